@@ -1,26 +1,24 @@
-/* nccl.h: the interface of NCCL 2.28.9 as tutti implements it: same names, values, layouts and symbols, so
- * that a program built against either library runs with the other. Compiles alone as C11 and as C++17, with
- * or without a CUDA toolkit.
+/* nccl.h: the interface of NCCL 2.28.9 as tutti implements it: same names, values, layouts and symbols. A
+ * program built against either library runs with the other. Compiles alone as C11 and as C++17, with or
+ * without a CUDA toolkit.
  *
- * What holds for every function:
- * - It returns ncclSuccess or the code of the first thing that went wrong; ncclGetLastError() has the
- *   sentence. Outputs are written only on success, and when a non-blocking communicator answers
- *   ncclInProgress.
- * - ncclInvalidArgument: a value can never be right (a NULL or foreign communicator, a rank out of range), or
- *   the communicator is still being made. ncclInvalidUsage: the value is fine, the situation is not (a group
- *   never opened, a revoked communicator, two ranks on one device). ncclSystemError: memory is out, or the
- *   system refused. ncclRemoteError: another rank failed or did not come. ncclUnhandledCudaError: the
- *   device's runtime failed. A communicator with an asynchronous error answers every call but the destroying
- *   ones with that error.
+ * The following holds for every function:
+ * - It returns ncclSuccess or the code of the first failure; ncclGetLastError() returns the message. Outputs
+ *   are written only on success, and when a non-blocking communicator returns ncclInProgress.
+ * - ncclInvalidArgument: an argument is never valid (a NULL or foreign communicator, a rank out of range), or
+ *   the communicator is still being initialized. ncclInvalidUsage: the argument is valid but the situation
+ *   does not allow the call (no open group, a revoked communicator, two ranks on one device).
+ *   ncclSystemError: out of memory, or a system call failed. ncclRemoteError: another rank failed or did not
+ *   join. ncclUnhandledCudaError: the device's runtime failed. After an asynchronous error, every call on
+ *   the communicator returns that error, except the calls that destroy it.
  * - Counts are elements, not bytes. Buffers are device memory of the communicator's device. Calls enqueue
- *   work on the stream and return; the data is there when the stream gets there.
- * - All ranks of a communicator issue the same operations in the same order. One communicator is used by one
- *   thread at a time; different ones by any number of threads.
- * - Each has a twin with a leading p. ncclX is a weak symbol over pncclX, so that a profiler can put itself
- *   in between. */
+ *   work on the stream and return; the result is available once the stream has executed the work.
+ * - All ranks of a communicator issue the same operations in the same order. Only one thread at a time may
+ *   use a communicator; any number of threads may use different communicators.
+ * - ncclX is a weak alias of pncclX, so that a profiler can interpose. */
 #ifndef TUTTI_NCCL_H
 #define TUTTI_NCCL_H
-/* The guard of NVIDIA's header: whichever comes first stands, the two never meet. */
+/* The include guard of NVIDIA's header: only the header that is included first takes effect. */
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -51,7 +49,7 @@ typedef struct CUstream_st *cudaStream_t;
 #define NCCL_PATCH 9
 #define NCCL_SUFFIX ""
 
-/* One number for a version: until 2.8 thousands and hundreds, from 2.9 on ten thousands and hundreds. */
+/* A version as one number: up to 2.8 the major number counts thousands, from 2.9 on ten thousands. */
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
 #define NCCL_VERSION_CODE 22809
@@ -67,10 +65,10 @@ extern "C" {
 typedef struct ncclComm *ncclComm_t;
 #define NCCL_COMM_NULL NULL
 
-/* Memory that all ranks registered together. */
+/* Memory that every rank of a communicator has registered as a window. */
 typedef struct ncclWindow_vidmem *ncclWindow_t;
 
-/* Names a communicator that is about to be made. Opaque; pass the bytes to every rank. */
+/* Identifies a communicator to be created. Opaque; pass the bytes to every rank. */
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -88,7 +86,7 @@ typedef enum {
   ncclNumResults = 8
 } ncclResult_t;
 
-/* "Not set" for the members of ncclConfig_t and ncclSimInfo_t. */
+/* "Not set" for members of ncclConfig_t and ncclSimInfo_t. */
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
 #define NCCL_UNDEF_FLOAT -1.0f
@@ -108,18 +106,18 @@ typedef enum {
 
 #define NCCL_REVOKE_DEFAULT 0x00
 
-/* Wishes for one communicator. Start from NCCL_CONFIG_INITIALIZER; members left at "not set" get their
- * default, and the environment overrides both. A member out of range makes the call fail with
+/* Configuration of one communicator. Start from NCCL_CONFIG_INITIALIZER; a member left "not set" takes its
+ * default, and the environment overrides both. If a member is out of range, the call fails with
  * ncclInvalidArgument. */
 typedef struct ncclConfig_v22800 {
-  size_t size;              /* of the struct as the caller was built; set by the initializer */
+  size_t size;              /* sizeof(ncclConfig_t) in the caller's build; set by the initializer */
   unsigned int magic;       /* 0xcafebeef */
-  unsigned int version;     /* NCCL_VERSION_CODE as the caller was built; younger members are ignored */
-  int blocking; /* 1 (default): calls return when done. 0: init, split, finalize answer ncclInProgress */
-  int cgaClusterSize;       /* blocks of a cluster, 0..8 (default 4) */
-  int minCTAs;              /* least blocks, that is channels, 1..64 (default 1) */
-  int maxCTAs;              /* most blocks, minCTAs..64 (default 64) */
-  const char *netName;      /* network to use */
+  unsigned int version;     /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
+  int blocking; /* 1 (default): calls return when done. 0: init, split, finalize return ncclInProgress */
+  int cgaClusterSize;       /* thread blocks per cluster, 0..8 (default 4) */
+  int minCTAs;              /* minimum number of blocks (one per channel), 1..64 (default 1) */
+  int maxCTAs;              /* maximum number of blocks, minCTAs..64 (default 64) */
+  const char *netName;      /* name of the network to use */
   int splitShare;           /* 1: children of a split share the parent's resources (default 0) */
   int trafficClass;         /* of the network, 0 or more */
   const char *commName;     /* for logs and errors; copied */
@@ -144,9 +142,9 @@ typedef struct ncclConfig_v22800 {
     NCCL_CONFIG_UNDEF_INT /* nvlinkCentricSched */                                        \
   }
 
-/* What ncclGroupSimulateEnd() answers. Start from NCCL_SIM_INFO_INITIALIZER. */
+/* Result of ncclGroupSimulateEnd(). Start from NCCL_SIM_INFO_INITIALIZER. */
 typedef struct ncclSimInfo_v22200 {
-  size_t size;              /* of the struct as the caller was built */
+  size_t size;              /* sizeof(ncclSimInfo_t) in the caller's build */
   unsigned int magic;       /* 0x74685283 */
   unsigned int version;
   float estimatedTime;      /* microseconds */
@@ -158,8 +156,8 @@ typedef struct ncclSimInfo_v22200 {
     NCCL_UNDEF_FLOAT                                                                                    \
   }
 
-/* Reduction operators; ncclRedOpCreatePreMulSum() makes more, with values from ncclNumOps on. Avg of integers
- * rounds the quotient towards zero. */
+/* Reduction operators. ncclRedOpCreatePreMulSum() creates more, with values from ncclNumOps on. ncclAvg of
+ * integers rounds the quotient towards zero. */
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
 typedef enum {
   ncclSum = 0,
@@ -187,7 +185,7 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-/* Where the scalar of an operator lives, and so when it is read. */
+/* Where the scalar of an operator is stored, which decides when it is read. */
 typedef enum {
   ncclScalarDevice = 0,       /* device memory; read by each call that uses the operator */
   ncclScalarHostImmediate = 1 /* host memory; read before ncclRedOpCreatePreMulSum() returns */
@@ -199,72 +197,76 @@ typedef enum {
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t pncclGetVersion(int *version);
 
-/* Constant text of a code, never NULL. */
+/* Constant text for a result code, never NULL. */
 const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 
-/* The process's last warning or error as one sentence, "" when there was none; valid until this thread asks
- * again. Why a communicator broke stays, whatever its links say after that. `comm` is not looked at and may
- * be NULL. */
+/* Text of the process's last warning or error, "" if there was none; valid until this thread's next call of
+ * this function. The reason why a communicator failed is kept even if its connections report errors later.
+ * `comm` is ignored and may be NULL. */
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
-/* Reads NCCL_DEBUG and its kin anew. */
+/* Reads NCCL_DEBUG and the related variables again. */
 __attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
 void ncclResetDebugInit(void);
 __attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
 void pncclResetDebugInit(void);
 
-/* Memory of the calling thread's current device, `size` bytes, fit for every transport:
- * networks that can send from it and receive into it do so, as if every communicator had registered it. 0
- * bytes give NULL. */
+/* Allocates `size` bytes on the calling thread's current device, usable by every transport: networks that can
+ * send from and receive into device memory do so, as if every communicator had registered it. If `size` is
+ * 0, *ptr is NULL. */
 ncclResult_t ncclMemAlloc(void **ptr, size_t size);
 ncclResult_t pncclMemAlloc(void **ptr, size_t size);
-/* Frees what ncclMemAlloc() gave, which nothing else may free; NULL is allowed. */
+/* Frees memory from ncclMemAlloc(); no other function may free that memory. NULL is allowed. */
 ncclResult_t ncclMemFree(void *ptr);
 ncclResult_t pncclMemFree(void *ptr);
 
 /* ---- Making communicators ---- */
 
-/* A fresh id. One rank gets it, all ranks of the new communicator use it, once. */
+/* Creates a unique id. One rank calls it; all ranks of the new communicator use the id, once. */
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId);
 
-/* Makes rank `rank` of `nranks` on the calling thread's current device. Collective: a blocking call returns
- * when all ranks have come, so that one thread that drives several ranks puts the calls into one group. Ranks
- * come in any order, from any threads of this process. nranks < 1, rank outside [0, nranks), not an id:
- * ncclInvalidArgument. Two ranks on one device, a rank twice, an id of another process or used before:
- * ncclInvalidUsage, for every rank that came. Ranks that stay away longer than TUTTI_INIT_TIMEOUT_SECONDS:
- * ncclRemoteError, naming them. */
+/* Creates the communicator of rank `rank` of `nranks` on the calling thread's current device. Collective: a
+ * blocking call returns once all ranks have joined, so a thread that drives several ranks puts the calls into
+ * one group. Ranks join in any order, from any thread. ncclInvalidArgument: nranks < 1, rank outside
+ * [0, nranks), or commId is not an id. ncclInvalidUsage, on every rank that joined: two ranks on one device,
+ * a rank joined twice, or the id was used before or is valid in another process only. ncclRemoteError: some
+ * ranks did not join within TUTTI_INIT_TIMEOUT_SECONDS; the message names them. */
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 
-/* The same with a config; NULL = all defaults. With config->blocking = 0 it sets *comm, answers
- * ncclInProgress, and ncclCommGetAsyncError() tells when the communicator is ready. */
+/* As ncclCommInitRank(), with a config; NULL selects all defaults. With config->blocking = 0 it sets *comm
+ * and returns ncclInProgress; ncclCommGetAsyncError() reports when the communicator is ready. */
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t *config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                      ncclConfig_t *config);
 
-/* The same with 1 <= nId <= nranks ids: every rank passes the same ids in the same order. */
+/* As ncclCommInitRankConfig(), with nId ids, 1 <= nId <= nranks. Every rank passes the same ids in the same
+ * order. */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
                                       ncclUniqueId *commIds, ncclConfig_t *config);
 ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
                                        ncclUniqueId *commIds, ncclConfig_t *config);
 
-/* All ranks of a communicator at once: comm[0..ndev), rank i on device devlist[i] (i when devlist is NULL).
- * ndev < 0 or a device that does not exist: ncclInvalidArgument; a device twice: ncclInvalidUsage. */
+/* Creates all ranks of a communicator in one call: comm[0..ndev), rank i on device devlist[i] (device i if
+ * devlist is NULL). ncclInvalidArgument: ndev < 0, or a device does not exist. ncclInvalidUsage: a device
+ * occurs twice. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 
-/* Collective over the parent: ranks of one color (0 or more) form a new communicator, ordered by key, then by
- * parent rank; NCCL_SPLIT_NOCOLOR gives *newcomm = NULL. config NULL = the parent's. Legal within a group. */
+/* Collective over the parent: ranks with the same color (0 or more) form a new communicator, ordered by key,
+ * then by parent rank. With NCCL_SPLIT_NOCOLOR *newcomm is NULL. If config is NULL, the parent's config is
+ * used. Allowed in a group. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 
-/* Collective over the survivors: a new communicator of all ranks but excludeRanksList[0..excludeRanksCount),
- * in the parent's order. NULL or empty list, a rank out of range, the caller in the list:
- * ncclInvalidArgument. NCCL_SHRINK_ABORT frees what is stuck on the parent first. */
+/* Collective over the remaining ranks: creates a communicator of all ranks except
+ * excludeRanksList[0..excludeRanksCount), in the parent's order. ncclInvalidArgument: the list is NULL or
+ * empty, a rank is out of range, or the caller is in the list. NCCL_SHRINK_ABORT first aborts the operations
+ * that run on the parent. */
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
                             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
@@ -272,30 +274,34 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int exclude
 
 /* ---- Ending communicators ---- */
 
-/* Waits for all enqueued work of this rank (non-blocking: answers ncclInProgress until then); afterwards only
- * destroying is legal. NULL is allowed; a second call is ncclInvalidArgument. */
+/* Waits for all work that this rank has enqueued (a non-blocking communicator returns ncclInProgress until
+ * then). Afterwards the communicator can only be destroyed. NULL is allowed; a second call returns
+ * ncclInvalidArgument. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
-/* Finalizes if that was not done, and frees. NULL is allowed. The handle is gone whatever the result. */
+/* Finalizes the communicator if necessary and frees it. NULL is allowed. The handle is invalid after the
+ * call, whatever the result. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-/* Stops this rank's running kernels and frees. Legal in every state and from any thread, also while another
- * thread is stuck in a call on `comm`. Other ranks are not told; each aborts its own. NULL is allowed. */
+/* Stops this rank's running kernels and frees the communicator. Allowed in every state and from any thread,
+ * also while another thread is stuck in a call on `comm`. Does not notify other ranks; each rank aborts its
+ * own communicator. NULL is allowed. */
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
 /* Stops this rank's running kernels and keeps the communicator for ncclCommSplit(), ncclCommShrink() and
- * ncclCommDestroy(); other calls answer ncclInvalidUsage. revokeFlags other than NCCL_REVOKE_DEFAULT, a
- * second call, or a call after ncclCommFinalize(): ncclInvalidArgument. */
+ * ncclCommDestroy(); other calls return ncclInvalidUsage. ncclInvalidArgument: revokeFlags is not
+ * NCCL_REVOKE_DEFAULT, the communicator is already revoked, or ncclCommFinalize() was called. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
-/* *asyncError: ncclSuccess, ncclInProgress while the communicator is made or finalized, or the first error
- * that its kernels or its making met. Never blocks; polling it lets the library make progress. */
+/* *asyncError: ncclSuccess, ncclInProgress while the communicator is being initialized or finalized, or the
+ * first error of its kernels or its initialization. Never blocks; polling it lets the library make progress.
+ */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 
@@ -308,39 +314,42 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank);
 
 /* ---- Registration ---- */
 
-/* Announces buff[0..size) bytes for zero-copy use. Host memory is skipped: *handle = NULL. */
+/* Registers buff[0..size) (bytes) for zero-copy transfers. Host memory is ignored: *handle = NULL. */
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle);
-/* NULL is allowed; a handle that this communicator did not give: ncclInvalidUsage. */
+/* NULL is allowed. ncclInvalidUsage: the handle is not of this communicator. */
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 
-/* The same by all ranks of the communicator; no rank waits for another. Host memory is skipped: *win = NULL,
- * with ncclSuccess: test the window, not the code. It brings what ncclCommRegister brings: kernels have no
- * calls for windows. NULL or empty buffer, unknown flags: ncclInvalidArgument. */
+/* Registers a buffer as a window; all ranks of the communicator call it, and no rank waits for another. Host
+ * memory is ignored: the call returns ncclSuccess with *win = NULL, so test the window, not the code. The
+ * effect is that of ncclCommRegister(): there is no device API for windows. ncclInvalidArgument: buff is
+ * NULL, size is 0, or winFlags has unknown bits. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                      int winFlags);
-/* NULL is allowed; a window that this communicator did not give: ncclInvalidUsage. */
+/* NULL is allowed. ncclInvalidUsage: the window is not of this communicator. */
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
 /* ---- Operators ---- */
 
-/* An operator of `comm` for `datatype` alone: each rank's input times *scalar, then the sum. Its ranks may
- * have different scalars. Used with another type or communicator: ncclInvalidArgument. */
+/* Creates an operator of `comm` for one data type: multiplies each rank's input by *scalar, then sums. Each
+ * rank may pass a different scalar. ncclInvalidArgument if a call uses the operator with another type or
+ * communicator. */
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
-/* Legal as soon as the last call that names the operator has returned. Built-in or unknown:
- * ncclInvalidArgument. */
+/* May be called as soon as the last call that uses the operator has returned. ncclInvalidArgument: the
+ * operator is built in or unknown. */
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
-/* ---- Collectives. n = ranks, r = this rank; a count of 0 does nothing. Buffers may coincide as said and may
- * not overlap otherwise. A root outside [0, n), an unknown type or operator: ncclInvalidArgument. ---- */
+/* ---- Collectives. n = number of ranks, r = this rank. A count of 0 does nothing. Buffers may coincide where
+ * "in place" says so and must not overlap otherwise. ncclInvalidArgument: root outside [0, n), unknown type
+ * or operator. ---- */
 
 /* recvbuff[count] = op over all ranks' sendbuff[count], on every rank. In place: sendbuff == recvbuff. */
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
@@ -348,14 +357,15 @@ ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, n
 ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
-/* The same on the root alone; elsewhere recvbuff is not used. In place at the root: sendbuff == recvbuff. */
+/* As ncclAllReduce(), with the result on the root only; other ranks' recvbuff is not used. In place at the
+ * root: sendbuff == recvbuff. */
 ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                          ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 
-/* recvbuff[count] = the root's sendbuff[count], on every rank; elsewhere sendbuff is not used.
- * In place: sendbuff == recvbuff. */
+/* recvbuff[count] = the root's sendbuff[count], on every rank; other ranks' sendbuff is not used. In place:
+ * sendbuff == recvbuff. */
 ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                            int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
@@ -404,15 +414,16 @@ ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, nc
 
 /* ---- Point to point ---- */
 
-/* sendbuff[count] to rank `peer`, which receives the same count and type. Messages of one pair match in the
- * order of their calls; calls that must progress together belong in one group. A count of 0 is a message. A
- * rank may send to itself when the receive is in the same group (else ncclInvalidUsage). */
+/* Sends sendbuff[count] to rank `peer`, which must receive the same count and type. Messages between two
+ * ranks match in the order of their calls. Calls that must progress concurrently belong in one group. A count
+ * of 0 is a message too. A rank can send to itself if the receive is in the same group (else
+ * ncclInvalidUsage). */
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream);
 
-/* recvbuff[count] from rank `peer`; the other half of ncclSend(). */
+/* Receives recvbuff[count] from rank `peer`, which calls ncclSend(). */
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
@@ -420,17 +431,18 @@ ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, in
 
 /* ---- Groups ---- */
 
-/* From here on this thread's calls are only noted. Groups nest; the outermost end counts. */
+/* Starts a group: until ncclGroupEnd() this thread's calls are queued, not executed. Groups nest; the
+ * outermost ncclGroupEnd() executes the calls. */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
-/* Carries out everything noted: first communicators are made, then each communicator's operations are started
- * as one. When a call of the group failed, its code comes back here, and nothing of the group happens.
- * Without a start, or with streams of which only some are captured into a graph: ncclInvalidUsage. */
+/* Executes the queued calls: first communicators are created, then each communicator's operations are
+ * launched together. If a call of the group failed, returns its code and executes nothing. ncclInvalidUsage:
+ * there is no open group, or only some of the group's streams are being captured into a graph. */
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-/* Ends the group without doing anything of it; simInfo->estimatedTime = predicted time of the operations,
+/* Ends the group without executing it. simInfo->estimatedTime = predicted time of the operations in
  * microseconds. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);

@@ -239,7 +239,7 @@ static const struct {
     {"tutti-schedule 1\nranks: 1\n", "text:2: expected two ranks or more"},
     {"tutti-schedule 1\nranks: 4097\n", "text:2: ranks is at most 4096"},
     {"tutti-schedule 1\nranks: 99999999999999999999\n", "text:2: ranks is at most 4096"},
-    {"tutti-schedule 1\nranks: 2\nranks: 2\n", "text:3: 'ranks' stands here a second time"},
+    {"tutti-schedule 1\nranks: 2\nranks: 2\n", "text:3: 'ranks' is given twice"},
     {"tutti-schedule 1\nchunks: 0\n", "text:2: expected one chunk or more"},
     {"tutti-schedule 1\nchunks: 65537\n", "text:2: chunks is at most 65536"},
     {"tutti-schedule 1\nprotocol: fast\n", "text:2: expected simple, ll, ll128 or any"},

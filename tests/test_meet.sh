@@ -254,7 +254,7 @@ all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET
 check $? 'and rank 0 says that it was there'
 all_say 'Init timings: 2 ranks in 2 processes: total [0-9.]* ms (check-in' 0 1
 check $? 'each process says how long each phase took'
-all_say 'turned away until now: [1-9][0-9]* strangers, [1-9][0-9]* without the secret' 0
+all_say 'connections refused so far: [1-9][0-9]* unauthenticated, [1-9][0-9]* without the secret' 0
 check $? 'and counts them all'
 kill "$strangers"
 wait "$strangers" 2>/dev/null
@@ -293,7 +293,7 @@ done <"$work/ports" >"$work/log" 2>&1
 check $? 'nobody gets in with another secret or none, at either, and is told why'
 ended 0 1 && all_say 'iteration 0 ok' 0 1
 check $? 'and the two go on with right results'
-all_say 'turned away until now: [0-9]* strangers, 20 without the secret' 0 &&
+all_say 'connections refused so far: [0-9]* unauthenticated, 20 without the secret' 0 &&
   all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
 check $? 'and rank 0 has counted them all'
 export NCCL_DEBUG=WARN

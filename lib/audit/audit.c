@@ -1,7 +1,7 @@
-/* audit.c: libtutti-audit.so, an auditor of the dynamic loader (LD_AUDIT, rtld-audit(7)). Whoever asks for
- * libnccl.so or libnccl.so.2, by name or by path, linked or with dlopen, gets the libnccl.so.2 that lies
- * beside this file: also where a program's DT_RPATH, which LD_LIBRARY_PATH cannot overrule, names another.
- * Without a file there it changes nothing. Knows nothing of what is in that library. */
+/* audit.c: libtutti-audit.so, an auditor for the dynamic loader (LD_AUDIT, rtld-audit(7)). A request for
+ * libnccl.so or libnccl.so.2, by name or by path, linked or through dlopen, is redirected to the libnccl.so.2
+ * in this file's folder. This works also if the program's DT_RPATH, which LD_LIBRARY_PATH cannot override,
+ * names another library. If the folder has no libnccl.so.2, nothing changes. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -13,9 +13,9 @@
 #define NAME "libnccl.so"
 #define NAME_BYTES (sizeof NAME - 1)
 
-static char ours[PATH_MAX]; /* "" when there is none */
+static char ours[PATH_MAX]; /* path of our libnccl.so.2, "" if there is none */
 
-/* libnccl.so, libnccl.so.2 and libnccl.so.2.x.y; of another major version it is another library. */
+/* Matches libnccl.so, libnccl.so.2 and libnccl.so.2.x.y; another major version is another library. */
 static int is_nccl(const char *path) {
   const char *slash = strrchr(path, '/');
   const char *name = slash ? slash + 1 : path;

@@ -1,5 +1,5 @@
-/* array.c: growing by doubling over os_realloc. Promises: amortised constant cost an item; no size that
- * overflows is ever asked for. */
+/* array.c: growth by doubling over os_realloc. Promises amortised constant cost per item, and never requests
+ * a size that overflows. */
 #include "base/array.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ bool array_resize(void *items, uint64_t count, size_t item_bytes) {
   void *block;
   size_t bytes;
   if (__builtin_mul_overflow(count, item_bytes, &bytes)) return false;
-  memcpy(&block, items, sizeof block); /* whatever its type, it is a pointer */
+  memcpy(&block, items, sizeof block); /* items is the address of a pointer of unknown type */
   block = os_realloc(block, bytes);
   if (block == NULL) return false;
   memcpy(items, &block, sizeof block);
@@ -34,7 +34,7 @@ bool array_grow_long(void *items, size_t *capacity, uint64_t count, size_t item_
 
 bool array_grow(void *items, uint32_t *capacity, uint64_t count, size_t item_bytes) {
   if (count <= *capacity) return true;
-  if (count > UINT32_MAX / 2) return false; /* twice as many still have a number */
+  if (count > UINT32_MAX / 2) return false; /* doubling must not overflow */
   size_t long_capacity = *capacity;
   if (!array_grow_long(items, &long_capacity, count, item_bytes)) return false;
   *capacity = (uint32_t)long_capacity;
@@ -46,7 +46,7 @@ ncclResult_t array_reserve(void *items, uint32_t *capacity, uint64_t count, size
   return array_grow(items, capacity, count, item_bytes) ? ncclSuccess : log_no_memory("%s", what);
 }
 
-/* Here, and not in log.c, as libtutti-cuda.so has a log of its own. */
+/* Not in log.c, because libtutti-cuda.so has its own log. */
 ncclResult_t log_no_memory_at(const char *file, int line, const char *format, ...) {
   char what[512]; /* stacks may be small */
   va_list arguments;

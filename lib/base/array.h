@@ -1,7 +1,6 @@
-/* array.h: arrays that grow by doubling, in one place for all. `items` is the address of the array's pointer;
- * the items keep their values, new ones are not zeroed. On failure the array and its capacity stay as they
- * are, and nothing is logged: the caller says what the array was for (log_no_memory), or calls array_reserve,
- * which says it. */
+/* array.h: arrays that grow by doubling. `items` is the address of the array's pointer. Items keep their
+ * values; new items are not zeroed. On failure the array and its capacity are unchanged and nothing is
+ * logged: the caller logs what the array was for (log_no_memory), or calls array_reserve, which logs it. */
 #ifndef TUTTI_BASE_ARRAY_H
 #define TUTTI_BASE_ARRAY_H
 
@@ -11,7 +10,7 @@
 
 #include "nccl.h"
 
-/* Makes *capacity at least `count` items; false when memory is out, or the number does not fit. */
+/* Makes *capacity at least `count` items; false if memory is out or the number does not fit. */
 bool array_grow(void *items, uint32_t *capacity, uint64_t count, size_t item_bytes);
 bool array_grow_long(void *items, size_t *capacity, uint64_t count, size_t item_bytes);
 

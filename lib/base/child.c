@@ -1,5 +1,4 @@
-/* child.c: see child.h. Errors of the child before it becomes another program come back over a pipe that exec
- * closes. */
+/* child.c: see child.h. The child reports an error before exec over a pipe that exec closes. */
 #include "base/child.h"
 
 #include <arpa/inet.h>
@@ -21,7 +20,7 @@ uint32_t child_core_count(void) {
   return count > 0 ? (uint32_t)count : 1;
 }
 
-/* Keeps `count` of the allowed cores, from number `first` of them on. */
+/* Keeps `count` of the allowed cores, starting with the `first`-th. */
 static bool cores_bind(uint32_t first, uint32_t count) {
   cpu_set_t allowed, kept;
   uint32_t index = 0;
@@ -53,10 +52,10 @@ static bool environment_extend(const char *const *extras) {
   return true;
 }
 
-/* In the child: becomes the program, or says why not. */
+/* In the child: executes the program, or reports why it cannot. */
 static void child_become(const struct child_plan *plan, pid_t parent, int report) {
   bool good = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
-  if (getppid() != parent) _exit(127); /* it went before the line above */
+  if (getppid() != parent) _exit(127); /* the parent ended before prctl */
   good = good && descriptor_place(plan->input, 0) && descriptor_place(plan->output, 1) &&
          descriptor_place(plan->error, 2) && environment_extend(plan->extras) &&
          (plan->core_count == 0 || cores_bind(plan->core_index, plan->core_count)) &&
@@ -81,7 +80,7 @@ int child_start(const struct child_plan *plan, int *pid) {
   }
   close(report[0]);
   if (forked != 0) return forked;
-  if (got == (ssize_t)sizeof why) return why; /* the caller reaps it as any child */
+  if (got == (ssize_t)sizeof why) return why; /* the caller reaps the child as usual */
   *pid = child;
   return 0;
 }
@@ -94,8 +93,8 @@ int child_port_hold(int *fd, unsigned *port) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (held < 0) return errno;
-  /* Bound and not listening: the system gives the port to nobody else, yet who asks for it by number, with
-   * the same flag, can listen there. */
+  /* Bound but not listening: the system gives the port to no other process, yet a socket that asks for this
+   * port with the same flag can listen on it. */
   if (setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
       bind(held, (const struct sockaddr *)&address, sizeof address) != 0 ||
       getsockname(held, (struct sockaddr *)&address, &bytes) != 0) {

@@ -1,6 +1,6 @@
-/* err.h: the result type of every fallible function, and the text of each value.
- * There is one enum, NCCL's (nccl.h). The function that first knows of an error logs it with log_fail()
- * and returns the code; everybody above passes the code on with TRY(). Outputs are set only on success. */
+/* err.h: the result type of every function that can fail, and the text of each value. There is one enum,
+ * NCCL's (nccl.h). The function that detects an error logs it with log_fail() and returns the code; its
+ * callers return the code with TRY(). Outputs are set only on success. */
 #ifndef TUTTI_BASE_ERR_H
 #define TUTTI_BASE_ERR_H
 

@@ -6,12 +6,13 @@
  *   proof                               ->                                   (only with TUTTI_SECRET)
  *                                       <-   answer: reply, sentence, proof
  *
- * A proof is a keyed hash (HMAC-SHA-256, by nettle) of who proves, both random numbers, kind, key and what is
- * said, so none fits another connection, purpose or direction. The client proves first: whoever dials without
- * the secret gets nothing that depends on it. What is said afterwards is neither hidden nor sealed.
+ * A proof is a keyed hash (HMAC-SHA-256, by nettle) of the prover's role, both random numbers, kind, key and
+ * the rest of the message, so it is valid for no other connection, purpose or direction. The client proves
+ * first: a client without the secret gets nothing that depends on it. Later data is neither encrypted nor
+ * authenticated.
  *
- * Promises: the server never waits, allocates nothing for a connection and reads no byte past a handshake;
- * messages have one size each. Does not know what keys mean. */
+ * Promises: the server never blocks, allocates nothing per connection and reads no byte beyond the handshake;
+ * each message has one size. Does not know what keys mean. */
 #include "base/handshake.h"
 
 #include <assert.h>
@@ -26,10 +27,9 @@
 #include "base/os.h"
 #include "base/param.h"
 
-/* Raise with any change of what is said over connections, here or behind a handshake. */
+/* Increment with any change of the protocol, here or after the handshake. */
 #define HANDSHAKE_VERSION 1
-#define HANDSHAKE_MAGIC \
-  0x2149747475546921ull /* in the host's order: a host of the other order is a stranger */
+#define HANDSHAKE_MAGIC 0x2149747475546921ull /* in host byte order, so both hosts must have the same */
 #define SECRET_BYTES_MOST 65536
 #define NONCE_BYTES 32
 #define PROOF_BYTES 32
@@ -39,14 +39,14 @@
 enum message_type { MESSAGE_HELLO = 1, MESSAGE_CHALLENGE = 2, MESSAGE_ANSWER = 3 };
 enum handshake_phase { PHASE_HELLO, PHASE_CHALLENGE, PHASE_PROOF, PHASE_DONE, PHASE_GONE };
 
-/* The first 64 bytes of whatever an end says. */
+/* The first 64 bytes of every message. */
 struct handshake_head {
   uint64_t magic;
   uint16_t version;
   uint8_t type;
   uint8_t kind;     /* hello */
-  uint8_t secret;   /* hello: 1: the client can prove that it knows the secret */
-  uint8_t welcome;  /* answer: 1: come in */
+  uint8_t secret;   /* hello: 1: the client knows a secret */
+  uint8_t welcome;  /* answer: 1: accepted */
   uint16_t padding; /* 0 */
   uint64_t key;     /* hello */
   uint64_t spare;   /* 0 */
@@ -55,9 +55,9 @@ struct handshake_head {
 static_assert(sizeof(struct handshake_head) == 64, "as long as the buffers of struct handshake");
 static_assert(sizeof(struct handshake_head) == sizeof(((struct handshake *)0)->own), "own is a head");
 
-/* What follows an answer's head. */
+/* Follows an answer's head. */
 struct handshake_reply {
-  char sentence[SENTENCE_BYTES]; /* why not; zero-terminated */
+  char sentence[SENTENCE_BYTES]; /* reason of a refusal; zero-terminated */
   uint8_t proof[PROOF_BYTES];    /* zeros without a secret, and in refusals before the client's proof */
 };
 
@@ -69,7 +69,7 @@ struct secret {
 };
 
 static os_mutex secret_lock = OS_MUTEX_INITIALIZER;
-static bool secret_known; /* secret_kept is what the setting whose hash is secret_of says */
+static bool secret_known; /* secret_kept belongs to the setting whose hash is secret_of */
 static uint8_t secret_of[SHA256_DIGEST_SIZE];
 static struct secret secret_kept;
 
@@ -81,7 +81,7 @@ static void text_hash(const char *text, size_t bytes, uint8_t digest[SHA256_DIGE
   explicit_bzero(&hash, sizeof hash);
 }
 
-/* The text of the file that TUTTI_SECRET names, less line ends at its end. */
+/* Reads the file that TUTTI_SECRET names, without trailing newlines. */
 static ncclResult_t secret_from_file(const char *path, struct secret *secret) {
   size_t bytes = 0;
   char *text = os_file_read_most(path, SECRET_BYTES_MOST, &bytes);
@@ -113,7 +113,7 @@ static void nonce_draw(uint8_t nonce[NONCE_BYTES]) {
   }
 }
 
-/* Read once for each value of the setting; a failure is found anew each time. */
+/* Reads the secret once for each value of the setting; failures are not cached. */
 static ncclResult_t secret_get(struct secret *secret) {
   const char *setting = param_text(PARAM_TUTTI_SECRET);
   uint8_t of[SHA256_DIGEST_SIZE];
@@ -139,9 +139,9 @@ ncclResult_t handshake_check(void) {
   return result;
 }
 
-/* Everything that a proof vouches for. */
+/* Everything that a proof covers. */
 struct proved {
-  char who[8]; /* "dialer" (the client) or "accept": a proof sent back proves nothing */
+  char who[8]; /* "dialer" (the client) or "accept" (the server), so that a reflected proof is invalid */
   uint16_t version;
   uint8_t kind, welcome;
   uint32_t padding;
@@ -182,8 +182,8 @@ enum reason { REASON_STRANGER, REASON_SECRET, REASON_VERSION, REASON_LATE, REASO
 static atomic_uint_fast64_t counts[REASON_COUNT];
 static atomic_uint_fast64_t logged_ns[REASON_COUNT];
 
-/* Counts it, and says so once a minute for each reason. What strangers do is no error of the program's, so it
- * does not become the last error; another secret or version is what somebody will want to know. */
+/* Counts and logs a dropped connection, at most once per minute and reason. Unauthenticated clients are not
+ * an error of the program and do not change the last error; a wrong secret or version does. */
 static void turned_away(int fd, enum reason reason, const char *why) {
   const uint64_t count = atomic_fetch_add(&counts[reason], 1) + 1;
   const uint64_t now = os_time_ns();
@@ -231,8 +231,8 @@ static enum handshake_state drop(struct handshake *handshake, enum reason reason
   return HANDSHAKE_GONE;
 }
 
-/* One message, whole or not at all: the socket's buffer is empty but for a challenge, so that what does not
- * fit now never will. */
+/* Sends one message completely or not at all: the socket's buffer holds at most a challenge, so a message
+ * that does not fit now never will. */
 static bool answer_send(const struct handshake *handshake, bool welcome, const char *sentence,
                         const struct secret *secret) {
   struct {
@@ -256,8 +256,8 @@ static bool answer_send(const struct handshake *handshake, bool welcome, const c
   return sock_send_some(handshake->fd, &answer, sizeof answer) == (ptrdiff_t)sizeof answer;
 }
 
-/* Drops a client that speaks our language, and tells it why: where both ends are one process, its error is
- * the last. */
+/* Drops a client that speaks this protocol, and tells it why. If both ends are in one process, the client's
+ * error becomes the last error. */
 static enum handshake_state refuse(struct handshake *handshake, enum reason reason, const char *why) {
   drop(handshake, reason, why);
   answer_send(handshake, false, why, NULL);
@@ -273,7 +273,7 @@ static void challenge_fill(struct handshake *handshake) {
   handshake->moved = 0;
 }
 
-/* The hello is whole: goes on to the next phase, or drops the client. */
+/* The hello is complete: enters the next phase, or drops the client. */
 static enum handshake_state hello_check(struct handshake *handshake, const struct secret *secret) {
   const struct handshake_head hello = head_of(handshake->other);
   if (hello.version != HANDSHAKE_VERSION) {
@@ -295,7 +295,7 @@ static enum handshake_state hello_check(struct handshake *handshake, const struc
   return HANDSHAKE_MORE;
 }
 
-/* The proof lies where the hello's head was; the hello's random number is still behind it. */
+/* The proof overwrites the hello's head; the hello's random number is still behind it. */
 static enum handshake_state proof_check(struct handshake *handshake, const struct secret *secret) {
   struct proved proved;
   uint8_t proof[PROOF_BYTES];
@@ -308,7 +308,7 @@ static enum handshake_state proof_check(struct handshake *handshake, const struc
   return HANDSHAKE_MORE;
 }
 
-/* Moves what can be moved of this phase's message: 1: it is whole; 0: later; -1: the connection is gone. */
+/* Transfers this phase's message: 1: complete; 0: later; -1: the connection is gone. */
 static int message_move(struct handshake *handshake) {
   const bool sends = handshake->phase == PHASE_CHALLENGE;
   const uint32_t bytes = handshake->phase == PHASE_PROOF ? PROOF_BYTES : (uint32_t)sizeof handshake->other;
@@ -323,7 +323,7 @@ static int message_move(struct handshake *handshake) {
   return 1;
 }
 
-/* Whoever does not begin with the magic number is not waited for. */
+/* Drops clients at the first byte that differs from the magic number. */
 static bool magic_begins(const struct handshake *handshake) {
   const uint64_t magic = HANDSHAKE_MAGIC;
   const size_t known = handshake->moved < sizeof magic ? handshake->moved : sizeof magic;
@@ -386,7 +386,7 @@ static const char *dial_what(const struct dialing *dialing) {
   return dialing->wait && dialing->wait->what ? dialing->wait->what : "connection with";
 }
 
-/* The next head, which must be a server's. */
+/* Receives the next head, which must be a server's. */
 static ncclResult_t head_receive(const struct dialing *dialing, const char *address,
                                  struct handshake_head *head) {
   TRY(sock_receive(dialing->fd, head, sizeof *head, dialing->wait));
@@ -410,7 +410,7 @@ static ncclResult_t proof_send(struct dialing *dialing) {
   return sock_send(dialing->fd, proof, sizeof proof, dialing->wait);
 }
 
-/* Without a challenge its random number stays zero, which a server with the secret never proves. */
+/* Without a challenge its random number stays zero, which a server with the secret never accepts. */
 static bool answer_is_proved(const struct dialing *dialing, const struct handshake_head *head,
                              const struct handshake_reply *reply) {
   struct proved proved;
@@ -424,7 +424,7 @@ static bool answer_is_proved(const struct dialing *dialing, const struct handsha
   return memeql_sec(proof, reply->proof, PROOF_BYTES);
 }
 
-/* A stranger's sentence goes into the log: printable letters alone. */
+/* An unauthenticated sentence goes into the log: keep printable characters only. */
 static void sentence_clean(struct handshake_reply *reply) {
   reply->sentence[SENTENCE_BYTES - 1] = '\0';
   for (char *letter = reply->sentence; *letter; letter++)
@@ -481,13 +481,13 @@ ncclResult_t handshake_dial(int fd, enum handshake_kind kind, uint64_t key, cons
   return result;
 }
 
-/* ---- the client's side for whoever must not wait ---- */
+/* ---- the client's side, non-blocking ---- */
 
 enum client_phase { CLIENT_HELLO, CLIENT_HEAD, CLIENT_PROOF, CLIENT_REPLY, CLIENT_DONE, CLIENT_GONE };
 static_assert(sizeof(struct handshake_reply) == sizeof(((struct handshake_client *)0)->reply),
               "a reply fits");
 
-/* What the steps share with handshake_dial(): `dialing` as far as proofs need it. */
+/* Fills the members of `dialing` that proofs need. */
 static ncclResult_t dialing_of(const struct handshake_client *client, struct dialing *dialing) {
   memset(dialing, 0, sizeof *dialing);
   dialing->fd = client->fd;
@@ -508,7 +508,7 @@ void handshake_client_begin(struct handshake_client *client, int fd, enum handsh
   memcpy(client->hello, &hello, sizeof hello);
 }
 
-/* Moves what can be moved of this phase's message: 1: it is whole; 0: later; -1: the connection is gone. */
+/* Transfers this phase's message: 1: complete; 0: later; -1: the connection is gone. */
 static int client_move(struct handshake_client *client) {
   uint8_t *const messages[] = {client->hello, client->head, client->proof, client->reply};
   const size_t bytes[] = {sizeof client->hello, sizeof client->head, sizeof client->proof,
@@ -559,7 +559,7 @@ static const char *client_reply_check(struct handshake_client *client, const str
   return NULL;
 }
 
-/* The message of this phase is whole. Why not to go on, or NULL. */
+/* The message of this phase is complete. Returns why the handshake failed, or NULL. */
 static const char *client_phase_end(struct handshake_client *client) {
   struct dialing dialing;
   const char *wrong = NULL;

@@ -1,5 +1,5 @@
-/* hash.h: numbers mixed out of others: a hash of bytes, and a stream of numbers from a seed. The same on
- * every machine of one byte order, so processes may compare them. Not for secrets: base/handshake.h has keyed
+/* hash.h: a hash of bytes, and a stream of pseudo-random numbers from a seed. Results are equal on all
+ * machines of one byte order, so processes may compare them. Not for secrets; base/handshake.h has keyed
  * hashes. */
 #ifndef TUTTI_BASE_HASH_H
 #define TUTTI_BASE_HASH_H
@@ -11,7 +11,7 @@
 #define HASH_SEED UINT64_C(0xcbf29ce484222325)
 #define HASH_STEP UINT64_C(0x9e3779b97f4a7c15) /* 2^64 over the golden ratio */
 
-/* Goes on with a hash, HASH_SEED at first: FNV-1a (Fowler, Noll, Vo; RFC 9923). */
+/* Continues a hash, which starts as HASH_SEED: FNV-1a (Fowler, Noll, Vo; RFC 9923). */
 static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count) {
   const uint8_t *byte = (const uint8_t *)bytes;
   for (size_t i = 0; i < count; i++) hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
@@ -22,7 +22,7 @@ static inline uint64_t hash_text(uint64_t hash, const char *text) {
   return hash_bytes(hash, text, strlen(text));
 }
 
-/* One number more, at the cost of one product. */
+/* Adds one number to a hash, at the cost of one multiplication. */
 static inline uint64_t hash_mix(uint64_t hash, uint64_t value) {
   const uint64_t mixed = (hash ^ value) * HASH_STEP;
   return mixed ^ (mixed >> 29);
@@ -36,7 +36,7 @@ static inline uint64_t hash_scramble(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/* The next number of the stream that began with this state: splitmix64. */
+/* The next number of the stream with this state: splitmix64. */
 static inline uint64_t hash_draw(uint64_t *state) { return hash_scramble(*state += HASH_STEP); }
 
 #endif

@@ -1,11 +1,10 @@
-/* json_read.c: see json_read.h. One pass over the text; strings lose their escapes where they stand. */
+/* json_read.c: see json_read.h. One pass over the text; escapes in strings are decoded in place. */
 #include "base/json_read.h"
 
 #include <string.h>
 
 #include "base/array.h"
 #include "base/os.h"
-
 
 struct json_scan {
   struct json_tree *tree;
@@ -24,7 +23,7 @@ static void skip_blanks(struct json_scan *scan) {
     if (*scan->next == '\n') scan->tree->line += 1;
 }
 
-/* A fresh value; its index, 0 when there is no space. The whole, values[0], is made before any other. */
+/* Adds a value; returns its index, 0 if there is no space. The root, values[0], is added before any other. */
 static uint32_t value_add(struct json_scan *scan) {
   struct json_tree *tree = scan->tree;
   if (tree->count == JSON_VALUES_MAX) {
@@ -53,8 +52,8 @@ static bool hex_take(struct json_scan *scan, uint32_t *code) {
   return true;
 }
 
-/* A code point as UTF-8, which takes no more space than its escape; halves of pairs and zeros become a
- * question mark, for a string ends with a zero. */
+/* Writes a code point as UTF-8, which is never longer than its escape. Unpaired surrogates and zeros become
+ * question marks, because a string ends with a zero. */
 static char *code_put(char *out, uint32_t code) {
   if (code == 0 || (code >= 0xd800 && code < 0xe000)) code = '?';
   if (code < 0x80) {
@@ -154,14 +153,14 @@ static bool name_take(struct json_scan *scan, const char **name) {
   return true;
 }
 
-/* Behind a value: true when another one follows its comma. */
+/* After a value: sets *more if a comma follows. */
 static bool comma_take(struct json_scan *scan, char closing, bool *more) {
   skip_blanks(scan);
   *more = *scan->next == ',';
   if (!*more && *scan->next != closing)
     return fault(
         scan, closing == ']' ? "expected ',' or ']' behind an item" : "expected ',' or '}' behind a member");
-  *scan->next = '\0'; /* ends a number that stands before it */
+  *scan->next = '\0'; /* terminates a preceding number */
   scan->next += 1;
   if (*more) skip_blanks(scan);
   return true;

@@ -1,6 +1,6 @@
-/* json_read.h: a JSON text as a tree of values, each with the line that it began on. Numbers stay text until
- * somebody asks for one, so that no digit is lost. (Readers of schedules name the line of what they refuse;
- * jansson does not keep lines.) */
+/* json_read.h: parses JSON into a tree of values, each with the line it starts on. Numbers stay text until a
+ * caller asks for one, so that no digit is lost. (Readers of schedules report line numbers, which jansson
+ * does not keep.) */
 #ifndef TUTTI_BASE_JSON_READ_H
 #define TUTTI_BASE_JSON_READ_H
 
@@ -17,33 +17,34 @@ struct json_value {
   uint8_t kind; /* enum json_kind */
   bool truth;   /* of a JSON_BOOL */
   uint32_t line;
-  uint32_t first, next, count; /* its first member or item, the one behind it; 0: none. How many it has */
-  const char *name;            /* of an object's member; NULL elsewhere */
-  const char *text;            /* of a number or a string */
+  uint32_t first, next,
+      count;        /* index of the first member or item, and of the next sibling; 0: none. Count */
+  const char *name; /* of an object's member; else NULL */
+  const char *text; /* of a number or a string */
 };
 
 struct json_tree {
-  struct json_value *values; /* values[0] is the whole */
+  struct json_value *values; /* values[0] is the root */
   uint32_t count, capacity;
   uint32_t line;     /* where reading ended */
-  const char *fault; /* what was expected there; NULL when the text was read, or memory is out */
+  const char *fault; /* what was expected there; NULL on success and if memory is out */
 };
 
-/* Reads `text`, which ends with a zero behind `bytes` and is written to: its strings are in the tree, which
- * must not outlive it. False when it is no JSON (tree->fault) or memory is out (fault is NULL). Free the tree
- * either way. */
+/* Parses `text`, which has `bytes` bytes and a terminating zero. The parser modifies it, and the tree's
+ * strings point into it, so it must outlive the tree. False: invalid JSON (tree->fault) or out of memory
+ * (fault is NULL). Free the tree in every case. */
 bool json_read(char *text, size_t bytes, struct json_tree *tree);
 void json_free(struct json_tree *tree);
 
-/* The member of an object by name; NULL when it has none, or `object` is no object. */
+/* The member of an object by name; NULL if there is none or `object` is not an object. */
 const struct json_value *json_member(const struct json_tree *tree, const struct json_value *object,
                                      const char *name);
-/* What an array or an object holds, one by one: begin with NULL; NULL is the end. */
+/* Iterates over an array or object: start with NULL; returns NULL at the end. */
 const struct json_value *json_next(const struct json_tree *tree, const struct json_value *within,
                                    const struct json_value *value);
-/* A whole number from 0 on. False when the value is no such number, or beyond 64 bits. */
+/* A whole number from 0 on. False if the value is something else or exceeds 64 bits. */
 bool json_whole(const struct json_value *value, uint64_t *number);
-/* What a value is, in a word: "a number". */
+/* The kind of a value in words: "a number". */
 const char *json_kind_name(const struct json_value *value);
 
 #endif

@@ -1,5 +1,5 @@
-/* launch.c: the launchers' variables, one row each, and the places where ranks can meet. Promises to believe
- * no number that is not one. Does not talk to anybody. */
+/* launch.c: the launchers' variables, one row each, and the addresses where ranks can meet. Rejects malformed
+ * numbers. Communicates with nothing but PMIx. */
 #include "base/launch.h"
 
 #include <stdio.h>
@@ -14,10 +14,10 @@
 #include "base/param.h"
 #include "base/pmix.h"
 
-/* What a launcher sets. */
+/* The variables of a launcher. */
 struct launcher {
   const char *name;
-  const char *rank, *count, *count_else; /* the second name of the number of ranks, or NULL */
+  const char *rank, *count, *count_else; /* count_else: second name of the number of ranks, or NULL */
   const char *local_rank, *local_count;  /* or NULL */
   bool (*speaks)(const struct launcher *launcher);
 };
@@ -31,7 +31,7 @@ static bool speaks_at_all(const struct launcher *launcher) {
   return is_set(launcher->rank) || is_set(launcher->count);
 }
 
-/* Its names are short and common: only several of them together mean something. */
+/* Its names are short and common, so a single one proves nothing. */
 static bool torchrun_speaks(const struct launcher *launcher) {
   return is_set(launcher->rank) && is_set(launcher->count) &&
          (is_set(launcher->local_rank) || is_set("MASTER_ADDR"));
@@ -41,8 +41,8 @@ static bool hydra_speaks(const struct launcher *launcher) {
   return is_set(launcher->rank) && is_set(launcher->local_rank);
 }
 
-/* A batch script's shell has a rank and a count too, but it is alone: only steps have numbers below the
- * special ones. */
+/* The shell of a batch script has a rank and a count too, but is not a launched rank: only steps have numbers
+ * below the special ones. */
 static bool slurm_speaks(const struct launcher *launcher) {
   const char *step = os_env("SLURM_STEP_ID"), *environment = os_env("ENVIRONMENT");
   if (!is_set(launcher->rank)) return false;
@@ -66,7 +66,7 @@ static const struct launcher launchers[] = {
 
 /* ---- numbers */
 
-/* A decimal below `end`; nothing else around it. */
+/* Parses a decimal below `end` without anything around it. */
 static bool number_parse(const char *text, int end, int *number) {
   const size_t digits = strspn(text, "0123456789");
   if (digits == 0 || digits > 9 || text[digits] != '\0') return false;
@@ -85,7 +85,7 @@ static ncclResult_t number_read(const char *name, int least, int most, int *numb
                   least, most);
 }
 
-/* Slurm says how many tasks each node has. */
+/* Slurm states the number of tasks of each node. */
 static int slurm_local_count(int rank_count) {
   const char *tasks = os_env("SLURM_STEP_TASKS_PER_NODE"), *node = os_env("SLURM_NODEID");
   const char *nodes = os_env("SLURM_STEP_NUM_NODES");
@@ -114,7 +114,7 @@ int launch_tasks_of_node(const char *text, uint32_t index) {
   }
 }
 
-/* The place on the host. Where nobody tells, all ranks are taken to be here. */
+/* Local rank and count. Without information all ranks are assumed to be on this host. */
 static ncclResult_t local_read(const struct launcher *launcher, struct launch *launch) {
   const bool has_rank = is_set(launcher->local_rank), has_count = is_set(launcher->local_count);
   const bool is_slurm = strcmp(launcher->name, "slurm") == 0;
@@ -144,8 +144,8 @@ static ncclResult_t row_read(const struct launcher *launcher, struct launch *lau
   return local_read(launcher, launch);
 }
 
-/* Another launcher that says something else is most likely an outer one, which started this one's processes;
- * but perhaps its variables are left over. */
+/* Warns about another launcher with different numbers: probably an outer one, which started this launcher's
+ * processes, but its variables may also be left over. */
 static void others_compare(const struct launcher *chosen, const struct launch *launch) {
   for (size_t i = 0; i < LAUNCHER_COUNT; i++) {
     const struct launcher *other = &launchers[i];
@@ -163,7 +163,7 @@ static void others_compare(const struct launcher *chosen, const struct launch *l
   }
 }
 
-/* PMIx alone: the environment has the rank, PMIx itself the numbers of ranks. */
+/* PMIx only: the environment has the rank, PMIx has the numbers of ranks. */
 static ncclResult_t pmix_read(struct launch *launch) {
   TRY(number_read("PMIX_RANK", 0, LAUNCH_RANKS_MOST, &launch->rank));
   TRY(pmix_counts(&launch->rank_count, &launch->local_rank, &launch->local_count));
@@ -187,16 +187,16 @@ ncclResult_t launch_read(struct launch *launch) {
   return ncclSuccess;
 }
 
-/* ---- where to meet */
+/* ---- where ranks meet */
 
-/* With its end, so that "a", "bc" is not "ab", "c". */
+/* Includes the terminating zero, so that "a", "bc" differs from "ab", "c". */
 static uint64_t text_mix(uint64_t hash, const char *text) {
   if (!text) text = "?";
   return hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* Hydra names no job; but what started the ranks of this host is at the other end of their socket, or is
- * their parent. */
+/* Hydra gives a job no name; identifies it by the process at the other end of the PMI socket, or the parent.
+ */
 static uint64_t hydra_job(void) {
   const char *text = os_env("PMI_FD");
   struct ucred peer;
@@ -209,7 +209,7 @@ static uint64_t hydra_job(void) {
   return (uint64_t)getppid();
 }
 
-/* All that launchers say about a job and that is the same on all ranks. */
+/* Hash of everything that launchers say about a job and that is equal on all ranks. */
 static uint64_t job_hash(const struct launch *launch) {
   static const char *const names[] = {"TUTTI_JOB",      "SLURM_JOB_ID",        "SLURM_STEP_ID",
                                       "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
@@ -248,7 +248,7 @@ bool launch_first_host(const char *list, char *out, size_t out_bytes) {
     first = strcspn(inside, ",-]");
     if (first == 0 || strspn(inside, "0123456789") < first || !strchr(inside, ']')) return false;
     const char *after = strchr(inside, ']') + 1;
-    if (*after != '\0' && *after != ',') return false; /* several brackets in a name: leave it */
+    if (*after != '\0' && *after != ',') return false; /* several brackets in a name are not supported */
   }
   if (plain + first == 0 || plain + first >= out_bytes) return false;
   snprintf(out, out_bytes, "%.*s%.*s", (int)plain, list, (int)first, inside);

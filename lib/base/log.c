@@ -1,8 +1,7 @@
-/* log.c: formats and writes the log's lines, and keeps the last warning.
- * Promises: one line is one write, whole, in the order of the calls; a warning is kept even when it is not
- * printed; nothing is allocated but the copy of it that a thread asks for. The settings come from the
- * parameter table and are read at first use. Does not know what a message means, nor which communicator
- * speaks. */
+/* log.c: formats and writes log lines, and keeps the last warning. Promises: each line is one write, in the
+ * order of the calls; a warning is kept even if it is not printed; allocates only the thread's copy of it.
+ * The settings come from the parameter table and are read at first use. Does not know what a message means,
+ * nor which communicator it is about. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -32,7 +31,7 @@ static const struct log_name level_names[] = {
     {"NONE", LOG_NONE},   {"VERSION", LOG_VERSION}, {"WARN", LOG_WARN}, {"INFO", LOG_INFO},
     {"ABORT", LOG_ABORT}, {"TRACE", LOG_TRACE},     {NULL, 0}};
 
-/* A time stamp is chosen by a set of levels, so here each level is a bit. */
+/* Time stamps are enabled by a set of levels, so each level is a bit. */
 static const struct log_name level_bits[] = {{"VERSION", 1u << LOG_VERSION},
                                              {"WARN", 1u << LOG_WARN},
                                              {"INFO", 1u << LOG_INFO},
@@ -62,7 +61,7 @@ static const struct log_name subsystem_names[] = {{"INIT", LOG_INIT},
                                                   {"ALL", LOG_ALL},
                                                   {NULL, 0}};
 
-/* Everything below is written by log_setup under the mutex and read after `ready`, or under the mutex. */
+/* log_setup writes the following under the mutex; read after `ready`, or under the mutex. */
 static os_mutex log_mutex = OS_MUTEX_INITIALIZER;
 static atomic_bool ready;
 static enum log_level log_level;
@@ -74,7 +73,7 @@ static FILE *log_file; /* NULL: standard output */
 static bool log_file_lost;
 static bool version_printed;
 static char last_warning[LOG_TEXT_BYTES];
-static bool last_is_urgent; /* it was urgent */
+static bool last_is_urgent; /* the last warning was a log_urgent */
 
 static _Thread_local int thread_device = -1;
 static _Thread_local bool thread_gathers_evidence;
@@ -86,8 +85,8 @@ static const struct log_name *name_find(const struct log_name *names, const char
   return NULL;
 }
 
-/* "A,B" is A and B; "^A,B" is all but A and B. The first unknown word is handed back, and left out of the
- * set. */
+/* "A,B" is A and B; "^A,B" is all except A and B. Returns the first unknown word in *unknown; unknown words
+ * are ignored. */
 static unsigned name_set_parse(const struct log_name *names, const char *list, const char **unknown) {
   bool negated = list[0] == '^';
   unsigned set = 0;
@@ -116,7 +115,7 @@ static void path_expand(const char *pattern, char *out, size_t out_bytes) {
   out[used < out_bytes ? used : out_bytes - 1] = '\0';
 }
 
-/* Opens NCCL_DEBUG_FILE; the standard streams are not opened anew, which would truncate a redirected one. */
+/* Opens NCCL_DEBUG_FILE. Does not reopen the standard streams, which would truncate a redirected one. */
 static FILE *file_open(const char *pattern, char *path) {
   path_expand(pattern, path, LOG_PATH_BYTES);
   if (!strcmp(path, "stdout") || !strcmp(path, "/dev/stdout")) return stdout;
@@ -131,8 +130,7 @@ static void setup_level(const char **unknown_level) {
   if (!name && *text) *unknown_level = text;
 }
 
-/* Reads the settings once. What is wrong with them is told only after the lock is left, because telling takes
- * it. */
+/* Reads the settings once. Reports their errors after unlocking, because logging takes the lock. */
 static void log_setup(void) {
   const char *unknown_level = NULL, *unknown_subsystem = NULL, *unknown_stamp = NULL;
   char path[LOG_PATH_BYTES] = "";
@@ -183,7 +181,7 @@ bool log_enabled(enum log_level level, unsigned subsystem) {
   return level <= LOG_WARN || (log_subsystems & subsystem) != 0;
 }
 
-/* NCCL adds "%<digits>f", a fraction of a second, to strftime's language; it is put in before strftime sees
+/* NCCL adds "%<digits>f", a fraction of a second, to strftime's format; it is replaced before strftime sees
  * the rest. */
 static void stamp_expand_fraction(long nanoseconds, char *out, size_t out_bytes) {
   size_t used = 0;
@@ -195,7 +193,7 @@ static void stamp_expand_fraction(long nanoseconds, char *out, size_t out_bytes)
       in += 3;
       continue;
     }
-    if (in[0] == '%' && in[1]) out[used++] = *in++; /* "%%3f" holds no fraction: go past both signs */
+    if (in[0] == '%' && in[1]) out[used++] = *in++; /* "%%3f" is no fraction: copy both signs */
     out[used++] = *in++;
   }
   out[used] = '\0';
@@ -214,7 +212,7 @@ static void stamp_write(enum log_level level, char *out, size_t out_bytes) {
   if (format[0] && strftime(out, out_bytes, format, &local) == 0) out[0] = '\0';
 }
 
-/* Under the mutex. What cannot be written is lost; that it is, is said once, elsewhere. */
+/* Under the mutex. Output that cannot be written is lost; another place reports that once. */
 static void file_write(FILE *file, const char *line, size_t bytes) {
   const bool written = fwrite(line, 1, bytes, file) == bytes;
   if ((fflush(file) == 0 && written) || file == stderr || log_file_lost) return;
@@ -222,7 +220,7 @@ static void file_write(FILE *file, const char *line, size_t bytes) {
   fprintf(stderr, "NCCL_DEBUG_FILE: lines of the log are lost: %s\n", strerror(errno));
 }
 
-/* Writes prefix and text as one line. A line that is too long is cut, never split. */
+/* Writes prefix and text as one line. A line that is too long is truncated, never split. */
 static void line_write_to(FILE *other, enum log_level level, const char *prefix, const char *text) {
   char stamp[256], line[LOG_LINE_BYTES];
   stamp_write(level, stamp, sizeof stamp);
@@ -279,15 +277,15 @@ void log_call(const char *format, ...) {
   line_write(LOG_INFO, prefix, text);
 }
 
-/* The part of a source path after its last slash: the build directory says nothing to a reader. */
+/* The base name of a source path: the build directory is of no interest to a reader. */
 static const char *file_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
 }
 
-/* What a thread was told last, and what it has said itself. They go with it. Not a thread's variables
- * themselves: those are few and small, so that they have space beside the program's own and are found without
- * a call, also where a program loads the library late. */
+/* A thread's last error text and last own warning, freed with the thread. Not thread-local arrays: static TLS
+ * space is scarce, and with little of it access needs no function call even if a program loads the library
+ * with dlopen. */
 struct thread_texts {
   char asked[LOG_TEXT_BYTES], own[LOG_TEXT_BYTES];
 };
@@ -311,7 +309,7 @@ static struct thread_texts *texts_of_thread(void) {
 
 static void warn_write(const char *file, int line, bool urgent, const char *format, va_list arguments) {
   char prefix[384], text[LOG_TEXT_BYTES];
-  log_prepare(); /* first: what it has to tell is older than this warning */
+  log_prepare(); /* first, because what it reports is older than this warning */
   vsnprintf(text, sizeof text, format, arguments);
   struct thread_texts *texts = texts_of_thread();
   if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);

@@ -1,6 +1,6 @@
-/* log.h: NCCL's log, line for line: levels, subsystems, files, and the last warning kept for
+/* log.h: the log, in NCCL's format: levels, subsystems, files, and the last warning, kept for
  * ncclGetLastError. Thread safe. Reads NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE and the time-stamp
- * names once, at first use. Knows nothing of communicators; a caller says which rank speaks in the text. */
+ * variables once, at first use. Knows nothing of communicators; callers name the rank in the text. */
 #ifndef TUTTI_BASE_LOG_H
 #define TUTTI_BASE_LOG_H
 
@@ -44,44 +44,44 @@ void log_trace(unsigned subsystem, const char *format, ...) LOG_FORMAT(2, 3);
 /* "host:pid:tid NCCL CALL text", printed with NCCL_DEBUG_SUBSYS=CALL. */
 void log_call(const char *format, ...) LOG_FORMAT(1, 2);
 
-/* A warning: what failed, on what, why, and one next action. Kept as the last error whether printed or not.
- * Use through the macros below, which add file and line. */
+/* A warning: what failed, on what, why, and one next action. Kept as the last error even if not printed. Use
+ * the macros below, which add file and line. */
 void log_urgent_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 void log_warn_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...)
     LOG_FORMAT(4, 5);
 #define log_warn(...) log_warn_at(__FILE__, __LINE__, __VA_ARGS__)
-/* A warning that goes to stderr even when NCCL_DEBUG is not set: the verdict that a run has failed. An
- * NCCL_DEBUG that is set decides as for any warning. */
+/* A warning that goes to stderr even if NCCL_DEBUG is not set: the diagnosis of a failed run. If NCCL_DEBUG
+ * is set, it decides as for any warning. */
 #define log_urgent(...) log_urgent_at(__FILE__, __LINE__, __VA_ARGS__)
 /* Logs the warning and yields `code`: return log_fail(ncclInvalidArgument, "..."); */
 #define log_fail(code, ...) log_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)
-/* Memory is out, in the same words everywhere: the format says for what. Logs "WHAT: out of memory (N bytes);
- * free some and try again", N being what this thread asked for in vain, and yields ncclSystemError. */
+/* Reports that memory is out; the format says for what. Logs "WHAT: out of memory (N bytes); free some and
+ * try again", N being the size of this thread's failed allocation, and returns ncclSystemError. */
 ncclResult_t log_no_memory_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 #define log_no_memory(...) log_no_memory_at(__FILE__, __LINE__, __VA_ARGS__)
-/* Those words, for texts that go elsewhere than to the log. */
+/* The same words, for texts that do not go to the log. */
 #define LOG_OUT_OF_MEMORY ": out of memory; free some and try again"
 
-/* Text of the process's last warning; "" when there was none. Valid until the calling thread asks again. */
+/* Text of the process's last warning; "" if there is none. Valid until the calling thread's next call. */
 const char *log_last_error(void);
-/* Text of the calling thread's last warning: why the call failed that it has just made, whatever other
- * threads say meanwhile. "" when there was none. Valid until its next warning. */
+/* Text of the calling thread's last warning, the reason why its last call failed, independent of other
+ * threads; "" if there is none. Valid until the thread's next warning. */
 const char *log_own_error(void);
 
-/* True: what this thread warns of from now on is evidence. It is written as ever, and becomes the process's
- * last error but for one case: it takes no verdict's place (log_urgent's). For a part of the library whose
- * failures are judged by another: a connection that closes after its communicator's verdict was told must not
- * hide that. False, which is how threads begin, ends it. */
+/* log_evidence(true): this thread's warnings from now on are evidence for a later diagnosis. They are printed
+ * as usual and become the process's last error, except that they do not replace a diagnosis (log_urgent).
+ * Used by code whose failures another part of the library diagnoses: a connection that closes after its
+ * communicator's diagnosis must not hide it. log_evidence(false), the initial state, ends it. */
 void log_evidence(bool gathered);
 
-/* The device number shown in brackets by this thread's lines; -1, the start value, shows as such. */
+/* Sets the device number in brackets in this thread's lines; initially -1, which is printed as such. */
 void log_set_device(int device_index);
 
 /* Prints "NCCL version 2.28.9 (tutti ...)" once per process at level VERSION and above. */
 void log_version(void);
 
-/* Forgets what was read and printed so far, so that a test can change the environment. */
+/* Drops all settings and state, so that a test can change the environment. */
 void log_reset(void);
 
 #endif

@@ -12,16 +12,16 @@ struct map_entry {
   void *value;
 };
 
-/* All zero is an empty map. To traverse it, look at entries[0..capacity) whose key is not 0. */
+/* An all-zero map is empty. To iterate, visit the entries[0..capacity) whose key is not 0. */
 struct map {
   struct map_entry *entries;
   uint32_t capacity, count; /* capacity is a power of two, or 0 */
 };
 
-void *map_find(const struct map *map, uint64_t key); /* NULL when it is not there */
-/* Makes space for one more; false when memory is out, and the map stays as it is. */
+void *map_find(const struct map *map, uint64_t key); /* NULL if there is none */
+/* Makes space for one more; false if memory is out, and the map is unchanged. */
 bool map_reserve(struct map *map);
-/* Adds a key that is not there yet; map_reserve() has made space. */
+/* Adds a key that the map does not have, after map_reserve(). */
 void map_insert(struct map *map, uint64_t key, void *value);
 void map_clear(struct map *map);
 size_t map_bytes(const struct map *map);

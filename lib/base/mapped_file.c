@@ -1,4 +1,4 @@
-/* mapped_file.c: files that are mapped and shared with nobody but the page cache, which outlives the process.
+/* mapped_file.c: shared mappings of files; the page cache keeps their contents after the process has ended.
  */
 #include "base/mapped_file.h"
 
@@ -42,7 +42,7 @@ bool mapped_file_open(struct mapped_file *file, const char *path, size_t bytes_m
   return true;
 }
 
-/* The name may be another file's by now, or nobody's: then nothing grows any more. */
+/* If the name is now another file's or nonexistent, the file no longer grows. */
 bool mapped_file_grow(struct mapped_file *file, size_t bytes) {
   struct stat now;
   if (bytes <= file->bytes) return true;
@@ -89,7 +89,7 @@ size_t mapped_file_peek(const char *path, void *out, size_t bytes) {
 
 /* ---- old files ---- */
 
-#define SWEEP_FILES_MOST 4096u /* looked at by one sweep */
+#define SWEEP_FILES_MOST 4096u /* examined per sweep */
 
 struct old_file {
   int64_t seconds;
@@ -100,7 +100,7 @@ struct old_file {
 struct sweep {
   const char *folder, *begin, *end;
   bool (*stale)(const char *path);
-  uint64_t bytes;         /* of all that were found */
+  uint64_t bytes;         /* of all files found */
   struct old_file oldest; /* seconds INT64_MAX: none */
 };
 

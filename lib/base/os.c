@@ -1,6 +1,6 @@
-/* os.c: memory, clock, environment, files and threads over libc and Linux.
- * Promises: every allocation is counted, and one chosen allocation can be made to fail, from any thread.
- * Knows nothing of the rest of the library: it logs nothing and returns no ncclResult_t. */
+/* os.c: memory, clock, environment, files and threads over libc and Linux. Promises that every allocation is
+ * counted, and that one chosen allocation can be made to fail, from any thread. Logs nothing and returns no
+ * ncclResult_t, since the log is built on it. */
 #include "base/os.h"
 
 #include <dirent.h>
@@ -26,7 +26,7 @@ extern char **environ;
 
 #define NS_PER_SECOND 1000000000ull
 
-/* The n-th allocation of the process fails when n equals alloc_fail_index; 0 is no allocation's number. */
+/* The n-th allocation of the process fails if n equals alloc_fail_index; 0 disables this. */
 static atomic_uint_fast64_t alloc_count;
 static atomic_uint_fast64_t alloc_live;
 static atomic_uint_fast64_t alloc_fail_index;
@@ -39,7 +39,7 @@ size_t os_alloc_failed_bytes(void) {
   return bytes;
 }
 
-/* Takes the next allocation's number; false when a test asked for this one to fail. */
+/* Takes the next allocation's number; false if a test wants this one to fail. */
 static bool alloc_admit(void) {
   uint64_t index = atomic_fetch_add(&alloc_count, 1) + 1;
   if (index != atomic_load(&alloc_fail_index)) return true;
@@ -74,7 +74,7 @@ char *os_strdup(const char *text) {
   return copy;
 }
 
-/* mmap rejects a length of 0; the pair below must agree on what is mapped instead. */
+/* mmap rejects a length of 0; map and unmap must use the same replacement. */
 static size_t pages_bytes(size_t bytes) { return bytes > 0 ? bytes : 1; }
 
 void *os_pages_map(size_t bytes) {
@@ -112,7 +112,7 @@ uint64_t os_time_ns(void) {
   return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
 }
 
-/* The kernel's generator fails only on kernels older than it; two calls must differ even there. */
+/* getrandom fails only on kernels that lack it; two calls must differ even there. */
 uint64_t os_entropy(void) {
   static atomic_uint_fast64_t fallback_count;
   uint64_t bits = 0;
@@ -148,9 +148,7 @@ int os_pid(void) { return (int)getpid(); }
 
 long os_tid(void) { return (long)syscall(SYS_gettid); }
 
-/* When a process was started, in ticks since boot; 0: there is none, or it has ended and nobody has asked
- * how.
- */
+/* Start time of a process in ticks since boot; 0: it does not exist, or is a zombie. */
 static uint64_t process_born(int number) {
   char path[64], text[1024], state = '\0';
   unsigned long long born = 0;
@@ -159,7 +157,7 @@ static uint64_t process_born(int number) {
   const size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
   if (file != NULL) fclose(file);
   text[bytes] = '\0';
-  const char *behind = strrchr(text, ')'); /* of the name, which may hold anything */
+  const char *behind = strrchr(text, ')'); /* end of the name, which may contain anything */
   if (behind == NULL ||
       sscanf(behind, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
              &state, &born) != 2)
@@ -186,11 +184,10 @@ bool os_process_gone(const struct os_process *process) {
 void os_host_name(char *out, size_t out_bytes) {
   if (out_bytes == 0) return;
   if (gethostname(out, out_bytes) != 0 || out[0] == '\0') snprintf(out, out_bytes, "unknown");
-  out[out_bytes - 1] = '\0'; /* gethostname need not end a name that it cut */
+  out[out_bytes - 1] = '\0'; /* gethostname may not terminate a truncated name */
 }
 
-/* Reads until the end of the file: files under /proc and pipes have no size to ask for, and others may grow.
- */
+/* Reads to the end of the file: files under /proc and pipes have no size, and other files may grow. */
 static char *file_read_all(FILE *file, size_t bytes_most, size_t *bytes) {
   struct stat about;
   size_t used = 0, capacity = 4096;
@@ -237,7 +234,7 @@ bool os_file_write(const char *path, const char *text, size_t bytes) {
   int cause = errno;
   if (fclose(file) == 0 && whole) return true;
   if (whole) cause = errno;
-  if (regular) remove(path); /* a part of a file is worse than none */
+  if (regular) remove(path); /* a partial file is worse than none */
   errno = cause;
   return false;
 }
@@ -272,9 +269,9 @@ bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns) {
 
 void os_cond_broadcast(os_cond *cond) { pthread_cond_broadcast(cond); }
 
-/* The library's threads take no signals: a program's handlers run on the program's own threads. But those
- * that an instruction raises, since a thread that has them blocked ends the process before any handler can
- * tell why. */
+/* The library's threads block signals, so that a program's handlers run on the program's threads. Signals
+ * that an instruction raises stay unblocked: if a thread blocks them, the process ends before a handler can
+ * report the cause. */
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
   static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   sigset_t others, before;

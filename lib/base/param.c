@@ -1,8 +1,7 @@
-/* param.c: reads the settings of params.def from the environment and the settings files, once.
- * Promises: the first source that gives a valid value wins, in the order environment, user's file,
- * /etc/nccl.conf; what is wrong is told once, and never stops the program; nothing is allocated that outlives
- * the reading. Does not know what a setting does, nor which values a text may have: the code that uses it
- * checks those. */
+/* param.c: reads the settings of params.def from the environment and the settings files, once. Promises: the
+ * first source with a valid value wins, in the order environment, user's file, /etc/nccl.conf; errors are
+ * reported once and never stop the program; no allocation outlives the reading. Does not know what a setting
+ * does, nor which texts are valid: the code that uses a setting checks that. */
 #include "base/param.h"
 
 #include <errno.h>
@@ -42,25 +41,25 @@ static const struct param_accepted accepted_rows[] = {
 #define ACCEPTED_COUNT (sizeof accepted_rows / sizeof accepted_rows[0])
 
 struct param_value {
-  const char *source; /* NULL: nobody set it */
-  const char *text;   /* as it was spelled */
+  const char *source; /* NULL: not set */
+  const char *text;   /* as the user wrote it */
   int64_t number;
 };
 
-/* Written by param_load under the mutex before `loaded`; read-only afterwards, until param_reset. */
+/* param_load writes the following under the mutex before it sets `loaded`; then read-only until param_reset.
+ */
 static os_mutex load_mutex = OS_MUTEX_INITIALIZER;
 static atomic_bool loaded;
 static atomic_bool report_due;
 static struct param_value values[PARAM_COUNT];
-static const char *accepted_sources[ACCEPTED_COUNT]; /* NULL: nobody set it */
+static const char *accepted_sources[ACCEPTED_COUNT]; /* NULL: not set */
 static char value_texts[VALUES_BYTES];
 static size_t value_texts_used;
 static char user_file[PATH_BYTES];
 static char notices[NOTICE_LIMIT][NOTICE_BYTES];
-static unsigned notice_count; /* may exceed NOTICE_LIMIT: the rest is only counted */
+static unsigned notice_count; /* may exceed NOTICE_LIMIT: further notices are only counted */
 
-/* Remembers a warning for param_report: while the table is being read the log cannot be asked for
- * anything. */
+/* Keeps a warning for param_report: the log is not available while the table is read. */
 static void notice_add(const char *format, ...) LOG_FORMAT(1, 2);
 static void notice_add(const char *format, ...) {
   unsigned index = notice_count++;
@@ -71,7 +70,7 @@ static void notice_add(const char *format, ...) {
   va_end(arguments);
 }
 
-/* A copy that lives as long as the table; NULL when the space for texts is used up. */
+/* Copies a text for the life of the table; NULL if the space for texts is used up. */
 static const char *value_text_keep(const char *text, size_t length) {
   if (length >= VALUES_BYTES - value_texts_used) return NULL;
   char *copy = value_texts + value_texts_used;
@@ -81,7 +80,7 @@ static const char *value_text_keep(const char *text, size_t length) {
   return copy;
 }
 
-/* Multiplier of a size's suffix, 0 for a text that is none. */
+/* Multiplier of a size suffix; 0 if it is invalid. */
 static int64_t suffix_multiplier(const char *suffix) {
   if (suffix[0] == '\0') return 1;
   if (suffix[1] != '\0') return 0;
@@ -96,7 +95,7 @@ static int64_t suffix_multiplier(const char *suffix) {
   }
 }
 
-/* Decimal, 0x hexadecimal or 0 octal, with a suffix where the kind allows it. False for anything else. */
+/* Decimal, 0x hexadecimal or 0 octal, with a suffix if the kind allows it. False for anything else. */
 static bool number_parse(const char *text, enum param_kind kind, int64_t *number) {
   char *end;
   errno = 0;
@@ -106,7 +105,7 @@ static bool number_parse(const char *text, enum param_kind kind, int64_t *number
   return multiplier != 0 && !__builtin_mul_overflow((int64_t)parsed, multiplier, number);
 }
 
-/* Gives a row its value, unless an earlier source did. An empty text counts as unset, as in NCCL. */
+/* Sets a row's value unless an earlier source did. An empty text counts as unset, as in NCCL. */
 static void value_set(enum param_id id, const char *text, size_t length, const char *source,
                       const char *where) {
   const struct param_row *row = &rows[id];
@@ -135,21 +134,21 @@ static bool name_is(const char *known, const char *name, size_t length) {
   return strlen(known) == length && memcmp(known, name, length) == 0;
 }
 
-/* Row with this name, PARAM_COUNT when there is none. */
+/* Row with this name, PARAM_COUNT if there is none. */
 static enum param_id row_find(const char *name, size_t length) {
   int id = 0;
   while (id < PARAM_COUNT && !name_is(rows[id].name, name, length)) id++;
   return (enum param_id)id;
 }
 
-/* Index among the accepted names, ACCEPTED_COUNT when it is none of them. */
+/* Index among the accepted names, ACCEPTED_COUNT if there is none. */
 static size_t accepted_find(const char *name, size_t length) {
   size_t index = 0;
   while (index < ACCEPTED_COUNT && !name_is(accepted_rows[index].name, name, length)) index++;
   return index;
 }
 
-/* Least number of letters to insert, delete, change, or swap with a neighbour (Damerau, restricted). */
+/* Minimum number of insertions, deletions, changes and swaps of neighbours (restricted Damerau). */
 static unsigned edit_distance(const char *a, const char *b) {
   unsigned table[3][NAME_BYTES + 1];
   size_t b_length = strlen(b);
@@ -185,8 +184,8 @@ static const char *nearest_name(const char *name) {
   return nearest;
 }
 
-/* Names that begin NCCL_ or TUTTI_ and are other programs': build scripts, container images, plugins, old
- * frameworks. */
+/* Names that begin with NCCL_ or TUTTI_ and belong to other programs: build scripts, container images,
+ * plugins, old frameworks. */
 static bool name_is_foreign(const char *name) {
   static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_", "NCCL_FASTRAK_", "NCCL_UCX_",
                                          "NCCL_INSPECTOR_"};
@@ -260,7 +259,7 @@ static void file_line_read(const char *begin, const char *end, const char *path,
   setting_take(begin, (size_t)(name_end - begin), value, (size_t)(end - value), path, where);
 }
 
-/* A file that is not there is no fault, unless somebody named it. */
+/* A missing file is an error only if the user named it. */
 static void file_read(const char *path, bool must_exist) {
   char *text = os_file_read(path, NULL);
   if (!text) {
@@ -312,7 +311,7 @@ void param_report(void) {
   for (int id = 0; id < PARAM_COUNT; id++) {
     const struct param_value *value = &values[id];
     if (!value->source) continue;
-    const bool hidden = id == PARAM_TUTTI_SECRET && value->text[0] != '@'; /* logs are read by many */
+    const bool hidden = id == PARAM_TUTTI_SECRET && value->text[0] != '@'; /* keep secrets out of logs */
     log_info(LOG_ENV, "%s set by %s to %s", rows[id].name, value->source, hidden ? "..." : value->text);
   }
   for (size_t i = 0; i < ACCEPTED_COUNT; i++)

@@ -1,10 +1,9 @@
-/* param.h: every setting that acts, in one table (params.def), and where each value came from; and the names
- * that are accepted without an effect (params_accepted.def).
- * The table yields the parser, the range check, the text of `tutti help params`, the man page and the log of
- * what was set. A value is looked up in the environment, then in NCCL_CONF_FILE or ~/.nccl.conf, then in
- * /etc/nccl.conf. A value out of range or unparsable is logged with its bounds and ignored. An unknown NCCL_*
- * name warns once, with the nearest known one. Values are read once, at the first call; param_reset() reads
- * anew. */
+/* param.h: the settings, in one table (params.def), with the source of each value, and the names that are
+ * accepted without effect (params_accepted.def). The table generates the parser, the range check, the text of
+ * `tutti help params`, the man page and the log of what is set. A value is looked up in the environment, then
+ * in NCCL_CONF_FILE or ~/.nccl.conf, then in /etc/nccl.conf. A value that is malformed or out of range is
+ * logged with its bounds and ignored. An unknown NCCL_* name causes one warning, with the nearest known name.
+ * Values are read once, at the first call; param_reset() makes the next call read them again. */
 #ifndef TUTTI_BASE_PARAM_H
 #define TUTTI_BASE_PARAM_H
 
@@ -14,9 +13,8 @@
 
 enum param_kind { PARAM_INT, PARAM_BYTES, PARAM_TEXT }; /* BYTES accepts K, M, G suffixes of 1024 */
 
-/* params.def has one row per setting: PARAM(id, "NAME", kind, default, lowest, highest, "help").
- * Text rows give their default as a string in the last-but-one column: PARAM_STR(id, "NAME", "default",
- * "help"). */
+/* params.def has one row per setting: PARAM(id, "NAME", kind, default, lowest, highest, "help"), and for text
+ * PARAM_STR(id, "NAME", "default", "help"). */
 enum param_id {
 #define PARAM(id, name, kind, initial, lowest, highest, help) PARAM_##id,
 #define PARAM_STR(id, name, initial, help) PARAM_##id,
@@ -27,8 +25,8 @@ enum param_id {
 };
 
 int64_t param_int(enum param_id id);        /* value of an INT or BYTES row */
-const char *param_text(enum param_id id);   /* value of a TEXT row, "" when unset; until param_reset */
-bool param_is_set(enum param_id id);        /* true when the environment or a file gave a valid value */
+const char *param_text(enum param_id id);   /* value of a TEXT row, "" if unset; valid until param_reset */
+bool param_is_set(enum param_id id);        /* true if the environment or a file has a valid value */
 const char *param_name(enum param_id id);   /* "NCCL_BUFFSIZE" */
 const char *param_source(enum param_id id); /* "environment", a file's path, or "default" */
 
@@ -39,20 +37,19 @@ struct param_row {
 };
 const struct param_row *param_row(enum param_id id); /* for help and man pages */
 
-/* A name that is accepted and has no effect. Whoever sets it reads so once in the log (INFO, ENV). */
+/* A name that is accepted and has no effect. If it is set, the log says so once (INFO, ENV). */
 struct param_accepted {
   const char *name, *why;
 };
-const struct param_accepted *param_accepted(size_t index); /* NULL past the last */
+const struct param_accepted *param_accepted(size_t index); /* NULL after the last */
 const char *param_accepted_source(size_t index);           /* as param_source; NULL: not set */
 
-/* For the log alone, which is not ready to speak while it reads its settings: param_text without the report,
- * and then the report: what was set and from where (INFO, subsystem ENV) and what was wrong (WARN), once for
- * each reading. */
+/* For the log only, which cannot print while it reads its settings: param_text without the report, and then
+ * the report: what is set and where (INFO, subsystem ENV) and what is wrong (WARN), once for each reading. */
 const char *param_text_silent(enum param_id id);
 void param_report(void);
 
-/* Reads the environment and the files anew at the next call. For tests and for the tutti command's flags. */
+/* Makes the next call read the environment and the files again. For tests and the tutti command's flags. */
 void param_reset(void);
 
 #endif

@@ -1,6 +1,5 @@
-/* pmix.c: the few calls of PMIx that pmix.h needs, of a library found at run time. Declares for itself what
- * the PMIx standard fixes: names, constants and layouts of version 2 and later. Does not know what the bytes
- * mean. */
+/* pmix.c: the few PMIx calls that pmix.h needs, from a library loaded at run time. Declares the names,
+ * constants and layouts that the PMIx standard fixes since version 2. Does not know what the bytes mean. */
 #include "base/pmix.h"
 
 #include <dlfcn.h>
@@ -45,7 +44,7 @@ struct pmix_directive {
   struct pmix_value value;
 };
 
-/* Under `lock`; written once. */
+/* Guarded by `lock`; written once. */
 static struct {
   bool tried;
   int (*init)(struct pmix_process *self, struct pmix_directive *directives, size_t count);
@@ -55,7 +54,7 @@ static struct {
   int (*get)(const struct pmix_process *process, const char *key, const struct pmix_directive *directives,
              size_t count, struct pmix_value **value);
   struct pmix_process self;
-  int pid; /* who joined; a child after a fork has not; 0: nobody */
+  int pid; /* of the process that joined, not of a forked child; 0: not joined */
 } pmix;
 static os_mutex lock = OS_MUTEX_INITIALIZER;
 
@@ -99,7 +98,7 @@ static ncclResult_t pmix_join(void) {
   return result;
 }
 
-/* Who joined and does not leave is taken for one that failed. */
+/* PMIx takes a process that ends without leaving for a failed one. */
 __attribute__((destructor)) static void pmix_leave(void) {
   if (pmix.pid != 0 && pmix.pid == os_pid()) pmix.finalize(NULL, 0);
 }
@@ -120,7 +119,7 @@ ncclResult_t pmix_publish(const char *key, const void *data, size_t bytes) {
   return log_fail(ncclSystemError, "PMIx does not take %s: %d; set TUTTI_RENDEZVOUS=host:port", key, code);
 }
 
-/* The value is ours to free. */
+/* The caller frees the value. */
 static int value_get(uint32_t rank, const char *key, int seconds, struct pmix_value **value) {
   struct pmix_process process = pmix.self;
   struct pmix_directive patience;
@@ -164,7 +163,7 @@ ncclResult_t pmix_lookup(const char *key, void *data, size_t bytes, int seconds)
       code, seconds);
 }
 
-/* -1: PMIx does not say. */
+/* -1: PMIx does not know. */
 static int number_get(uint32_t rank, const char *key) {
   struct pmix_value *value;
   int number = -1;

@@ -1,4 +1,4 @@
-/* poller.c: see poller.h. epoll, and an eventfd that wakes it. */
+/* poller.c: see poller.h. Uses epoll, and an eventfd for wakes. */
 #include "base/poller.h"
 
 #include <errno.h>
@@ -73,5 +73,5 @@ uint32_t poller_wait(struct poller *poller, int timeout_ms, struct poller_event 
 
 void poller_wake(struct poller *poller) {
   const uint64_t one = 1;
-  if (write(poller->wake_fd, &one, sizeof one) < 0) return; /* full: it wakes anyway */
+  if (write(poller->wake_fd, &one, sizeof one) < 0) return; /* the counter is full, so it wakes anyway */
 }

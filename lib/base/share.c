@@ -1,6 +1,6 @@
-/* share.c: see share.h. Datagrams carry question and answer, so that nobody can hold the owner's thread up:
- * it keeps nothing of who asks. The kernel says who sent a datagram (SCM_CREDENTIALS), the address is random,
- * and so is a block's number. Lost answers are asked for again until the deadline. */
+/* share.c: see share.h. Requests and answers are datagrams, so no client can block the owner's thread, which
+ * keeps no state per client. The kernel states the sender of a datagram (SCM_CREDENTIALS); addresses and
+ * block numbers are random. Requests are repeated until an answer arrives or the deadline passes. */
 #include "base/share.h"
 
 #include <errno.h>
@@ -25,10 +25,10 @@
 #include "base/wake.h"
 
 #define SHARE_MAGIC UINT64_C(0x7475747469736872)
-#define SHARE_RING UINT64_MAX /* in place of a block's bytes */
-#define SHARE_WAIT_SECONDS 10 /* longest wait for an owner's answer, unless it is lost sooner */
+#define SHARE_RING UINT64_MAX /* instead of a block's size */
+#define SHARE_WAIT_SECONDS 10 /* maximum wait for an owner's answer, unless the owner ends earlier */
 #define SHARE_RETRY_MS 200
-#define SHARE_CHECK_BYTES (1u << 20) /* so much may be reserved before it is looked again at what is left */
+#define SHARE_CHECK_BYTES (1u << 20) /* bytes reserved between two checks of the free memory */
 #define SHARE_PIECE_BYTES (4u << 20)
 #define MIB (1024.0 * 1024.0)
 
@@ -36,7 +36,7 @@ struct block {
   struct block *next;
   void *memory;
   size_t bytes;
-  int fd; /* -1: inherited over a fork, private from then on */
+  int fd; /* -1: inherited over a fork and private since */
   bool offered;
   uint64_t number;
 };
@@ -51,7 +51,7 @@ struct mapped {
 
 struct share_message {
   uint64_t magic, number;
-  uint64_t bytes; /* of an answer; 0: there is no such block. Of a question 0, or SHARE_RING */
+  uint64_t bytes; /* in an answer: size, 0: no such block. In a request: 0 or SHARE_RING */
 };
 
 struct server {
@@ -65,12 +65,12 @@ static struct {
   os_mutex lock;
   struct block *blocks;
   struct mapped *mapped;
-  struct server *server; /* while a block is offered */
+  struct server *server; /* while a block is shared */
   bool at_fork;
-  int wake; /* what rings signal; -1: nothing */
+  int wake; /* signalled by rings; -1: none */
 } share = {.lock = OS_MUTEX_INITIALIZER, .wake = -1};
 
-/* ---- words for what is missing ---- */
+/* ---- names of resources, for messages ---- */
 
 static ncclResult_t no_descriptor(const char *what) {
   struct rlimit limit = {0, 0};
@@ -87,7 +87,7 @@ static ncclResult_t failed_call(const char *call, size_t bytes, int cause) {
                   strerror(cause));
 }
 
-/* ---- what is left ---- */
+/* ---- free memory ---- */
 
 static bool file_number(const char *path, const char *label, uint64_t *value) {
   char *text = os_file_read(path, NULL);
@@ -101,7 +101,7 @@ static bool file_number(const char *path, const char *label, uint64_t *value) {
   return found;
 }
 
-/* What a group of processes may still take: its limit without what it has; cached files give way. */
+/* Free memory of a control group: its limit minus its use; cached file pages count as free. */
 static void group_left(const char *folder, const char *limit_name, const char *used_name, const char *cached,
                        uint64_t *left) {
   char path[600];
@@ -116,7 +116,7 @@ static void group_left(const char *folder, const char *limit_name, const char *u
   if (free_bytes < *left) *left = free_bytes;
 }
 
-/* The folder of this process's group, and all above it. */
+/* Examines this process's control group and all its ancestors. */
 static void groups_left(const char *line, bool unified, uint64_t *left) {
   const char *root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
   char folder[512];
@@ -131,7 +131,7 @@ static void groups_left(const char *line, bool unified, uint64_t *left) {
   }
 }
 
-/* Bytes that may still be taken, and whose limit that is. */
+/* Free bytes, and which limit bounds them. */
 static uint64_t memory_left(const char **whose) {
   uint64_t available = UINT64_MAX, swap = 0;
   if (file_number("/proc/meminfo", "MemAvailable:", &available)) available *= 1024;
@@ -167,13 +167,14 @@ static socklen_t owner_address(const uint64_t owner[2], struct sockaddr_un *addr
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* Space for what the kernel says of a sender, or for one descriptor. */
+/* Buffer for the sender's credentials, or for one descriptor. */
 union control {
   struct cmsghdr header;
   uint8_t bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
 };
 
-/* What came beside a message: the descriptor (-1: none), and whether the sender is of this process's user. */
+/* Reads a message's control data: the descriptor (-1: none), and whether the sender has this process's user.
+ */
 static bool control_read(struct msghdr *header, int *fd) {
   bool same_user = false;
   *fd = -1;
@@ -191,7 +192,7 @@ static bool control_read(struct msghdr *header, int *fd) {
   return same_user;
 }
 
-/* Sends a block's descriptor; never waits. Who finds no space for the answer asks again. */
+/* Sends a block's descriptor; never blocks. If the answer cannot be sent, the client asks again. */
 static void server_answer(int fd, const struct share_message *question, bool same_user,
                           const struct sockaddr_un *to, socklen_t to_bytes) {
   struct share_message answer = {SHARE_MAGIC, question->number, 0};
@@ -227,7 +228,7 @@ static void server_ring(bool same_user) {
   os_mutex_unlock(&share.lock);
 }
 
-/* One datagram. Strangers and nonsense are passed over. */
+/* Handles one datagram. Ignores other users and malformed requests. */
 static void server_turn(int fd) {
   struct share_message question;
   struct sockaddr_un from;
@@ -294,7 +295,7 @@ static ncclResult_t server_start(void) {
   return result;
 }
 
-/* Takes the server out when nothing is offered any more; the caller stops it without the lock. */
+/* Removes the server if nothing is shared any more; the caller stops it without the lock. */
 static struct server *server_take_idle(void) {
   for (const struct block *block = share.blocks; block != NULL; block = block->next)
     if (block->offered) return NULL;
@@ -306,7 +307,7 @@ static struct server *server_take_idle(void) {
 static void server_stop(struct server *server) {
   if (server == NULL) return;
   __atomic_store_n(&server->stopped, true, __ATOMIC_RELEASE);
-  shutdown(server->fd, SHUT_RDWR); /* its wait for the next question ends */
+  shutdown(server->fd, SHUT_RDWR); /* ends its wait for the next request */
   os_thread_join(server->thread);
   close(server->fd);
   os_free(server);
@@ -317,7 +318,7 @@ static void server_stop(struct server *server) {
 static void fork_prepare(void) { os_mutex_lock(&share.lock); }
 static void fork_parent(void) { os_mutex_unlock(&share.lock); }
 
-/* The child must not write into what its parent shares: pages become private, and are copied when written. */
+/* The child must not write to memory that its parent shares: pages become private and copy-on-write. */
 static void fork_child(void) {
   for (struct block *block = share.blocks; block != NULL; block = block->next) {
     if (block->fd < 0) continue;
@@ -332,7 +333,7 @@ static void fork_child(void) {
     os_free(share.server);
     share.server = NULL;
   }
-  share.wake = -1; /* the parent's */
+  share.wake = -1; /* it was the parent's */
   os_mutex_unlock(&share.lock);
 }
 
@@ -357,8 +358,7 @@ static ncclResult_t size_check(size_t bytes) {
                   (double)bytes / MIB, (double)most / MIB);
 }
 
-/* Whether so many addresses are to be had in one piece: tools that watch a process keep some for themselves.
- */
+/* Tests if that much address space is free in one piece: tools that watch a process reserve some. */
 static bool addresses_left(uint64_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory != MAP_FAILED) munmap(memory, bytes);
@@ -371,7 +371,7 @@ uint64_t share_capacity(uint64_t bytes) {
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes) bytes = limit.rlim_cur / 4;
   const uint64_t wanted = bytes;
   while (bytes > 1u << 20 && !addresses_left(bytes)) bytes /= 2;
-  if (bytes < wanted) bytes /= 4; /* peers' blocks want some too */
+  if (bytes < wanted) bytes /= 4; /* leave address space for peers' blocks */
   return bytes / (1u << 20) * (1u << 20);
 }
 
@@ -380,7 +380,7 @@ static ncclResult_t block_map(struct block *block) {
   if (block->fd < 0) return failed_call("making a block", block->bytes, errno);
   if (ftruncate(block->fd, (off_t)block->bytes) != 0)
     return failed_call("sizing a block", block->bytes, errno);
-  fcntl(block->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* nobody who has it can cut it */
+  fcntl(block->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* no process can truncate it */
   block->memory = mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, block->fd, 0);
   if (block->memory != MAP_FAILED) return ncclSuccess;
   const int cause = errno;
@@ -450,7 +450,7 @@ static int block_descriptor(const void *memory) {
   return fd;
 }
 
-/* Small reservations together are worth a look as well. */
+/* True once small reservations add up to SHARE_CHECK_BYTES. */
 static bool look_is_due(size_t bytes) {
   static uint64_t unseen;
   if (__atomic_add_fetch(&unseen, bytes, __ATOMIC_RELAXED) < SHARE_CHECK_BYTES) return false;
@@ -458,8 +458,8 @@ static bool look_is_due(size_t bytes) {
   return true;
 }
 
-/* Piece by piece, with a look before each: others take memory at the same time, and whoever asks for more
- * than is left in its control group is not told so by the kernel, but killed. */
+/* Reserves piece by piece, with a check before each: other processes allocate at the same time, and a process
+ * that exceeds its control group's limit gets no error but is killed. */
 ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes) {
   const int fd = block_descriptor(memory);
   const size_t spare = bytes < SHARE_PIECE_BYTES ? bytes : SHARE_PIECE_BYTES;
@@ -496,9 +496,9 @@ void share_free(void *memory) {
   if (block != NULL) block_close(block);
 }
 
-/* ---- blocks of others ---- */
+/* ---- other processes' blocks ---- */
 
-/* Asks once; true when the question is on its way. */
+/* Sends one request; true if it was sent. */
 static bool question_send(int fd, const struct share_ticket *ticket, int *cause) {
   const struct share_message question = {SHARE_MAGIC, ticket->number, 0};
   if (send(fd, &question, sizeof question, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof question)
@@ -570,7 +570,7 @@ static ncclResult_t block_fetch(const struct share_ticket *ticket, int *fd) {
   const int socket_fd = user_socket();
   if (socket_fd < 0) return failed_call("a socket to ask for a peer's block", ticket->bytes, errno);
   ncclResult_t result = ncclSuccess;
-  /* An address of the kernel's choice, for the answer. */
+  /* The kernel chooses the address for the answer. */
   if (bind(socket_fd, (const struct sockaddr *)&family, sizeof family) != 0)
     result = failed_call("an address to ask for a peer's block", ticket->bytes, errno);
   else if (connect(socket_fd, (const struct sockaddr *)&address, bytes) != 0)
@@ -600,7 +600,7 @@ static bool ticket_same(const struct share_ticket *a, const struct share_ticket 
          a->owner[1] == b->owner[1];
 }
 
-/* One more user of a block that is mapped. Locked. */
+/* Adds a reference to a block that is already mapped. Locked. */
 static bool mapped_before(const struct share_ticket *ticket, void **memory) {
   for (struct mapped *mapped = share.mapped; mapped != NULL; mapped = mapped->next) {
     if (!ticket_same(&mapped->ticket, ticket)) continue;
@@ -628,7 +628,7 @@ ncclResult_t share_map(const struct share_ticket *ticket, void **memory) {
   if (mapped == NULL) return log_no_memory("shared memory: noting a peer's block");
   mapped->ticket = *ticket;
   mapped->count = 1;
-  /* Without the lock: the owner may be this process, whose thread needs it. */
+  /* Unlocked: the owner may be this process, whose thread needs the lock. */
   const ncclResult_t result = map_fresh(ticket, mapped);
   os_mutex_lock(&share.lock);
   found = result == ncclSuccess && mapped_before(ticket, memory); /* another thread was faster */
@@ -689,7 +689,7 @@ void share_signal_to(int wake) {
 
 /* ---- hosts ---- */
 
-/* Abstract sockets are seen within one network namespace, and answered to one user. */
+/* Abstract sockets are visible within one network namespace, and only one user gets answers. */
 static uint64_t realm_mix(uint64_t hash) {
   struct stat realm;
   char text[64];

@@ -1,7 +1,7 @@
-/* sock.c: addresses and TCP streams over Linux sockets.
- * Promises: no call here waits past its deadline or, by more than SLICE_MOST_MS, past being called off; no
- * signal is ever raised; every descriptor is closed on exec; errors name the other end, what for, and a cure.
- * Does not know what is said over a connection, nor who should be at its other end. */
+/* sock.c: addresses and TCP streams over Linux sockets. Promises: no call waits past its deadline, or longer
+ * than SLICE_MOST_MS after a cancellation; no signal is raised; every descriptor is close-on-exec; errors
+ * name the other end, the purpose, and a cure. Does not know the data on a connection, nor who should be at
+ * its other end. */
 #include "base/sock.h"
 
 #include <arpa/inet.h>
@@ -25,14 +25,14 @@
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_MINUTE 60000000000ull
-#define SLICE_LEAST_MS 20  /* how soon a wait notices that it was called off, ... */
-#define SLICE_MOST_MS 200  /* ... and later on, so that thousands that wait leave the cores alone */
+#define SLICE_LEAST_MS 20  /* how soon a wait notices a cancellation at first, ... */
+#define SLICE_MOST_MS 200  /* ... and later, so that thousands of waits use little CPU time */
 #define BACKLOG_MOST 65535 /* the kernel cuts it to net.core.somaxconn */
 #define HOST_BYTES 256
 
 /* ---- addresses ---- */
 
-/* Both families in one block that the kernel takes. */
+/* Both address families, as the kernel takes them. */
 union kernel_address {
   struct sockaddr any;
   struct sockaddr_in four;
@@ -58,7 +58,7 @@ void sock_address_of(const struct sockaddr *from, struct sock_address *address) 
   }
 }
 
-/* The length of what the kernel is to be given; 0 for an address that is none. */
+/* The length of the kernel's address; 0 for an invalid address. */
 static socklen_t kernel_address_of(const struct sock_address *address, union kernel_address *kernel) {
   memset(kernel, 0, sizeof *kernel);
   if (address->family == 4) {
@@ -91,8 +91,8 @@ const char *sock_address_text(const struct sock_address *address, char out[SOCK_
   return out;
 }
 
-/* Cuts "host:port" or "[host]:port" into its parts; false when it is neither. An IPv6 address without
- * brackets is refused: which of its colons begins the port cannot be told. */
+/* Splits "host:port" or "[host]:port"; false if it is neither. An IPv6 address without brackets is refused,
+ * because its port cannot be told apart. */
 static bool host_port_cut(const char *text, char host[HOST_BYTES], char port[8]) {
   const bool bracketed = text[0] == '[';
   const char *begin = text + bracketed;
@@ -188,7 +188,7 @@ const char *sock_cure(int cause) {
   }
 }
 
-/* An end of stream has no errno of its own: EPIPE stands for it in both directions. */
+/* The end of a stream has no errno; EPIPE represents it in both directions. */
 static const char *gone_text(int cause) {
   return cause == EPIPE ? "the other end closed the connection" : strerror(cause);
 }
@@ -207,7 +207,7 @@ static bool past(const struct sock_wait *wait) {
   return wait && wait->deadline_ns != 0 && os_time_ns() >= wait->deadline_ns;
 }
 
-/* Milliseconds until the wait ends or must look around; -1: nothing ends it. */
+/* Milliseconds until the wait ends or must check for cancellation; -1: neither. */
 static int slice_ms(const struct sock_wait *wait, int patience_ms) {
   int slice = wait && wait->cancel ? patience_ms : -1;
   if (wait && wait->deadline_ns != 0) {
@@ -224,7 +224,7 @@ bool sock_poll(int fd, bool writes, const struct sock_wait *wait) {
   for (;; patience_ms = patience_ms * 2 < SLICE_MOST_MS ? patience_ms * 2 : SLICE_MOST_MS) {
     if (called_off(wait)) return false;
     const int ready = poll(&waited, 1, slice_ms(wait, patience_ms));
-    if (ready > 0) return true; /* an error too: the next call on fd says which */
+    if (ready > 0) return true; /* also on an error, which the next call on fd returns */
     if (ready < 0 && errno != EINTR && errno != EAGAIN) return true;
     if (past(wait)) return false;
   }
@@ -233,12 +233,12 @@ bool sock_poll(int fd, bool writes, const struct sock_wait *wait) {
 /* ---- making connections ---- */
 
 static void option_set(int fd, int level, int name, int value) {
-  /* Options make connections better; one that an old kernel or a Unix socket lacks is no reason to fail. */
+  /* Options are improvements: if an old kernel or a Unix socket lacks one, the connection still works. */
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* A peer that vanishes without a word is noticed within the peer timeout: by data that nobody acknowledges,
- * or by probes where nothing is said. */
+/* Detects a peer that vanishes within the peer timeout: by unacknowledged data, or by keepalive probes on an
+ * idle connection. */
 static void options_set(int fd) {
   enum { PROBES = 3 };
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
@@ -267,7 +267,7 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
   if (made < 0)
     return log_fail(ncclSystemError, "cannot make a socket to listen at %s: %s%s",
                     sock_address_text(at, text), strerror(errno), sock_cure(errno));
-  option_set(made, SOL_SOCKET, SO_REUSEADDR, 1); /* a port of the job before may still be in TIME_WAIT */
+  option_set(made, SOL_SOCKET, SO_REUSEADDR, 1); /* a port of the previous job may be in TIME_WAIT */
   if (bind(made, &kernel.any, bytes) != 0 || listen(made, BACKLOG_MOST) != 0) {
     const int cause = errno;
     sock_close(made);
@@ -279,7 +279,7 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
   return ncclSuccess;
 }
 
-/* Once a minute for the whole process. */
+/* Logs once per minute for the whole process. */
 static void shortage_log(int cause) {
   static atomic_uint_fast64_t logged_ns;
   uint64_t before = atomic_load(&logged_ns);
@@ -290,7 +290,7 @@ static void shortage_log(int cause) {
 }
 
 int sock_accept(int listener, struct sock_address *from) {
-  enum { TRIES = 64 }; /* connections that died in the queue, one after another */
+  enum { TRIES = 64 }; /* bounds the number of queued connections that have already died */
   union kernel_address kernel;
   for (int tries = 0; tries < TRIES; tries++) {
     socklen_t bytes = sizeof kernel;
@@ -311,7 +311,7 @@ int sock_accept(int listener, struct sock_address *from) {
   return -1;
 }
 
-/* The other end may not listen yet, or the route to it may not be there yet. */
+/* The other end may not listen yet, or its route may not exist yet. */
 static bool worth_retrying(int cause) {
   switch (cause) {
     case ECONNREFUSED:
@@ -327,13 +327,13 @@ static bool worth_retrying(int cause) {
   }
 }
 
-/* A port of one's own that nobody listens at may answer itself: both ends are then this socket. */
+/* Connecting to a local port on which nothing listens may connect the socket to itself. */
 static bool talks_to_itself(int fd) {
   const struct sock_address local = sock_local(fd), peer = sock_peer(fd);
   return sock_address_equal(&local, &peer);
 }
 
-/* One try: 0 and *fd, or an errno; ECANCELED when the wait ended first. */
+/* One attempt: returns 0 and *fd, or an errno; ECANCELED if the wait ended first. */
 static int connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
   union kernel_address kernel;
   const socklen_t bytes = kernel_address_of(to, &kernel);
@@ -352,7 +352,7 @@ static int connect_once(const struct sock_address *to, const struct sock_wait *w
   return cause;
 }
 
-/* False when the wait ended before these milliseconds. */
+/* Sleeps; false if the wait ended earlier. */
 static bool pause_ms(uint64_t ms, const struct sock_wait *wait) {
   const uint64_t until = os_time_ns() + ms * NS_PER_MS;
   for (uint64_t now = os_time_ns(); now < until; now = os_time_ns()) {
@@ -402,7 +402,7 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
     if (cause == 0) return ncclSuccess;
     if (cause == ECANCELED) return wait_over(wait, text, " while connecting");
     if (!worth_retrying(cause) || tries > retries) return connect_failed(wait, text, cause, tries);
-    log_trace(LOG_BOOTSTRAP, "%s %s: %s; try %lld comes", what_of(wait), text, strerror(cause),
+    log_trace(LOG_BOOTSTRAP, "%s %s: %s; attempt %lld follows", what_of(wait), text, strerror(cause),
               (long long)tries + 1);
     if (!pause_ms((uint64_t)(tries * sleep_ms), wait)) {
       char why[96];
@@ -456,7 +456,7 @@ ptrdiff_t sock_receive_some(int fd, void *data, size_t bytes) {
   }
 }
 
-/* How a whole message failed: `missing` of `bytes` were not through. */
+/* Reports the failure of a whole message: `missing` of `bytes` were not transferred. */
 static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cause, size_t missing,
                                    size_t bytes, bool sends) {
   const struct sock_address peer = sock_peer(fd);
@@ -469,7 +469,7 @@ static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cau
   return log_fail(ncclRemoteError, "%s %s: %s%s", what_of(wait), address, gone_text(cause), amount);
 }
 
-/* Before more of a message moves: one that comes byte by byte does not outlive its deadline either. */
+/* Checks the deadline before each part, so that a message that arrives byte by byte cannot exceed it. */
 static bool wait_on(int fd, bool writes, ptrdiff_t moved, const struct sock_wait *wait) {
   if (moved > 0) return !called_off(wait) && !past(wait);
   return sock_poll(fd, writes, wait);

@@ -1,6 +1,6 @@
-/* sock_interfaces.c: which of the host's network interfaces the library talks over, and in what order.
- * Promises: a user's list is obeyed or refused, never widened; without one the choice is the same on hosts
- * that name their interfaces alike. Does not know what the addresses are used for. */
+/* sock_interfaces.c: selects the host's network interfaces and their order. Promises: a user's list is
+ * followed or refused, never extended; without a list the choice is equal on hosts with equal interface
+ * names. Does not know what the addresses are used for. */
 #include "base/sock.h"
 
 #include <arpa/inet.h>
@@ -15,9 +15,9 @@
 #include "base/sock_inner.h"
 #include "base/text.h"
 
-#define SEEN_MOST 256 /* a host with more interfaces shows its first ones */
+#define SEEN_MOST 256 /* further interfaces are ignored */
 
-/* One interface that is up: the address that stands for it, and that address's netmask. */
+/* One interface that is up: its first address, and that address's netmask. */
 struct seen {
   struct sock_interface interface;
   uint8_t mask[16];
@@ -49,7 +49,7 @@ static bool is_link_local(const struct sock_address *address) {
   return address->family == 6 && address->bytes[0] == 0xfe && (address->bytes[1] & 0xc0) == 0x80;
 }
 
-/* An interface's first address stands for it: the kernel lists IPv4 first, and those of a link last. */
+/* Takes an interface's first address: the kernel lists IPv4 first, and link-local addresses last. */
 static void survey_add(struct survey *survey, const struct ifaddrs *entry) {
   struct seen seen;
   memset(&seen, 0, sizeof seen);
@@ -59,7 +59,7 @@ static void survey_add(struct survey *survey, const struct ifaddrs *entry) {
   struct sock_address mask;
   memset(&mask, 0, sizeof mask);
   if (entry->ifa_netmask) sock_address_of(entry->ifa_netmask, &mask);
-  /* A netmask's own family is not always filled in; an address without one is alone in its subnet. */
+  /* A netmask's family is not always filled in; an address without netmask is alone in its subnet. */
   if (mask.family == seen.interface.address.family) memcpy(seen.mask, mask.bytes, sizeof seen.mask);
   else memset(seen.mask, 0xff, sizeof seen.mask);
   for (uint32_t i = 0; i < survey->count; i++) {
@@ -87,8 +87,8 @@ static ncclResult_t survey_make(int family, struct survey *survey) {
 
 /* ---- a user's list ---- */
 
-/* Does `name` match one of the comma-separated words: as a prefix, or exactly? Blanks around a word do not
- * count; *first is the place of the first word that matches. */
+/* True if `name` matches one of the comma-separated words, as a prefix or exactly. Ignores blanks around
+ * words; *first is the index of the first word that matches. */
 static bool list_has(const char *list, bool exact, const char *name, uint32_t *first) {
   uint32_t place = 0;
   for (const char *word = list; *word; place++) {
@@ -120,7 +120,7 @@ static void choice_add(struct choice *choice, const struct seen *seen) {
   if (choice->count < SOCK_INTERFACES_MAX) choice->found[choice->count++] = seen->interface;
 }
 
-/* In the order of the user's words, and of the system where one word matches several. */
+/* In the order of the user's words; a word that matches several keeps the system's order. */
 static void choose_listed(const struct survey *survey, const char *list, bool exact, struct choice *choice) {
   const uint32_t words = words_of(list);
   for (uint32_t word = 0; word < words; word++) {
@@ -132,7 +132,7 @@ static void choose_listed(const struct survey *survey, const char *list, bool ex
   }
 }
 
-/* ---- the rules, each tried where those before it found nothing ---- */
+/* ---- the rules, each tried if those before it found nothing ---- */
 
 struct rule_context {
   const struct sock_address *near; /* or NULL */
@@ -143,7 +143,7 @@ struct rule_context {
 typedef bool interface_rule(const struct seen *seen, const struct rule_context *context);
 
 static bool rule_infiniband(const struct seen *seen, const struct rule_context *context) {
-  /* Who only leaves some out wants all the others. */
+  /* A list that only excludes interfaces selects all others. */
   return context->excluded == NULL && name_begins(seen->interface.name, "ib");
 }
 

@@ -1,5 +1,5 @@
-/* text.h: a text that grows. A failure sticks: the writer adds what it has to and asks once, at the end. And
- * texts that came from outside. */
+/* text.h: a text that grows. After a failure further additions do nothing, so a writer checks once at the
+ * end. And functions for untrusted text. */
 #ifndef TUTTI_BASE_TEXT_H
 #define TUTTI_BASE_TEXT_H
 
@@ -14,14 +14,14 @@ struct text {
 
 /* As printf. */
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* `value` as XML writes it between double quotes. */
+/* Adds `value`, escaped for an XML attribute in double quotes. */
 void text_add_xml(struct text *text, const char *value);
 void text_free(struct text *text);
 
-/* Makes a field of `bytes` that came from outside a proper string, fit for a terminal: it ends, and a control
- * character becomes a question mark. */
+/* Makes an untrusted field of `bytes` printable: terminates it and replaces control characters by question
+ * marks. */
 void text_clean(char *text, size_t bytes);
-/* Behind what is there, in an array of `bytes`; what has no space is left out. */
+/* Appends to the text in an array of `bytes`; truncates what does not fit. */
 void text_append(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

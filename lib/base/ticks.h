@@ -1,6 +1,6 @@
-/* ticks.h: a clock for records: as fast as the processor has one, monotonic on every system that runs this
- * library, in units of its own. Whoever keeps ticks keeps two pairs of (ticks, os_time_ns()) beside them,
- * from which a reader makes nanoseconds. */
+/* ticks.h: a clock for records: the processor's fastest, monotonic on every system that this library runs on,
+ * in its own units. Store two pairs of (ticks, os_time_ns()) with the ticks, from which a reader computes
+ * nanoseconds. */
 #ifndef TUTTI_BASE_TICKS_H
 #define TUTTI_BASE_TICKS_H
 

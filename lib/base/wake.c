@@ -23,7 +23,7 @@ void wake_close(int wake) {
   if (wake >= 0) close(wake);
 }
 
-/* A count that is full already wakes as well. */
+/* If the counter is full, the wake is already pending. */
 void wake_signal(int wake) {
   const uint64_t one = 1;
   while (write(wake, &one, sizeof one) < 0 && errno == EINTR) {}

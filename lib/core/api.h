@@ -1,5 +1,4 @@
-/* api.h: how an entry point of nccl.h is published: the body is the strong pncclX, ncclX a weak alias of
- * it. */
+/* api.h: how an entry point of nccl.h is exported: pncclX is the function, ncclX a weak alias of it. */
 #ifndef TUTTI_CORE_API_H
 #define TUTTI_CORE_API_H
 
@@ -9,7 +8,7 @@
 #define API_EXPORT(name) \
   extern __typeof__(pnccl##name) nccl##name __attribute__((weak, alias("pnccl" #name), visibility("default")))
 
-/* For declarations of what nccl.h does not declare. */
+/* For exported functions that nccl.h does not declare. */
 #define API_VISIBLE __attribute__((visibility("default")))
 
 #endif

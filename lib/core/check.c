@@ -1,6 +1,7 @@
-/* check.c: the arguments of one call. Every objection names the function, the rank, the communicator, the
- * count, what is wrong and what to do. Knows what each function reads and writes, and nothing of how it is
- * done. */
+/* check.c: checks the arguments of one call. Every message names the function, the rank, the communicator,
+ * the count, what is wrong and what to do. Knows what each function reads and writes, but not how it is
+ * executed.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +18,8 @@ static bool func_reduces(uint8_t func) {
   return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;
 }
 
-/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 when the buffer is not
- * used. */
+/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
+ */
 static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
   const struct ncclComm *comm = call->comm;
   const bool root = (uint32_t)call->peer == comm->rank;
@@ -62,7 +63,7 @@ static ncclResult_t check_numbers(const struct collective_call *call) {
   return ncclSuccess;
 }
 
-/* NCCL_CHECK_POINTERS: the memory must be the device's, and large enough where its size is known. */
+/* NCCL_CHECK_POINTERS: the memory must be the device's, and large enough if its size is known. */
 static ncclResult_t check_pointer(const struct collective_call *call, const char *which, const void *pointer,
                                   size_t bytes) {
   const struct ncclComm *comm = call->comm;

@@ -1,6 +1,6 @@
-/* collective.c: the entry points that move data. Each describes its call, which is checked, turned into what
- * plans know (bytes where nothing is reduced, sends and receives for gather and scatter) and noted in the
- * group. */
+/* collective.c: the entry points that move data. Each describes its call, which is checked, converted for
+ * planning (bytes if nothing is reduced, sends and receives for gather and scatter) and queued in the group.
+ */
 #include "core/collective.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ struct p2p_expansion {
   const struct collective_call *call;
   struct plan_op *ops;
   uint32_t op_count;
-  size_t bytes; /* of a block */
+  size_t bytes; /* of one block */
 };
 
 static void expansion_send(struct p2p_expansion *expansion, uint32_t peer, size_t block) {
@@ -43,7 +43,7 @@ static void expansion_recv(struct p2p_expansion *expansion, uint32_t peer, size_
       FUNC_RECV, peer, NULL, (char *)expansion->call->out + block * expansion->bytes, expansion->bytes);
 }
 
-/* A root that works in place has its own block where it belongs. */
+/* True if a root that works in place already has its own block in place. */
 static bool expansion_self_done(const struct p2p_expansion *expansion, uint32_t rank) {
   const struct collective_call *call = expansion->call;
   if ((uint32_t)call->peer != rank) return false;
@@ -114,7 +114,7 @@ ncclResult_t collective_note(const struct collective_call *call) {
   }
 }
 
-/* What a call in a group was, or will be, on its communicator; it was noted, or followed, just now. */
+/* Records a call of a group that was just queued or followed. */
 static void call_record(const struct collective_call *call, uint64_t ticks) {
   const uint64_t next = call->comm->sequence + call->comm->call_cache.followed;
   const bool counts = call->count != 0 || call->func == FUNC_SEND || call->func == FUNC_RECV;

@@ -1,6 +1,6 @@
-/* connect.c: goes through a plan's works and asks the backend for what is missing. Both ends of a connection
- * ask; the backend makes it once. Promises that a failure leaves the table true. Does not know what a
- * connection is made of. */
+/* connect.c: iterates over a plan's works and asks the backend for missing connections. Both ends of a
+ * connection ask; the backend makes it once. After a failure the table is still correct. Does not know what a
+ * connection consists of. */
 #include "core/connect.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static ncclResult_t connect_reserve(struct ncclComm *comm) {
   return log_no_memory("rank %u of comm '%s': noting a connection", comm->rank, comm->name);
 }
 
-/* A link that the table lacks. */
+/* A link that is not in the table. */
 struct connect_lack {
   struct connect_link link;
   struct device_conn_name name; /* as this rank names it */
@@ -37,7 +37,7 @@ static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn
   return ncclSuccess;
 }
 
-/* The receiver's end waits for nobody: the sender asks for it. */
+/* The receiver's end does not wait: the sender asks for it. */
 static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_conn_name *name,
                                      enum remote_transport transport) {
   struct net_handle unused;
@@ -45,7 +45,7 @@ static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_
   return proxy_receive_open(comm->shared->remote->proxies[comm->rank], name, &unused);
 }
 
-/* A handle means something to the network that made it alone. */
+/* A handle is valid only for the network that made it. */
 static ncclResult_t connect_over_network(struct ncclComm *comm, const struct device_conn_name *name,
                                          const struct remote_listener *listener) {
   const struct remote *remote = comm->shared->remote;
@@ -64,7 +64,7 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
       comm->rank, comm->name, net->name, name->peer, remote->infos[name->peer].host_name, listener->network);
 }
 
-/* With what the other end's process has answered. */
+/* Connects with the answer of the other end's process. */
 static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_conn_name *name,
                                      enum remote_transport transport, const union remote_answer *answer) {
   connect_log(comm, name, transport == TRANSPORT_SHARED ? "shared memory" : "network");
@@ -73,7 +73,7 @@ static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_
   return connect_over_network(comm, name, &answer->network);
 }
 
-/* Links to other processes that a plan lacks and that must be asked for, in the order of its works. */
+/* Missing links to other processes, which must be asked for, in the order of the plan's works. */
 struct connect_list {
   struct connect_lack *lacks;
   uint32_t count, capacity;
@@ -110,7 +110,7 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   return ncclSuccess;
 }
 
-/* Asks the process of one peer for the other ends of all links to it at once. */
+/* Asks one peer's process for the other ends of all links to it at once. */
 static ncclResult_t connect_ask(struct ncclComm *comm, const struct connect_list *list, uint32_t peer,
                                 struct remote_request *requests, union remote_answer *answers) {
   const enum remote_transport transport = remote_transport_to(comm->shared->remote, comm->rank, peer);
@@ -154,7 +154,7 @@ static ncclResult_t connect_list_open(struct ncclComm *comm, const struct connec
   return result;
 }
 
-/* Receivers' ends first: who asks for them finds them, and nobody waits. */
+/* Opens receivers' ends first, so that a sender that asks for them need not wait. */
 static ncclResult_t connect_works(struct ncclComm *comm, const struct plan *plan, struct connect_list *list) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];

@@ -1,4 +1,4 @@
-/* connect.h: connections are made when a plan first needs them (comm/connect_table.h remembers which). */
+/* connect.h: makes connections when a plan first needs them (comm/connect_table.h records which exist). */
 #ifndef TUTTI_CORE_CONNECT_H
 #define TUTTI_CORE_CONNECT_H
 
@@ -7,7 +7,7 @@
 
 struct ncclComm;
 
-/* Makes every connection that the plan's works name and that is not there yet, and binds its scratch. */
+/* Makes every missing connection that the plan's works name, and binds the plan's scratch memory. */
 ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan);
 
 #endif

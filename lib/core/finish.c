@@ -1,6 +1,6 @@
-/* finish.c: the ways in which a communicator ends: finalize, destroy, abort, revoke, and the state that
- * polling sees. Promises that a handle is gone after destroy and abort whatever the result, and that abort
- * frees a thread that is stuck in finalize or destroy of the same communicator. */
+/* finish.c: the ends of a communicator: finalize, destroy, abort, revoke, and the state that polling returns.
+ * After destroy and abort the handle is invalid whatever the result. Abort releases a thread that is stuck in
+ * finalize or destroy of the same communicator. */
 #include <stdio.h>
 
 #include "base/log.h"
@@ -12,8 +12,7 @@
 
 #define DRAIN_POLLS 64
 
-/* Takes part in the count of threads that abort has to wait for. False when the communicator was aborted
- * already. */
+/* Joins the count of threads that abort must wait for. False if the communicator is already aborted. */
 static bool waiter_enter(struct ncclComm *comm) {
   comm->ops->device->lock();
   const bool admitted = !comm->aborted;
@@ -36,15 +35,15 @@ static bool comm_aborted(const struct ncclComm *comm) {
 /* done() of wait_until: runs under the lock. */
 static bool comm_is_aborted(void *argument) { return comm_aborted((const struct ncclComm *)argument); }
 
-/* No kernel of this rank is unfinished, and what they sent is on its way. */
+/* True if no kernel of this rank is unfinished and all that they sent is on the wire. */
 static bool comm_done(const struct ncclComm *comm) {
   if (!comm->ops->device->comm_idle(comm->device_comm)) return false;
   const struct remote *remote = comm->shared->remote;
   return !remote || !remote->proxies[comm->rank] || proxy_comm_idle(remote->proxies[comm->rank]);
 }
 
-/* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends
- * the wait. Short work is polled for; behind longer work the thread sleeps, a millisecond at a time. */
+/* Waits until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread,
+ * ends the wait. Polls at first, for short work; then sleeps a millisecond at a time. */
 static ncclResult_t comm_drain(struct ncclComm *comm) {
   const struct backend *ops = comm->ops;
   for (uint32_t polls = 0; !comm_aborted(comm) && !comm_done(comm); polls++) {
@@ -65,8 +64,7 @@ static ncclResult_t comm_check_unqueued(const struct ncclComm *comm, const char 
 
 /* ---- Finalize ---- */
 
-/* Waits and becomes FINALIZED. When it comes back with *aborted, another thread has taken the communicator
- * away. */
+/* Waits and sets FINALIZED. *aborted: another thread has aborted the communicator and frees it. */
 static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool *aborted) {
   *aborted = true;
   if (!waiter_enter(comm)) return ncclInvalidUsage;
@@ -96,7 +94,7 @@ API_EXPORT(CommFinalize);
 
 /* ---- Destroy and abort ---- */
 
-/* True when kernels may still run that nobody has waited for. */
+/* True if kernels may still be running. */
 static bool comm_needs_drain(const struct ncclComm *comm) {
   const enum comm_state state = comm_state(comm);
   if (comm->revoked || __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) != ncclSuccess) return false;
@@ -132,8 +130,8 @@ API_EXPORT(CommDestroy);
 /* done() of wait_until: runs under the lock. */
 static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)argument)->waiter_count == 0; }
 
-/* Ranks in other processes would wait for this one for ever. A communicator that is broken or at its end is
- * aborted by everybody. */
+/* Otherwise ranks in other processes would wait for this one forever. Not for a communicator that is broken
+ * or finalized, which every rank ends itself. */
 static void comm_report_abort(struct ncclComm *comm) {
   char text[64];
   if (!comm->shared || !comm->shared->remote || comm_state(comm) != COMM_READY || comm->revoked) return;

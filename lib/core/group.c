@@ -1,7 +1,7 @@
-/* group.c: the open group of each thread, and its outermost end: first communicators are made, then each
- * communicator's operations become one plan, and all plans are launched. Promises that the first failure
- * comes back from the outermost end and that then nothing of the group is left: no communicator, no queued
- * operation. Does not know what operations mean; plan.c does. */
+/* group.c: the open group of each thread, and its outermost end: first communicators are created, then each
+ * communicator's operations become one plan, and all plans are launched. The first failure is returned from
+ * the outermost end, and then nothing of the group remains: no communicator, no queued operation. Does not
+ * know what operations mean; plan.c does. */
 #include "core/group.h"
 
 #include <stdio.h>
@@ -22,16 +22,16 @@
 
 struct group {
   uint32_t depth;
-  uint32_t number; /* 0: one that a single call has for itself */
+  uint32_t number; /* 0: the implicit group of a single call */
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
-  struct ncclComm *followed;           /* whose call the last one was, if it was followed */
+  struct ncclComm *followed;           /* communicator of the last call, if the call cache followed it */
 };
 
 static _Thread_local struct group group;
 
-/* ---- Noting ---- */
+/* ---- Queuing ---- */
 
 bool group_is_open(void) { return group.depth > 0; }
 uint32_t group_number(void) { return group.number; }
@@ -114,7 +114,7 @@ static ncclResult_t call_note(const struct collective_call *call) {
   return call_cache_note_call(call);
 }
 
-/* The calls that were followed are noted after all. */
+/* Queues the calls that were followed. */
 static ncclResult_t comm_unfollow(struct ncclComm *comm) {
   const uint32_t count = comm->call_cache.followed;
   comm->call_cache.followed = 0;
@@ -154,8 +154,8 @@ void group_forget(struct ncclComm *comm) {
 
 /* ---- Making communicators ---- */
 
-/* Splits of one parent are told apart by their number, which counts the failed ones too: so the ranks stay in
- * step. */
+/* Splits of one parent are identified by their number. Failed splits count too, so that all ranks have the
+ * same count. */
 static void job_count_split(struct group_job *job) {
   if (job->call.kind == RENDEZVOUS_SPLIT) job->call.key[1] = ++job->call.parent->split_count;
 }
@@ -203,8 +203,8 @@ static void job_report(const struct ncclComm *comm, const char *call) {
            (unsigned long long)comm->comm_id, comm->name);
 }
 
-/* Hands the communicators out, or drops them. A communicator still rendezvous is handed out too: it is a
- * non-blocking one. */
+/* Returns the communicators to the caller, or drops them. A communicator that is still in its rendezvous is
+ * returned too: it is a non-blocking one. */
 static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
   bool pending = false;
   for (struct group_job *job = jobs, *next; job; job = next) {
@@ -225,7 +225,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
   return pending ? ncclInProgress : ncclSuccess;
 }
 
-/* ---- Starting operations ---- */
+/* ---- Launching operations ---- */
 
 void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                    struct plan_request *request) {
@@ -253,12 +253,12 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
   request->op_count = op_count;
 }
 
-/* An all-to-all has a message to oneself too. */
+/* An all-to-all includes a message to the rank itself. */
 static bool op_meets_self(const struct ncclComm *comm, const struct plan_op *op, uint8_t func) {
   return op->func == FUNC_ALL_TO_ALL || (op->func == func && op->peer == comm->rank);
 }
 
-/* The k-th send to oneself meets the k-th receive from oneself, in the same group. */
+/* The k-th send to the rank itself must have a k-th receive from itself in the same group. */
 static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   const struct comm_queue *queue = &comm->queue;
   uint32_t send = 0, recv = 0;
@@ -284,8 +284,8 @@ static ncclResult_t queue_check_self(const struct ncclComm *comm) {
   }
 }
 
-/* A communicator's streams in one group belong to one graph capture, or to none: they become one kernel.
- * Different communicators may go to different graphs, as one thread does that captures a stream a device. */
+/* A communicator's streams in one group must belong to one graph capture or to none, because they become one
+ * kernel. Different communicators may be in different graphs: one thread may capture a stream per device. */
 static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   uint64_t first_graph = 0;
   if (comm->queue.stream_count < 2) return ncclSuccess;
@@ -304,17 +304,17 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   return ncclSuccess;
 }
 
-/* Where this rank fails alone, those in other processes wait for it, and hear of it. */
+/* If only this rank fails, notifies the ranks in other processes, which would wait for it. */
 static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
   char text[COMM_REASON_BYTES];
   if (error == ncclSuccess || !comm->shared->remote || __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) != 0)
     return error;
   snprintf(text, sizeof text, "%s", log_own_error());
-  remote_give_up(comm, error, text); /* says it in the log */
+  remote_give_up(comm, error, text); /* logs the text */
   return error;
 }
 
-/* A plan that was kept had its operations checked and its connections made. */
+/* The operations of a cached plan are already checked and connected. */
 static ncclResult_t comm_prepare(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   struct plan_cache **cache = &queue->plan_memory.cache;
@@ -359,7 +359,7 @@ static void comm_record_launch(struct ncclComm *comm, uint64_t number) {
                 (uint32_t)(comm->sequence - queue->first_sequence), queue->stream_count, graph != 0);
 }
 
-/* Where ranks lie behind a network, the proxy hears of each start what there will be to carry. */
+/* If ranks are behind a network, tells the proxy what each launch will transfer. */
 static ncclResult_t comm_launch(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   const struct remote *remote = comm->shared->remote;
@@ -380,7 +380,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   return result;
 }
 
-/* Some kernels of the group run and some never will: none may wait for the others. */
+/* Some kernels of the group run and some never will: breaks the communicators so that none waits. */
 static void group_break(struct ncclComm *comms, ncclResult_t error) {
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     comm_set_async_error(comm, error);
@@ -425,7 +425,7 @@ static void group_clear(struct ncclComm *comms, bool discarded) {
 
 /* ---- The end ---- */
 
-/* The group is taken off the thread first, so that what runs now may open groups of its own. */
+/* Detaches the group from the thread first, because what runs now may open groups itself. */
 static ncclResult_t group_run(void) {
   const struct group ended = group;
   ncclResult_t result = ended.first_error;
@@ -464,7 +464,7 @@ ncclResult_t pncclGroupEnd(void) {
 }
 API_EXPORT(GroupEnd);
 
-/* Communicators work side by side, so the longest one's time is the group's. */
+/* Communicators run concurrently, so the group's time is the longest of theirs. */
 static float group_time_us(struct ncclComm *comms) {
   double longest_us = 0;
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
@@ -491,7 +491,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   if (result == ncclSuccess) result = group_unfollow(group.comms);
   if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
   group_clear(group.comms, true);
-  /* Communicators of a simulated group are not made: as after an error, but without one. */
+  /* Communicators of a simulated group are not created; dropped as after an error, without an error. */
   jobs_finish(group.jobs, ncclInvalidUsage);
   group.depth = 0;
   return result;

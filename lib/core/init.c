@@ -1,5 +1,5 @@
-/* init.c: the entry points that make communicators from unique ids. They check, note a job and leave; group.c
- * runs it. */
+/* init.c: the entry points that create communicators from unique ids. They check arguments and queue a job;
+ * group.c runs it. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -20,7 +20,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
 }
 API_EXPORT(GetUniqueId);
 
-/* Ranks must agree in the number of ids and in their order. */
+/* All ranks must pass the same ids in the same order. */
 static uint64_t ids_signature(const ncclUniqueId *ids, int id_count) {
   return hash_bytes(HASH_SEED, ids, (size_t)id_count * sizeof *ids);
 }
@@ -39,7 +39,7 @@ static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_coun
                   rank, ids ? id_count : 0, rank_count);
 }
 
-/* Notes the job of one rank. */
+/* Queues the job of one rank. */
 static ncclResult_t init_note(struct rendezvous_call *call, ncclComm_t *comm, const ncclConfig_t *config,
                               uint32_t device_index) {
   TRY(comm_create(call->call, config, device_index, &call->comm));
@@ -107,7 +107,7 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
            device_index, (unsigned long long)call.comm_id);
   const ncclResult_t result = init_rank(&call, comm, config, device_index);
-  if (result != ncclSuccess) os_free(call.roots); /* else they are the job's */
+  if (result != ncclSuccess) os_free(call.roots); /* on success the job owns them */
   return result;
 }
 

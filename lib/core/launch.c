@@ -1,6 +1,5 @@
-/* launch.c: tutti_launch_read and tutti_launch_id: which rank a process is, and an id that all ranks of its
- * launch share. Promises ids that agree by the order of the calls alone. Does not know what launchers say;
- * base/launch.h does. */
+/* launch.c: tutti_launch_read and tutti_launch_id: the rank of this process, and an id that all ranks of its
+ * launch share. Ids agree if all ranks call in the same order. base/launch.h knows the launchers. */
 #include "base/launch.h"
 
 #include <stdio.h>
@@ -35,7 +34,7 @@ static ncclResult_t launch_check(const tutti_launch_t *launch, const ncclUniqueI
                   "tutti_launch_id: launch is NULL or not what tutti_launch_read has filled in");
 }
 
-/* Rank 0 makes an id as ncclGetUniqueId does, and PMIx carries it to the others. */
+/* Rank 0 makes an id as ncclGetUniqueId does, and PMIx distributes it. */
 static ncclResult_t id_by_pmix(int rank, uint64_t ordinal, ncclUniqueId *id) {
   char key[48];
   snprintf(key, sizeof key, "tutti.id.%llu", (unsigned long long)ordinal);

@@ -1,5 +1,4 @@
-/* library.c: questions about the library and about a communicator, and memory. One or two lines of work
- * each. */
+/* library.c: queries about the library and about a communicator, and memory allocation. */
 #include "base/log.h"
 #include "base/param.h"
 #include "core/api.h"
@@ -22,7 +21,7 @@ const char *pncclGetErrorString(ncclResult_t result) { return err_text(result); 
 API_EXPORT(GetErrorString);
 
 const char *pncclGetLastError(ncclComm_t comm) {
-  (void)comm; /* part of the signature alone: errors belong to the process */
+  (void)comm; /* unused: errors belong to the process */
   return log_last_error();
 }
 API_EXPORT(GetLastError);
@@ -38,7 +37,7 @@ API_EXPORT(ResetDebugInit);
 
 /* ---- A communicator ---- */
 
-/* Legal from the moment that the ranks have met until the handle is destroyed. */
+/* Allowed from the moment that the ranks have met until the handle is destroyed. */
 static ncclResult_t comm_check_question(struct ncclComm *comm, const char *call, const int *answer) {
   TRY(comm_check_handle(comm, call));
   if (comm_state(comm) == COMM_RENDEZVOUS || comm_state(comm) == COMM_FAILED) TRY(comm_check_met(comm, call));

@@ -1,6 +1,7 @@
-/* life.c: how one rank's communicator begins and ends. Promises that device-side halves are closed only when
- * no rank of the communicator is left that might still be written to. Does not know how ranks meet, nor what
- * they communicate. */
+/* life.c: creation and end of one rank's communicator. Device-side halves are closed only when no rank of the
+ * communicator is left that might still write to them. Does not know how ranks meet, nor what they
+ * communicate.
+ */
 #include "core/life.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@
 
 static uint32_t live_count; /* communicators of the process; under the backend's lock */
 
-/* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
+/* One rank leaves; the last one closes everything. Until then no thread uses the rank that left. */
 static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
   if (shared->remote) remote_leave(shared->remote, rank);
   shared->ops->device->comm_disown(shared->device_comms[rank]);
@@ -28,7 +29,7 @@ static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
   shared->ops->device->unlock();
   if (!last) return;
   if (shared->remote) remote_watch_leave(shared->remote);
-  remote_free(shared->remote); /* before the device-side halves that it answers for */
+  remote_free(shared->remote); /* before the device-side halves that its answers use */
   shared->remote = NULL;
   for (uint32_t i = shared->rank_count; i > 0; i--)
     shared->ops->device->comm_close(shared->device_comms[i - 1]);

@@ -1,5 +1,5 @@
-/* model.c: the cost model's answers for a collective by its name in nccl-tests. Knows how their size column
- * becomes counts. */
+/* model.c: the cost model's answers for a collective by its name in nccl-tests. Converts nccl-tests' size
+ * column to counts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "core/plan/tune.h"
 #include "tutti.h"
 
-/* The size column is the larger buffer; `divided` says that a rank contributes 1/n of it. */
+/* The size column is the larger buffer; `divided`: a rank contributes 1/n of it. */
 struct model_row {
   const char *name;
   uint8_t func;
@@ -45,7 +45,7 @@ static void model_add(struct plan_op *ops, uint32_t *count, uint8_t func, uint32
   op->count = elements;
 }
 
-/* Of gathers and scatters the root's work is the longest, so rank 0 is taken to be it. */
+/* For gathers and scatters the root takes longest, so rank 0 is assumed to be the root. */
 static uint32_t model_describe(const struct ncclComm *comm, const struct model_row *row, size_t elements,
                                struct plan_op *ops) {
   const uint32_t rank = comm->rank, n = comm->rank_count;
@@ -98,7 +98,7 @@ ncclResult_t tutti_model_text(ncclComm_t comm, char *text, size_t text_bytes) {
   return ncclSuccess;
 }
 
-/* ---- ways ---- */
+/* ---- tuning options ---- */
 
 static int option_compare(const void *a, const void *b) {
   const double first = ((const tutti_tuning_option_t *)a)->time_us,
@@ -115,7 +115,7 @@ static void option_add(tutti_tuning_options_t *options, const struct tune_candid
   option->time_us = time_us;
 }
 
-/* The chosen one may have other channels than the model would take: a tuning file says so. */
+/* The selected option may have another number of channels than the model's: a tuning file can set it. */
 static ncclResult_t options_list(const struct plan_request *request, uint8_t func, size_t bytes,
                                  tutti_tuning_options_t *options) {
   struct tune_candidate rows[TUNE_CANDIDATES];

@@ -1,6 +1,6 @@
-/* register.c: registration of user buffers. A range is remembered once, however often it is announced;
- * nothing is done with it until what lies in it is shown to other processes (remote_region.c), or a network
- * carries it (proxy_memory.c). A window is a range that all ranks announce. */
+/* register.c: registration of user buffers. A range is stored once, however often it is registered. Its
+ * memory is used later: when it is exported to other processes (remote_region.c) or registered with a network
+ * (proxy_memory.c). A window is a range that all ranks register. */
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -15,7 +15,7 @@ static struct registration *register_find(struct ncclComm *comm, uintptr_t begin
   return NULL;
 }
 
-/* Where networks are between the communicator's ranks; NULL: nowhere. */
+/* The rank's proxy if the communicator uses networks, else NULL. */
 static struct proxy_comm *register_proxy(const struct ncclComm *comm) {
   const struct remote *remote = comm->shared ? comm->shared->remote : NULL;
   return remote && remote->networked ? remote->proxies[comm->rank] : NULL;
@@ -56,7 +56,7 @@ static ncclResult_t register_check(const struct ncclComm *comm, const char *call
                             : "the size is 0");
 }
 
-/* Memory of the host is passed over: NULL. */
+/* Host memory is ignored: NULL. */
 static ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
                                     struct registration **handle) {
   struct pointer_info info;

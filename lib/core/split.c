@@ -1,5 +1,5 @@
-/* split.c: communicators out of communicators. A split is a rendezvous of all the parent's ranks, a shrink
- * one of the survivors; rendezvous.c completes both. */
+/* split.c: communicators made from communicators. A split is a rendezvous of all the parent's ranks, a shrink
+ * one of the remaining ranks; rendezvous.c completes both. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -11,7 +11,7 @@
 #include "core/group.h"
 #include "core/life.h"
 
-/* Notes the job; a rank without color brings no communicator. */
+/* Queues the job; a rank without color gets no communicator. */
 static ncclResult_t split_add(struct rendezvous_call *call, ncclComm_t *result, const ncclConfig_t *config) {
   struct ncclComm *parent = call->parent;
   ncclConfig_t full;
@@ -32,10 +32,11 @@ static void split_begin(struct rendezvous_call *call, const char *name, struct n
   call->parent = comm;
 }
 
-/* Ranks of several processes check in where the first of them lives: its address is known from the parent. */
+/* Ranks of several processes check in with the process of the first of them, whose address the parent knows.
+ */
 static ncclResult_t split_take_root(struct rendezvous_call *call, uint32_t first_rank) {
   const struct remote *remote = call->parent->shared->remote;
-  if (!remote || remote->process_count == 1) return ncclSuccess; /* nobody but this process */
+  if (!remote || remote->process_count == 1) return ncclSuccess; /* all in this process */
   struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
   if (!root) return log_no_memory("%s: an address", call->call);
   *root = remote->addresses[remote->ranks[first_rank].process_index];
@@ -78,7 +79,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
 }
 API_EXPORT(CommSplit);
 
-/* Marks who is left out; counts the survivors and this rank's place among them. */
+/* Marks the excluded ranks; counts the remaining ranks and this rank's index among them. */
 static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded, int excluded_count,
                                 uint8_t *marks, struct rendezvous_call *call) {
   for (int i = 0; i < excluded_count; i++) {

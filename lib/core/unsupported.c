@@ -1,7 +1,7 @@
-/* unsupported.c: symbols that this release has in name only: those of the device-side interface of NCCL
- * 2.28.9, and what later versions added on the host's side. A program that was linked against them loads, and
- * a call says what is missing. nccl.h does not declare them. Their arguments are not looked at, so the bodies
- * take none: callers clean up their own arguments on every ABI that the library runs on. */
+/* unsupported.c: symbols that this release exports but does not implement: those of the device API of NCCL
+ * 2.28.9, and host functions of later versions. A program linked against them loads, and a call returns an
+ * error that says what is missing. nccl.h does not declare them. The functions take no arguments because they
+ * use none: on every supported ABI the caller cleans up its arguments. */
 #include "base/log.h"
 #include "core/api.h"
 
@@ -31,7 +31,7 @@ int pncclLLA2ACalcSlots(void) {
 }
 API_EXPORT(LLA2ACalcSlots);
 
-/* A team as callers expect it back, three numbers by value; all zeros is a team without ranks. */
+/* ncclTeam_t as callers expect it back, three numbers by value; all zeros is a team without ranks. */
 struct unsupported_team {
   int rank_count, rank, stride;
 };
@@ -49,7 +49,7 @@ UNSUPPORTED_TEAM(TeamLsa);
 UNSUPPORTED_TEAM(TeamRail);
 UNSUPPORTED_TEAM(TeamWorld);
 
-/* -1 is no rank of any team. */
+/* -1 is not a rank of any ncclTeam_t. */
 #define UNSUPPORTED_RANK(name)       \
   API_VISIBLE int pnccl##name(void); \
   int pnccl##name(void) {            \
@@ -61,7 +61,7 @@ UNSUPPORTED_TEAM(TeamWorld);
 UNSUPPORTED_RANK(TeamRankToLsa);
 UNSUPPORTED_RANK(TeamRankToWorld);
 
-/* Since 2.29. ncclGetVersion says 2.28.9, so a program that asks first never gets here. */
+/* Since 2.29. ncclGetVersion returns 2.28.9, so a program that checks the version never calls these. */
 #define LATER(name)                                                                         \
   API_VISIBLE ncclResult_t pnccl##name(void);                                               \
   ncclResult_t pnccl##name(void) {                                                          \
@@ -86,6 +86,6 @@ LATER(Signal);
 LATER(WaitSignal);
 LATER(WinGetUserPtr);
 
-/* An internal name that NCCL 2.28.9 happens to export. */
+/* An internal function that NCCL 2.28.9 exports. */
 API_VISIBLE void ncclResetDebugInitInternal(void);
 void ncclResetDebugInitInternal(void) { log_reset(); }

@@ -1,7 +1,7 @@
-/* allgather.c: the rounds in which every process gets the peer info of all: in round r a process sends the
- * blocks of 2^r processes, its own and those after it, to the process 2^r before it, and gets as many from
- * the process 2^r after it; the last round sends what is left. ceil(log2 processes) rounds (Bruck et al.,
- * 1997). Links are made when their round comes and end with it, but for those that the watch will keep. */
+/* allgather.c: the rounds in which every process gets the peer info of all. In round r a process sends the
+ * blocks of 2^r processes, its own and those after it, to the process 2^r before it, and receives as many
+ * from the process 2^r after it; the last round sends the remainder. ceil(log2 processes) rounds (Bruck et
+ * al., 1997). Links are made when their round starts and end with it, except those that the watch keeps. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,8 @@
 
 #define FRAME_MOST_BYTES 0x3fffffffu
 
-/* A ring, and chords of about the square root of the processes: whoever is lost has four neighbours. */
+/* Keeps a ring and chords of about the square root of the processes, so that each process has four
+ * neighbours. */
 bool gather_keeps(const struct gather *gather, uint32_t round) {
   return round == 0 || round == gather->roster.round_count / 2;
 }
@@ -50,7 +51,7 @@ static bool hello_take(struct gather *gather, struct control_conn *conn, struct 
   gather->from[hello.round].peer = peer;
   gather->from[hello.round].process_index = hello.process_index;
   conn->round = hello.round;
-  conn->number = 1; /* it has said who it is */
+  conn->number = 1; /* its hello has arrived */
   conn->beats = true;
   return true;
 }
@@ -111,7 +112,7 @@ static const struct control_class link_class = {"link", link_limit, link_frame, 
 
 const char *gather_accept(struct control_conn *conn) {
   struct gather *gather = gather_find(conn->key);
-  if (!gather) return "nobody waits for this process here: its communicator was made, or has failed";
+  if (!gather) return "no gather of this process is in progress: its communicator was made, or has failed";
   conn->conn_class = &link_class;
   conn->owner = gather;
   conn->number = 0;
@@ -157,7 +158,7 @@ static uint32_t block_bytes(const uint8_t *block) {
   return head.bytes;
 }
 
-/* How many blocks round r carries. */
+/* Number of blocks that round r transfers. */
 static uint32_t round_blocks(const struct gather *gather, uint32_t round) {
   const uint32_t distance = 1u << round, rest = gather->roster.process_count - distance;
   return distance < rest ? distance : rest;
@@ -257,7 +258,7 @@ static void deadline_pass(struct gather *gather, uint32_t round) {
   }
 }
 
-/* Locked: until this round's blocks are here. */
+/* Locked: waits until this round's blocks have arrived. */
 static ncclResult_t round_receive(struct gather *gather, uint32_t round) {
   char who[256];
   while (gather->code == ncclSuccess && !gather->raw[round]) {

@@ -1,5 +1,5 @@
-/* bootstrap.c: what is inside a unique id, and the root behind it. Promises numbers that depend on the order
- * of the calls alone. Does not know who meets under an id. */
+/* bootstrap.c: the contents of a unique id, and its root. Promises numbers that depend only on the order of
+ * the calls. Does not know which ranks use an id. */
 #include "core/bootstrap/bootstrap.h"
 
 #include <assert.h>
@@ -20,10 +20,10 @@
 /* The contents of an ncclUniqueId. */
 struct id_content {
   uint64_t magic, nonce, number;
-  uint64_t process; /* who made it; 0: whoever gave the same text */
+  uint64_t process; /* the process that made it; 0: made from a text */
   int32_t version, lasting;
   struct sock_address root;   /* of a process */
-  char place[ID_PLACE_BYTES]; /* host:port of a text, which may mean other bytes on other hosts */
+  char place[ID_PLACE_BYTES]; /* host:port of the text; other hosts may resolve it differently */
 };
 static_assert(sizeof(struct id_content) <= sizeof(ncclUniqueId), "an id holds it");
 
@@ -57,7 +57,7 @@ void bootstrap_id_local(ncclUniqueId *id) {
   id_write(&content, id);
 }
 
-/* On failure the caller's use of the server has ended too. */
+/* On failure the caller no longer uses the server. */
 static ncclResult_t id_register(uint64_t nonce, bool lasting) {
   bool dropped = false;
   const ncclResult_t result = root_register(nonce, lasting, &dropped);
@@ -143,7 +143,7 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
   struct sock_address at = id->root;
   if (!id->fixed) return ncclSuccess;
-  if (id->named) memset(at.bytes, 0, sizeof at.bytes); /* any */
+  if (id->named) memset(at.bytes, 0, sizeof at.bytes); /* any address */
   TRY(control_use(NULL));
   control_lock();
   const bool held = root_waits(id->nonce);

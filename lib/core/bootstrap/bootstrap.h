@@ -1,7 +1,7 @@
-/* bootstrap.h: unique ids: how the ranks of a communicator to be recognise and find each other before they
- * have one. An id is a number, a nonce and the address of the process that made it, whose control server is
- * its root: ranks of other processes check in there (gather.h). Ranks of the root's own process need no
- * network; as long as nobody else checks in, nothing is sent. */
+/* bootstrap.h: unique ids, by which ranks recognise and find each other before they have a communicator. An
+ * id holds a number, a nonce and the address of the process that made it, whose control server acts as root:
+ * ranks of other processes check in there (gather.h). Ranks of the root's own process need no network, and
+ * nothing is sent until a rank of another process checks in. */
 #ifndef TUTTI_CORE_BOOTSTRAP_H
 #define TUTTI_CORE_BOOTSTRAP_H
 
@@ -10,54 +10,57 @@
 
 #include "base/sock.h"
 
-/* What is inside an id. */
+/* The contents of an id. */
 struct bootstrap_id {
-  uint64_t number, nonce;   /* order of creation in its process; random: the key on the wire */
-  struct sock_address root; /* family 0: the maker had no interface; good inside its process alone */
-  bool fixed;               /* its root is at an agreed place, in the process of rank 0 */
-  bool lasting;             /* fixed, and good for one communicator after another */
-  bool named;               /* fixed, by a host's name: its own host may know that by another address */
+  uint64_t number, nonce;   /* number: order of creation in its process; nonce: random, the key on the wire */
+  struct sock_address root; /* family 0: no interface was found; valid inside its process only */
+  bool fixed;               /* the root has an agreed address, in the process of rank 0 */
+  bool lasting;             /* fixed, and usable for one communicator after another */
+  bool named;               /* fixed, by host name: the host itself may know the name by another address */
   bool own;                 /* this process made it */
 };
 
-/* A fresh id of this process, whose root waits from now on; or the one that NCCL_COMM_ID=host:port stands
- * for, whose root is wherever rank 0 is. Without any interface: an id for this process alone, and a log line.
- */
+/* Makes an id of this process and opens its root; or, if NCCL_COMM_ID=host:port is set, returns the id of
+ * that address, whose root is in rank 0's process. Without a usable interface the id is valid in this process
+ * only, and a log line says so. */
 ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 
 /* An id for ranks of this process alone: no address, no root, no network. */
 void bootstrap_id_local(ncclUniqueId *id);
 
-/* The id that `where`, host:port, stands for, as with NCCL_COMM_ID: the same bytes in every process that
- * gives the same text and salt, whatever the host's name means there; ids of one address differ by `salt`,
- * and the one of salt 0 is good for one communicator after another. Its root is the process of rank 0. Not
- * host:port: ncclInvalidUsage, naming `what`. */
+/* Makes the id of the address `where` (host:port), as NCCL_COMM_ID does: every process that passes the same
+ * text and salt gets the same bytes, however the host's name resolves there. `salt` distinguishes ids of one
+ * address; the id with salt 0 can be used for one communicator after another. The root is in rank 0's
+ * process. ncclInvalidUsage, naming `what`, if `where` is not host:port. */
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
-/* Not an id: ncclInvalidArgument; of another version: ncclInvalidUsage. `call` and `rank` are for the
- * sentence. */
+/* ncclInvalidArgument: not an id; ncclInvalidUsage: an id of another version. `call` and `rank` are for the
+ * message. */
 ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_t rank,
                                struct bootstrap_id *content);
 
-/* Of a fixed id, in rank 0's process: opens the root that all others will look for, until
- * bootstrap_id_over(). Idempotent. Where the place is a host's name, listens at all of its addresses. */
+/* For a fixed id, in rank 0's process: opens the root that the other ranks connect to, until
+ * bootstrap_id_over(). Idempotent. If the address is a host name, listens on all of its addresses. */
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id);
 
-/* Called on the server's thread, once an id, when the first rank checks in over the network with a root of
- * this process: its own ranks must check in too. Set once, before the first id. */
+/* Sets the function that the server's thread calls, once for each id, when the first rank of another process
+ * checks in with a root of this process: this process's ranks must then check in too. Set before the first
+ * id.
+ */
 void bootstrap_set_called(void (*called)(uint64_t nonce));
 
-/* True once that has happened. */
+/* True once a rank of another process has checked in for this id. */
 bool bootstrap_id_called(uint64_t nonce);
 
-/* The communicator of this id was made, or failed: its root forgets it and refuses late comers. */
+/* The communicator of this id was made, or failed: its root forgets the id and refuses ranks that come late.
+ */
 void bootstrap_id_over(uint64_t nonce);
 
-/* Gives up all ids of this process that still wait for their ranks; for tests, which count what is left. */
+/* Drops all ids of this process that still wait for ranks; for tests, which count what is left. */
 void bootstrap_forget_ids(void);
 
-/* Counts anew from 1: a process without communicators is like a fresh one, and its next run repeats the
- * last. */
+/* Restarts the numbers of ids at 1, so that a process without communicators behaves like a fresh one and
+ * repeats its last run. */
 void bootstrap_restart_numbers(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* control.c: see control.h and control_conn.h: the server's life, its thread, its handshakes and its frames.
- * Promises: nothing that comes from outside blocks the thread or makes it hold more than it said it would; a
- * body's memory grows with what has arrived, never with what was announced. */
+ * Promises that no input blocks the thread or exceeds the stated limits of memory; the memory of a body grows
+ * with the bytes that have arrived, not with the announced length. */
 #include "core/bootstrap/control_conn.h"
 
 #include <stdio.h>
@@ -16,10 +16,10 @@
 #define LISTENERS_MOST 17u
 #define ACCEPTS_AT_ONCE 128u
 #define READ_BYTES 65536u
-#define QUEUED_BYTES_MOST (1u << 30) /* of what is queued for one connection */
+#define QUEUED_BYTES_MOST (1u << 30) /* queued output per connection */
 #define SECOND_NS 1000000000ull
 #define LINGER_NS (2 * SECOND_NS)
-#define PAUSE_NS (SECOND_NS / 10) /* of listening, when descriptors are out */
+#define PAUSE_NS (SECOND_NS / 10) /* pause of accepting, when descriptors are out */
 
 enum server_state { SERVER_STOPPED, SERVER_RUNNING, SERVER_STOPPING };
 
@@ -36,7 +36,7 @@ struct listener {
 static struct server {
   os_mutex mutex;
   os_cond changed;
-  bool prepared; /* fork handlers are there */
+  bool prepared; /* fork handlers are installed */
   enum server_state state;
   uint32_t users;
   os_thread thread;
@@ -44,7 +44,7 @@ static struct server {
   struct poller poller;
   struct listener listeners[LISTENERS_MOST];
   uint32_t listener_count;
-  uint64_t paused_ns; /* not 0: the listeners are not watched until then */
+  uint64_t paused_ns; /* not 0: the listeners are not watched until this time */
   struct conn_list handshakes, conns, dead;
   uint64_t process, nonsense;
   uint64_t tick_ns, looped_ns;
@@ -84,8 +84,8 @@ void control_wake(void) {
   if (server.state == SERVER_RUNNING && !control_on_thread()) poller_wake(&server.poller);
 }
 
-/* The clock has to be looked at by then. Waking the thread makes it look at everything, so not for each
- * connection. */
+/* Requests a tick at `due_ns`. Wakes the thread only if needed, because each wake examines all connections.
+ */
 static void tick_by(uint64_t due_ns) {
   if (due_ns >= server.tick_ns) return;
   server.tick_ns = due_ns;
@@ -162,12 +162,12 @@ struct control_conn *control_adopt(int fd, const struct control_class *conn_clas
   return conn;
 }
 
-/* Moves what can go now. */
+/* Sends what the socket takes now. */
 static void conn_flush(struct control_conn *conn) {
   while (!conn->broken && conn->out_begin < conn->out_end) {
     const ptrdiff_t moved =
         sock_send_some(conn->fd, conn->out + conn->out_begin, conn->out_end - conn->out_begin);
-    if (moved < 0) conn->broken = true; /* the reading side will say so, after what came before */
+    if (moved < 0) conn->broken = true; /* reading will report it, after the data that arrived before */
     if (moved <= 0) break;
     conn->out_begin += (size_t)moved;
     conn->sent_bytes += (uint64_t)moved;
@@ -259,12 +259,12 @@ uint8_t *control_take_body(struct control_conn *conn) {
   return body;
 }
 
-/* False when the frame is not one that may come here. */
+/* False if the frame is not allowed here. */
 static bool frame_begin(struct control_conn *conn) {
   const uint32_t kind = conn->head.kind;
   if (kind == FRAME_BEAT || kind == FRAME_GOODBYE) return conn->head.bytes == 0;
   if (kind >= FRAME_KIND_COUNT || conn->head.zero != 0) return false;
-  if (conn->ending) return true; /* whatever it is, it is thrown away */
+  if (conn->ending) return true; /* its contents are discarded */
   const uint32_t limit = conn->conn_class->limit(conn, kind);
   return limit != CONTROL_UNKNOWN && conn->head.bytes <= limit;
 }
@@ -280,7 +280,7 @@ static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t b
   conn->head_bytes += (uint32_t)taken;
   if (conn->head_bytes == sizeof conn->head && !frame_begin(conn)) {
     char text[96];
-    snprintf(text, sizeof text, "sent what nobody may send here (kind %u, %u bytes)", conn->head.kind,
+    snprintf(text, sizeof text, "sent a frame that is not allowed here (kind %u, %u bytes)", conn->head.kind,
              conn->head.bytes);
     log_info(LOG_BOOTSTRAP, "a connection %s and was closed", text);
     server.nonsense++;
@@ -346,7 +346,7 @@ static void handshake_welcome(struct control_conn *conn) {
   tick_by(conn->begin_ns + SECOND_NS / 2);
   conn->key = handshake.key;
   if (server.state == SERVER_STOPPING) {
-    control_drop(conn); /* as if it had stopped listening already */
+    control_drop(conn); /* the server is ending */
     return;
   }
   if (handshake.kind == HANDSHAKE_CHECK_IN) refusal = root_accept(conn);
@@ -363,7 +363,7 @@ static void handshake_move(struct control_conn *conn) {
     handshake_welcome(conn);
   } else if (state == HANDSHAKE_GONE) {
     control_drop(conn);
-  } else { /* the one that was idle for the longest goes first, when there are too many */
+  } else { /* if there are too many, the one that was idle longest is dropped first */
     list_take(&server.handshakes, conn);
     list_add(&server.handshakes, conn);
   }
@@ -399,7 +399,7 @@ static void listener_move(struct listener *listener) {
     const int fd = sock_accept(listener->fd, &from);
     if (fd == -1) return;
     if (fd >= 0 && handshake_accept(fd)) continue;
-    /* No descriptors: those who only stand in the door go, and the rest waits in the system's queue. */
+    /* No descriptors: drops unauthenticated connections; new ones wait in the listen queue. */
     for (uint32_t dropped = 0; dropped < ACCEPTS_AT_ONCE && server.handshakes.first; dropped++) {
       control_drop(server.handshakes.first);
     }
@@ -450,7 +450,7 @@ static uint64_t conn_tick(struct control_conn *conn, uint64_t now_ns) {
   return conn->hurried || conn->broken ? now_ns + SECOND_NS / 2 : UINT64_MAX;
 }
 
-/* A process that was stopped itself judges nobody by the time that it slept. */
+/* After this process itself was stopped, the time that it slept does not count as silence of others. */
 static void forgive(uint64_t now_ns) {
   const uint64_t silence = control_silence_ns();
   if (silence == 0 || server.looped_ns == 0 || now_ns - server.looped_ns < silence / 2 + beat_period_ns())
@@ -468,7 +468,7 @@ static void server_tick(uint64_t now_ns) {
   for (struct control_conn *conn = server.conns.first; conn; conn = next) {
     next = conn->next;
     next_ns = earlier(next_ns, conn_tick(conn, now_ns));
-    if (next && next->dead) next = server.conns.first; /* its neighbour went with it; begin again */
+    if (next && next->dead) next = server.conns.first; /* it was dropped meanwhile; start again */
   }
   next_ns = earlier(next_ns, root_tick(now_ns));
   watch_tick();
@@ -532,8 +532,8 @@ static void turned_away_log(void) {
     return;
   log_info(
       LOG_BOOTSTRAP,
-      "turned away until now: %llu strangers, %llu without the secret, %llu of another version, %llu that "
-      "did not finish the handshake in time, %llu for whom nobody waited, %llu that said what nobody may say",
+      "connections refused so far: %llu unauthenticated, %llu without the secret, %llu of another version, "
+      "%llu too slow in the handshake, %llu with an unknown key, %llu that violated the protocol",
       (unsigned long long)counted.strangers, (unsigned long long)counted.wrong_secret,
       (unsigned long long)counted.wrong_version, (unsigned long long)counted.late,
       (unsigned long long)counted.refused, (unsigned long long)server.nonsense);
@@ -627,7 +627,7 @@ static ncclResult_t server_open(void) {
 static void fork_before(void) { control_lock(); }
 static void fork_parent(void) { control_unlock(); }
 
-/* The child has none of the parent's threads; it must not hold the parent's connections open either. */
+/* The child has none of the parent's threads; it must not keep the parent's connections open. */
 static void fork_child(void) {
   os_mutex_init(&server.mutex);
   os_cond_init(&server.changed);
@@ -684,7 +684,7 @@ ncclResult_t control_use(struct sock_address *address) {
 
 void control_leave(void) {
   control_lock();
-  if (server.users == 0 || --server.users > 0) { /* 0: of a parent process */
+  if (server.users == 0 || --server.users > 0) { /* 0: the users were a parent process's */
     control_unlock();
     return;
   }

@@ -1,6 +1,6 @@
-/* control_call.c: questions and answers between processes. Handlers run one after another on a thread of
- * their own beside the server's, so that one that maps memory holds up no heartbeat; callers wait on
- * connections that are kept for the next call. */
+/* control_call.c: questions and answers between processes. Handlers run one after another on their own
+ * thread, so that a handler that maps memory does not delay heartbeats; callers wait on connections that are
+ * kept for the next call. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "core/bootstrap/control_conn.h"
 
 #define KEPT_MOST 64u
-/* The code of an answer for want of a handler; who knows no such code takes it for any failure. */
+/* Code of the answer if there is no handler; a caller that does not know it takes it for a failure. */
 #define NOBODY (-1)
 #define WAITING_MOST 65536u
 
@@ -25,7 +25,7 @@ struct served {
 /* A question that waits for the worker. */
 struct question {
   struct question *next;
-  struct control_conn *conn; /* NULL: the asker has gone */
+  struct control_conn *conn; /* NULL: the caller has closed it */
   uint64_t key;
   uint32_t bytes;
   uint8_t body[];
@@ -41,11 +41,11 @@ static struct calls {
   bool prepared, started, stopping;
 } calls;
 
-/* The asker's side: connections that nobody uses now. */
+/* The caller's side: connections that are not in use. */
 static struct kept {
   struct sock_address to;
   uint64_t used_ns;
-  int fd; /* 0: free place; the library never has descriptor 0 for long */
+  int fd; /* 0: free entry; the library never keeps descriptor 0 */
 } kept[KEPT_MOST];
 static os_mutex kept_mutex = OS_MUTEX_INITIALIZER;
 
@@ -168,7 +168,7 @@ static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
   uint64_t key;
   (void)kind;
   if (bytes < sizeof key) {
-    call_gone(conn, NULL); /* earlier questions of it may wait */
+    call_gone(conn, NULL); /* earlier questions of this connection may be queued */
     control_drop(conn);
     return;
   }
@@ -251,7 +251,7 @@ static int kept_take(const struct sock_address *to) {
       kept[i].fd = 0;
     }
     os_mutex_unlock(&kept_mutex);
-    /* The other end may have closed it meanwhile; it never speaks first. */
+    /* The other end may have closed it; it never sends first. */
     if (fd < 0 || sock_receive_some(fd, &byte, 1) == 0) return fd;
     sock_close(fd);
   }
@@ -286,7 +286,7 @@ static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait 
   } while (head.kind == FRAME_BEAT && head.bytes == 0);
   const bool sane = head.kind == FRAME_ANSWER && head.bytes >= sizeof *code;
   if (!sane || head.bytes > sizeof *code + CONTROL_REPLY_MOST)
-    return log_fail(ncclRemoteError, "%s: an answer that is none came; load the same library everywhere",
+    return log_fail(ncclRemoteError, "%s: a malformed answer arrived; load the same library everywhere",
                     wait->what);
   const uint32_t capacity = *reply_bytes, answer = head.bytes - (uint32_t)sizeof *code;
   TRY(sock_receive(fd, code, sizeof *code, wait));
@@ -299,7 +299,7 @@ static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait 
   }
   char all[CONTROL_REPLY_MOST < 1024 ? CONTROL_REPLY_MOST : 1024];
   if (answer >= sizeof all)
-    return log_fail(ncclRemoteError, "%s: a failure came without a sentence", wait->what);
+    return log_fail(ncclRemoteError, "%s: a failure arrived without a message", wait->what);
   TRY(sock_receive(fd, all, answer, wait));
   all[answer] = '\0';
   text_clean(all, sizeof all);
@@ -307,7 +307,7 @@ static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait 
   return ncclSuccess;
 }
 
-/* On a connection that is open already; it is kept, or closed. */
+/* Calls over an open connection, and then keeps or closes it. */
 static ncclResult_t call_on(int fd, const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
                             const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes,
                             int32_t *code, char *text) {

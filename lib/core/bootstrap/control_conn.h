@@ -1,5 +1,5 @@
-/* control_conn.h: the control server from within: connections that have been authenticated, as frames in and
- * out. Everything here is called with the server locked; classes' functions are called so, on its thread. */
+/* control_conn.h: internals of the control server: authenticated connections that carry frames. Call every
+ * function with the server locked; the functions of a class are called locked, on the server's thread. */
 #ifndef TUTTI_CORE_CONTROL_CONN_H
 #define TUTTI_CORE_CONTROL_CONN_H
 
@@ -9,28 +9,29 @@
 
 struct control_conn;
 
-/* What a connection is for. */
+/* The purpose of a connection. */
 struct control_class {
   const char *name;
-  /* The longest body of this kind that may come now; CONTROL_UNKNOWN: none may, the connection is dropped. */
+  /* Maximum body of a frame of this kind in the present state; CONTROL_UNKNOWN: not allowed, the connection
+   * is dropped. */
   uint32_t (*limit)(struct control_conn *conn, uint32_t kind);
   void (*frame)(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes);
-  /* The other end is gone, silent or talks nonsense, as `why` says ("closed its connection"); the connection
-   * is closed right after. */
+  /* The other end closed, fell silent or violated the protocol; `why` says which ("closed its connection").
+   * The connection is closed right after. */
   void (*gone)(struct control_conn *conn, const char *why);
-  bool lingers; /* what it said last is let out before the server ends */
+  bool lingers; /* its queued output is sent before the server ends */
 };
 #define CONTROL_UNKNOWN UINT32_MAX
 
 struct control_conn {
   int fd; /* -1: closed, waits to be freed */
   const struct control_class *conn_class;
-  void *owner; /* the class's */
+  void *owner; /* for the class */
   uint64_t key;
-  uint32_t number, round; /* the class's */
-  bool beats;             /* heartbeats out, and silence is a loss */
-  bool hurried;           /* HANDSHAKE_SECONDS to say what it wants */
-  bool ending;            /* closed when everything is out and the other end has closed, or in a while */
+  uint32_t number, round; /* for the class */
+  bool beats;             /* sends heartbeats; silence of the other end counts as a loss */
+  bool hurried;           /* must send its first frame within HANDSHAKE_SECONDS */
+  bool ending; /* closed once all output is sent and the other end has closed, or after a timeout */
   bool broken, writes, dead;
   struct handshake *handshake;
   struct frame_head head;
@@ -45,44 +46,44 @@ struct control_conn {
 
 void control_lock(void);
 void control_unlock(void);
-bool control_wait(os_cond *cond, uint64_t deadline_ns); /* unlocked meanwhile; false at the deadline */
+bool control_wait(os_cond *cond, uint64_t deadline_ns); /* unlocks while it waits; false at the deadline */
 
-/* A dialed and authenticated socket becomes a connection; NULL (logged) when memory is out, and fd is closed.
- */
+/* Turns a connected and authenticated socket into a connection. NULL (logged) if memory is out; fd is closed
+ * then. */
 struct control_conn *control_adopt(int fd, const struct control_class *conn_class, void *owner);
-/* Sends, or queues what cannot go now. False when the connection is gone, or memory is: its class will hear
- * of it on the server's thread. */
+/* Sends, or queues what the socket does not take now. False if the connection is gone or memory is out; the
+ * class's gone() is then called on the server's thread. */
 bool control_send(struct control_conn *conn, enum frame_kind kind, const void *head, size_t head_bytes,
                   const void *body, size_t bytes);
-/* Bytes that came over a connection, which may be closed when it returns: freed by the server's thread. */
+/* Processes received bytes. May close the connection, which the server's thread frees later. */
 void control_feed(struct control_conn *conn, const uint8_t *data, size_t bytes);
-/* From a class's frame(): the body becomes the caller's, for os_free. */
+/* From a class's frame(): transfers the body to the caller, who calls os_free. */
 uint8_t *control_take_body(struct control_conn *conn);
-/* Closes at once, and its class hears nothing. */
+/* Closes at once, without calling gone(). */
 void control_drop(struct control_conn *conn);
-/* Says goodbye, lets everything out, and closes when the other end has; its class hears nothing more. */
+/* Sends a goodbye and all queued output, and closes when the other end has closed. Does not call gone(). */
 void control_end(struct control_conn *conn);
-/* All connections of this owner. */
+/* control_end() for all connections of this owner. */
 void control_end_all(const void *owner);
 
-/* Another address to listen at, for NCCL_COMM_ID, until the server ends. */
+/* Adds an address to listen on, for NCCL_COMM_ID, until the server ends. */
 ncclResult_t control_listen(const struct sock_address *at);
 bool control_is_own(const struct sock_address *address);
-/* A number of this process, new after a fork. */
+/* A random number that identifies this process; new after a fork. */
 uint64_t control_process(void);
-/* Something wants control's ticks soon. */
+/* Makes the server's thread run its ticks soon. */
 void control_wake(void);
 
-/* Who takes connections, in their own files. root_accept and gather_accept set conn->conn_class, or return a
+/* Accept a connection, each in its own file. root_accept and gather_accept set conn->conn_class, or return a
  * refusal. */
 const char *root_accept(struct control_conn *conn);
 const char *gather_accept(struct control_conn *conn);
 const char *call_accept(struct control_conn *conn);
-/* Something of theirs is due at the time returned; UINT64_MAX: nothing. */
+/* Runs what is due; returns the time of the next tick, UINT64_MAX for none. */
 uint64_t root_tick(uint64_t now_ns);
-/* Losses that somebody is to be told of; unlocked while they are told. */
+/* Reports lost processes to the watches; unlocks during the reports. */
 void watch_tick(void);
-/* The server ends: forget everything. call_stop and root_forward_stop run unlocked, first. */
+/* The server ends: drop all state. call_stop and root_forward_stop run first, unlocked. */
 void root_stop(void);
 void call_begin(void); /* the server has started */
 void call_stop(void);

@@ -1,4 +1,4 @@
-/* gather.c: see gather.h: a gather's life, and what it says to its root and hears from it. */
+/* gather.c: see gather.h: a gather's life, and its messages to and from its root. */
 #include "core/bootstrap/gather_inner.h"
 
 #include <stdarg.h>
@@ -12,10 +12,10 @@
 #include "core/bootstrap/root.h"
 
 #define SECOND_NS 1000000000ull
-#define GRACE_NS SECOND_NS /* for the root's own word, at a deadline */
+#define GRACE_NS SECOND_NS /* wait for the root's message after a deadline */
 #define OVERSLEPT_NS (SECOND_NS / 50)
 #define TELL_NS (2 * SECOND_NS)
-#define TRY_NS (5 * SECOND_NS) /* of one connection to a place where rank 0 may come */
+#define TRY_NS (5 * SECOND_NS) /* per attempt to connect to an address at which rank 0 may start */
 #define PAUSE_LEAST_NS (SECOND_NS / 1000)
 #define PAUSE_MOST_NS (SECOND_NS / 10)
 #define STATUS_FIRST_NS (5 * SECOND_NS)
@@ -91,7 +91,7 @@ void gather_cancel(struct gather *gather, ncclResult_t code, const char *why) {
   control_unlock();
 }
 
-/* ---- what the root says ---- */
+/* ---- messages from the root ---- */
 
 static uint32_t root_limit(struct control_conn *conn, uint32_t kind) {
   (void)conn;
@@ -159,7 +159,7 @@ static void root_gone(struct control_conn *conn, const char *why) {
   char text[256], at[SOCK_TEXT_BYTES];
   if (!gather) return;
   gather->root = NULL;
-  if (gather->fixed && !why && !gather->rostered) { /* its process was ending; a new server will follow */
+  if (gather->fixed && !why && !gather->rostered) { /* its process was ending; a new server follows */
     os_cond_broadcast(&gather->changed);
     return;
   }
@@ -170,7 +170,7 @@ static void root_gone(struct control_conn *conn, const char *why) {
 
 const struct control_class gather_root_class = {"root", root_limit, root_frame, root_gone, false};
 
-/* ---- what the root is told ---- */
+/* ---- messages to the root ---- */
 
 static ncclResult_t root_unreached(ncclResult_t result) {
   char why[WIRE_TEXT_MOST];
@@ -198,7 +198,7 @@ ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, e
   return ncclSuccess;
 }
 
-/* Ranks are spread evenly, in order: the first rank_count mod root_count roots have one more. */
+/* Distributes ranks evenly, in order: the first rank_count mod root_count roots have one more. */
 static uint32_t root_of(uint32_t rank, uint32_t rank_count, uint32_t root_count) {
   const uint32_t each = rank_count / root_count, more = rank_count % root_count;
   const uint32_t wide = more * (each + 1);
@@ -315,7 +315,7 @@ ncclResult_t gather_check_in(struct gather *gather, uint32_t rank, const void *i
 
 /* ---- waiting ---- */
 
-/* Locked: says who is missing. */
+/* Locked: logs the missing ranks. */
 static void status_log(struct gather *gather) {
   const struct wire_status status = gather->status;
   char missing[sizeof gather->missing];
@@ -328,7 +328,7 @@ static void status_log(struct gather *gather) {
   control_lock();
 }
 
-/* Locked: until the first rank is taken. */
+/* Locked: waits until the first rank is taken. */
 static ncclResult_t rank_wait(struct gather *gather) {
   while (gather->code == ncclSuccess && gather->own_count == 0) {
     if (!control_wait(&gather->changed, gather->deadline_ns))
@@ -337,7 +337,7 @@ static ncclResult_t rank_wait(struct gather *gather) {
   return gather->code;
 }
 
-/* Locked: connected to the root: says who is here. */
+/* Locked: the root is connected; checks in all ranks so far. */
 static void root_authenticated(struct gather *gather, int fd) {
   gather->root = control_adopt(fd, &gather_root_class, gather);
   if (!gather->root) return;
@@ -347,7 +347,7 @@ static void root_authenticated(struct gather *gather, int fd) {
   ranks_send(gather);
 }
 
-/* One try to connect and do the handshake within `wait`: *fd is -1 where nobody answers. */
+/* One attempt to connect and do the handshake within `wait`: *fd is -1 if nothing answers. */
 static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd) {
   struct handshake_client client;
   char why[128] = "", at[SOCK_TEXT_BYTES];
@@ -365,7 +365,7 @@ static ncclResult_t root_try(const struct gather *gather, const struct sock_wait
                   why);
 }
 
-/* Locked, but not all of the time: logs that rank 0 is missing; false when it is too late for it. */
+/* Locked, with interruptions: logs that rank 0 is missing; false after the deadline. */
 static bool root_absent(struct gather *gather, uint64_t begin_ns, uint64_t *status_ns) {
   const uint64_t now_ns = os_time_ns(), seconds = (now_ns - begin_ns) / SECOND_NS;
   char at[SOCK_TEXT_BYTES];
@@ -386,7 +386,8 @@ static bool root_absent(struct gather *gather, uint64_t begin_ns, uint64_t *stat
   return true;
 }
 
-/* Rank 0's process may not listen yet, or no longer for the communicator before: tries until it does. */
+/* Rank 0's process may not listen yet, or still be ending the previous communicator: retries until it
+ * listens. */
 static ncclResult_t root_await(struct gather *gather, int *fd) {
   const uint64_t begin_ns = os_time_ns();
   uint64_t status_ns = begin_ns + STATUS_FIRST_NS, pause_ns = PAUSE_LEAST_NS;
@@ -404,7 +405,7 @@ static ncclResult_t root_await(struct gather *gather, int *fd) {
     control_unlock();
     if (pause_ns < PAUSE_MOST_NS) pause_ns *= 2;
   }
-  return ncclRemoteError; /* the gather has failed, with a reason */
+  return ncclRemoteError; /* gather->reason is set */
 }
 
 static ncclResult_t root_reach(struct gather *gather) {
@@ -435,8 +436,8 @@ static ncclResult_t root_reach(struct gather *gather) {
   return result;
 }
 
-/* A rank that gave up before the root was reached says so all the same: the others need not wait for their
- * deadline. */
+/* If a rank gave up before the root was reached, tells the root all the same, so that the others need not
+ * wait for their deadline. */
 static void root_report(struct gather *gather) {
   const struct sock_wait wait = {os_time_ns() + TELL_NS, NULL, "giving up at the root at"};
   int fd = -1;
@@ -450,7 +451,7 @@ static void root_report(struct gather *gather) {
   control_unlock();
 }
 
-/* Locked: the time is over; who is missing is known where the root has ever told it. */
+/* Locked: the deadline has passed; names the missing ranks if the root has ever reported them. */
 static void roster_late(struct gather *gather) {
   char at[SOCK_TEXT_BYTES];
   const long long seconds = (long long)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS);
@@ -465,7 +466,7 @@ static void roster_late(struct gather *gather) {
                 sock_address_text(&gather->root_address, at), seconds);
 }
 
-/* Success without a roster: the root's process was ending, and is to be looked for again. */
+/* Success without a roster means that the root's process was ending, and must be connected again. */
 static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
   control_lock();
   while (gather->code == ncclSuccess && !gather->rostered && gather->root) {
@@ -474,7 +475,7 @@ static ncclResult_t roster_wait(struct gather *gather, bool *rostered) {
     if (gather->status_new || gather_await(gather)) continue;
     roster_late(gather);
   }
-  status_log(gather); /* what was told before the end, if nobody had the time to say it */
+  status_log(gather); /* a status that has arrived but was not logged yet */
   *rostered = gather->rostered;
   const ncclResult_t result = gather->code;
   control_unlock();
@@ -522,7 +523,7 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
     gather_fail(gather, ncclRemoteError, "%s",
                 gather->missing[0] ? gather->missing : "not all processes have agreed within the time");
   }
-  /* An agreement counts for whom it has reached, also where its root has left at once. */
+  /* An agreement that has arrived counts even if the root has closed right after. */
   const bool decided = gather->agree_turn == turn && !gather->cancelled;
   ncclResult_t result = decided ? ncclSuccess : gather->code;
   *about = GATHER_NO_PROCESS;

@@ -1,11 +1,11 @@
-/* gather.h: this process's part in making one communicator together with others. Each process registers
- * its ranks with the root; when every rank has come, the root tells
- * each process its number and its neighbours, and the processes exchange what each rank has to say (its peer
- * info) in O(log processes) rounds. Whatever goes wrong (a rank missing at the deadline, a contradiction, a
- * process lost), every process that checked in gets the same code and a sentence that names the rank. Runs on
- * the thread that calls it, blocking; rendezvous.c gives it one.
+/* gather.h: this process's part in creating one communicator together with other processes. Each process
+ * registers its ranks with the root. When every rank has checked in, the root sends each process its number
+ * and its neighbours, and the processes allgather the peer info of their ranks in O(log processes) rounds. If
+ * anything fails (a rank missing at the deadline, a contradiction, a lost process), every process that
+ * checked in gets the same code and a message that names the rank. Runs blocking on the caller's thread;
+ * the rendezvous gives it a thread.
  *
- *   gather_open -> gather_check_in (any thread, a rank at a time) -> gather_wait -> gather_agree ->
+ *   gather_open -> gather_check_in (any thread, one rank per call) -> gather_wait -> gather_agree ->
  *   gather_watch, gather_close */
 #ifndef TUTTI_CORE_GATHER_H
 #define TUTTI_CORE_GATHER_H
@@ -18,64 +18,66 @@ struct gather;
 struct watch;
 
 struct gather_call {
-  const char *call;                 /* "ncclCommInitRank", for sentences; lives as long as the gather */
+  const char *call;                 /* "ncclCommInitRank", for messages; outlives the gather */
   uint64_t key;                     /* names the rendezvous on the wire; hard to guess */
   const struct sock_address *roots; /* ranks are spread over them evenly, in order; copied */
   uint32_t root_count;
-  bool child; /* a split or shrink: the root has no id for it, the first to come opens it */
+  bool child; /* a split or shrink: no id is registered, the first process to check in opens the root */
   uint32_t rank_count;
-  uint64_t signature; /* whatever all must agree in beside rank_count */
-  bool fixed;         /* the root is at an agreed place: the first to come to rank 0's process opens it, and
-                       * that process may come late, or still be busy ending: it is awaited */
+  uint64_t signature; /* everything besides rank_count that must be equal on all ranks */
+  bool fixed;         /* the root has an agreed address: the first rank that joins in rank 0's process opens
+                       * it. That process may start late or still be ending its last communicator, so
+                       * others retry */
   bool lasting;       /* fixed, for one communicator after another */
 };
 
-/* What one rank said; peer info is aligned to 8 bytes, and lives as long as the gather. */
+/* One rank's peer info, aligned to 8 bytes; lives as long as the gather. */
 struct gather_rank {
   const void *info;
   uint32_t info_bytes, process_index;
 };
 
 ncclResult_t gather_open(const struct gather_call *call, struct gather **gather);
-/* Takes a rank for this process. A contradiction shows in gather_wait. */
+/* Adds a rank of this process. gather_wait reports contradictions. */
 ncclResult_t gather_check_in(struct gather *gather, uint32_t rank, const void *info, uint32_t info_bytes);
-/* Until every rank's peer info is here: TUTTI_INIT_TIMEOUT_SECONDS at most. Logs now and then who is missing.
- * On failure reason has the sentence, without the call's name. */
+/* Waits until the peer info of every rank has arrived, at most TUTTI_INIT_TIMEOUT_SECONDS. Logs missing ranks
+ * from time to time. On failure `reason` has the message, without the call's name. */
 ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_bytes);
-/* After gather_wait: by rank; and by process. */
+/* Valid after gather_wait: by rank, and by process. */
 const struct gather_rank *gather_ranks(const struct gather *gather);
 uint32_t gather_process_count(const struct gather *gather);
 uint32_t gather_own_process(const struct gather *gather);
 const struct sock_address *gather_address(const struct gather *gather, uint32_t process_index);
-/* All processes say how they fared, in O(log processes) rounds: the failure of the lowest process that has
- * one is everybody's result. May be called again: each call is one more round of agreement. */
+/* All processes exchange their results in O(log processes) rounds; every process gets the failure of the
+ * lowest process that failed. May be called again: each call is one more agreement. */
 ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes);
-/* The same, for failures that need not be the end: *about is the process that this one's failure is about,
- * and becomes the process that everybody's is about; GATHER_NO_PROCESS where there is none, or where the
- * gather itself has failed. */
+/* As gather_agree(), for failures that the processes may recover from. *about is in: the process that caused
+ * the own failure; out: the process that caused the failure all agree on. GATHER_NO_PROCESS: no process
+ * caused it, or the gather itself has failed. */
 #define GATHER_NO_PROCESS UINT32_MAX
 ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_t *about, char *reason,
                                 size_t reason_bytes);
-/* From any thread: ends the gather for all processes; `why` as in "rank 3 was aborted". */
+/* From any thread: ends the gather for all processes; `why` is like "rank 3 was aborted". */
 void gather_cancel(struct gather *gather, ncclResult_t code, const char *why);
 void gather_close(struct gather *gather);
 
-/* ---- afterwards: who is still there ----
- * Takes over some of the gather's links. Each process listens to a few others: a link that breaks without a
- * goodbye, or stays silent for TUTTI_PEER_TIMEOUT_SECONDS, is a lost process, and the news is passed on to
- * all. `lost` is called on the server's thread, once for each process that is lost (key 0) and for each
- * failure that one has told (its key), with a sentence of what happened to it (address, and how it showed);
- * it must not block. The sender of a failure does not hear of it. */
+/* ---- afterwards: detection of lost processes ----
+ * Takes over some of the gather's links. Each process watches a few others. A link that breaks without a
+ * goodbye, or is silent for TUTTI_PEER_TIMEOUT_SECONDS, means a lost process, which is reported to all.
+ * `lost` is called on the server's thread, once for each lost process (key 0) and once for each failure that
+ * a process reports (its key), with a message that has the process's address and how the loss showed. `lost`
+ * must not block. It is not called for this process's own failure. */
 typedef void watch_lost(void *argument, uint32_t process_index, uint64_t key, ncclResult_t code,
                         const char *text);
 ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argument, struct watch **watch);
-/* This process has failed, or gives up, in the communicator that `key` names: every other process's `lost`
- * will say so. Any thread, never blocks. */
+/* Reports that this process has failed, or gives up, in the communicator `key`: calls `lost` in every other
+ * process. Any thread; never blocks. */
 void watch_fail(struct watch *watch, uint64_t key, ncclResult_t code, const char *text);
-/* An orderly goodbye: the others do not miss this process. No call of `lost` is under way when it returns. */
+/* Leaves in an orderly way, so that the others do not report a loss. On return no call of `lost` is running.
+ */
 void watch_leave(struct watch *watch);
 
-/* What a gather took, for measurements: time and bytes by phase. */
+/* Costs of a gather, for measurements: time and bytes by phase. */
 struct gather_cost {
   uint64_t check_in_ns, allgather_ns, agree_ns;
   uint64_t root_bytes, sent_bytes,

@@ -1,6 +1,6 @@
-/* gather_inner.h: a gather between its files: gather.c has its life and its talk with the root, allgather.c
- * the rounds in which peer info travels, watch.c what becomes of its links. Everything in it is guarded by
- * the server's lock. */
+/* gather_inner.h: what the files of a gather share: gather.c (life, messages to and from the root),
+ * allgather.c (the rounds that distribute peer info), watch.c (the links afterwards). The server's lock
+ * guards everything here. */
 #ifndef TUTTI_CORE_GATHER_INNER_H
 #define TUTTI_CORE_GATHER_INNER_H
 
@@ -10,10 +10,10 @@
 #define ROUNDS_MOST 24u
 #define RANKS_MOST_BITS 20u
 
-/* A connection to another process: `to` this process sends its blocks of a round over it, `from` it gets
- * some. */
+/* A connection to another process. `to`: this process sends its blocks of a round over it; `from`: it
+ * receives blocks. */
 struct gather_link {
-  struct control_conn *conn; /* NULL: not there yet, or no longer */
+  struct control_conn *conn; /* NULL: not connected yet, or no longer */
   struct wire_process peer;
   uint32_t process_index;
 };
@@ -25,16 +25,16 @@ struct gather {
   struct sock_address *roots;
   uint32_t root_count, rank_count;
   bool child, fixed, lasting;
-  bool cancelled, reported;    /* given up by this process; the root knows why the gather failed */
+  bool cancelled, reported;    /* cancelled by this process; the root knows why the gather failed */
   struct sock_address address; /* of this process */
-  uint32_t *own_ranks;         /* ranks taken here; told of them: sent_count */
+  uint32_t *own_ranks;         /* ranks checked in here; the root has been sent the first sent_count */
   uint32_t own_count, sent_count;
   struct wire_writer own_infos; /* wire_info and bytes of each */
   struct control_conn *root;
   struct sock_address root_address;
   os_cond changed;
   uint64_t deadline_ns;
-  uint32_t cancel; /* read atomically, by waits for sockets */
+  uint32_t cancel; /* read atomically, by waits on sockets */
   ncclResult_t code;
   char reason[WIRE_TEXT_MOST];
   char missing[256];
@@ -42,7 +42,7 @@ struct gather {
   bool status_new, rostered;
   struct wire_roster roster;
   struct gather_link to[ROUNDS_MOST], from[ROUNDS_MOST];
-  uint8_t *raw[ROUNDS_MOST]; /* what came in each round */
+  uint8_t *raw[ROUNDS_MOST]; /* bytes received in each round */
   uint32_t raw_bytes[ROUNDS_MOST];
   uint8_t *own_block;
   const uint8_t **blocks; /* by process */
@@ -53,7 +53,7 @@ struct gather {
   int32_t agree_code;
   uint32_t agree_about;
   char agree_text[WIRE_TEXT_MOST];
-  bool news; /* a process was lost, or has failed, when its news had no watch to go to */
+  bool news; /* a process was lost or has failed before there was a watch to report it to */
   struct wire_fail news_about;
   char news_text[WIRE_TEXT_MOST];
   struct gather_cost cost;
@@ -62,21 +62,21 @@ struct gather {
 /* Locked. */
 void gather_fail(struct gather *gather, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Locked: until something changes; false at the deadline. Who slept past it (a process that was stopped, a
- * machine that made no progress) waits for what the others said meanwhile. */
+/* Locked: waits until something changes; false at the deadline. A process that slept past the deadline (it
+ * was stopped, or the machine was) first processes what has arrived meanwhile. */
 bool gather_await(struct gather *gather);
-/* The link to this process broke: the root is told, and will know better who is to blame. */
+/* The link to this process broke: reports it to the root, which can tell which process failed. */
 void gather_suspect(struct gather *gather, const struct wire_process *peer, const char *why);
 struct gather *gather_find(uint64_t uid);
 extern const struct control_class gather_root_class; /* connections to roots */
 const char *wire_process_text(const struct wire_process *process, char *text, size_t bytes);
-/* True when this round's links stay for the watch. */
+/* True if the watch takes over this round's links. */
 bool gather_keeps(const struct gather *gather, uint32_t round);
 
-/* Unlocked: dials and does the handshake; the result is not logged where the gather has ended meanwhile. */
+/* Unlocked: connects and does the handshake. A failure is not logged if the gather has ended meanwhile. */
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
                          uint64_t key, const char *what, int *fd);
-/* Unlocked: all rounds. */
+/* Unlocked: runs all rounds. */
 ncclResult_t gather_allgather(struct gather *gather);
 
 #endif

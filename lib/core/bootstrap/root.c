@@ -1,7 +1,7 @@
-/* root.c: the root's side of a gather: who has come, what they say, who is missing. Processes check in at any
- * time and in any order over connections that stay until they leave, so that whatever goes wrong is told to
- * all of them: a contradiction, the deadline, a process lost. Runs on the server's thread. Does not know what
- * peer info are. */
+/* root.c: the root's side of a gather: which ranks have checked in, what they reported, which are missing.
+ * Processes check in at any time and in any order, over connections that stay open until they leave, so that
+ * any failure is reported to all: a contradiction, the deadline, a lost process. Runs on the server's thread.
+ * Does not interpret peer info. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +19,8 @@
 #define SECOND_NS 1000000000ull
 #define STATUS_FIRST_NS (5 * SECOND_NS)
 #define STATUS_MOST_NS (60 * SECOND_NS)
-#define SUSPECT_NS (SECOND_NS / 3) /* for a better reason than that a link broke */
-#define KEEP_NS (60 * SECOND_NS)   /* an agreement, for those who come later */
+#define SUSPECT_NS (SECOND_NS / 3) /* wait for a more specific reason than a broken link */
+#define KEEP_NS (60 * SECOND_NS)   /* time to keep an agreement for processes that come later */
 
 static struct root *roots;
 static uint32_t root_count;
@@ -87,7 +87,7 @@ static const char *process_text(const struct root_process *process, char *text, 
   return text;
 }
 
-/* ---- to processes ---- */
+/* ---- messages to processes ---- */
 
 static void process_send(const struct root_process *process, enum frame_kind kind, const void *head,
                          size_t head_bytes, const void *body, size_t bytes) {
@@ -127,7 +127,7 @@ void root_fail(struct root *root, ncclResult_t code, const char *format, ...) {
   control_wake();
 }
 
-/* A connection that no root stands behind. */
+/* Refuses a connection that belongs to no root. */
 static void conn_refuse(struct control_conn *conn, ncclResult_t code, const char *text) {
   const struct wire_fail fail = {0, (int32_t)code, 0};
   control_send(conn, FRAME_FAIL, &fail, sizeof fail, text, strlen(text));
@@ -158,7 +158,7 @@ static void process_send_roster(const struct root *root, const struct root_proce
   wire_free(&writer);
 }
 
-/* Processes are numbered by their lowest ranks, so that numbers depend on nothing but who holds what. */
+/* Numbers processes by their lowest ranks, so that numbers depend only on which process has which ranks. */
 static void root_complete(struct root *root) {
   uint32_t number = 0;
   for (uint32_t rank = 0; rank < root->rank_count; rank++) {
@@ -172,7 +172,7 @@ static void root_complete(struct root *root) {
   root->phase = ROOT_ALLGATHER;
   log_info(LOG_BOOTSTRAP, "gather %llx: all %u ranks of %u processes have come",
            (unsigned long long)root->key, root->rank_count, root->process_count);
-  /* ranks[] refers to processes by place, and is not needed any more. */
+  /* ranks[] refers to processes by place, which changes; it is not needed any more. */
   os_free(root->ranks);
   root->ranks = NULL;
   for (uint32_t i = 0; i < root->process_count;) {
@@ -187,7 +187,7 @@ static void root_complete(struct root *root) {
   for (uint32_t i = 0; i < root->process_count; i++) process_send_roster(root, root->processes[i]);
 }
 
-/* ---- what processes say ---- */
+/* ---- messages from processes ---- */
 
 static const char *agreement_broken(const struct root *root, const struct root_process *process,
                                     const struct wire_check_in *said, char *text, size_t bytes) {
@@ -290,7 +290,7 @@ static void process_fails(struct root *root, struct wire_reader *reader) {
 
 static void root_retire(struct root *root);
 
-/* why: NULL for a goodbye. */
+/* why: NULL after a goodbye. */
 static void process_gone(struct root *root, struct root_process *process, const char *why) {
   char who[256];
   if (!process->conn) return;
@@ -299,7 +299,7 @@ static void process_gone(struct root *root, struct root_process *process, const 
   root->live--;
   process_text(process, who, sizeof who);
   if (root->forwards) {
-    root_retire(root); /* the first root judges */
+    root_retire(root); /* the first root handles it */
     return;
   }
   if (root->phase == ROOT_FILLING) {
@@ -372,7 +372,7 @@ static struct root_process *process_add(struct root *root, struct control_conn *
   return process;
 }
 
-/* NCCL_COMM_ID names one communicator after another: the last one goes on without its name. */
+/* NCCL_COMM_ID names one communicator after another: the previous root continues without its key. */
 static struct root *root_renew(struct root *root) {
   struct root *fresh = root_create(root->key);
   root->detached = true;
@@ -382,7 +382,7 @@ static struct root *root_renew(struct root *root) {
   return fresh;
 }
 
-/* The root that this check-in is for; NULL, with a code and a sentence, when there is none. */
+/* The root for this check-in; NULL, with a code and a message, if there is none. */
 static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncclResult_t *code,
                              const char **why) {
   struct root *root = root_find(key);
@@ -507,7 +507,7 @@ static void root_retire(struct root *root) {
   if (root->live > 0 || root->calling) return;
   if (root->registered && !root->over && !root->detached) return;
   if (root->phase == ROOT_FAILED && !root->detached && os_time_ns() < root->due_ns) return;
-  root->doomed = true; /* its tick frees it: callers still hold it */
+  root->doomed = true; /* its tick frees it, because callers still use it */
   control_wake();
 }
 
@@ -546,7 +546,7 @@ static uint64_t root_tick_one(struct root *root, uint64_t now_ns) {
   return root->phase == ROOT_FAILED ? now_ns + SECOND_NS : UINT64_MAX;
 }
 
-/* Its own ranks must come too: said without the lock, which the answer may need. */
+/* Requests this process's ranks to check in too; unlocked, because the callee may need the lock. */
 static bool root_call_due(void) {
   for (struct root *root = roots; root; root = root->next) {
     if (!root->call_due) continue;
@@ -585,7 +585,7 @@ void root_forget(void) { root_stop(); }
 
 /* ---- ids ---- */
 
-/* The oldest id that nobody has asked for: roots are listed from the newest. */
+/* The oldest id without a check-in; the list of roots is newest first. */
 static struct root *root_idle(void) {
   struct root *idle = NULL;
   for (struct root *root = roots; root; root = root->next) {

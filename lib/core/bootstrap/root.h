@@ -1,6 +1,6 @@
-/* root.h: the root's side of a gather, between its files: root.c collects processes, root_forward.c passes
- * the processes of another root on to the first. Everything is called with the server locked unless it says
- * otherwise. */
+/* root.h: the root's side of a gather: root.c collects processes; with several ids, root_forward.c forwards
+ * the processes of another root to the first root. Every function is called with the server locked unless
+ * its comment says otherwise. */
 #ifndef TUTTI_CORE_ROOT_H
 #define TUTTI_CORE_ROOT_H
 
@@ -22,8 +22,8 @@ struct root_process {
 struct root {
   struct root *next;
   uint64_t key;
-  bool registered; /* stays for an id, until that is over */
-  bool lasting;    /* one communicator after another */
+  bool registered; /* belongs to an id, and stays until the id is over */
+  bool lasting;    /* serves one communicator after another */
   bool over, detached, called, call_due, calling, doomed;
   enum root_phase phase;
   struct root_process **processes;
@@ -44,35 +44,35 @@ struct root {
 };
 
 struct root *root_find(uint64_t key);
-/* An id's root is open, and its communicator has not begun to be. */
+/* True if an id's root is open and no rank has checked in yet. */
 bool root_waits(uint64_t key);
 void root_fail(struct root *root, ncclResult_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* forwarded: by another root; this one is the first. NULL: refused, with a code and a sentence. */
+/* forwarded: by another root, so this root is the first. NULL: refused, with a code and a message. */
 struct root_process *root_check_in(struct control_conn *conn, bool forwarded, struct wire_reader *body,
                                    ncclResult_t *code, const char **why);
 void root_process_frame(struct root_process *process, uint32_t kind, struct wire_reader *reader);
 void root_process_gone(struct root_process *process, const char *why);
 
-/* Here, for processes whose root is another process: */
+/* In a process whose ids have their first root in another process: */
 void root_forward_open(struct root *root);
 void root_forward_up(struct root *root, const struct root_process *process, uint32_t kind,
                      struct wire_reader *reader);
-/* There, for what comes from such a process: */
+/* At the first root, for frames that another root forwards: */
 uint32_t root_forward_limit(void);
 void root_forwarded(struct control_conn *conn, struct wire_reader *reader);
 void root_forward_lost(struct control_conn *conn, const char *why);
 struct root *root_first(void);
 
 /* ---- unlocked ---- */
-/* An id's root waits from now on; *dropped: another one, the oldest that nobody asked for, no longer does. */
+/* Opens the root of an id. *dropped: the limit was reached, and the oldest unused root was closed. */
 ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped);
-/* The key of some id that waits; 0 when none does. */
+/* The key of an id whose root is open; 0 if there is none. */
 uint64_t root_waiting(void);
-/* True when the id was waiting until now. */
+/* Closes the root of an id; true if it was open. */
 bool root_over(uint64_t key);
 void root_set_called(void (*called)(uint64_t key));
-/* What the root sent and received; 0 when it is not here. */
+/* Bytes that the root sent and received; 0 if it is not in this process. */
 uint64_t root_bytes(uint64_t key);
 
 #endif

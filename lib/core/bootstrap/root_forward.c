@@ -1,6 +1,7 @@
-/* root_forward.c: several unique ids for one communicator: ranks check in with different roots, and all roots
- * but the first pass what they hear on to the first, over one connection each, and its answers back. So no
- * process holds connections of all the others. Processes and the first root notice no difference. */
+/* root_forward.c: root forwarding, for several unique ids of one communicator. Ranks check in with different
+ * roots; all roots but the first forward their frames to the first over one connection each, and its answers
+ * back, so that no process needs a connection to every other. Processes and the first root see no difference.
+ */
 #include <string.h>
 
 #include "base/log.h"
@@ -12,7 +13,7 @@
 #define CLIENTS_MOST 64u
 #define SECOND_NS 1000000000ull
 
-/* A thread that reaches the first root: connecting takes time that the server has not. */
+/* A thread that connects to the first root, which would block the server's thread. */
 struct client {
   os_thread thread;
   uint64_t key;
@@ -22,7 +23,7 @@ struct client {
 };
 static struct client clients[CLIENTS_MOST];
 
-/* ---- at the process that passes on ---- */
+/* ---- at the forwarding process ---- */
 
 static uint32_t up_limit(struct control_conn *conn, uint32_t kind) {
   (void)conn;
@@ -141,7 +142,7 @@ void root_forward_forget(void) { memset(clients, 0, sizeof clients); }
 
 /* ---- at the first root ---- */
 
-uint32_t root_forward_limit(void) { return 8u << 20; } /* a million ranks in one message, and some */
+uint32_t root_forward_limit(void) { return 8u << 20; } /* enough for a million ranks in one message */
 
 static struct root_process *forwarded_find(const struct control_conn *conn, uint64_t uid) {
   for (struct root *root = root_first(); root; root = root->next) {

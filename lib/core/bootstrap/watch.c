@@ -1,7 +1,7 @@
-/* watch.c: who of a communicator's processes is still there. Each listens to four others, over a ring and its
- * chords, and passes bad news on, the first time that it hears them, to all of them but the one they came
- * from; so news reaches everybody as long as no three neighbours of one process are lost at once. Runs on the
- * server's thread. */
+/* watch.c: detects lost processes of a communicator. Each process watches four others, over a ring and its
+ * chords. It forwards each report, the first time that it arrives, to all of them except the one that it came
+ * from, so a report reaches every process unless three neighbours of one process are lost at once. Runs on
+ * the server's thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,11 +12,11 @@
 #define LINKS_MOST 4u
 #define NEWS_MOST 4096u
 
-/* One loss (key 0), or one failure of one communicator, of one process. */
+/* One lost process (key 0), or one failure of one communicator in one process. */
 struct news {
   struct news *next;
   struct wire_fail about;
-  bool due; /* `lost` is to be called */
+  bool due; /* `lost` must be called */
   char text[WIRE_TEXT_MOST];
 };
 
@@ -27,11 +27,11 @@ struct watch {
   void *argument;
   uint32_t process_index;
   struct gather_link links[LINKS_MOST];
-  bool calling; /* `lost` runs */
+  bool calling; /* `lost` is running */
   os_cond changed;
-  struct news *news; /* all so far, newest first; NEWS_MOST at most */
+  struct news *news; /* newest first; NEWS_MOST at most */
   uint32_t news_count;
-  struct news spare; /* for when memory is out: then one more can be told, and no further ones */
+  struct news spare; /* for one more report when memory is out */
   bool spare_taken;
 };
 
@@ -59,7 +59,7 @@ static struct news *news_alloc(struct watch *watch) {
   return &watch->spare;
 }
 
-/* Notes what is new, and passes it on. */
+/* Records a new report and forwards it. */
 static void watch_news(struct watch *watch, const struct wire_fail *about, const char *text,
                        const struct control_conn *from) {
   if (watch_knows(watch, about)) return;
@@ -99,7 +99,7 @@ static void watch_frame(struct control_conn *conn, uint32_t kind, const uint8_t 
   if (fail.code <= ncclSuccess || fail.code >= ncclNumResults) fail.code = ncclRemoteError;
   struct watch *watch = (struct watch *)conn->owner;
   if (fail.process_index != watch->process_index)
-    watch_news(watch, &fail, text, conn); /* that we are lost is not for us to pass on */
+    watch_news(watch, &fail, text, conn); /* a report about this process itself is not forwarded */
 }
 
 static void watch_gone(struct control_conn *conn, const char *why) {
@@ -152,7 +152,7 @@ ncclResult_t gather_watch(struct gather *gather, watch_lost *lost, void *argumen
   watch_take_links(watch, gather);
   watch->next = watches;
   watches = watch;
-  *out = watch; /* before the first news: `lost` may come at once */
+  *out = watch; /* before the first report: `lost` may be called at once */
   if (gather->news) watch_news(watch, &gather->news_about, gather->news_text, NULL);
   control_unlock();
   return ncclSuccess;
@@ -165,7 +165,7 @@ void watch_fail(struct watch *watch, uint64_t key, ncclResult_t code, const char
   control_unlock();
 }
 
-/* The oldest that is due. */
+/* The oldest report that is due. */
 static struct news *watch_due(const struct watch *watch) {
   struct news *due = NULL;
   for (struct news *news = watch->news; news; news = news->next)

@@ -1,7 +1,6 @@
-/* wire.h: what control connections say once they have been authenticated: frames, and how their bodies are
- * written and read. A frame is a head, then a body of as many bytes as the head says, which each receiver
- * limits by kind. Numbers are in the host's order: all hosts of a communicator have the same, and the
- * handshake has seen to it. */
+/* wire.h: the protocol of authenticated control connections: frames, and how their bodies are written and
+ * read. A frame is a head followed by a body of the length that the head states, which each receiver limits
+ * by kind. Numbers are in the host's byte order: the handshake has checked that all hosts have the same. */
 #ifndef TUTTI_CORE_WIRE_H
 #define TUTTI_CORE_WIRE_H
 
@@ -17,21 +16,21 @@ struct frame_head {
 };
 
 enum frame_kind {
-  FRAME_BEAT = 1, /* still here; nothing */
-  FRAME_GOODBYE,  /* will say no more; nothing */
+  FRAME_BEAT = 1, /* heartbeat; empty */
+  FRAME_GOODBYE,  /* orderly end; empty */
   /* process -> root */
   FRAME_CHECK_IN, /* struct wire_check_in */
-  FRAME_RANKS,    /* uint32_t of each */
+  FRAME_RANKS,    /* uint32_t of each rank */
   FRAME_SUSPECT,  /* uint64_t uid of a process that cannot be reached; text */
   FRAME_AGREE,    /* struct wire_agreement; text */
   /* root -> process */
   FRAME_STATUS, /* struct wire_status; text */
-  FRAME_ROSTER, /* struct wire_roster; for each round the process that this one sends to */
+  FRAME_ROSTER, /* struct wire_roster; for each round the process to send to */
   FRAME_AGREED, /* struct wire_agreement; text */
-  /* both; process -> root: this process ends the gather; root -> process: it has ended. Between processes:
-     news */
+  /* both; process -> root: this process ends the gather; root -> process: the gather has ended. Between
+     processes: a lost or failed process */
   FRAME_FAIL, /* struct wire_fail; text */
-  /* root <-> root: a frame of, or for, one process */
+  /* root <-> root: a frame from or for one process */
   FRAME_FORWARD, /* struct wire_forward; body */
   FRAME_GONE,    /* as the body of a forwarded frame: the process's connection broke; text */
   /* process -> process */
@@ -49,9 +48,9 @@ enum frame_kind {
 struct wire_check_in {
   uint64_t uid, process, signature;
   uint32_t version, rank_count, pid;
-  uint32_t child;   /* no process holds a root for it before somebody comes */
-  uint32_t first;   /* sent to the first root, by whatever address */
-  uint32_t lasting; /* of bootstrap.h */
+  uint32_t child;   /* of a split or shrink: no process has opened a root before */
+  uint32_t first;   /* 1: sent to the first root, whatever its address */
+  uint32_t lasting; /* as in bootstrap.h */
   struct sock_address address, first_root;
   char host[WIRE_HOST_BYTES];
 };
@@ -64,7 +63,7 @@ struct wire_roster {
 struct wire_agreement {
   uint32_t turn;
   int32_t code;
-  uint32_t process_index, zero; /* whom a failure is about */
+  uint32_t process_index, zero; /* the process that a failure is about */
 };
 struct wire_fail {
   uint32_t process_index;
@@ -81,7 +80,7 @@ struct wire_hello {
 struct wire_allgather {
   uint32_t round, block_count;
 };
-/* A process, as others need it to reach it and to name it. */
+/* A process: its address, and its host and pid for messages. */
 struct wire_process {
   uint64_t uid;
   struct sock_address address;
@@ -93,14 +92,15 @@ struct wire_block {
   uint32_t bytes, process_index, rank_count, zero; /* bytes: of the whole block */
   struct sock_address address;
 };
-/* Then the peer info, and zeros up to a multiple of WIRE_ALIGN: whoever gets it may read it where it lies. */
+/* Followed by the peer info and zeros up to a multiple of WIRE_ALIGN, so that a receiver can read in place.
+ */
 struct wire_info {
   uint32_t rank, bytes;
 };
 #define WIRE_ALIGN 8u
 static inline uint32_t wire_padding(uint32_t bytes) { return (WIRE_ALIGN - bytes % WIRE_ALIGN) % WIRE_ALIGN; }
 
-/* A body being written; a failure sticks. */
+/* A body being written; `failed` stays set after the first failure. */
 struct wire_writer {
   uint8_t *bytes;
   size_t used, capacity;
@@ -109,16 +109,16 @@ struct wire_writer {
 void wire_put(struct wire_writer *writer, const void *data, size_t bytes);
 void wire_free(struct wire_writer *writer);
 
-/* A body being read: false when so much is not there. */
+/* A body being read; wire_take() returns false if fewer bytes are left. */
 struct wire_reader {
   const uint8_t *at;
   size_t left;
 };
 bool wire_take(struct wire_reader *reader, void *data, size_t bytes);
-/* The rest as text: cut to the space, never with control characters in it. */
+/* The rest of the body as text: truncated to `out_bytes`, control characters replaced. */
 void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes);
 
-/* "2, 5-7 and 12 more": ranks that are taken (or not) of rank_count; `taken` has a byte a rank. */
+/* "2, 5-7 and 12 more": the ranks whose byte in `taken` equals `which`, of rank_count. */
 const char *wire_ranks_text(const uint8_t *taken, bool which, uint32_t rank_count, char *text, size_t bytes);
 
 #endif

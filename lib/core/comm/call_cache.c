@@ -1,6 +1,5 @@
-/* call_cache.c: a small table of calls, by a hash of their arguments; a call that finds its place taken takes
- * it. Groups lie in a list, which is short. Promises that nothing is launched that the full path would
- * refuse. */
+/* call_cache.c: a small table of calls, indexed by a hash of their arguments; a new call replaces the entry
+ * at its index. Groups are in a short list. Promises to launch nothing that the full path would refuse. */
 #include "core/comm/call_cache.h"
 
 #include <assert.h>
@@ -32,12 +31,12 @@ static void args_set(struct call_cache_args *args, const struct collective_call 
                                    (uint8_t)call->op, 0};
 }
 
-/* Operators of the user may change their meaning; a call for nothing may be none. */
+/* Not cached: a user's operator, which may change its meaning, and a call with count 0. */
 static bool call_keeps(const struct collective_call *call) {
   return (uint32_t)call->op < ncclNumOps && call->count != 0 && !call->comm->settings.check_pointers;
 }
 
-/* Whoever reads the log wants to see the call. */
+/* If calls are logged, they take the full path. */
 static bool call_is_quiet(const struct collective_call *call) {
   return call->comm && comm_is_ready(call->comm) && !log_enabled(LOG_INFO, LOG_COLL | LOG_CALL);
 }
@@ -64,7 +63,7 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   return true;
 }
 
-/* Proxies must hear of each launch; a plan that is not kept cannot be launched again. */
+/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
   const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL;
   comm->call_cache.serial = kept ? plan->serial : 0;
@@ -73,7 +72,7 @@ void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint
   comm->call_cache.buffers = plan->buffers;
 }
 
-/* Takes the plan that so many calls have just come to; 0: none that can be launched again. */
+/* Takes the plan of the last `call_count` calls; 0 if it cannot be launched again. */
 static uint64_t take_serial(struct ncclComm *comm, uint32_t call_count) {
   const uint64_t serial = comm->call_cache.serial;
   comm->call_cache.serial = 0;
@@ -92,7 +91,7 @@ void call_cache_note(const struct collective_call *call) {
 
 /* ---- groups ---- */
 
-/* A group that begins with the calls that were followed, and has another one, `call`; NULL: that has none. */
+/* A cached group that begins with the followed calls and continues with `call`; NULL if there is none. */
 static const struct call_cache_group *find_path(const struct call_cache *cache,
                                                 const struct collective_call *call) {
   const uint32_t count = cache->followed;
@@ -156,7 +155,7 @@ struct collective_call call_cache_followed(struct ncclComm *comm, uint32_t i) {
 ncclResult_t call_cache_note_call(const struct collective_call *call) {
   struct call_cache *cache = &call->comm->call_cache;
   struct call_cache_groups *groups = cache->groups;
-  if (!call->comm->queue.queued) return ncclSuccess; /* it was for nothing */
+  if (!call->comm->queue.queued) return ncclSuccess; /* nothing was queued: count 0 */
   if (cache->noted >= CALL_CACHE_GROUP_CALLS || !call_keeps(call)) {
     cache->noted = CALL_CACHE_GROUP_CALLS + 1;
     return ncclSuccess;

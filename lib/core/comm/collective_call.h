@@ -12,10 +12,10 @@ struct collective_call {
   size_t count;
   ncclDataType_t dtype;
   ncclRedOp_t op; /* of reductions */
-  int peer;       /* root of rooted functions, other end of send and receive, else 0 */
+  int peer;       /* root of rooted functions, other rank of send and receive, else 0 */
   struct ncclComm *comm;
   device_stream stream;
-  const void *caller; /* where the call returns to; NULL: nobody noted it */
+  const void *caller; /* return address of the call; NULL: not recorded */
 };
 
 #endif

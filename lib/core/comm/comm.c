@@ -1,6 +1,6 @@
-/* comm.c: the state of one rank's communicator, and the state that its ranks share.
- * Promises that a freed or foreign handle is recognised where memory allows. Does not know how ranks meet,
- * nor what they communicate. */
+/* comm.c: the state of one rank's communicator, and the state that its ranks share. Promises to detect a
+ * freed or foreign handle as far as memory allows. Does not know how ranks meet, nor what they communicate.
+ */
 #include "core/comm/comm.h"
 
 #include <stdio.h>
@@ -196,7 +196,7 @@ bool comm_is_ready(const struct ncclComm *comm) {
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }
 
-/* Threads are told apart by a number of their own: addresses and system ids are used again. */
+/* Threads are identified by serial numbers, because addresses and system ids are reused. */
 void comm_own(struct ncclComm *comm) {
   static uint64_t last_serial;
   static _Thread_local uint64_t serial;

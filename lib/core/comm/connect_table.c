@@ -1,5 +1,4 @@
-/* connect_table.c: an open-addressed hash table, at most half full. Promises that a failure to grow leaves it
- * as it was. */
+/* connect_table.c: an open-addressed hash table, at most half full. If it cannot grow, it stays unchanged. */
 #include "core/comm/connect_table.h"
 
 #include "base/os.h"
@@ -12,7 +11,7 @@ struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_i
   return (struct connect_link){key, 1ull << channel_index};
 }
 
-/* The entry of the key, or the free one where it belongs. The table is never full. */
+/* The entry of the key, or the free entry for it. The table is never full. */
 static struct connect_entry *connect_slot(const struct connect_table *table, uint64_t key) {
   uint32_t index = (uint32_t)((key * 0x9e3779b97f4a7c15ull) >> 32) & (table->capacity - 1);
   while (table->entries[index].key != 0 && table->entries[index].key != key) {

@@ -1,5 +1,5 @@
-/* connect_table.h: which connections a communicator has made, so that the second plan over the same links
- * costs a look-up each. Memory grows with the peers in use, not with the number of ranks. */
+/* connect_table.h: which connections a communicator has made, so that a second plan over the same links costs
+ * one look-up per link. Memory grows with the peers in use, not with the number of ranks. */
 #ifndef TUTTI_CORE_CONNECT_TABLE_H
 #define TUTTI_CORE_CONNECT_TABLE_H
 
@@ -18,7 +18,7 @@ struct connect_table {
   uint32_t capacity, count; /* capacity is 0 or a power of two */
 };
 
-/* A link of the rank: its entry's key and its channel's bit. */
+/* A link of the rank: the key of its entry and the bit of its channel. */
 struct connect_link {
   uint64_t key, bit;
 };
@@ -26,9 +26,9 @@ struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_i
                                     uint32_t channel_index);
 
 bool connect_table_has(const struct connect_table *table, struct connect_link link);
-/* Makes place for one link more; false when memory is out, and the table is as before. */
+/* Makes space for one more link; false if memory is out, and the table is unchanged. */
 bool connect_table_reserve(struct connect_table *table);
-/* Notes a link for which there is place. */
+/* Adds a link after connect_table_reserve(). */
 void connect_table_add(struct connect_table *table, struct connect_link link);
 void connect_table_free(struct connect_table *table);
 

@@ -60,7 +60,7 @@ void record_call(const struct collective_call *call, uint64_t ticks, uint64_t se
   const struct record_call said = call_record(call, ticks, sequence);
   const struct record_place place = call_place(call, group, 0);
   recorder_call(recorder, &said, &place);
-  if (call->count == 0 && !call_is_message(call)) return; /* it is no operation */
+  if (call->count == 0 && !call_is_message(call)) return; /* it is not an operation */
   call_count(recorder, call, sequence);
   recorder->comm->open_group = group;
 }
@@ -104,7 +104,7 @@ void record_launch(struct ncclComm *comm, uint64_t number, uint64_t plan, uint64
 
 void record_plan(struct ncclComm *comm, const struct plan *plan) {
   if (comm->recorder.comm == NULL || recorder_knows_plan(&comm->recorder, plan->serial)) return;
-  if (comm->recorder.comm->topology_digest == 0) record_met(comm); /* it was made without waiting */
+  if (comm->recorder.comm->topology_digest == 0) record_met(comm); /* first launch of a non-blocking one */
   const struct work *work = &plan->works[0];
   const struct record_plan row = {.used = 1,
                                   .func = work->func,

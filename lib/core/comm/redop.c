@@ -1,6 +1,5 @@
-/* redop.c: a communicator's table of operators. A handle names its row and carries a stamp, so that a
- * destroyed, foreign or invented handle is recognised. Promises that a kernel sees six operators only. Does
- * not know collectives. */
+/* redop.c: a communicator's table of operators. A handle has its row and a stamp, so that destroyed, foreign
+ * and invented handles are detected. Kernels see only six operators. Does not know collectives. */
 #include "core/comm/redop.h"
 
 #include <string.h>
@@ -110,7 +109,7 @@ ncclResult_t redop_resolve(struct ncclComm *comm, const char *call, ncclRedOp_t 
     redop_average(comm->rank_count, dtype, work_op, op_arg);
     return ncclSuccess;
   }
-  *work_op = (uint8_t)op; /* sum, product, maximum, minimum have the same numbers on both sides */
+  *work_op = (uint8_t)op; /* sum, product, maximum and minimum have the same numbers in both enums */
   *op_arg = 0;
   return ncclSuccess;
 }

@@ -1,4 +1,4 @@
-/* redop.h: reduction operators: a communicator's own ones, and how every operator looks to a kernel. */
+/* redop.h: reduction operators: those that a communicator has created, and how each maps to a kernel's. */
 #ifndef TUTTI_CORE_REDOP_H
 #define TUTTI_CORE_REDOP_H
 
@@ -14,17 +14,17 @@ struct redop {
   bool live;
   ncclDataType_t dtype;
   uint64_t bits;             /* the scalar, read at creation */
-  const void *device_scalar; /* NULL when it was read at creation */
+  const void *device_scalar; /* NULL if it was read at creation */
 };
 
 struct redop_table {
   struct redop *rows;
   uint32_t count;
-  uint32_t created; /* ever; makes handles of reused rows differ */
+  uint32_t created; /* operators created so far; makes handles of reused rows differ */
 };
 
-/* Kernel operator (enum work_op) and its argument for `op` on `dtype`. Unknown or misused:
- * ncclInvalidArgument. Reads a scalar that lives on the device. */
+/* Kernel operator (enum work_op) and its argument for `op` on `dtype`. ncclInvalidArgument: unknown operator,
+ * or one of another type or communicator. Reads a scalar in device memory. */
 ncclResult_t redop_resolve(struct ncclComm *comm, const char *call, ncclRedOp_t op, ncclDataType_t dtype,
                            uint8_t *work_op, uint64_t *op_arg);
 void redop_table_free(struct redop_table *table);

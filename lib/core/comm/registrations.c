@@ -1,4 +1,4 @@
-/* registrations.c: a short list, looked through from its begin. */
+/* registrations.c: a short list, searched linearly. */
 #include "core/comm/registrations.h"
 
 #include "base/os.h"

@@ -1,5 +1,5 @@
-/* registrations.h: buffers that the user announced with ncclCommRegister, as address ranges with a count of
- * their users. */
+/* registrations.h: buffers that the user registered with ncclCommRegister, as address ranges with a reference
+ * count. */
 #ifndef TUTTI_CORE_REGISTRATIONS_H
 #define TUTTI_CORE_REGISTRATIONS_H
 
@@ -15,7 +15,7 @@ struct registration {
 };
 
 void registrations_free(struct registration *list);
-/* True for memory that the program has announced: it means to use it again. */
+/* True if `address` is in a registered buffer, which the program will use again. */
 bool registrations_hold(const struct registration *list, const void *address);
 
 #endif

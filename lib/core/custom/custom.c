@@ -1,5 +1,5 @@
-/* custom.c: schedules that a user wrote: read once for all who use them, which calls a schedule can carry,
- * and the works of a rank. Knows nothing of the formats. */
+/* custom.c: custom schedules: read once for all users, which calls a schedule can execute, and the works of a
+ * rank. Knows nothing of the formats. */
 #include "core/custom/custom.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ char custom_first_letter(const char *text) {
   return *text;
 }
 
-/* A file of another format is the command's to read (sim/schedules). */
+/* The library reads tutti's text only; the command reads other formats (sim/schedules). */
 static ncclResult_t parse_text(struct custom_build *build, char *text, size_t bytes) {
   const char begin = custom_first_letter(text);
   if (begin != '<' && begin != '{') return custom_text_parse(build, text, bytes);
@@ -81,7 +81,7 @@ ncclResult_t custom_read_as(const char *path, custom_parser *parse, struct custo
 
 /* ---- sharing ---- */
 
-/* Schedules in use, each read once: every rank of a process asks for the same file. */
+/* Schedules in use, each read once, because every rank of a process asks for the same file. */
 struct custom_shared {
   struct custom_shared *next;
   char *path;

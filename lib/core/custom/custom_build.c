@@ -1,6 +1,6 @@
-/* custom_build.c: grows a schedule row by row, and settles it at the end: blocks by rank, waits from steps of
- * the file to steps of lists, what the whole of it needs of a call. Promises that a schedule which comes out
- * names no place outside of its buffers and no connection twice. */
+/* custom_build.c: builds a schedule row by row and completes it at the end: sorts blocks by rank, converts
+ * waits for steps of the file to waits for steps of lists, and derives what the schedule requires of a call.
+ * A finished schedule names no place outside its buffers and no connection twice. */
 #include "core/custom/custom_build.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "base/os.h"
 
 #define BLOCKS_FIRST 16
-/* Steps of all of a file's lists: what a file of the largest size could hold. */
+/* Steps of all lists of a file: as many as a file of the maximum size can hold. */
 #define ROWS_MAX (1u << 23)
 
 ncclResult_t custom_fail_at(const char *source, int source_line, const struct custom_build *build,
@@ -39,7 +39,7 @@ static const char *const func_names[] = {"broadcast",      "reduce",     "all_ga
 static const uint8_t func_ids[] = {FUNC_BROADCAST,      FUNC_REDUCE,     FUNC_ALL_GATHER,
                                    FUNC_REDUCE_SCATTER, FUNC_ALL_REDUCE, FUNC_ALL_TO_ALL};
 
-/* Equal but for underscores and case. */
+/* Compares names without case and underscores. */
 static bool name_alike(const char *a, const char *b) {
   for (;; a++, b++) {
     while (*a == '_') a++;
@@ -150,7 +150,7 @@ static bool is_output(const struct list_step *step) {
   return (step->flags & STEP_KEEP) && (step->flags & (STEP_TO_SCRATCH | STEP_TO_INPUT)) == 0;
 }
 
-/* Ranks beside the root of a reduce have no output, those of a broadcast no input. */
+/* Only the root of a reduce has an output, and only the root of a broadcast an input. */
 static const char *step_missing(const struct custom_schedule *schedule, uint32_t rank,
                                 const struct list_step *step) {
   if (rank == schedule->root) return NULL;
@@ -161,7 +161,7 @@ static const char *step_missing(const struct custom_schedule *schedule, uint32_t
   return NULL;
 }
 
-/* What no list may ask for, or NULL. */
+/* What is wrong with a step, or NULL. */
 static const char *step_fault(const struct custom_schedule *schedule, uint32_t rank,
                               const struct list_step *step) {
   const uint32_t flags = step->flags;
@@ -239,7 +239,7 @@ ncclResult_t custom_add_step(struct custom_build *build, const struct list_step 
 
 /* ---- settling ---- */
 
-/* Blocks by rank, in the order of the file within a rank; `rows` of a block stay where they are. */
+/* Sorts blocks by rank, in the order of the file within a rank; the blocks' rows are not moved. */
 static bool blocks_sort(struct custom_build *build) {
   struct custom_schedule *schedule = build->schedule;
   const uint32_t count = schedule->block_count, ranks = schedule->rank_count;
@@ -274,7 +274,7 @@ static bool shares_peer(const uint32_t *a, uint32_t a_count, const uint32_t *b, 
   return false;
 }
 
-/* Lanes of one batch: few enough, and no connection has two. */
+/* Checks that a rank has not too many blocks, and that no connection is used twice. */
 static ncclResult_t check_rank(const struct custom_build *build, uint32_t rank) {
   const struct custom_schedule *schedule = build->schedule;
   const uint32_t begin = schedule->first_block[rank], end = schedule->first_block[rank + 1];
@@ -304,7 +304,7 @@ static ncclResult_t check_rank(const struct custom_build *build, uint32_t rank) 
   return ncclSuccess;
 }
 
-/* A step of the file that is waited for becomes a number of rows that must have ended. */
+/* Converts a wait for a step of the file to a number of rows that must be complete. */
 static ncclResult_t settle_wait(struct custom_build *build, uint32_t rank, struct custom_row *row) {
   struct custom_schedule *schedule = build->schedule;
   const uint32_t begin = schedule->first_block[rank], end = schedule->first_block[rank + 1];
@@ -313,7 +313,7 @@ static ncclResult_t settle_wait(struct custom_build *build, uint32_t rank, struc
     return custom_fail(build, row->line, "it waits for block %u: rank %u has %u", row->step.wait_lane, rank,
                        end - begin);
   const struct custom_draft *draft = &build->drafts[begin + row->step.wait_lane];
-  uint32_t low = 0, high = draft->row_count; /* rows whose number is not above the wanted one */
+  uint32_t low = 0, high = draft->row_count; /* rows whose number is at most the wanted one */
   while (low < high) {
     const uint32_t middle = (low + high) / 2;
     if (build->rows[draft->first_row + middle].number <= wanted) low = middle + 1;
@@ -348,7 +348,7 @@ static ncclResult_t settle_rank(struct custom_build *build, uint32_t rank) {
   return ncclSuccess;
 }
 
-/* The flags that say what the schedule asks of a call. */
+/* Sets the flags that state what the schedule requires of a call. */
 static void settle_needs(struct custom_build *build) {
   struct custom_schedule *schedule = build->schedule;
   bool finishes = false, rereads = false;
@@ -377,8 +377,7 @@ static bool steps_place(struct custom_build *build) {
 
 #define NOWHERE UINT32_MAX
 
-/* The chunk's place within its block of the user's memory; NOWHERE when the step does not tell, or tells two.
- */
+/* The chunk's place within its block of the user's memory; NOWHERE if the step names none, or two. */
 static uint32_t step_position(const struct custom_schedule *schedule, const struct list_step *step) {
   const uint32_t chunks = schedule->chunk_count;
   uint32_t from = NOWHERE, to = NOWHERE;
@@ -405,7 +404,7 @@ static const struct list_step *next_on_link(const struct list *list, bool sends,
   return NULL;
 }
 
-/* Every chunk that goes over the connection has one place at both ends. */
+/* True if every chunk sent over the connection has the same place at both ends. */
 static bool link_is_aligned(const struct custom_schedule *schedule, const struct custom_block *sender,
                             uint32_t send_link, const struct custom_block *receiver, uint32_t recv_link) {
   uint32_t sent = 0, received = 0;

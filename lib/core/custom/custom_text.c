@@ -1,6 +1,7 @@
-/* custom_text.c: tutti's own format of schedules, drawn in examples/schedules/README.md: a head of settings,
- * then for every block of every rank its steps, one a line, each a row of actions in the order in which data
- * takes them. Reading is one pass over lines and words; the writer prints what the reader takes. */
+/* custom_text.c: tutti's format of schedules, described in examples/schedules/README.md: a head of settings,
+ * then the steps of every block of every rank, one per line, each a row of actions in the order in which data
+ * passes through them. Reading is one pass over lines and words; the writer prints what the reader accepts.
+ */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -9,13 +10,13 @@
 
 #include "core/custom/custom_build.h"
 
-/* Where reading stands. */
+/* The state of reading. */
 struct text_reader {
   struct custom_build *build;
   char *next;     /* the next line */
-  const char *at; /* within the current one, which ends with a zero */
+  const char *at; /* in the current line, which ends with a zero */
   uint32_t line;
-  uint32_t seen; /* settings of the head, as bits */
+  uint32_t seen; /* settings of the head so far, as bits */
   bool in_head;
 };
 
@@ -27,7 +28,7 @@ static void skip_blanks(struct text_reader *reader) {
   while (*reader->at == ' ' || *reader->at == '\t') reader->at++;
 }
 
-/* True, and moved behind it, when these letters come next. */
+/* If these letters come next, skips them and returns true. */
 static bool take(struct text_reader *reader, const char *letters) {
   skip_blanks(reader);
   const size_t length = strlen(letters);
@@ -40,7 +41,7 @@ static bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-/* The same for a whole word. */
+/* As take(), for a whole word. */
 static bool take_word(struct text_reader *reader, const char *word) {
   const char *before = reader->at;
   if (take(reader, word) && !is_letter(*reader->at)) return true;
@@ -48,7 +49,7 @@ static bool take_word(struct text_reader *reader, const char *word) {
   return false;
 }
 
-/* What stands where something else was expected, short enough for a sentence. */
+/* The unexpected text, shortened for a message. */
 static const char *rest_of(const struct text_reader *reader) {
   return *reader->at == '\0' ? "the end of the line" : reader->at;
 }
@@ -159,7 +160,7 @@ static ncclResult_t head_line(struct text_reader *reader) {
                      "('rank 0 channel 0:'), found '%.40s'",
                      rest_of(reader));
   if (!take(reader, ":")) return text_fail(reader, "expected ':' behind '%s'", head_names[row]);
-  if ((reader->seen >> row) & 1) return text_fail(reader, "'%s' stands here a second time", head_names[row]);
+  if ((reader->seen >> row) & 1) return text_fail(reader, "'%s' is given twice", head_names[row]);
   reader->seen |= 1u << row;
   skip_blanks(reader);
   switch (row) {
@@ -197,7 +198,7 @@ static ncclResult_t take_peers(struct text_reader *reader, bool sends, uint32_t 
   return ncclSuccess;
 }
 
-/* "rank 0 channel 1:", or "rank 0 channel 1 recv 3 2 send 1:", which orders links. */
+/* "rank 0 channel 1:", or "rank 0 channel 1 recv 3 2 send 1:", which fixes the order of links. */
 static ncclResult_t block_line(struct text_reader *reader) {
   struct custom_block *block;
   uint32_t rank, channel, links = 0;
@@ -221,7 +222,7 @@ static ncclResult_t block_line(struct text_reader *reader) {
 /* A step as its line is read. */
 struct text_step {
   struct list_step step;
-  uint32_t chunk_count; /* 0: no place named yet */
+  uint32_t chunk_count; /* 0: no chunk named yet */
 };
 
 /* "in[3]" or "out[0..3]". */
@@ -251,7 +252,7 @@ static ncclResult_t take_place(struct text_reader *reader, bool writes, struct t
 
 static ncclResult_t once(struct text_reader *reader, const struct text_step *text, uint32_t flag,
                          const char *action) {
-  if (text->step.flags & flag) return text_fail(reader, "'%s' stands in this step a second time", action);
+  if (text->step.flags & flag) return text_fail(reader, "'%s' occurs twice in this step", action);
   return ncclSuccess;
 }
 
@@ -280,7 +281,7 @@ static ncclResult_t step_send(struct text_reader *reader, struct text_step *text
   return ncclSuccess;
 }
 
-/* "add in[2]", and "after 2" where it comes behind so many of what is received. */
+/* "add in[2]", and "after 2" if it is added after that many received chunks. */
 static ncclResult_t step_add(struct text_reader *reader, struct text_step *text) {
   uint32_t index = 0;
   TRY(once(reader, text, STEP_COPY_IN, "add"));
@@ -349,7 +350,7 @@ static ncclResult_t step_line(struct text_reader *reader) {
 
 /* ---- lines ---- */
 
-/* Makes the next line current, without its comment and the blanks at its end; false behind the last. */
+/* Makes the next line current, without its comment and trailing blanks; false after the last. */
 static bool line_next(struct text_reader *reader, const char *end) {
   if (reader->next > end) return false;
   char *line = reader->next, *stop = line;

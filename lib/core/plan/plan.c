@@ -1,7 +1,7 @@
-/* plan.c: how a group's operations become works and batches. Collectives first (plan_collective.c,
- * plan_fused.c), then sends and receives in the order of the rounds in which their ends meet (plan_p2p.c); at
- * the end all are sorted by channel. Every rank goes through the same rounds and draws the same borders, so
- * no batch of one rank waits for a later batch of another. */
+/* plan.c: turns a group's operations into works and batches: first collectives (plan_collective.c,
+ * plan_fused.c), then sends and receives in the order of the rounds in which their ends meet (plan_p2p.c);
+ * finally all are sorted by channel. Every rank processes the same rounds and forms the same batches, so no
+ * batch of one rank waits for a later batch of another. */
 #include "core/plan/plan.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ ncclResult_t plan_out_of_memory(const struct plan_request *request) {
   return log_no_memory("rank %u: a plan of %u operations", request->rank, request->op_count);
 }
 
-/* What the block holds is kept. */
+/* Keeps the contents of the block. */
 bool plan_block_reserve(void **block, size_t *capacity_bytes, size_t bytes) {
   if (bytes <= *capacity_bytes) return true;
   if (!array_resize(block, bytes, 1)) return false;
@@ -75,9 +75,9 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
 
 /* ---- all-to-all ---- */
 
-/* Messages are its ring: where Direct is possible, they carry it unless the user leaves them out, or cores
- * do, or direct collectives are quick and so small a one takes less time. A user's schedule carries it where
- * messages are left out. */
+/* For all-to-all, "Ring" means messages. If Direct is possible, messages are used unless the user excludes
+ * them, or CPU cores are the devices, or the backend has a fast direct kernel that takes less time for this
+ * size. A custom schedule is used if messages are excluded. */
 static bool all_to_all_is_direct(const struct plan_request *request, const struct plan_op *op) {
   const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
   const bool cores = request->limits.cores && request->limits.reserved_bytes == 0;
@@ -91,7 +91,7 @@ static bool all_to_all_is_direct(const struct plan_request *request, const struc
   return false;
 }
 
-/* One block to each rank and one from each, in the order of the ranks. */
+/* One block to each rank and one from each, in rank order. */
 static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t rank_count,
                                            struct plan_op *message) {
   const size_t bytes = op->count * plan_type_bytes(op->dtype);
@@ -107,7 +107,7 @@ static struct plan_op *all_to_all_messages(const struct plan_op *op, uint32_t ra
   return message;
 }
 
-/* The request with messages in the place of each all-to-all, where they carry it. */
+/* Replaces each all-to-all that uses messages by its sends and receives. */
 static ncclResult_t request_expand(struct plan_request *request, struct plan_memory *memory) {
   const struct plan_request given = *request;
   uint32_t expansions = 0;
@@ -115,7 +115,7 @@ static ncclResult_t request_expand(struct plan_request *request, struct plan_mem
     if (request->ops[i].func != FUNC_ALL_TO_ALL) continue;
     if (!all_to_all_is_direct(request, &request->ops[i])) expansions += 1;
   }
-  request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which is the messages' name alone */
+  request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which only meant messages */
   if (expansions == 0) return ncclSuccess;
   const size_t count = request->op_count + (size_t)expansions * (2 * request->rank_count - 1);
   if (!plan_block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
@@ -140,14 +140,14 @@ static uint32_t draft_channels(const struct draft *draft) {
   return channel_count;
 }
 
-/* Where each channel's works begin; one entry more than there are channels. */
+/* Index of each channel's first work; one entry more than there are channels. */
 static void draft_measure(const struct draft *draft, uint32_t channel_count, uint32_t *begin) {
   for (uint32_t channel = 0; channel <= channel_count; channel++) begin[channel] = 0;
   for (uint32_t i = 0; i < draft->count; i++) begin[draft->rows[i].work.channel_index + 1u] += 1;
   for (uint32_t channel = 0; channel < channel_count; channel++) begin[channel + 1] += begin[channel];
 }
 
-/* Stable: a channel's works keep the order of generation. `ids` are the batches' by place. */
+/* Stable: a channel's works keep the order of generation. `ids` are the batches' ids by place. */
 static void plan_place(const struct draft *draft, struct plan *plan, uint32_t channel_count,
                        const uint32_t *begin, uint64_t *ids) {
   uint32_t at[PLAN_CHANNELS_MAX + 1];
@@ -161,7 +161,7 @@ static void plan_place(const struct draft *draft, struct plan *plan, uint32_t ch
   }
 }
 
-/* Borders between batches, channel by channel. */
+/* Sets the batches, channel by channel. */
 static void plan_border(struct plan *plan, uint32_t channel_count, const uint32_t *begin,
                         const uint64_t *ids) {
   for (uint32_t channel = 0; channel < channel_count; channel++) {
@@ -231,7 +231,7 @@ ncclResult_t plan_build(const struct plan_request *request, struct plan *plan) {
   struct plan_memory memory;
   memset(&memory, 0, sizeof memory);
   const ncclResult_t result = plan_build_within(request, &memory, plan);
-  if (result == ncclSuccess) memory.plan = NULL; /* it is the plan's now */
+  if (result == ncclSuccess) memory.plan = NULL; /* the plan owns it now */
   plan_memory_free(&memory);
   return result;
 }
@@ -241,7 +241,7 @@ void plan_free(struct plan *plan) {
   memset(plan, 0, sizeof *plan);
 }
 
-/* The least time of Ring with one of a set of protocols; of Simple when the set is empty. */
+/* The least time of Ring over a set of protocols; of Simple if the set is empty. */
 static double ring_time_us(const struct plan_request *request, uint8_t func, uint32_t protos, size_t bytes,
                            uint32_t channels) {
   double least_us = -1;
@@ -254,7 +254,7 @@ static double ring_time_us(const struct plan_request *request, uint8_t func, uin
   return least_us;
 }
 
-/* Alone, a rank copies. */
+/* A single rank only copies. */
 static double collective_time_us(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
   struct tune_choice choice;
   if (op->count == 0 || tune_choose(request, op->func, bytes, &choice) != ncclSuccess) return 0;
@@ -266,7 +266,7 @@ double plan_time_us(const struct plan_request *request) {
   double total_us = 0, send_us = 0, recv_us = 0;
   for (uint32_t i = 0; i < request->op_count; i++) {
     struct plan_op message = request->ops[i], *op = &message;
-    if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* all of them at once, each as long */
+    if (op->func == FUNC_ALL_TO_ALL) op->func = FUNC_SEND; /* concurrent messages of equal length */
     const size_t bytes = tune_bytes(op->func, op->count, plan_type_bytes(op->dtype), request->rank_count);
     if (!plan_op_is_message(op)) {
       total_us += collective_time_us(request, op, bytes);

@@ -1,5 +1,5 @@
-/* plan_cache.c: names of memory, and the plans that were built for them. A name is a number above all
- * offsets: which operation's memory, and which side of it. */
+/* plan_cache.c: symbolic names of memory, and the plans that were built for them. A name is a number above
+ * all offsets: it identifies an operation's memory, and which side of it. */
 #include "core/plan/plan_cache.h"
 
 #include <string.h>
@@ -13,16 +13,16 @@
 
 struct kept {
   uint32_t op_count;
-  struct plan_op ops[CACHE_OPS_MOST]; /* with names in the place of memory */
-  struct plan plan;                   /* works, names, batches and the buffers of now, in one block */
+  struct plan_op ops[CACHE_OPS_MOST]; /* with names instead of addresses */
+  struct plan plan;                   /* works, names, batches and the current buffers, in one block */
   struct plan_buffers *names;         /* by work */
   uint64_t bytes;
 };
 
 struct plan_cache {
-  struct plan_op ops[CACHE_OPS_MOST]; /* of the request that is being looked for, or planned */
+  struct plan_op ops[CACHE_OPS_MOST]; /* of the request that is being looked up, or planned */
   uint32_t op_count;
-  uint32_t last, next; /* the plan found last; whose place the next one takes */
+  uint32_t last, next; /* last: the plan found last; next: index that the next plan replaces */
   struct kept *plans[CACHE_PLANS];
 };
 
@@ -32,7 +32,7 @@ static void *name_of(uint32_t op_index, bool out, size_t offset) {
   return (void *)(uintptr_t)((uint64_t)(2 * op_index + out + 1) << NAME_SHIFT | offset);
 }
 
-/* A collective's memory: the same on both sides, or a block of the other side, or apart. */
+/* Names a collective's memory: in place, a block of the other side, or separate. */
 static void name_collective(uint32_t rank, const struct plan_op *op, struct plan_op *named) {
   const size_t own = (size_t)rank * op->count * plan_type_bytes(op->dtype);
   const uint8_t *in = (const uint8_t *)op->in, *out = (const uint8_t *)op->out;
@@ -44,7 +44,7 @@ static void name_collective(uint32_t rank, const struct plan_op *op, struct plan
   else if (op->func == FUNC_REDUCE_SCATTER && out == in + own) named->out = name_of(0, false, own);
 }
 
-/* A message has one side; the first that has the same memory gives it its name. */
+/* A message has one side; equal memory gets the name of the first message that uses it. */
 static void name_message(const struct plan_op *ops, uint32_t index, struct plan_op *named) {
   const void *memory = ops[index].func == FUNC_SEND ? ops[index].in : ops[index].out;
   uint32_t first = 0;
@@ -54,8 +54,8 @@ static void name_message(const struct plan_op *ops, uint32_t index, struct plan_
   else named->out = name;
 }
 
-/* One collective, or messages: where several operations' memory may overlap in other ways, nothing is kept.
- */
+/* True for one collective, or for messages. Nothing is cached if several operations' memory may overlap in
+ * other ways. */
 static bool cache_can(const struct plan_op *ops, uint32_t op_count) {
   if (op_count > CACHE_OPS_MOST || op_count == 0) return false;
   for (uint32_t i = 0; i < op_count && op_count > 1; i++)
@@ -81,7 +81,7 @@ static void cache_name(struct plan_cache *cache, uint32_t rank, const struct pla
   }
 }
 
-/* Addresses in the place of names. `buffers` may be `names`. */
+/* Replaces names by addresses. `buffers` may be `names`. */
 static void plan_bind(struct plan *plan, const struct plan_buffers *names, const struct plan_op *ops) {
   const uint64_t below = (UINT64_C(1) << NAME_SHIFT) - 1;
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -149,7 +149,7 @@ static struct kept *kept_create(const struct plan_cache *cache, const struct pla
   return kept;
 }
 
-/* A plan with memory of its own, or that somebody wants to hear of, is for once. */
+/* A plan with its own memory, or one that another part must be notified of, is not cached. */
 ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request *request,
                              const struct plan_op *ops, struct plan *plan) {
   static uint64_t last_serial;

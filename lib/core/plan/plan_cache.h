@@ -1,7 +1,7 @@
-/* plan_cache.h: the last plans of a communicator, found again when the same operations come with other
- * memory. A plan is kept as it was built, but for addresses: it was planned for names of the operations'
- * memory, which say what is the same memory as what, and nothing else; so planning stays a pure function, and
- * a kept plan is the one that would be built. Knows nothing of communicators. */
+/* plan_cache.h: the last plans of a communicator, reused when the same operations come with other buffers. A
+ * cached plan has symbolic names instead of addresses: the plan is built for names that say only which
+ * operations use the same memory. So planning stays a pure function, and a cached plan equals the plan that
+ * would be built. Knows nothing of communicators. */
 #ifndef TUTTI_CORE_PLAN_CACHE_H
 #define TUTTI_CORE_PLAN_CACHE_H
 
@@ -9,16 +9,16 @@
 
 struct plan_cache;
 
-/* True when the plan of these operations of this rank is kept: *plan is bound to their memory, and lies in
- * the cache until the next call. *cache may be NULL. */
+/* True if the plan of these operations of this rank is cached: *plan is bound to their memory and valid until
+ * the next call. `cache` may be NULL. */
 bool plan_cache_find(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops, uint32_t op_count,
                      struct plan *plan);
 
-/* Before planning: *keep says whether the plan can be kept, and then the request is for names instead of
- * memory. Makes the cache when it is not there. */
+/* Before planning: *keep says if the plan can be cached; if so, the request now has names instead of
+ * addresses. Creates the cache if necessary. */
 ncclResult_t plan_cache_begin(struct plan_cache **cache, struct plan_request *request, bool *keep);
-/* After planning what can be kept: binds *plan to the memory of `ops`, those that the request had before, and
- * keeps it. Both fail with ncclSystemError when memory is out. */
+/* After planning a plan that can be cached: binds *plan to the memory of `ops`, the request's original
+ * operations, and caches it. Both functions fail with ncclSystemError if memory is out. */
 ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request *request,
                              const struct plan_op *ops, struct plan *plan);
 

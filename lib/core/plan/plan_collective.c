@@ -1,6 +1,6 @@
-/* plan_collective.c: collectives -> works: by falling traffic, laid over the channels with one cursor;
- * neighbours of one kind choose their algorithm together. The user's own schedule goes before all algorithms.
- */
+/* plan_collective.c: turns collectives into works: in order of decreasing traffic, distributed over the
+ * channels with one cursor; adjacent collectives of one kind choose their algorithm together. The user's
+ * custom schedule takes precedence over all algorithms. */
 #include <string.h>
 
 #include "base/log.h"
@@ -20,19 +20,18 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
   }
 }
 
-/* LL moves its data as lines that are half flags and is meant for latency: it counts four times towards the
- * budget. */
+/* LL lines are half flags and LL is meant for latency: its data counts four times towards the budget. */
 #define LL_WEIGHT 4
-/* A quick all-reduce in one shot once more: half as many lines a block are there sooner. */
+/* For a fast one-shot all-reduce again: half as many lines per block arrive sooner. */
 #define ONE_SHOT_WEIGHT 2
 
-/* Cut to the protocol's grain where it is longer than that. */
+/* Rounded down to the protocol's grain if it is longer than that. */
 static size_t chunk_grains(uint8_t proto, size_t bytes) {
   static const size_t grain_bytes[PROTO_COUNT] = {16, 1920, 512};
   return bytes > grain_bytes[proto] ? bytes / grain_bytes[proto] * grain_bytes[proto] : bytes;
 }
 
-/* Most data bytes of a chunk. */
+/* Maximum data bytes of a chunk. */
 size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_t chunk_steps) {
   size_t bytes = (size_t)(limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes) * chunk_steps;
   if (proto == PROTO_LL) bytes = limits->step_bytes[PROTO_LL] / 2;
@@ -41,7 +40,7 @@ size_t chunk_data_bytes(const struct plan_limits *limits, uint8_t proto, uint32_
   return chunk_grains(proto, bytes);
 }
 
-/* Rings in which every rank's data passes every rank: two chunks are under way at once, in slices. */
+/* Rings in which every rank's data passes every rank: two chunks are in flight at once, in slices. */
 static bool work_is_pipelined(const struct work *work) {
   return work->algo == ALGO_RING && (work->func == FUNC_ALL_REDUCE || work->func == FUNC_ALL_GATHER ||
                                      work->func == FUNC_REDUCE_SCATTER);
@@ -64,7 +63,7 @@ static bool op_in_place(const struct plan_op *op, const struct plan_request *req
   return in == out;
 }
 
-/* Which links carry final values: those of an algorithm's last half. */
+/* Which links transfer final values: those of an algorithm's second half. */
 static uint32_t work_final_flags(const struct work *work) {
   const uint32_t both = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
   if (work->func == FUNC_REDUCE || work->func == FUNC_REDUCE_SCATTER) return 0;
@@ -89,12 +88,12 @@ static bool p2p_domains_one(const struct plan_request *request) {
   return true;
 }
 
-/* Where cores share memory, to offer and to take an address costs more misses than so many bytes copied
- * twice. */
+/* Between CPU cores that share memory, exchanging an address costs more cache misses than copying this many
+ * bytes twice. */
 #define CORES_DIRECT_BYTES 16384u
 
-/* Direct collectives that add what they read as it is, where kernels carry them by phases. In one shot and in
- * place the sum goes where others would still read. */
+/* Direct collectives that add directly from the peers' inputs, if kernels execute them by phases. Not for
+ * OneShot in place, where the sum would overwrite what others still read. */
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
   const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
   const bool in_order =
@@ -103,8 +102,8 @@ static uint32_t work_input_flags(const struct work *work, const struct plan_requ
   return reads && tune_is_quick(request, work->algo, PROTO_SIMPLE) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 
-/* They may be stored straight into a neighbour's output where it is in reach. Both ends of a link must come
- * to the same answer, and the flags are for all links of a side: where a side may have several, only
+/* Final values may be stored directly into a neighbour's output if it is reachable. Both ends of a link must
+ * decide equally, and the flags apply to all links of a side: if a side may have several links, only
  * communicators of one P2P domain store directly. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
   const bool one_link = work->algo == ALGO_RING;
@@ -153,10 +152,10 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
   return draft_add(draft, &work, op->in, op->out, draft->next_batch_id++);
 }
 
-/* A chain's first byte passes every rank before the last rank begins, so chunks are a small part of what a
- * channel carries: of a size between that at which a step costs as much as its data, and that at which it
- * costs nothing. What is added costs a GPU more a step; what is only passed on wants no shorter steps than
- * 128 KiB. */
+/* A chain's first byte passes every rank before the last rank starts, so chunks are a small fraction of a
+ * channel's data: between the size at which a step costs as much as its data and the size at which the step's
+ * cost is negligible. A GPU's step costs more if it adds; steps that only forward gain nothing below 128 KiB.
+ */
 #define CHAIN_CHUNKS 64
 #define CHAIN_CHUNKS_GPU_SUM 32
 #define CHAIN_CHUNK_BYTES_MIN 65536u
@@ -174,7 +173,7 @@ void work_shorten_chain(const struct plan_limits *limits, struct work *work) {
   work->chunk_count = bytes / work->element_bytes;
 }
 
-/* Stages that overlap want short chunks, whole multiples of the protocol's grain. */
+/* Shortens chunks of stages that overlap, to whole multiples of the protocol's grain. */
 static void work_shorten_stage(const struct draft *draft, const struct task *task, struct work *work) {
   const struct plan_request *request = draft->request;
   const size_t bytes = tune_bytes(work->func, work->count, work->element_bytes, request->rank_count);
@@ -184,15 +183,15 @@ static void work_shorten_stage(const struct draft *draft, const struct task *tas
   if (least < most) work->chunk_count = size_max(1, chunk_grains(work->proto, least) / work->element_bytes);
 }
 
-/* Blocks of aggregated trees that are small share a slot. */
+/* Small blocks of PAT share a slot. */
 static void work_pack(struct work *work, const struct plan_limits *limits) {
   const size_t block_bytes = size_min(work->chunk_count, work->part_count) * work->element_bytes;
   work->pack =
       pat_pack(work->rank_count, block_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes);
 }
 
-/* A rank's works on one channel: side by side where the algorithm has more than one. A switch that it hosts
- * touches nothing of the user's. */
+/* A rank's works on one channel; several run concurrently if the algorithm has several roles. A switch that
+ * the rank hosts does not access user memory. */
 static ncclResult_t draft_channel(struct draft *draft, const struct task *task, struct work *work) {
   const struct graph *graph = draft->request->graph;
   uint32_t roles[LINKS_ROLES_MAX];
@@ -211,7 +210,7 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
   return ncclSuccess;
 }
 
-/* Lays a task over the channels from the cursor on: over no more of them than it is worth. */
+/* Distributes a task over the channels, starting at the cursor, over no more channels than its size needs. */
 static struct chunk_split task_split(const struct task *task, struct chunk_cursor *cursor) {
   const size_t budget_bytes = cursor->budget_bytes;
   cursor->budget_bytes = size_max(budget_bytes, task->budget_bytes);
@@ -221,7 +220,7 @@ static struct chunk_split task_split(const struct task *task, struct chunk_curso
   return split;
 }
 
-/* The user's own steps: their blocks say on which channels, so that the cursor stays where it is. */
+/* A custom schedule's blocks name their channels, so the cursor does not move. */
 static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
   const struct custom_schedule *custom = draft->request->custom;
   const uint64_t batch_id = draft->next_batch_id++;
@@ -259,8 +258,8 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
   return ncclSuccess;
 }
 
-/* Those that stand alone by falling traffic, then set after set; equal ones keep the order of the calls,
- * which is the same on every rank. */
+/* Single tasks by decreasing traffic, then fused sets; equal tasks keep the order of the calls, which is the
+ * same on every rank. */
 static bool task_precedes(const struct task *a, const struct task *b) {
   if (a->fused != b->fused) return a->fused < b->fused;
   return a->fused == 0 && a->traffic_bytes > b->traffic_bytes;
@@ -287,8 +286,8 @@ static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
   return traffic;
 }
 
-/* Tasks that chose together share the channels that their sum is worth, or take one each while there are any:
- * nothing orders them. */
+/* Tasks that chose together share the channels that their sum needs, or take one each while there are any,
+ * because they need no order. */
 static void tasks_settle(const struct plan_request *request, struct task *tasks, uint32_t count,
                          const struct tune_choice *choice) {
   const uint32_t channel_count =
@@ -307,8 +306,8 @@ static void tasks_settle(const struct plan_request *request, struct task *tasks,
   }
 }
 
-/* PAT reduces no sum that has a stage before or behind it: the model that it shares with NCCL has it so, not
- * the steps. */
+/* PAT does not reduce a sum with a stage before or after it. The steps could, but the cost model, shared with
+ * NCCL, excludes it. */
 static ncclResult_t task_choose(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                                 struct tune_choice *choice) {
   struct plan_request without = *request;
@@ -318,7 +317,7 @@ static ncclResult_t task_choose(const struct plan_request *request, const struct
   return tune_choose(&without, op->func, bytes, choice);
 }
 
-/* Neighbours of one kind choose their algorithm and protocol by their sum, while none is four times the
+/* Adjacent tasks of one kind choose algorithm and protocol by their sum, while none is four times the
  * smallest of the run. */
 static ncclResult_t tasks_choose(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t first = 0, end; first < count; first = end) {
@@ -337,7 +336,7 @@ static ncclResult_t tasks_choose(const struct plan_request *request, struct task
   return ncclSuccess;
 }
 
-/* The protocol with which a ring would take the least time; without a graph, the first. */
+/* The protocol with which a ring takes the least time; without a graph, the first. */
 static uint8_t ring_proto(const struct plan_request *request, const struct task *task, uint32_t protos) {
   const size_t bytes = tune_bytes(task->op->func, task->op->count, task->element_bytes, request->rank_count);
   uint8_t best = PROTO_SIMPLE;
@@ -354,8 +353,8 @@ static uint8_t ring_proto(const struct plan_request *request, const struct task 
   return best;
 }
 
-/* The rule by which the user's schedule does not carry an operation; NULL where it does, and then the task
- * says so. It goes before all other algorithms: whoever names a file wants it. */
+/* The rule that forbids the user's custom schedule for an operation; NULL if it is used, and the task is set
+ * so. It takes precedence over all other algorithms, because the user named the file. */
 static const char *task_try_custom(const struct plan_request *request, struct task *task) {
   const uint8_t func = task->op->func;
   uint32_t protos = 0;
@@ -383,7 +382,7 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   return NULL;
 }
 
-/* Where nothing but the user's schedule is allowed, its rule is the answer. */
+/* If only the custom schedule is allowed, reports the rule that forbids it. */
 static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
     const char *why = task_try_custom(request, &tasks[i]);

@@ -1,17 +1,17 @@
-/* plan_fused.c: broadcasts of a group whose roots differ, carried by one lane a channel as an all-gather
- * would be (schedule/fused.h). */
+/* plan_fused.c: broadcasts of a group with different roots, executed by one lane per channel like an
+ * all-gather (schedule/fused.h). */
 #include "core/plan/plan_draft.h"
 #include "core/plan/tune.h"
 #include "core/topology/links.h"
 #include "schedule/ring.h"
 
-/* Least bytes that are worth a channel of their own, and where parts begin. */
+/* Minimum bytes per channel, and the granularity of parts. */
 #define FUSED_PART_BYTES_MIN 32768u
 #define FUSED_PART_ALIGN_BYTES 256u
 #define FUSED_MAX 256
 
-/* The k-th broadcasts of all roots are a set; one that would be alone in its set stands alone. Where all send
- * before any receives, one slot would be too few. */
+/* The k-th broadcasts of all roots form a set; a set of one is not fused. If all ranks send before any
+ * receives, one slot would not suffice. */
 void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t count) {
   const uint32_t ring = 1u << ALGO_RING;
   uint32_t set_count = 0;
@@ -37,7 +37,7 @@ void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t
     if (tasks[i].fused > set_count) tasks[i].fused = 0;
 }
 
-/* As an all-gather of the largest would be carried, but fused lanes know no LL128. */
+/* As for an all-gather of the largest broadcast, but fused lanes do not support LL128. */
 static ncclResult_t fused_choose(const struct plan_request *request, size_t bytes, uint8_t *proto) {
   struct plan_request like = *request;
   struct tune_choice choice;
@@ -68,8 +68,8 @@ static void tasks_sort_by_distance(const struct draft *draft, struct task *tasks
   }
 }
 
-/* The set's parts on one channel: the first row is the lane's, and has both neighbours; where one has data,
- * it stands alone. */
+/* The set's parts on one channel: the first row is the lane's, with both neighbours; if only one part has
+ * data, it is not fused. */
 static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *tasks, uint32_t count,
                                         uint32_t channel, uint32_t channel_count) {
   const struct graph *graph = draft->request->graph;
@@ -102,7 +102,7 @@ static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *
   return ncclSuccess;
 }
 
-/* One set: its tasks lie together. */
+/* Drafts one set; its tasks are adjacent. */
 static ncclResult_t draft_fused(struct draft *draft, struct task *tasks, uint32_t count) {
   const struct plan_request *request = draft->request;
   size_t largest = 0, sum = 0;
@@ -122,7 +122,7 @@ static ncclResult_t draft_fused(struct draft *draft, struct task *tasks, uint32_
   return ncclSuccess;
 }
 
-/* Set after set; the tasks of a set are brought together. */
+/* Drafts one set after another; groups the tasks of each set. */
 ncclResult_t draft_fused_sets(struct draft *draft, struct task *tasks, uint32_t count) {
   for (uint32_t first = 0, end; first < count; first = end) {
     const uint32_t set = tasks[first].fused;

@@ -1,5 +1,5 @@
-/* plan_p2p.c: sends and receives -> works, in the order of the rounds in which their ends meet: every rank
- * goes through the same rounds. A message to oneself is a copy. */
+/* plan_p2p.c: turns sends and receives into works, in the order of the rounds in which their ends meet; every
+ * rank processes the same rounds. A message to the rank itself is a copy. */
 #include <string.h>
 
 #include "base/os.h"
@@ -45,10 +45,10 @@ static const struct plan_op *queues_take(const struct plan_request *request, str
   return op;
 }
 
-/* Between cores a slice is announced almost as fast as a line, and costs half the stores. */
+/* Between CPU cores a slice is signalled almost as fast as an LL line, and costs half the stores. */
 #define CORES_LL_BYTES 512u
 
-/* How a message travels: both ends find the same. */
+/* How a message is transferred; both ends compute the same. */
 struct message_config {
   uint8_t proto;
   struct p2p_split split;
@@ -58,7 +58,7 @@ static bool peer_is_remote(const struct plan_request *request, uint32_t peer) {
   return request->groups != NULL && request->groups[peer] != request->groups[request->rank];
 }
 
-/* What goes by a network has a proxy's and the network's work a channel, so GPUs take few there. */
+/* A message over a network costs a proxy's and the network's work per channel, so GPUs use few channels. */
 static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   const struct graph *graph = request->graph;
   const uint32_t all = request->limits.p2p_channels_per_peer;
@@ -68,8 +68,8 @@ static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   return all < request->net_peer_channels ? all : request->net_peer_channels;
 }
 
-/* Over a network a message is judged by its own size alone: the two directions between ranks may differ, and
- * neither end knows what else the other's group has. */
+/* Over a network the decision uses only the message's own size: the two directions between ranks may differ,
+ * and neither end knows what else the other's group contains. */
 static bool ll_is_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                         uint32_t part_count) {
   const size_t most = request->p2p_ll_threshold;
@@ -85,7 +85,7 @@ static bool speaks_ll(const struct plan_request *request, const struct plan_op *
   return ((protos >> PROTO_SIMPLE) & 1) == 0 || ll_is_worth(request, op, bytes, part_count);
 }
 
-/* Over a network each part is a message of its own, for both proxies and the network: lines take one. */
+/* Over a network each part is a separate message for both proxies and the network, so LL uses one part. */
 static struct p2p_split ll_split(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
   if (peer_is_remote(request, op->peer)) return p2p_split_of(bytes, 1);
   return p2p_ll_split(bytes, request->rank_count, request->limits.p2p_channel_count,
@@ -103,7 +103,7 @@ static struct message_config message_config_of(const struct plan_request *reques
   return config;
 }
 
-/* Most data bytes of a message's chunk. */
+/* Maximum data bytes of a message's chunk. */
 static size_t message_chunk_bytes(const struct plan_request *request, uint32_t peer, uint8_t proto) {
   const struct plan_limits *limits = &request->limits;
   if (proto == PROTO_SIMPLE)
@@ -136,7 +136,7 @@ static struct work work_of_message(const struct plan_request *request, const str
   return work;
 }
 
-/* One half of a message: a work on each channel that carries a part. */
+/* One half of a message: a work on each channel that has a part. */
 static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round,
                                uint64_t batch_id) {
   const struct plan_request *request = draft->request;
@@ -153,10 +153,10 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
   return ncclSuccess;
 }
 
-/* Least bytes that are worth a channel of their own in a copy within the device. */
+/* Minimum bytes per channel of a copy within the device. */
 #define SELF_PART_BYTES_MIN 262144u
 
-/* A message to oneself: copies, spread over all channels; none when both ends are the same memory. */
+/* A message to the rank itself: copies, spread over all channels; none if both ends are the same memory. */
 static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
                                uint64_t batch_id) {
   const uint32_t channel_count = draft->request->limits.p2p_channel_count;
@@ -178,8 +178,8 @@ static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, 
   return ncclSuccess;
 }
 
-/* One sweep over the rounds takes at most one message a peer and direction; messages left over go to the next
- * sweep. */
+/* One sweep over the rounds takes at most one message per peer and direction; the next sweep takes the rest.
+ */
 static ncclResult_t draft_sweep(struct draft *draft, struct p2p_queues *queues) {
   const struct plan_request *request = draft->request;
   struct p2p_schedule schedule;

@@ -1,12 +1,12 @@
-/* rules.c: the rules by which an algorithm fits an operation, one row an algorithm: what it computes, what it
- * needs of machine and executor. Then what the user allows. */
+/* rules.c: which algorithm suits an operation, one row per algorithm: what it computes, and what it needs of
+ * the machine and the executor. Then what the user allows. */
 #include "core/plan/rules.h"
 
 #include "core/topology/links.h"
 
-/* What an algorithm needs beside the operation. */
+/* What an algorithm needs besides the operation. */
 enum rule_need {
-  NEED_EXECUTOR = 1, /* the backend's executors must carry it (limits.algos) */
+  NEED_EXECUTOR = 1, /* the backend's executors must support it (limits.algos) */
   NEED_LINKS = 2,    /* a link to every other rank */
   NEED_ONE_NODE = 4, /* all ranks reach each other's memory */
   NEED_SWITCH = 8    /* a switch that adds and multicasts, in the node or in the network */
@@ -19,10 +19,10 @@ enum rule_need {
 
 struct rule_row {
   uint32_t funcs, protos, needs; /* sets of enum work_func, work_proto, rule_need */
-  const char *purpose;           /* said of another function */
+  const char *purpose;           /* message for another function */
 };
 
-/* By enum work_algo. A row without functions is an algorithm that is not there. */
+/* By enum work_algo. An algorithm whose row has no functions does not exist. */
 static const struct rule_row rows[ALGO_COUNT] = {
     {FUNC(ALL_REDUCE), ALL_PROTOS, NEED_EXECUTOR, "Tree is for all-reduce alone"},
     {~0u, ALL_PROTOS, 0, ""},
@@ -40,14 +40,15 @@ static const struct rule_row rows[ALGO_COUNT] = {
     {0, ALL_PROTOS, NEED_EXECUTOR, "Custom is never chosen by time: its steps come with the call"},
 };
 
-/* A block of all-gather and reduce-scatter is found by its rank. */
+/* Blocks of all-gather and reduce-scatter are addressed by rank, so the ranks of a node must be contiguous.
+ */
 static bool ranks_lie_by_node(const struct graph *graph) {
   for (uint32_t rank = 0; rank < graph->rank_count; rank++)
     if (graph->node[rank] * graph->node_ranks_max + graph->local[rank] != rank) return false;
   return true;
 }
 
-/* What the algorithms over a switch need of nodes and ranks. */
+/* What the switch algorithms need of nodes and ranks. */
 static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_t algo) {
   const bool in_node = algo == ALGO_NVLS || algo == ALGO_NVLS_TREE;
   if (algo == ALGO_NVLS && graph->node_count > 1)
@@ -74,9 +75,9 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
   return NULL;
 }
 
-/* Executors on cores reach other nodes as they reach each other: by slots, that proxies carry. GPUs' kernels
- * of direct collectives do so over LL; beyond a few nodes a ring's bytes are less, and with several ranks a
- * node its hops are not all over networks. */
+/* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. GPU kernels
+ * of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with several
+ * ranks per node not all of its hops use the network. */
 #define GPU_NODES_MOST 4
 static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const struct plan_limits *limits = &request->limits;
@@ -88,7 +89,7 @@ static bool nodes_go_direct(const struct plan_request *request, uint8_t func, ui
          graph->node_count <= GPU_NODES_MOST;
 }
 
-/* What the machine lacks for a row's needs. */
+/* What the machine lacks of a row's needs. */
 static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo,
                                   uint8_t proto) {
   const struct graph *graph = request->graph;
@@ -105,8 +106,8 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
   return NULL;
 }
 
-/* LL128 needs stores of 128 bytes to arrive whole: of themselves they do over NVLink, and over the network
- * from a GPU near its NIC. Naming it overrules that, as for the links of one node (settings.h). */
+/* LL128 needs 128-byte stores that are not torn, which is given over NVLink, and over the network from a GPU
+ * near its NIC. Naming LL128 overrides this rule, as for the links of one node (settings.h). */
 static const char *forbid_ll128(const struct plan_request *request, uint8_t func) {
   const struct graph *graph = request->graph;
   const struct graph_speed *speed = &graph->ring_speed;
@@ -135,7 +136,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   return proto == PROTO_LL128 ? forbid_ll128(request, func) : NULL;
 }
 
-/* The variable of its own by which an algorithm is off. */
+/* The algorithm's own variable that disables it. */
 static const char *forbid_variable(uint8_t algo) {
   switch (algo) {
     case ALGO_PAT: return "NCCL_PAT_ENABLE=0 leaves it out";

@@ -1,5 +1,5 @@
 /* tune.c: the arithmetic of the cost model, and the choices. Bandwidths are in GB/s (1e9 bytes), latencies in
- * microseconds. First what was measured, then NCCL's formulas, then what both are for. */
+ * microseconds. In order: measured figures, NCCL's formulas, the choices that use both. */
 #include "core/plan/tune.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t r
   return count * element_bytes * (all ? rank_count : 1);
 }
 
-/* What is asked for, and what of the graph it is asked of. */
+/* A question to the model, with what it needs of the graph. */
 struct query {
   const struct graph *graph;
   const struct graph_speed *speed;
@@ -26,7 +26,7 @@ struct query {
   uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
   double bytes;
   bool quick;   /* plan_limits.quick_protos has the protocol */
-  bool proxied; /* some of its links lie behind a network, and proxies carry them */
+  bool proxied; /* some of its links are behind a network and use proxies */
 };
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
@@ -36,7 +36,7 @@ static bool algo_is_direct(uint8_t algo) { return algo == ALGO_DIRECT || algo ==
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-/* Hops that follow one another in a ring. */
+/* Sequential hops of a ring. */
 static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
   switch (func) {
     case FUNC_ALL_REDUCE: return 2 * (rank_count - 1);
@@ -50,7 +50,7 @@ static uint32_t ring_hops(uint8_t func, uint32_t rank_count) {
 
 /* ---- measured: one node of Hopper GPUs over NVLink ---- */
 
-/* A graph whose search has told no speed is taken for one. */
+/* A graph without speeds counts as measured. */
 static bool graph_is_measured(const struct graph *graph) {
   if (graph->ring_speed.intra_gbps <= 0) return true;
   return graph->node_count == 1 && graph->capability_min >= 90 && graph->capability_max < 100 &&
@@ -80,15 +80,15 @@ static double measured_ring_us(const struct query *q) {
   return ring->base_us[q->proto] + hops * ring->hop_us[q->proto] + q->bytes / (1000.0 * gbps);
 }
 
-/* Bytes that leave the busiest rank, a byte of the operation. */
+/* Bytes that the busiest rank sends, per byte of the operation. */
 static double direct_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
   const double n = rank_count;
   if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
   return func_is_halves(func) ? (n - 1) / n : n - 1;
 }
 
-/* Bytes of a rank's block on a channel that go once round: a line a thread. With more than so many other
- * ranks a thread has fewer registers left for each (kernels/launch.h). */
+/* Bytes of a rank's block on a channel that go once round: one line per thread. With more other ranks than
+ * this, a thread has fewer registers for each (kernels/launch.h). */
 #define ONCE_BYTES 4096.0
 #define ONCE_LINKS 3u
 #define ONCE_LINKS_BYTES 2048.0
@@ -106,7 +106,7 @@ static const struct tune_measured_direct *direct_measured(const struct query *q)
   return once ? &tune_measured_one_shot_once : &tune_measured_one_shot;
 }
 
-/* Where the links are slower than those measured, a hop costs more and the links bound the rate. */
+/* If the links are slower than those measured, a hop costs more and the links limit the bandwidth. */
 static double direct_us(const struct query *q) {
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
@@ -125,8 +125,8 @@ static double direct_us(const struct query *q) {
 
 /* ---- measured: cores that share memory ---- */
 
-/* Trees, where there are too many ranks to exchange with all: a hop's price is not known there, as many ranks
- * share a core, but it is the same for all. */
+/* Trees, for more ranks than direct collectives support. The cost of a hop is unknown there, since many ranks
+ * share a core, but it is equal for all options. */
 static bool cores_tree(const struct query *q, double *hops, double *share) {
   if (q->ranks <= STEP_LINKS_MAX + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
   *hops = ceil(log2(q->ranks)) * (q->algo == ALGO_TREE ? 2 : 1);
@@ -134,8 +134,8 @@ static bool cores_tree(const struct query *q, double *hops, double *share) {
   return true;
 }
 
-/* Hops that follow one another, and bytes that each rank stores, a byte of the operation; false for an
- * algorithm that has no such figures. */
+/* Sequential hops, and bytes that each rank stores per byte of the operation; false for an algorithm without
+ * such figures. */
 static bool cores_route(const struct query *q, double *hops, double *share) {
   const double n = q->ranks;
   *hops = ring_hops(q->func, q->ranks);
@@ -163,7 +163,7 @@ static double cores_us(const struct query *q) {
          q->bytes * share / (1000.0 * cores->gbps[q->proto]);
 }
 
-/* One hop of a direct collective is a message to each of the others. */
+/* One hop of a direct collective sends a message to each other rank. */
 static double sockets_us(const struct query *q) {
   const struct tune_measured_sockets *sockets = &tune_measured_sockets;
   double hops, share;
@@ -204,8 +204,8 @@ static const struct tune_limit *limit_of(const struct graph *graph) {
                                         : TUNE_BLACKWELL];
 }
 
-/* Most of LL over all channels. Over several nodes the host's processor decides, not the GPU; the first row
- * is that of Intel's and of unknown ones. Where our proxies carry them, they do. */
+/* Maximum LL bandwidth of all channels. Over several nodes it depends on the host's CPU, not the GPU; the
+ * first row is for Intel and unknown CPUs. If proxies transfer LL, they limit it. */
 static double ll_most_gbps(const struct query *q) {
   if (ll_is_proxied(q)) return tune_proxied_ll_gbps;
   const struct tune_limit *limit = q->nodes == 1 ? q->limit : &tune_limit[TUNE_VOLTA];
@@ -249,13 +249,13 @@ static double network_bus_gbps(const struct query *q, double gbps) {
   return gbps / (share - (share - 1) / 2) * (q->graph->capability_min >= 90 ? 0.85 : 1);
 }
 
-/* Bus bandwidth: what the links carry. */
+/* Bus bandwidth: what the links transfer. */
 static double bus_gbps(const struct query *q) {
   const struct graph_speed *speed = q->speed;
   const bool intra = q->nodes <= 2 || algo_is_collnet(q->algo);
   double channels = speed->channel_count;
   double gbps = channels * (intra ? speed->intra_gbps : speed->inter_gbps);
-  if (graph_is_measured(q->graph) && speed == &q->graph->tree_speed) { /* beside a ring as it was measured */
+  if (graph_is_measured(q->graph) && speed == &q->graph->tree_speed) { /* relative to the measured ring */
     channels = q->channel_count;
     gbps = least(tune_measured_ring.channel_gbps * channels, tune_measured_ring.all_gbps);
   }
@@ -270,7 +270,7 @@ static double bus_gbps(const struct query *q) {
   }
 }
 
-/* Bus bandwidth to bytes of the operation a second. */
+/* Bus bandwidth to bytes of the operation per second. */
 static double bus_to_algorithm(const struct query *q) {
   if (q->algo == ALGO_RING || q->algo == ALGO_NVLS || q->algo == ALGO_NVLS_TREE) {
     const bool message = q->func == FUNC_SEND || q->func == FUNC_RECV;
@@ -279,7 +279,7 @@ static double bus_to_algorithm(const struct query *q) {
   return q->func == FUNC_ALL_REDUCE ? 0.5 : 1;
 }
 
-/* A tree's bandwidth by size. */
+/* Fraction of a tree's bandwidth by size. */
 static double tree_share(const struct query *q) {
   uint32_t row = 0;
   if (q->algo != ALGO_TREE || q->func != FUNC_ALL_REDUCE) return 1;
@@ -287,7 +287,7 @@ static double tree_share(const struct query *q) {
   return row < TUNE_CORRECTION_COUNT ? tune_tree_share[q->proto][row] : 1;
 }
 
-/* What posting to the network costs a hop inside a node. */
+/* Cost of posting to the network per hop inside a node. */
 static double post_us(const struct query *q) { return q->nodes == 1 ? 0 : q->proto == PROTO_SIMPLE ? 3 : 1; }
 
 static double ring_latency_us(const struct query *q, double intra_us, double inter_us) {
@@ -322,7 +322,7 @@ static double latency_us(const struct query *q) {
   }
 }
 
-/* A tree beside a ring that was measured: as NCCL's figures stand to each other. */
+/* A tree's latency relative to the measured ring, in the proportion of NCCL's figures. */
 static double measured_tree_latency_us(const struct query *q) {
   const struct tune_latency *tree = &tune_latency[ALGO_TREE], *ring = &tune_latency[ALGO_RING];
   const struct tune_measured_ring *measured = &tune_measured_ring;
@@ -333,8 +333,8 @@ static double measured_tree_latency_us(const struct query *q) {
          2 * (q->ranks - 1.0) * hop_us;
 }
 
-/* A direct collective between hosts over LL: one hop over the network, as of a ring's, and all bytes by the
- * proxies. What further messages of the hop take was not measured: a fifth of the first. */
+/* A direct collective between hosts over LL: one hop over the network, as of a ring, and all bytes through
+ * the proxies. Further messages of the hop were not measured: assumed to cost a fifth of the first. */
 static double network_direct_us(const struct query *q) {
   const double hop_us = tune_latency[ALGO_TREE].hop_us[TUNE_NET][q->proto], others = q->ranks - 1.0;
   const double bytes = q->bytes * direct_share(q->func, q->algo, q->ranks);
@@ -391,13 +391,13 @@ void tune_model_text(const struct plan_request *request, char *out, size_t out_b
 
 /* ---- channels and chunks ---- */
 
-/* Over more channels a GPU's plan no longer travels with its kernel, and half as many carry as much; beyond
- * so many bytes a channel of LL rings are faster, however few channels there are. */
+/* With more channels a GPU's plan no longer fits into its kernel's arguments, and half as many reach the same
+ * bandwidth; beyond this many bytes per channel LL rings are faster, however few channels there are. */
 #define DIRECT_CHANNELS 16u
 #define DIRECT_SIMPLE_CHANNELS 24u
 #define DIRECT_CHANNEL_BYTES 49152u
 
-/* Not where some ranks lie behind a network: what is quick stores into their memory. */
+/* Not if some ranks are behind a network: the fast kernels store into the peers' memory. */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
   return algo_is_direct(algo) && request->limits.reserved_bytes == 0 &&
          ((request->limits.quick_protos >> proto) & 1) != 0;
@@ -408,7 +408,7 @@ static uint32_t direct_channels(const struct plan_request *request, uint8_t prot
   return (uint32_t)size_min(request->limits.channel_count, most);
 }
 
-/* Each channel over a network costs a proxy, and the network, the same work again: two for each chain that
+/* Each channel over a network costs additional work of a proxy and the network. Two channels per chain that
  * the NICs have bandwidth for keep them busy. */
 static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
   const struct graph_speed *ring = &request->graph->ring_speed;
@@ -426,7 +426,7 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
   if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
   if (proto == PROTO_LL &&
-      request->limits.reserved_bytes != 0) /* a channel is a message more, as in Simple */
+      request->limits.reserved_bytes != 0) /* each channel is one more message, as in Simple */
     thread_bytes = size_max(thread_bytes, tune_thread_bytes[PROTO_SIMPLE]);
   if (algo_is_collnet(algo)) thread_bytes = 512;
   if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
@@ -440,13 +440,13 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
 }
 
-/* While a channel has fewer than `chunks` chunks and they are longer than `floor_bytes`, they are halved. */
+/* Halves chunks that are longer than `floor_bytes` while a channel has fewer than `chunks` of them. */
 static size_t chunk_halve(size_t chunk_bytes, double channel_bytes, double chunks, size_t floor_bytes) {
   while (chunk_bytes > floor_bytes && channel_bytes / (double)chunk_bytes < chunks) chunk_bytes /= 2;
   return chunk_bytes;
 }
 
-/* Of stages: fewer than `chunks` chunks in all bring them down to `bytes`. */
+/* Chunks of overlapping stages: with fewer than `chunks` chunks in all, they shrink to `bytes`. */
 struct chunk_stage {
   double chunks;
   size_t bytes;
@@ -497,8 +497,8 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 
 /* ---- choosing ---- */
 
-/* Taken where nothing else is left: PAT with several ranks a node, and what the backend carries but slowly.
- */
+/* Used only if nothing else is left: PAT with several ranks per node, and algorithms that the backend
+ * supports only slowly. */
 static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto, size_t bytes) {
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
@@ -548,7 +548,7 @@ size_t tune_net_message_bytes(const struct plan_request *request) {
   return request->limits.cores ? 0 : (size_t)(saved_us * 1000.0 * tune_proxied_ll_gbps);
 }
 
-/* A ring goes before what takes as long. */
+/* With equal times a ring is preferred. */
 static bool candidate_is_better(const struct tune_candidate *row, const struct tune_candidate *best) {
   if (row->forbidden != NULL) return false;
   if (best == NULL || row->last != best->last) return best == NULL || best->last;
@@ -556,7 +556,7 @@ static bool candidate_is_better(const struct tune_candidate *row, const struct t
   return row->time_us == best->time_us && row->algo == ALGO_RING && best->algo != ALGO_RING;
 }
 
-/* The rule of each algorithm that was asked for by name, and what would do without the two variables. */
+/* Reports the rule of each algorithm that was named, and what would be allowed without the two variables. */
 static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
   char algos[96], protos[32], rules[1024] = "", would[96];
   uint32_t possible = 0, used = 0;
@@ -582,7 +582,7 @@ static ncclResult_t nothing_left(const struct plan_request *request, uint8_t fun
       request->rank, algos, protos, names_func[func], rules, would);
 }
 
-/* What the tuning file says of this size, where the rules allow it. */
+/* Takes the tuning file's rule for this size, if the rules allow it. */
 static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                         struct tune_choice *choice) {
   const struct tune_rule *rule = tune_file_find(request->tune_file, request->graph, func, bytes);

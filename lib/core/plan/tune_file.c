@@ -1,6 +1,6 @@
-/* tune_file.c: reads rules from a text. Promises that a text with any fault makes no rule at all, that the
- * fault is named by file and line with what was expected, and memory for at most TUNE_RULES_MAX rules. Does
- * not know which rules a communicator can follow. */
+/* tune_file.c: reads rules from a text. A text with any error makes no rule at all; the message has file,
+ * line and what was expected. Memory is bounded by TUNE_RULES_MAX rules. Does not know which rules a
+ * communicator can follow. */
 #include "core/plan/tune_file.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ static ncclResult_t expected(const struct reader *reader, struct span found, con
                   length, found.begin);
 }
 
-/* Decimal, with K, M or G of 1024 where `sizes`. */
+/* Decimal, with K, M or G of 1024 if `sizes`. */
 static bool number_read(struct span word, bool sizes, uint64_t *value) {
   uint64_t number = 0, factor = 1;
   const char *at = word.begin;
@@ -71,7 +71,7 @@ static bool word_is(struct span word, const char *text) {
   return strlen(text) == span_length(word) && memcmp(word.begin, text, strlen(text)) == 0;
 }
 
-/* What a name must be one of, as a sentence. */
+/* Fails with a message that lists the valid names. */
 static ncclResult_t expected_name(const struct reader *reader, struct span found, const char *what,
                                   const char *const *names, uint32_t count) {
   char known[128], sentence[192];
@@ -99,7 +99,7 @@ static ncclResult_t count_read(const struct reader *reader, struct span word, ui
 enum { KEY_RANKS = 1, KEY_NODES = 2, KEY_ALGO = 4, KEY_PROTO = 8, KEY_CHANNELS = 16 };
 static const char keys_text[] = "ranks=, nodes=, algo=, proto= or channels=, each at most once";
 
-/* key=value; *seen gathers which keys there were. */
+/* Reads key=value; *seen collects the keys so far. */
 static ncclResult_t pair_read(const struct reader *reader, struct span word, struct tune_rule *rule,
                               uint32_t *seen) {
   const char *equals = (const char *)memchr(word.begin, '=', span_length(word));
@@ -146,7 +146,7 @@ static ncclResult_t rule_read(struct reader *reader, struct span word, struct tu
   return ncclSuccess;
 }
 
-/* The next line of *text as a reader of what stands before its comment. */
+/* The next line of *text, without its comment, as a reader. */
 static struct reader line_next(const char *path, struct span *text, uint32_t line) {
   const char *end = (const char *)memchr(text->begin, '\n', span_length(*text));
   struct reader reader = {path, line, {text->begin, end != NULL ? end : text->end}};

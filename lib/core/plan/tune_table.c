@@ -1,6 +1,6 @@
 /* tune_table.c: the figures. Columns of three are LL, LL128, Simple. The first four tables are those of
- * NCCL's model; the measured ones are fitted to four H200 over NVLink: the ring to what bench/gpu.sh
- * recorded, the direct collectives to kernels written for that alone. */
+ * NCCL's model. The measured ones are fitted to four H200 over NVLink: the ring to the results of
+ * bench/gpu.sh, the direct collectives to kernels written for this measurement. */
 #include "core/plan/tune_table.h"
 
 const struct tune_latency tune_latency[ALGO_COUNT] = {
@@ -34,43 +34,43 @@ const double tune_tree_share[PROTO_COUNT][TUNE_CORRECTION_COUNT] = {
 const uint32_t tune_thread_bytes[PROTO_COUNT] = {8, 8, 64};
 const uint32_t tune_threads[PROTO_COUNT] = {512, 640, 512};
 
-/* The worst of the five collectives is a fifth off, and the borders between protocols are where the measured
- * times cross. A few channels carry as much as a block moves, 8 of them 260 GB/s; from about twelve on the
- * link bounds them. Half of LL's wire is flags, and its stores are short; of LL128's 120 of 128 bytes are
- * data, and every line is looked at twice. */
+/* The worst of the five collectives is off by a fifth, and the borders between protocols are where the
+ * measured times cross. A few channels carry as much as a block moves, 8 of them 260 GB/s; from about twelve
+ * on the link is the limit. Half of an LL line is flags, and its stores are short; of LL128's 128 bytes 120
+ * are data, and every line is read twice. */
 const struct tune_measured_ring tune_measured_ring = {
     {4.3, 7.0, 8.0}, {0.95, 1.05, 6.6}, 32.5, 358.4, 141.0, 36.7, 0.65};
 
-/* LL of both: this library's, in graphs, from 8 bytes to 512 KiB over 8 and 16 channels; Simple of both, of
- * one shot the halves: from 256 KiB to 128 MiB over 8, 12, 16 and 32. These figures meet them within a
- * seventh. LL128 was not measured: it stands between. */
+/* LL of both: this library's, in graphs, 8 bytes to 512 KiB over 8 and 16 channels. Simple of both, and the
+ * halves of OneShot: 256 KiB to 128 MiB over 8, 12, 16 and 32 channels. The figures fit within a seventh.
+ * LL128 was not measured; its figures lie between the two. */
 const struct tune_measured_direct tune_measured_one_shot = {
     {4.8, 6.2, 8}, {0.1, 0.2, 0.2}, {140, 200, 290}, {11, 11, 20}, 1};
 const struct tune_measured_direct tune_measured_two_shot = {
     {6.1, 7.0, 6.8}, {0.1, 0.2, 0.2}, {138, 200, 305}, {11, 11, 30}, 2};
 
-/* The same in LL where a block's lines go once round, from 8 bytes to 64 KiB in one shot, to 256 KiB in two:
- * met within a tenth. */
+/* The same in LL if a block's lines go once round, 8 bytes to 64 KiB in one shot, to 256 KiB in two; the
+ * figures fit within a tenth. */
 const struct tune_measured_direct tune_measured_one_shot_once = {
     {2.1, 0, 0}, {0.1, 0, 0}, {126, 0, 0}, {20, 0, 0}, 1};
 const struct tune_measured_direct tune_measured_two_shot_once = {
     {3.15, 0, 0}, {0.1, 0, 0}, {184, 0, 0}, {20, 0, 0}, 2};
 
-/* On two H200, by processes: one shot in LL from 256 KiB to 2 MiB, in Simple from 2 to 256 MiB, rings from 2
- * to 64 MiB, met within a tenth; LL128 of one shot was not measured. */
+/* On two H200, one process each: OneShot in LL from 256 KiB to 2 MiB, in Simple from 2 to 256 MiB, rings from
+ * 2 to 64 MiB; the figures fit within a tenth. LL128 of OneShot was not measured. */
 const struct tune_measured_pair tune_measured_pair = {{86, 110, 153}, {92, 107, 290}};
 
-/* Of Simple, from 256 KiB to 64 MiB to one other rank and to three, met within a tenth; direct collectives
- * over LL, from 16 KiB to 2 MiB. */
+/* Simple: 256 KiB to 64 MiB to one other rank and to three, fits within a tenth; direct collectives over LL:
+ * 16 KiB to 2 MiB. */
 const struct tune_measured_messages tune_measured_messages = {15.5, 345, {78, 200, 324}};
 
-/* Met within a tenth by two cores from 8 bytes to 64 KiB: LL up to some 150 bytes, then Simple, in one shot
- * up to 64 KiB. A hop of Simple costs cache misses that a first one hides behind what every launch costs. */
+/* Two cores, 8 bytes to 64 KiB: LL up to some 150 bytes, then Simple, OneShot up to 64 KiB; fits within a
+ * tenth. A hop of Simple costs cache misses, which for the first hop overlap with the launch. */
 const struct tune_measured_cores tune_measured_cores = {
     {0.55, 0.7, -0.55}, {0.1, 0.1, 1.4}, {1.5, 3, 9}, 0.4};
 
-/* Two processes with a core each, over loopback: a hop is the kernel's way from send to receive, a message
- * what both calls cost their callers. */
+/* Two processes with a core each, over loopback: a hop is the kernel's time from send to receive, a message
+ * the cost of both calls. */
 const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31, 0.1, 2};
 
 const double tune_proxied_ll_gbps = 0.7;

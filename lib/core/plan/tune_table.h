@@ -1,26 +1,26 @@
-/* tune_table.h: the figures of the cost model, as data: latencies in microseconds, bandwidths in GB/s (1e9
- * bytes). What is done with them is tune.c's. */
+/* tune_table.h: the figures of the cost model (tune.c): latencies in microseconds, bandwidths in GB/s (1e9
+ * bytes). */
 #ifndef TUTTI_CORE_TUNE_TABLE_H
 #define TUTTI_CORE_TUNE_TABLE_H
 
 #include "schedule/work.h"
 
-/* What a hop goes over. */
+/* Kind of link that a hop uses. */
 enum tune_link { TUNE_NVLINK, TUNE_PCI, TUNE_NET, TUNE_LINK_COUNT };
 
-/* Classes of machines: by the least compute capability of a communicator, and by its number of nodes: one,
+/* Classes of machines: by the lowest compute capability of a communicator, and by its number of nodes: one,
  * two, more. */
 enum { TUNE_VOLTA, TUNE_AMPERE, TUNE_HOPPER, TUNE_BLACKWELL, TUNE_CLASS_COUNT };
 enum { TUNE_NODES_COUNT = 3 };
 
-/* Latencies of an algorithm, by protocol; 0 where it has no such protocol. */
+/* Latencies of an algorithm, by protocol; 0 if it does not support the protocol. */
 struct tune_latency {
   double base_us[PROTO_COUNT];
   double hop_us[TUNE_LINK_COUNT][PROTO_COUNT];
 };
 extern const struct tune_latency tune_latency[ALGO_COUNT];
 
-/* What a channel carries at most, by number of nodes, on one class of GPUs. */
+/* Maximum bandwidth of a channel, by number of nodes, on one class of GPUs. */
 struct tune_limit {
   double ll_all_gbps[TUNE_NODES_COUNT]; /* of all channels together */
   double ring_ll128_gbps[TUNE_NODES_COUNT];
@@ -31,63 +31,63 @@ struct tune_limit {
 };
 extern const struct tune_limit tune_limit[TUNE_CLASS_COUNT];
 
-/* A tree's share of its bandwidth by size: entry i is for 64 << i bytes. */
+/* Fraction of its bandwidth that a tree reaches, by size: entry i is for 64 << i bytes. */
 enum { TUNE_CORRECTION_COUNT = 24 };
 extern const double tune_tree_share[PROTO_COUNT][TUNE_CORRECTION_COUNT];
 
-/* Least bytes a thread is worth, by protocol: below, channels and then threads are left out. */
+/* Minimum bytes per thread, by protocol; for smaller sizes first channels, then threads are left out. */
 extern const uint32_t tune_thread_bytes[PROTO_COUNT];
 extern const uint32_t tune_threads[PROTO_COUNT];
 
-/* One node of GPUs of the Hopper class over NVLink, measured. */
+/* Measured on one node of Hopper GPUs over NVLink. */
 struct tune_measured_ring {
   double base_us[PROTO_COUNT], hop_us[PROTO_COUNT];
-  double channel_gbps, all_gbps; /* of one channel, and of all together */
+  double channel_gbps, all_gbps; /* of one channel, and of all channels together */
   double ll_all_gbps, ll128_channel_gbps, ll128_share;
 };
 extern const struct tune_measured_ring tune_measured_ring;
 
-/* A direct collective: time = base + rounds * (ranks - 1) * peer + bytes that leave a rank / rate. */
+/* A direct collective: time = base + rounds * (ranks - 1) * peer + bytes sent per rank / rate. */
 struct tune_measured_direct {
   double base_us[PROTO_COUNT], peer_us[PROTO_COUNT];
   double all_gbps[PROTO_COUNT];     /* of all channels together */
-  double channel_gbps[PROTO_COUNT]; /* of one */
+  double channel_gbps[PROTO_COUNT]; /* of one channel */
   uint32_t rounds;
 };
 extern const struct tune_measured_direct tune_measured_one_shot, tune_measured_two_shot;
 extern const struct tune_measured_direct tune_measured_one_shot_once, tune_measured_two_shot_once;
 
-/* Sums of two ranks, which have one link alone: what bounds one shot, and a reduce-scatter's ring. */
+/* Sums over two ranks, which share a single link: limits of OneShot and of a reduce-scatter's ring. */
 struct tune_measured_pair {
   double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
 };
 extern const struct tune_measured_pair tune_measured_pair;
 
-/* Messages to all others at once: time = base + bytes that leave a rank / rate. And most of a direct
- * collective that does the same. */
+/* Messages to all other ranks at once: time = base + bytes sent per rank / rate. And the maximum bandwidth of
+ * a direct collective that does the same. */
 struct tune_measured_messages {
   double base_us, gbps;
   double direct_gbps[PROTO_COUNT];
 };
 extern const struct tune_measured_messages tune_measured_messages;
 
-/* Cores that share memory: time = base + hops that follow one another + bytes that a rank stores / rate. */
+/* CPU cores that share memory: time = base + sequential hops + bytes stored per rank / rate. */
 struct tune_measured_cores {
   double base_us[PROTO_COUNT], hop_us[PROTO_COUNT], gbps[PROTO_COUNT];
-  double ring_us; /* a ring's chunks of several slots, over Simple */
+  double ring_us; /* a ring's chunks of several slots, Simple */
 };
 extern const struct tune_measured_cores tune_measured_cores;
 
-/* Cores behind sockets: time = base + hops that follow one another + messages that a rank sends + bytes that
- * a rank sends / rate; direct collectives send a slot and receive one in turn, and are slower. */
+/* CPU cores connected by sockets: time = base + sequential hops + messages sent per rank + bytes sent per
+ * rank / rate. Direct collectives alternate sending a slot and receiving one, and are slower. */
 struct tune_measured_sockets {
   double base_us, hop_us, message_us, gbps, direct_gbps;
-  double ll_us, ll_gbps; /* what LL adds: a message, and its bytes, pass through lines at both ends */
+  double ll_us, ll_gbps; /* added by LL: per message and per byte, for the conversion to lines at both ends */
 };
 extern const struct tune_measured_sockets tune_measured_sockets;
 
-/* Most of LL between hosts, a rank: its proxy makes data of lines, or lines of data, and gives it to the
- * network, one slot after the other. Between two H200 over loopback TCP 0.6 (reduce_scatter) to 0.9
+/* Maximum LL bandwidth per rank between hosts: the proxy converts between LL lines and data and passes them
+ * to the network, one slot at a time. Between two H200 over loopback TCP 0.6 (reduce_scatter) to 0.9
  * (all_reduce). */
 extern const double tune_proxied_ll_gbps;
 

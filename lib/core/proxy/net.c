@@ -1,6 +1,6 @@
-/* net.c: the choice of the network, once a process: plugins, then verbs, then sockets; but the emulator's own
- * where it is asked for, which a program may do anew between two worlds. Each that is not taken leaves a
- * sentence in the log. Knows nothing of how any of them works. */
+/* net.c: selects the network, once per process: plugins, then verbs, then sockets; but the emulator's network
+ * if it is requested, which may change when the emulator restarts. Each rejected network logs why. Knows
+ * nothing of how a network works. */
 #include "core/proxy/net.h"
 
 #include <stdio.h>
@@ -12,15 +12,15 @@
 #include "base/os.h"
 #include "base/param.h"
 
-#define DEVICES_MOST 1024 /* more than any machine has: a count above is a plugin's mistake */
+#define DEVICES_MOST 1024 /* a higher count is an error of a plugin */
 #define NAMES_BYTES 512
 
 static os_mutex choice_mutex = OS_MUTEX_INITIALIZER;
-static const struct net_ops *chosen_ops; /* under the mutex, as all here */
+static const struct net_ops *chosen_ops; /* guarded by the mutex, as all of these */
 static uint32_t chosen_count;
-static uint32_t emulated_count; /* as it was last told of */
+static uint32_t emulated_count; /* as last logged */
 
-/* Names of what there is, for the sentence that says that none of it was meant. */
+/* Names of the available networks, for the message that none of them matches. */
 struct names {
   char text[NAMES_BYTES];
   size_t used;
@@ -47,7 +47,7 @@ static void choice_log(const struct net_ops *ops, uint32_t count, const char *wh
            names.text, why);
 }
 
-/* True when this network is to be used: it is the one that was named, and has devices. */
+/* True if this network can be used: it matches the requested name, and has devices. */
 static bool candidate_fits(const struct net_ops *ops, const char *wanted, struct names *names,
                            uint32_t *count) {
   names_add(names, ops->name);
@@ -64,7 +64,7 @@ static bool candidate_fits(const struct net_ops *ops, const char *wanted, struct
   return false;
 }
 
-/* The emulator's network reaches emulated nodes alone. */
+/* The emulator's network reaches emulated nodes only. */
 static const struct net_ops *emulated(void) {
   const struct backend *devices = backend_ops();
   return devices != NULL && strcmp(devices->name, "emu") == 0 ? emu_net_ops() : NULL;
@@ -100,7 +100,7 @@ static ncclResult_t choice_fail(const char *wanted, const struct names *names) {
                   known);
 }
 
-/* Its devices are those of the world as it is now. */
+/* Its devices are those of the emulator's present configuration. */
 static const struct net_ops *choose_emulated(const char *wanted, struct names *names, uint32_t *count) {
   const struct net_ops *ops = emulated();
   if (ops == NULL || !candidate_fits(ops, wanted, names, count)) return NULL;
@@ -130,7 +130,7 @@ ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count) {
   return result;
 }
 
-/* Devices lie on the backend's nodes in order, and each node has the same network devices. */
+/* Devices are assigned to the backend's nodes in order, and each node has the same network devices. */
 uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t channel_index) {
   const struct backend *ops = backend_ops();
   uint32_t nodes = 0, devices = 0;

@@ -1,8 +1,9 @@
-/* proxy.c: the engine: communicators of the process, and who turns them. In a deterministic world it is a
- * service that makes one action a turn; else it has a thread, which spins while something moves, yields for
- * a while, and then sleeps until it is woken, a network's descriptor says so, or, because kernels move
- * counters without a word, a short time has passed. Without an operation under way it sleeps for good. Where
- * kernels turn what they wait for themselves, the thread naps, and takes over when they have stopped. */
+/* proxy.c: the engine: the communicators of the process, and the thread that progresses them. In a
+ * deterministic emulator it is a service that makes one action per turn. Otherwise it has a thread, which
+ * spins while something moves, yields for a while, and then sleeps until it is woken, a network's descriptor
+ * is ready, or a short time has passed (kernels change counters without a wake). Without pending operations
+ * it sleeps without timeout. If kernels progress the connections that they wait for, the thread sleeps and
+ * takes over when they have stopped. */
 #include "core/proxy/proxy.h"
 
 #include <inttypes.h>
@@ -17,46 +18,46 @@
 #include "core/proxy/proxy_pxn.h"
 #include "core/topology/rails.h"
 
-#define SPIN_NS 100000u   /* of looking on, once nothing moves */
-#define YIELD_NS 300000u  /* and then of looking now and then */
-#define NAP_US 100u       /* between looks while operations are under way */
-#define NAP_LONG_US 1000u /* when they have made no progress for long */
+#define SPIN_NS 100000u   /* time to spin once nothing moves */
+#define YIELD_NS 300000u  /* time to poll and yield after that */
+#define NAP_US 100u       /* between polls while operations are pending */
+#define NAP_LONG_US 1000u /* the same, if they have made no progress for LONG_NS */
 #define LONG_NS 50000000u
-#define CONNECT_US 10000u /* between looks while only connections are to be made */
+#define CONNECT_US 10000u /* between polls while connections are being made and nothing else is pending */
 #define ENGINE_KEY 1u
-#define DRIVEN_NAP_US 1000u  /* between looks whether kernels still turn the engine, ... */
+#define DRIVEN_NAP_US 1000u  /* between checks if kernels still progress the engine, ... */
 #define DRIVEN_NS 100000000u /* ... and for how long after they last did */
 
 enum engine_sleep { ENGINE_AWAKE, ENGINE_NAPS, ENGINE_SLEEPS };
 
 static struct {
-  struct proxy_comm *comms; /* under the lock, as all behind them */
+  struct proxy_comm *comms; /* guarded by the lock, as their members */
   struct proxy_conn *cursor;
   uint32_t comm_count;
-  uint32_t attention; /* atomic; communicators with something to do, or to say */
+  uint32_t attention; /* atomic; communicators that have work or an unreported failure */
   bool in_world, moved;
   const struct backend *ops;
   void *service;
   int wake;
   uint32_t asleep, stop; /* atomic; asleep: enum engine_sleep */
-  uint64_t driven;       /* atomic; turns by others than the thread */
-  uint32_t called;       /* atomic; there is something that the thread alone does */
-  uint32_t threaded;     /* atomic; the thread turns */
+  uint64_t driven;       /* atomic; turns by other threads */
+  uint32_t called;       /* atomic; there is work that only the thread does */
+  uint32_t threaded;     /* atomic; the thread runs turns */
   os_thread thread;
-  bool running; /* the thread; under life_mutex */
+  bool running; /* the thread exists; guarded by life_mutex */
 } engine = {.wake = -1};
 
 static os_mutex engine_mutex = OS_MUTEX_INITIALIZER;
-static os_mutex life_mutex = OS_MUTEX_INITIALIZER;   /* of starting and stopping; behind the backend's lock */
+static os_mutex life_mutex = OS_MUTEX_INITIALIZER; /* starting and stopping; taken after the backend's lock */
 static os_cond life_cond = PTHREAD_COND_INITIALIZER; /* the thread has run its last turn */
-static os_mutex open_mutex = OS_MUTEX_INITIALIZER;   /* of opening a connection; before the backend's lock */
+static os_mutex open_mutex = OS_MUTEX_INITIALIZER; /* opening a connection; taken before the backend's lock */
 static os_cond reported_cond = PTHREAD_COND_INITIALIZER;
 
 /* ---- the mailbox ---- */
 
 static struct proxy_mailbox_entry *mailbox_newest; /* atomic */
 
-/* The oldest, followed by those behind it. */
+/* Takes all entries and returns the oldest, followed by the others in order. */
 static struct proxy_mailbox_entry *mailbox_take(void) {
   struct proxy_mailbox_entry *oldest = NULL;
   if (__atomic_load_n(&mailbox_newest, __ATOMIC_SEQ_CST) == NULL) return NULL;
@@ -90,7 +91,7 @@ static bool engine_try_lock(void) {
 
 void proxy_unlock(void) { os_mutex_unlock(&engine_mutex); }
 
-/* A thread that is awake takes the lock at least once more before it sleeps. */
+/* A thread that is awake takes the lock at least once more before it sleeps, and then sees the entry. */
 void proxy_mailbox_put(struct proxy_mailbox_entry *entry) {
   entry->next = __atomic_load_n(&mailbox_newest, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(&mailbox_newest, &entry->next, entry, true, __ATOMIC_SEQ_CST,
@@ -105,7 +106,7 @@ void proxy_mailbox_put(struct proxy_mailbox_entry *entry) {
 
 /* ---- attention ---- */
 
-/* The thread is woken once: until it has turned, it is as good as awake for all who come. */
+/* Wakes the thread once: until its next turn it counts as awake for all callers. */
 static void engine_rouse(uint32_t at_least) {
   uint32_t asleep = __atomic_load_n(&engine.asleep, __ATOMIC_SEQ_CST);
   if (engine.wake < 0 || asleep < at_least) return;
@@ -135,7 +136,7 @@ void proxy_wake(void) {
   if (engine.service != NULL) engine.ops->network->service_wake(engine.service);
 }
 
-/* ---- turning ---- */
+/* ---- turns ---- */
 
 static bool comm_busy(const struct proxy_comm *comm) {
   if (comm->failed) return !comm->reported;
@@ -147,7 +148,7 @@ static bool conn_busy(const struct proxy_conn *conn) {
          conn->n_done != conn->n_posted;
 }
 
-/* Tells a failure, once, with the lock given away. */
+/* Reports a failure, once, with the lock released. */
 static bool comm_report(struct proxy_comm *comm) {
   if (!comm->failed || comm->reported) return false;
   comm->reported = comm->reporting = true;
@@ -159,7 +160,7 @@ static bool comm_report(struct proxy_comm *comm) {
   return true;
 }
 
-/* Whoever waits for a communicator to become idle waits in the backend. */
+/* Notifies threads that wait in the backend for the communicator to become idle. */
 static bool comm_report_idle(struct proxy_comm *comm) {
   if (comm->live > 0) {
     comm->idle_reported = false;
@@ -180,8 +181,8 @@ void proxy_conn_list(struct proxy_conn *conn) {
   busy->last = conn;
 }
 
-/* Makes at most `most` actions of each connection, and leaves those in the list that have more to do. True
- * when something moved. */
+/* Makes at most `most` actions per connection, and keeps those with more work in the busy list. True if
+ * something moved. */
 static bool comm_turn(struct proxy_comm *comm, uint32_t most) {
   bool any = false;
   struct proxy_busy *busy = &comm->busy;
@@ -200,9 +201,9 @@ static void comm_settle(struct proxy_comm *comm) {
   for (struct proxy_conn *conn = comm->first; conn != NULL; conn = conn->next) proxy_conn_settle(conn);
 }
 
-#define LAST_TURNS 8 /* of a kernel that has ended: most leave nothing for the thread */
+#define LAST_TURNS 8 /* turns after a kernel's end; most kernels then leave nothing for the thread */
 
-/* The engine's lock is held for short; who has it turns anyway. */
+/* The engine's lock is held for a short time only; its holder runs the turn anyway. */
 bool proxy_turn(struct proxy_comm *const *place, bool last) {
   bool moved = false, left = false;
   if (!engine_try_lock()) {
@@ -210,7 +211,7 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
     proxy_lock();
   }
   struct proxy_comm *comm = *place;
-  if (proxy_in_world()) { /* whose service turns it */
+  if (proxy_in_world()) { /* the emulator's service runs the turns */
     if (comm != NULL && last) comm_settle(comm);
     proxy_unlock();
     return false;
@@ -223,12 +224,12 @@ bool proxy_turn(struct proxy_comm *const *place, bool last) {
   }
   if (comm != NULL && last) comm_settle(comm);
   if (comm != NULL) left = comm->failed ? !comm->reported : last && comm->live > 0;
-  if (left) engine_call(); /* under the lock: behind it the engine may be stopped */
+  if (left) engine_call(); /* under the lock: after it the engine may be stopped */
   proxy_unlock();
   return moved;
 }
 
-/* ---- in a deterministic world: one action a turn, connections in turn ---- */
+/* ---- in a deterministic emulator: one action per turn, round robin over connections ---- */
 
 static struct proxy_conn *next_of_all(struct proxy_conn *conn) {
   if (conn != NULL && conn->next != NULL) return conn->next;
@@ -277,7 +278,7 @@ static bool service_ready(void *argument) {
   return __atomic_load_n(&engine.attention, __ATOMIC_RELAXED) != 0;
 }
 
-/* A network that is no part of the world owes something. */
+/* True if a network outside the emulator has work pending. */
 static bool service_outside(void *argument) {
   bool outside = false;
   (void)argument;
@@ -313,7 +314,7 @@ static int comm_progress_idle(struct proxy_comm *comm) {
   }
 }
 
-/* One look at everything. */
+/* One turn over everything. */
 static int thread_turn(bool *idle_news) {
   int state = ENGINE_IDLE;
   proxy_lock();
@@ -361,9 +362,9 @@ static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
-/* Whoever posts from here on either is seen by the last look, or sees that the engine sleeps. True when
- * something moved, or somebody woke the thread: a kernel that has just been announced stores its counters
- * without a word, and is waited for as after a move. */
+/* A thread that posts from here on is either seen by the last turn, or sees that the engine sleeps. True if
+ * something moved, or another thread woke this one: a kernel that was just posted changes its counters
+ * without a wake, so the thread polls as after a move. */
 static bool thread_sleep(uint64_t since_ns, bool driven) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   bool idle_news = false;
@@ -378,7 +379,7 @@ static bool thread_sleep(uint64_t since_ns, bool driven) {
   return roused || state == ENGINE_MOVED;
 }
 
-/* Kernels turn the engine: looks again later whether they still do, unless it is called. */
+/* While kernels progress the engine: sleeps, then checks again if they still do, unless it is called. */
 static void thread_nap(void) {
   __atomic_store_n(&engine.asleep, ENGINE_NAPS, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&engine.called, __ATOMIC_SEQ_CST) == 0 &&
@@ -393,7 +394,7 @@ static void thread_nap(void) {
   proxy_unlock();
 }
 
-/* True while others have turned the engine since the last look; *at_ns is when they last had. */
+/* True while other threads run the turns; *at_ns is when they last did. */
 static bool thread_is_spared(uint64_t *seen, uint64_t *at_ns) {
   const uint64_t driven = __atomic_load_n(&engine.driven, __ATOMIC_RELAXED);
   const bool spared = driven != *seen;
@@ -402,7 +403,7 @@ static bool thread_is_spared(uint64_t *seen, uint64_t *at_ns) {
   return spared && __atomic_exchange_n(&engine.called, 0, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* True when the thread is to end: nobody has opened a communicator since it was told to. */
+/* True if the thread must end: no communicator was opened since it was told to. */
 static bool thread_ends(void) {
   if (__atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) return false;
   os_mutex_lock(&life_mutex);
@@ -442,7 +443,7 @@ static void *thread_body(void *argument) {
 
 /* ---- starting and stopping ---- */
 
-/* Behind its last turn the thread wants no lock. */
+/* After its last turn the thread takes no lock. */
 static void engine_reap(void) {
   if (engine.wake < 0 || engine.running) return;
   os_thread_join(engine.thread);
@@ -465,7 +466,7 @@ static ncclResult_t engine_start_thread(void) {
   return log_fail(ncclSystemError, "no thread for transfers over networks; raise ulimit -u");
 }
 
-/* A forked child has none of its parent's communicators, nor the thread. What they hold stays the parent's.
+/* A forked child has none of its parent's communicators, nor the thread. Their resources stay the parent's.
  */
 static void engine_forget(void) {
   static uint32_t forks;
@@ -485,14 +486,14 @@ static void engine_forget(void) {
 static ncclResult_t engine_start(const struct backend *ops) {
   const struct device_service service = {"proxy",         ENGINE_KEY, service_ready, service_turn,
                                          service_outside, NULL,       service_moved, service_report};
-  if (engine.running) { /* the thread has not ended yet: it goes on */
+  if (engine.running) { /* the thread has not ended yet: it continues */
     __atomic_store_n(&engine.stop, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&engine.threaded, 1, __ATOMIC_SEQ_CST);
     return ncclSuccess;
   }
   engine.ops = ops;
   engine.service = NULL;
-  engine.attention = 0; /* the last engine may have left some */
+  engine.attention = 0; /* may be left from the previous engine */
   TRY(ops->network->service_add(&service, &engine.service));
   if (engine.service == NULL) TRY(engine_start_thread());
   return ncclSuccess;
@@ -505,13 +506,13 @@ static void engine_stop(void) {
     return;
   }
   __atomic_store_n(&engine.threaded, 0, __ATOMIC_SEQ_CST);
-  proxy_lock(); /* what came before that is heard now, what comes behind it by who puts it */
+  proxy_lock(); /* handles earlier entries; later ones are handled by the threads that put them */
   proxy_unlock();
   __atomic_store_n(&engine.stop, 1, __ATOMIC_SEQ_CST);
   wake_signal(engine.wake);
-  /* Waited for, not joined: its last turn may want the backend's lock, whose holder may want life_mutex. */
+  /* Not joined here: its last turn may take the backend's lock, whose holder may wait for life_mutex. */
   while (engine.running && engine.comm_count == 0) os_cond_wait(&life_cond, &life_mutex);
-  engine_reap(); /* unless it goes on */
+  engine_reap(); /* unless it continues */
 }
 
 /* ---- communicators ---- */
@@ -529,7 +530,7 @@ static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
-  comm->call.ops->device->lock(); /* the caller may have it: always in this order */
+  comm->call.ops->device->lock(); /* the caller may hold it, so always take it first */
   os_mutex_lock(&life_mutex);
   engine_forget();
   const ncclResult_t started = engine.comm_count == 0 ? engine_start(comm->call.ops) : ncclSuccess;
@@ -575,7 +576,7 @@ static void comm_unlist(struct proxy_comm *comm) {
 void proxy_comm_close(struct proxy_comm *comm) {
   if (comm == NULL) return;
   proxy_lock();
-  comm->failed = comm->reported = true; /* unless it is being told */
+  comm->failed = comm->reported = true; /* unless a report is running */
   while (comm->reporting) os_cond_wait(&reported_cond, &engine_mutex);
   comm_unlist(comm);
   proxy_ops_forget(comm);
@@ -594,7 +595,7 @@ void proxy_comm_close(struct proxy_comm *comm) {
   proxy_comm_forget_memory(comm);
   os_mutex_destroy(&comm->names);
   os_free(comm);
-  const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
+  const bool in_world = engine.service != NULL; /* stopping then takes the backend's lock */
   if (in_world) engine.ops->device->lock();
   os_mutex_lock(&life_mutex);
   engine.comm_count -= 1;
@@ -630,7 +631,7 @@ static ncclResult_t conn_listen(struct proxy_conn *conn) {
   return ncclSuccess;
 }
 
-/* One engine carries all NICs: to send over another GPU is to take the NIC at its side. */
+/* One engine serves all NICs: sending next to another GPU means using the NIC there. */
 static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
   uint32_t over = comm->call.rank;
   if (comm->call.rails == NULL)
@@ -648,10 +649,10 @@ static uint32_t conn_device(const struct proxy_comm *comm, const struct device_c
 /* How a sender reaches the receiver. */
 struct conn_route {
   const struct net_handle *handle;
-  const struct proxy_over *over; /* a rank of another process sends; NULL: this process */
+  const struct proxy_over *over; /* a rank of another process that sends; NULL: this process */
 };
 
-/* The end was made for LL: slots of Simple are a later plan's to ask for. */
+/* The end was made for LL; a later plan may ask for Simple's slots. */
 static ncclResult_t conn_take_ll(struct proxy_conn *conn) {
   const struct device_net_end end = conn->end;
   conn->end.buffer = NULL;
@@ -659,7 +660,7 @@ static ncclResult_t conn_take_ll(struct proxy_conn *conn) {
   return proxy_ll_open(conn, &end);
 }
 
-/* A plan speaks another protocol there than those before. */
+/* A plan uses a protocol on the connection that no earlier plan has used. */
 static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_conn_name *name) {
   const struct proxy_comm_call *call = &conn->comm->call;
   struct device_net_end end;
@@ -687,8 +688,9 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
   conn->net_device = conn_device(comm, name);
   TRY(comm->call.ops->network->conn_net(comm->call.device_comm, name, &conn->end));
   if (conn->end.slots > PROXY_SLICES_MAX)
-    return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
-                    comm->name, conn->end.slots, PROXY_SLICES_MAX);
+    return log_fail(ncclInternalError,
+                    "comm %s: connections of %" PRIu32 " slots; proxies support at most %d", comm->name,
+                    conn->end.slots, PROXY_SLICES_MAX);
   if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
   if (name->proto == PROTO_LL) TRY(conn_take_ll(conn));
   TRY(proxy_device_open(conn));

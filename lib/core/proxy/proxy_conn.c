@@ -1,9 +1,9 @@
-/* proxy_conn.c: one connection's state machine, one action at a time. A sender's slices are posted as there
- * is space for them, transmitted when the kernel's tail has passed them, and done when the network has taken
- * them: then head frees their slots. A receiver's are posted into free slots, received, flushed where the
- * slots are device memory, transmitted to the kernel by tail, and done when its head has passed them. Of
- * LL slices the lines themselves say what tail would (proxy_ll.c). Knows nothing of who turns it, or
- * when. */
+/* proxy_conn.c: one connection's state machine, one action at a time. A sender's slices are posted when there
+ * is space for them, transmitted when the kernel's tail has passed them, and done when the network has sent
+ * them; then head frees their slots. A receiver's slices are posted into free slots, received, flushed if the
+ * slots are device memory, transmitted to the kernel by tail, and done when the kernel's head has passed
+ * them. For LL slices the flags of the lines replace tail (proxy_ll.c). Does not know which thread runs it,
+ * or when. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *for
   comm->failed = true;
 }
 
-/* What a network may be doing with a message. */
+/* What a network is doing with a message, for error messages. */
 static const char text_sending[] = "sending to", text_receiving[] = "receiving from";
 
 static const char *operation_text(const struct work *work, char out[64]) {
@@ -32,8 +32,8 @@ static const char *operation_text(const struct work *work, char out[64]) {
   return out;
 }
 
-/* A message that finds no space where it comes to is none that its receiver waits for: lines have less space
- * than slots of Simple, and both ends choose by the size. */
+/* A message that does not fit is not the one that its receiver expects: LL has less capacity than Simple's
+ * slots, and both ends choose by the size. */
 static void conn_disagree(struct proxy_conn *conn, const char *operation, const char *why) {
   const uint32_t rank = conn->comm->call.rank;
   proxy_comm_fail(conn->comm, ncclInvalidUsage,
@@ -42,8 +42,8 @@ static void conn_disagree(struct proxy_conn *conn, const char *operation, const 
                   rank, conn->name.peer, operation, why, conn->name.channel_index);
 }
 
-/* A call of the network that failed ends the communicator. Who is told names communicator and rank, and most
- * networks name themselves. */
+/* A failed call of the network breaks the communicator. The report names communicator and rank; most networks
+ * name themselves. */
 static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *what) {
   if (result == ncclSuccess) return true;
   const char *net = conn->comm->net->name, *why = log_own_error();
@@ -62,7 +62,7 @@ static bool net_good(struct proxy_conn *conn, ncclResult_t result, const char *w
   return false;
 }
 
-/* ---- being made ---- */
+/* ---- connecting ---- */
 
 void proxy_conn_begin(struct proxy_conn *conn, uint64_t step) {
   conn->next_step = step;
@@ -85,7 +85,7 @@ static bool conn_connect(struct proxy_conn *conn) {
   if (conn->connection == NULL) return false;
   conn->comm->connecting -= 1;
   if (net->takes_parts != NULL) conn->parts = net->takes_parts(conn->connection);
-  /* In a deterministic world lanes wait for what they send without a copy: only what NICs hold. */
+  /* In a deterministic emulator lanes wait for zero-copy sends: only those that NICs hold. */
   if (proxy_in_world() && conn->parts == NET_PARTS_ANYWHERE) conn->parts = NET_PARTS_NONE;
   conn->direct =
       conn->end.direct != NULL && conn->parts != NET_PARTS_NONE && conn->end.memory != POINTER_DEVICE;
@@ -127,7 +127,7 @@ static uint32_t place_of(const struct proxy_task *task) {
   return task != NULL && task->set != NULL ? task->set->place : 0;
 }
 
-/* Where the task's slots are is known to the connection's network from its first slice on. */
+/* Registers the task's slots with the connection's network at its first slice. */
 static bool slots_register(struct proxy_conn *conn, const struct proxy_task *task) {
   const struct net_ops *net = conn->comm->net;
   const struct device_net_end *end = &conn->end;
@@ -156,19 +156,19 @@ static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_task *
   return slots_of(conn, task) + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
 }
 
-/* Where its message lies. */
+/* Address of its message. */
 static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   if (flight->slice.ll) return proxy_ll_place(conn, flight);
   return slot_of(conn, flight->task, &flight->slice);
 }
 
-/* What a message of the slice may have. */
+/* Capacity for the slice's message. */
 static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
   if (slice->ll) return conn->ll->place_bytes;
   return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
 }
 
-/* Behind the slice in its slots, where the host reaches those. */
+/* After the slice in its slots, if the host can access those. */
 static uint8_t *flight_trailer(struct proxy_conn *conn, const struct proxy_flight *flight) {
   if (conn->trailers != NULL && !flight->slice.ll) return (uint8_t *)&conn->trailers[flight - conn->flights];
   return flight_slot(conn, flight) + flight->slice.bytes;
@@ -182,8 +182,8 @@ static void task_settle(struct proxy_task *task) {
   if (task->iterated && task->outstanding == 0) proxy_task_done(task);
 }
 
-/* The next slice of the oldest task that has one; tasks that have none left are taken off on the way. A task
- * that waits for its slots has none yet. */
+/* The next slice of the oldest task that has one; removes tasks that have none left. A task that waits for
+ * its slots has none yet. */
 static bool conn_next_slice(struct proxy_conn *conn) {
   if (conn->pxn != NULL && !conn->has_next) conn->has_next = proxy_pxn_take(conn);
   while (!conn->has_next && conn->first != NULL) {
@@ -204,7 +204,7 @@ static bool conn_next_slice(struct proxy_conn *conn) {
   return conn->has_next;
 }
 
-/* Steps that rounding skipped have never been in use: they are free as soon as all before them are. */
+/* Steps that rounding skipped were never in use: they are free as soon as all before them are. */
 static void conn_skip(struct proxy_conn *conn) {
   if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
   conn->steps.done = conn->next_slice.begin;
@@ -212,7 +212,7 @@ static void conn_skip(struct proxy_conn *conn) {
     conn->comm->call.ops->network->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
-/* Plans leave the proxies' space at the end of slots (proxy_limits); one that did not is not carried. */
+/* Plans leave space for the proxies at the end of slots (proxy_limits); a plan that did not is refused. */
 static bool conn_has_space(struct proxy_conn *conn) {
   if (!conn_next_slice(conn)) return false;
   if (conn->next_slice.bytes + sizeof(struct proxy_trailer) > slots_bytes(conn, &conn->next_slice)) {
@@ -229,7 +229,7 @@ static bool conn_has_space(struct proxy_conn *conn) {
 static void conn_posted(struct proxy_conn *conn, void *request, void *direct) {
   struct proxy_flight *flight = flight_at(conn, conn->n_posted);
   flight->slice = conn->next_slice;
-  flight->task = conn->first; /* a PXN proxy knows none */
+  flight->task = conn->first; /* NULL in a PXN proxy */
   if (flight->task != NULL) flight->task->outstanding += 1;
   flight->request = request;
   flight->direct = direct;
@@ -249,7 +249,7 @@ static void conn_done(struct proxy_conn *conn) {
   task_settle(flight->task);
 }
 
-/* True when the flight's request has ended; the network may fail here. */
+/* True if the flight's request has completed; the network may fail here. */
 static bool flight_ended(struct proxy_conn *conn, struct proxy_flight *flight, size_t *bytes,
                          const char *what) {
   bool done = false;
@@ -262,7 +262,7 @@ static bool flight_ended(struct proxy_conn *conn, struct proxy_flight *flight, s
 
 /* ---- sending ---- */
 
-/* A sender of its own slots may fill what is free; of shared ones, what is posted. */
+/* A sender with its own slots may fill the free ones; with shared slots, the posted ones. */
 static void send_leave(struct proxy_conn *conn) {
   const uint64_t head = conn->end.pooled ? conn->steps.posted - conn->end.slots : conn->steps.done;
   conn->comm->call.ops->network->net_store(conn->end.conn, conn->end.head, head);
@@ -273,12 +273,12 @@ static struct device_net_zero_copy *zero_copy_of(const struct proxy_conn *conn,
   return &conn->end.direct->zero_copy_sends[flight->slice.begin % conn->end.slots];
 }
 
-/* Nobody reads it there any more. A lane that waits for that looks when head is stored. */
+/* The network no longer reads the user's memory. A lane that waits for this checks when head changes. */
 static void zero_copy_end(struct device_net_zero_copy *zero_copy) {
   __atomic_store_n(&zero_copy->data, NULL, __ATOMIC_RELEASE);
 }
 
-/* Of what is sent without a copy; NULL in its data: all of the message lies in the slot, perhaps from now on.
+/* The part to send without a copy; if its data is NULL, the whole message is in the slot, perhaps only now.
  */
 static struct net_part send_zero_copy(struct proxy_conn *conn, struct proxy_flight *flight) {
   struct net_part first = {NULL, 0, NULL};
@@ -296,7 +296,7 @@ static struct net_part send_zero_copy(struct proxy_conn *conn, struct proxy_flig
   return first;
 }
 
-/* The data may be sent without a copy: then the slot has the trailer alone, where it would be anyway. */
+/* With a zero-copy send the slot has only the trailer, at its usual place. */
 static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct proxy_comm *comm = conn->comm;
   const struct proxy_slice *slice = &flight->slice;
@@ -328,7 +328,7 @@ bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flig
   return conn->comm->call.ops->network->net_load(conn->end.conn, conn->end.tail) >= flight->slice.end;
 }
 
-/* The same; lines that are there are taken. */
+/* As proxy_conn_is_filled(), and takes the lines that have arrived. */
 static bool send_is_filled(struct proxy_conn *conn, struct proxy_flight *flight) {
   const bool takes = flight->slice.ll && !flight->slice.skipped;
   return takes ? proxy_ll_take(conn, flight) : proxy_conn_is_filled(conn, flight);
@@ -366,7 +366,7 @@ static bool send_post(struct proxy_conn *conn) {
   return true;
 }
 
-/* A sender has something on its way, a receiver space for what has not come. */
+/* Records if a sender has messages in flight, or a receiver has space for messages that have not arrived. */
 static void conn_pace(const struct proxy_conn *conn, const struct record_proxy *before) {
   const bool sends = conn->name.sends;
   const uint64_t asked = sends ? conn->n_transmitted : conn->n_posted;
@@ -406,7 +406,7 @@ static bool send_advance(struct proxy_conn *conn) {
   return true;
 }
 
-/* ---- passing on ---- */
+/* ---- sending through another process (PXN client) ---- */
 
 /* The PXN proxy moves head, the kernel tail. */
 static bool pxn_client_advance(struct proxy_conn *conn) {
@@ -426,7 +426,7 @@ static bool pxn_client_advance(struct proxy_conn *conn) {
 
 /* ---- receiving ---- */
 
-/* Where the next slice may come to without a stay in its slot; NULL: nowhere. */
+/* Where the next slice can be received directly, without its slot; data NULL: nowhere. */
 static struct net_part zero_copy_receive_of(struct proxy_conn *conn) {
   const struct proxy_slice *slice = &conn->next_slice;
   const struct proxy_ops *ops = conn->first->posting->ops;
@@ -445,7 +445,7 @@ static struct net_part zero_copy_receive_of(struct proxy_conn *conn) {
 
 static ncclResult_t recv_request(struct proxy_conn *conn, const struct net_part *target, void **request) {
   const struct net_ops *net = conn->comm->net;
-  struct proxy_flight *flight = flight_at(conn, conn->n_posted); /* that it becomes */
+  struct proxy_flight *flight = flight_at(conn, conn->n_posted); /* the flight to fill */
   flight->slice = conn->next_slice;
   flight->task = conn->first;
   void *data = flight_slot(conn, flight);
@@ -493,8 +493,8 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
                   slice->bytes, slice->begin);
 }
 
-/* Ranks that called different operations disagree about sizes; a network that lost or repeated a message
- * about the number of messages. */
+/* If ranks called different operations, the sizes differ; if a network lost or repeated a message, the
+ * message numbers differ. */
 static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *flight, size_t bytes,
                        bool zero_copy) {
   const struct proxy_slice *slice = &flight->slice;
@@ -531,7 +531,7 @@ static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *fligh
   return false;
 }
 
-/* The device sees what a flush makes visible; host memory needs none. */
+/* A flush makes data visible to the device; host memory needs none. */
 static bool recv_received(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_received);
   size_t bytes = 0;
@@ -552,12 +552,12 @@ static bool recv_received(struct proxy_conn *conn) {
   return true;
 }
 
-/* The kernel's lines, or its tail. */
+/* Signals the kernel: by LL lines or by its tail. */
 static void recv_report(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct backend *ops = conn->comm->call.ops;
   const struct proxy_slice *slice = &flight->slice;
   if (slice->ll) {
-    proxy_ll_put(conn, flight); /* an empty step may be one that rewrites its slot */
+    proxy_ll_put(conn, flight); /* also for an empty step, which may have to rewrite its slot */
     return;
   }
   if (slice->announces)
@@ -579,7 +579,7 @@ static bool recv_transmit(struct proxy_conn *conn) {
   return true;
 }
 
-/* The kernel hears of what has come before the network is asked for more. */
+/* Signals arrived data to the kernel before it asks the network for more. */
 static bool recv_advance(struct proxy_conn *conn) {
   if (recv_transmit(conn)) return true;
   if (conn->comm->failed) return false;
@@ -601,16 +601,16 @@ static bool conn_advance(struct proxy_conn *conn) {
 }
 
 bool proxy_conn_advance(struct proxy_conn *conn) {
-  log_evidence(true); /* the communicator may have its verdict, and this be an echo of it */
+  log_evidence(true); /* the communicator may already be diagnosed, and a failure here be a consequence */
   const bool moved = !conn->comm->failed && conn_advance(conn);
   log_evidence(false);
   if (moved) conn_record(conn);
   return moved;
 }
 
-/* ---- a kernel's end ---- */
+/* ---- the end of a kernel ---- */
 
-/* Of a set, a kernel has no other slots than those of slices that are posted. */
+/* In a set, a kernel has only the slots of posted slices. */
 static uint8_t *zero_copy_slot(struct proxy_conn *conn, uint32_t index) {
   uint8_t *slots = conn->end.buffer;
   for (uint64_t k = conn->n_transmitted; k < conn->n_posted && conn->end.pooled; k++)
@@ -619,7 +619,7 @@ static uint8_t *zero_copy_slot(struct proxy_conn *conn, uint32_t index) {
   return slots + (size_t)index * conn->end.step_bytes;
 }
 
-/* What is not sent yet goes on from the slots, which are the kernel's until head frees them. */
+/* Unsent data is sent from the slots, which are the kernel's until head frees them. */
 static void send_settle(struct proxy_conn *conn) {
   struct device_net_direct *direct = conn->end.direct;
   for (uint32_t i = 0; i < conn->end.slots; i++) {
@@ -636,7 +636,7 @@ static void send_settle(struct proxy_conn *conn) {
   }
 }
 
-/* A kernel that came to its end has all of its data: this one did not. */
+/* A kernel that ended normally has all of its data; this one was aborted. */
 static void recv_settle(struct proxy_conn *conn) {
   for (uint64_t k = conn->n_received; k < conn->n_posted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);
@@ -646,8 +646,8 @@ static void recv_settle(struct proxy_conn *conn) {
   }
 }
 
-/* Lanes have waited for all that NICs hold: this kernel was given up. What has arrived all the same stays
- * known as that: its trailer lies elsewhere than behind data in a slot. */
+/* Lanes wait for everything that NICs hold, so this kernel was aborted. Messages that have arrived all the
+ * same are still known as arrived: with zero-copy the trailer is not after the data in a slot. */
 static void held_settle(struct proxy_conn *conn) {
   for (uint64_t k = conn->n_done; k < conn->n_posted; k++) {
     struct proxy_flight *flight = flight_at(conn, k);

@@ -1,6 +1,8 @@
-/* proxy_device.c: slots in device memory, for networks whose devices read and write it. Neither the proxy nor
- * anybody else of the host touches them: a message's data goes from slot to slot, its trailer between pages
- * of the host, as the message's end. The backend says where slots lie, the network what it takes. */
+/* proxy_device.c: slots in device memory, for networks whose devices access it. Neither the proxy nor other
+ * host code accesses these slots: a message's data is transferred from slot to slot, and its trailer, as the
+ * end of the message, between pages of host memory. The backend provides the slots, the network accepts or
+ * refuses.
+ */
 #include <inttypes.h>
 
 #include "base/log.h"
@@ -43,7 +45,7 @@ void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn) {
   if (conn->trailers != NULL) os_pages_unmap(conn->trailers, TRAILERS_BYTES);
 }
 
-/* By a DMA-BUF where the network takes one: that needs no module in the kernel for one maker's devices. */
+/* Registers a DMA-BUF if the network accepts one, since that needs no vendor-specific kernel module. */
 static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration) {
   const struct net_ops *net = conn->comm->net;
   struct net_properties properties;

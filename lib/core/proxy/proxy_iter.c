@@ -1,4 +1,4 @@
-/* proxy_iter.c: see proxy_iter.h. The arithmetic is that of lanes (protocol/lane.h, simple.h, ll.h). */
+/* proxy_iter.c: see proxy_iter.h. Uses the same arithmetic as lanes (protocol/lane.h, simple.h, ll.h). */
 #include "core/proxy/proxy_iter.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ void proxy_iter_begin(struct proxy_iter *iter, const struct work *work, uint32_t
   algo_begin(&iter->steps, work);
 }
 
-/* Steps of rings and messages whose data is final as it comes: what lies there now has been read long before,
- * by whoever has sent what this was made of. */
+/* Steps of rings and messages whose data is final on arrival. What it overwrites has been read long before,
+ * by the ranks that produced the data. */
 static bool step_is_zero_copy(const struct proxy_iter *iter, const struct step *step) {
   const uint32_t as_it_comes = STEP_RECV | STEP_KEEP | STEP_RECV_FINAL;
   const uint8_t family = algo_family(iter->work);
@@ -25,7 +25,7 @@ static bool step_is_zero_copy(const struct proxy_iter *iter, const struct step *
          (step->flags & ~(uint32_t)(STEP_SEND | STEP_SEND_FINAL)) == as_it_comes;
 }
 
-/* The next chunk, or the next slot that several steps share. */
+/* Advances to the next chunk, or to the next slot that several steps share. */
 static bool iter_chunk(struct proxy_iter *iter) {
   const uint32_t more = iter->sends ? STEP_SEND_MORE : STEP_RECV_MORE;
   struct step step;
@@ -66,7 +66,7 @@ bool proxy_iter_next(struct proxy_iter *iter, struct proxy_slice *slice) {
   slice->out_offset = iter->out_offset + offset;
   slice->ll = work->proto == PROTO_LL;
   slice->skipped = slice->bytes == 0 && iter->agreed &&
-                   (work->algo == ALGO_RING || slice->ll); /* whose slots nobody shares */
+                   (work->algo == ALGO_RING || slice->ll); /* whose slots are not shared */
   iter->agreed = true;
   iter->slice_index += 1;
   return true;

@@ -1,6 +1,6 @@
-/* proxy_iter.h: what one work hands over one of its links, slice by slice: the steps that a slice takes, and
- * its bytes. Runs the very iterators that the kernel runs, so both ends of a connection know every message
- * before it comes. Needs the same memory for any count. Knows no connection and no network. */
+/* proxy_iter.h: what one work transfers over one of its links, slice by slice: the steps of each slice, and
+ * its bytes. Uses the same iterators as the kernel, so both ends of a connection know every message in
+ * advance. Uses constant memory for any count. Knows no connection and no network. */
 #ifndef TUTTI_CORE_PROXY_ITER_H
 #define TUTTI_CORE_PROXY_ITER_H
 
@@ -8,37 +8,37 @@
 #include "schedule/plan.h"
 
 struct proxy_iter {
-  const struct work *work; /* the first of its parts, where it is fused */
-  const struct work *part; /* the operation of the slices that come next */
+  const struct work *work; /* the first of its parts, if it is fused */
+  const struct work *part; /* the operation of the next slices */
   uint32_t link_index;
-  bool sends, agreed; /* agreed: the operation's size went with an earlier slice */
+  bool sends, agreed; /* agreed: an earlier slice has carried the operation's size */
   struct algo_iter steps;
   uint64_t next_step; /* of the connection */
   uint32_t slice_index, slice_count;
   size_t slice_elements, slice_capacity, held; /* held: elements of the slots, or of the chunk */
   bool shared;
-  bool zero_copy;    /* the chunk goes to the output as it comes, ... */
-  size_t out_offset; /* ... to here */
+  bool zero_copy;    /* the chunk is received directly into the output, ... */
+  size_t out_offset; /* ... at this offset */
 };
 
-/* Steps [begin, end) of a connection, which travel as one message. */
+/* Steps [begin, end) of a connection, transferred as one message. */
 struct proxy_slice {
   uint64_t begin, end;
   size_t bytes; /* of data */
   const struct work *part;
   uint64_t agreed_bytes; /* of the operation on its channel */
   bool announces;        /* the first of its operation */
-  bool skipped;          /* both ends know that it has nothing: no message */
-  bool ll;               /* LL: between kernels and proxies; the message is data as any other */
-  bool shared;           /* several schedule steps use it: a receiver may leave out what lies at its end */
-  bool zero_copy;    /* a receiver's: it goes to its part's output as it comes, and nobody minds when, ... */
-  size_t out_offset; /* ... so many elements behind its begin */
+  bool skipped;          /* both ends know that it is empty: no message */
+  bool ll;               /* kernels and proxies use LL; the message on the network is plain data */
+  bool shared;           /* several schedule steps use it: a receiver may omit its last part */
+  bool zero_copy;        /* of a receiver: it goes directly to its part's output, in any order, ... */
+  size_t out_offset;     /* ... at this offset in elements */
 };
 
-/* `saved_step` is where the work before has ended on the connection. */
+/* `saved_step` is the connection's step after the previous work. */
 void proxy_iter_begin(struct proxy_iter *iter, const struct work *work, uint32_t link_index, bool sends,
                       uint64_t saved_step, const struct plan_limits *limits);
-/* False behind the last; iter->next_step is then where the next work finds the connection. */
+/* False after the last slice; iter->next_step is then the first step of the next work on the connection. */
 bool proxy_iter_next(struct proxy_iter *iter, struct proxy_slice *slice);
 
 #endif

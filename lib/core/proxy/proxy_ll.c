@@ -1,8 +1,8 @@
-/* proxy_ll.c: slices of LL. Lines live between a kernel and its own proxy alone: a sender's proxy takes
- * the data out of them once all have their flag, a receiver's makes lines of what has come. What travels is
- * the message that Simple would send, with half the bytes of its lines: so a network may bring its bytes in
- * any order and in any pieces, the message is compared before the kernel sees any of it, and each end counts
- * its own flags. The price is a copy at each end, of messages that are short. */
+/* proxy_ll.c: slices of LL. LL lines exist only between a kernel and its own proxy: a sender's proxy extracts
+ * the data once all lines have their flag, a receiver's proxy makes lines of the received data. The message
+ * on the network is that of Simple, half the size of the lines. So a network may deliver bytes in any order
+ * and in any pieces, a message is checked before the kernel sees any of it, and each end counts its own
+ * flags. The cost is one copy of a short message at each end. */
 #include <inttypes.h>
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
-/* proxy_memory.c: users' memory that networks read and write themselves: what the program has announced to a
- * communicator, or got from ncclMemAlloc, and what of it is registered with which connection, from the first
- * slice in it on. What cannot be registered goes through slots. All of it under the engine's lock. */
+/* proxy_memory.c: user memory that networks access directly: memory that the program has registered with a
+ * communicator or allocated with ncclMemAlloc, and the parts of it that are registered with each connection,
+ * from the first slice on. Memory that cannot be registered uses slots. Guarded by the engine's lock. */
 #include <inttypes.h>
 
 #include "base/log.h"
@@ -24,7 +24,7 @@ static struct proxy_memory *memory_add(struct proxy_memory **list, uintptr_t beg
   return *list = memory;
 }
 
-/* The first that is this memory; NULL: none is. */
+/* Removes the first entry for this memory; NULL if there is none. */
 static struct proxy_memory *memory_take(struct proxy_memory **list, uintptr_t begin, size_t bytes) {
   while (*list != NULL && ((*list)->begin != begin || (*list)->bytes != bytes)) list = &(*list)->next;
   struct proxy_memory *memory = *list;
@@ -32,7 +32,7 @@ static struct proxy_memory *memory_take(struct proxy_memory **list, uintptr_t be
   return memory;
 }
 
-static struct proxy_memory *offered; /* to all communicators */
+static struct proxy_memory *offered; /* for all communicators */
 
 void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t bytes) {
   const struct net_ops *net = conn->comm->net;
@@ -76,7 +76,7 @@ ncclResult_t proxy_comm_announce(struct proxy_comm *comm, uintptr_t begin, size_
              : log_no_memory("comm %s: rank %" PRIu32 ": noting a registration", comm->name, comm->call.rank);
 }
 
-/* One that messages are under way to or from, against the rules, stays until the connection ends. */
+/* Memory that messages still use, which is a usage error, stays registered until the connection ends. */
 static void conn_withdraw(struct proxy_conn *conn, uintptr_t begin, size_t bytes) {
   struct proxy_memory *memory = NULL;
   bool busy = false;

@@ -1,6 +1,6 @@
-/* proxy_ops.c: what a plan moves over networks. A task is one work's share of one connection: it iterates
+/* proxy_ops.c: what a plan transfers over networks. A task is one work's share of one connection; it iterates
  * over the work's steps as its slices are posted, so its memory does not grow with the data. Tasks queue up
- * on their connections in the order in which the kernel's blocks will use them. */
+ * on their connections in the order in which the kernel's blocks use them. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "base/os.h"
 #include "core/proxy/proxy_impl.h"
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 static bool is_remote(const struct work *work, const uint8_t *remote, uint32_t peer) {
   return (work->flags & WORK_PART) == 0 && peer != work->rank && remote[peer] != 0;
@@ -74,7 +74,7 @@ static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_n
   return log_no_memory("comm %s: rank %" PRIu32 ": sharing slots", comm->name, comm->call.rank);
 }
 
-/* Of messages in Simple: lines have slots of their own. */
+/* True for messages in Simple; LL has its own slots. */
 static bool work_shares_slots(const struct work *work) {
   return work->conn_index == CONN_MESSAGE && work->proto == PROTO_SIMPLE;
 }
@@ -92,7 +92,7 @@ static ncclResult_t open_sets(struct proxy_comm *comm, const struct plan *plan, 
   return ncclSuccess;
 }
 
-/* `place` is the work's in its batch. */
+/* `place` is the work's index in its batch. */
 static ncclResult_t add_task(struct proxy_ops *ops, const struct work *work, uint32_t place,
                              uint32_t link_index, bool sends) {
   const struct device_conn_name name = link_name(work, link_index, sends);
@@ -119,8 +119,8 @@ static ncclResult_t add_work(struct proxy_ops *ops, const struct plan *plan, con
   return ncclSuccess;
 }
 
-/* Batches are ordered by channel, then by turn: so are the tasks of each connection, which one work of a
- * batch uses at most. */
+/* Batches are ordered by channel, then by turn, and so are the tasks of each connection, which at most one
+ * work of a batch uses. */
 static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, const uint8_t *remote) {
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
@@ -130,8 +130,7 @@ static ncclResult_t add_batches(struct proxy_ops *ops, const struct plan *plan, 
   return ncclSuccess;
 }
 
-/* One piece of memory, as most are made for one start: with a posting, the works and their buffers behind it.
- */
+/* One allocation, since most are used for one launch: it includes a posting, the works and their buffers. */
 static struct proxy_ops *ops_alloc(const struct plan *plan, uint32_t task_count) {
   const size_t task_bytes = task_count * sizeof(struct proxy_task);
   const size_t work_bytes = plan->work_count * sizeof(struct work);
@@ -219,7 +218,7 @@ static void posting_spare(struct proxy_posting *posting) {
     continue;
 }
 
-/* All that are spare are taken, so that no other taker is in the list; all but one go back. */
+/* Takes the whole spare list, so that no other thread uses it meanwhile, and returns all but one. */
 static struct proxy_posting *posting_take(struct proxy_ops *ops) {
   struct proxy_posting *posting = __atomic_exchange_n(&ops->spare, NULL, __ATOMIC_ACQUIRE);
   if (posting == NULL) {
@@ -248,7 +247,7 @@ static void set_queue(struct proxy_set *set, struct proxy_task *task) {
   set->last = task;
 }
 
-/* Tasks are done in the order in which they were posted: only the first of a set has slices under way. */
+/* Tasks are done in the order of posting: only the first of a set has slices in flight. */
 static void set_pass_on(struct proxy_set *set) {
   if (set != NULL) set->first = set->first->set_next;
 }
@@ -326,8 +325,8 @@ void proxy_task_done(struct proxy_task *task) {
   ops_settle(ops);
 }
 
-/* The communicator goes: what was posted is dropped with its connections, and what is left belongs to whoever
- * may still post it. */
+/* The communicator is closed: its posted work is dropped with its connections; the rest belongs to threads
+ * that may still post it. */
 static void posting_drop(struct proxy_posting *posting) {
   posting_spare(posting);
   posting->ops->posted -= 1;

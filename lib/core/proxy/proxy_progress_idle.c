@@ -1,7 +1,6 @@
-/* proxy_progress_idle.c: connections are turned while they have something to move. What happens to them
- * meanwhile, a network that wants to know looks for ten times a second: whether the other end makes the
- * connection again, what the device says. A connection that has something to do of its own is looked at at
- * every turn. */
+/* proxy_progress_idle.c: progress on idle connections. Connections with work are progressed at every turn.
+ * For the others a network can request a check ten times a second: if the other end reconnects, or the device
+ * has an event. */
 #include "base/os.h"
 #include "core/proxy/proxy_impl.h"
 

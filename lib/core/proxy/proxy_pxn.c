@@ -1,10 +1,10 @@
-/* proxy_pxn.c: sends for ranks of other processes of the host (proxy_pxn.h). All PXN proxies of the process
- * turn on one thread, beside the engine: it needs no world and no kernel of this process, since a rank may
- * wait for what goes through another that is through with everything. The thread spins while something
- * moves, naps while something is under way, because kernels of others move counters without a word, and
- * sleeps else until a sender rings; it ends with the last PXN proxy. What senders write is checked before it
- * is used. At its end the process waits for PXN proxies whose senders are still there: they cannot go on
- * without. */
+/* proxy_pxn.c: PXN proxies: sends for ranks of other processes of the host (proxy_pxn.h). All PXN proxies of
+ * the process run on one thread, separate from the engine: a PXN proxy needs no emulator and no kernel of
+ * this process, because a rank may depend on a process that has itself finished everything. The thread spins
+ * while something moves, polls while something is pending, because other processes' kernels change counters
+ * without a wake, and otherwise sleeps until a sender rings. It ends with the last PXN proxy. Senders' input
+ * is checked before use. At exit the process waits for PXN proxies whose senders still exist, since they
+ * cannot continue without it. */
 #include "core/proxy/proxy_pxn.h"
 
 #include <inttypes.h>
@@ -17,43 +17,44 @@
 #include "base/wake.h"
 #include "core/proxy/net.h"
 
-#define SPIN_NS 100000u   /* of looking on, once nothing moves */
-#define YIELD_NS 300000u  /* and then of looking now and then */
-#define NAP_US 100u       /* between looks while slices are under way */
-#define NAP_LONG_US 1000u /* when they have made no progress for long */
+#define SPIN_NS 100000u   /* time to spin once nothing moves */
+#define YIELD_NS 300000u  /* time to poll and yield after that */
+#define NAP_US 100u       /* between polls while slices are pending */
+#define NAP_LONG_US 1000u /* the same, if they have made no progress for LONG_NS */
 #define LONG_NS 50000000u
-#define CONNECT_US 10000u            /* between looks while only connections are to be made */
-#define IDLE_US 1000000u             /* between looks whether idle senders live */
-#define LOOK_NS 1000000000u          /* the same, while there is much to do */
+#define CONNECT_US 10000u            /* between polls while connections are being made */
+#define IDLE_US 1000000u             /* between checks that idle senders are alive */
+#define LOOK_NS 1000000000u          /* the same, while busy */
 #define ACTIONS_MOST 32              /* of one PXN proxy in a row */
-#define WORKS (PROXY_SLICES_MAX + 1) /* slices under way, and the one that comes next */
+#define WORKS (PROXY_SLICES_MAX + 1) /* slices in flight, and the next one */
 
 struct pxn {
-  struct proxy_comm comm; /* of this connection alone: in the sender's name, and known to nobody else */
+  struct proxy_comm comm; /* for this connection only, named after the sender's; in no list */
   struct proxy_conn conn;
   struct pxn_block *block;
   struct device_conn_handle handle;
-  struct work works[WORKS]; /* what sentences say of an operation */
-  uint64_t taken;           /* slices */
+  struct work works[WORKS]; /* for messages that name an operation */
+  uint64_t taken;           /* slices taken so far */
   uint64_t made_ns, looked_ns;
   uint32_t over;
   struct pxn *next;
 };
 
+/* The PXN proxies of this process, and their thread. */
 static struct {
-  os_mutex lock; /* taken before a network's; never with the backend's */
+  os_mutex lock; /* taken before a network's; never together with the backend's */
   os_cond changed;
   struct pxn *first;
-  uint32_t count; /* of them, and of those that are being closed */
+  uint32_t count; /* in the list or being closed */
   uint64_t moves;
   int wake;
   bool running, waits_at_exit;
   uint32_t forks;
-} house = {.lock = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1};
+} pxn_engine = {.lock = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .wake = -1};
 
 /* ---- slices that the sender describes ---- */
 
-/* Slices follow one another; rounding to a whole chunk may skip less steps than there are slots. */
+/* Slices are consecutive; rounding to a whole chunk may skip fewer steps than there are slots. */
 static bool slice_is_sane(const struct proxy_conn *conn, const struct pxn_slice *slice) {
   const uint64_t slots = conn->end.slots;
   return slice->begin >= conn->steps.posted && slice->begin - conn->steps.posted < slots &&
@@ -123,11 +124,11 @@ static enum pxn_state pxn_turn(struct pxn *pxn) {
   return idle_look == NET_LOOK_LATER ? PXN_LOOKS : PXN_IDLE;
 }
 
-/* Turns all, and takes those that are over out of the list, into *over. Locked. */
-static enum pxn_state house_turn(struct pxn **over) {
+/* Runs one turn of all PXN proxies, and moves those that have ended to *over. Locked. */
+static enum pxn_state pxn_engine_turn(struct pxn **over) {
   enum pxn_state state = PXN_IDLE;
   const uint64_t now_ns = os_time_ns();
-  for (struct pxn **place = &house.first, *pxn; (pxn = *place) != NULL;) {
+  for (struct pxn **place = &pxn_engine.first, *pxn; (pxn = *place) != NULL;) {
     if (pxn_is_over(pxn, now_ns)) {
       *place = pxn->next;
       pxn->next = *over;
@@ -138,13 +139,13 @@ static enum pxn_state house_turn(struct pxn **over) {
     if (found < state) state = found;
     place = &pxn->next;
   }
-  if (state == PXN_MOVED) house.moves += 1;
+  if (state == PXN_MOVED) pxn_engine.moves += 1;
   return state;
 }
 
 /* ---- ending ---- */
 
-/* Not locked: the backend may make it wait. */
+/* Not locked: the backend may block. */
 static void pxn_free_all(struct pxn *pxn) {
   uint32_t count = 0;
   for (struct pxn *next; pxn != NULL; pxn = next, count++) {
@@ -160,32 +161,32 @@ static void pxn_free_all(struct pxn *pxn) {
     os_free(pxn);
   }
   if (count == 0) return;
-  os_mutex_lock(&house.lock);
-  house.count -= count;
-  os_cond_broadcast(&house.changed);
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine.count -= count;
+  os_cond_broadcast(&pxn_engine.changed);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 /* Locked. */
-static void house_close(void) {
+static void pxn_engine_close(void) {
   share_signal_to(-1);
-  wake_close(house.wake);
-  house.wake = -1;
-  house.running = false;
+  wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
+  pxn_engine.running = false;
   os_thread_note(-1);
 }
 
 /* ---- the thread ---- */
 
 /* Locked. */
-static void house_say_asleep(uint32_t asleep) {
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+static void pxn_engine_say_asleep(uint32_t asleep) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     __atomic_store_n(&pxn->block->asleep, asleep, __ATOMIC_SEQ_CST);
 }
 
-static uint32_t house_descriptors(int *descriptors) {
+static uint32_t pxn_engine_descriptors(int *descriptors) {
   uint32_t count = 0;
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next) {
     const struct net_ops *net = pxn->comm.net;
     uint32_t more = 0;
     if (pxn->conn.connection == NULL || pxn->conn.n_done == pxn->taken || pxn->comm.failed ||
@@ -205,105 +206,105 @@ static uint64_t nap_us(enum pxn_state state, uint64_t still_ns) {
   return still_ns < LONG_NS ? NAP_US : NAP_LONG_US;
 }
 
-/* Who notes something from here on either is seen by the last turn, or sees that it has to ring. */
-static void house_sleep(uint64_t since_ns) {
+/* A sender that posts from here on is either seen by the last turn, or sees that it must ring. */
+static void pxn_engine_sleep(uint64_t since_ns) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   struct pxn *over = NULL;
-  os_mutex_lock(&house.lock);
-  house_say_asleep(1);
-  const enum pxn_state state = house_turn(&over);
-  const uint32_t count = house_descriptors(descriptors);
-  if (state == PXN_WAITS) house_say_asleep(0); /* it looks again soon enough */
-  const bool rests = state != PXN_MOVED && over == NULL && house.first != NULL;
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_say_asleep(1);
+  const enum pxn_state state = pxn_engine_turn(&over);
+  const uint32_t count = pxn_engine_descriptors(descriptors);
+  if (state == PXN_WAITS) pxn_engine_say_asleep(0); /* it polls again soon */
+  const bool rests = state != PXN_MOVED && over == NULL && pxn_engine.first != NULL;
+  os_mutex_unlock(&pxn_engine.lock);
   pxn_free_all(over);
-  if (rests) wake_wait(house.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns));
-  os_mutex_lock(&house.lock);
-  house_say_asleep(0);
-  os_mutex_unlock(&house.lock);
+  if (rests) wake_wait(pxn_engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns));
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_say_asleep(0);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
-static void *house_body(void *unused) {
+static void *pxn_engine_body(void *unused) {
   uint64_t since_ns = os_time_ns();
   (void)unused;
   while (true) {
     struct pxn *over = NULL;
-    os_mutex_lock(&house.lock);
-    const enum pxn_state state = house_turn(&over);
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    const enum pxn_state state = pxn_engine_turn(&over);
+    os_mutex_unlock(&pxn_engine.lock);
     pxn_free_all(over);
-    os_mutex_lock(&house.lock);
-    const bool ends = house.first == NULL;
-    if (ends) house_close();
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    const bool ends = pxn_engine.first == NULL;
+    if (ends) pxn_engine_close();
+    os_mutex_unlock(&pxn_engine.lock);
     if (ends) return NULL;
     const uint64_t now_ns = os_time_ns(), still_ns = now_ns - since_ns;
     if (state == PXN_MOVED) since_ns = now_ns;
-    else if (still_ns > (state == PXN_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) house_sleep(since_ns);
+    else if (still_ns > (state == PXN_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) pxn_engine_sleep(since_ns);
     else if (still_ns > SPIN_NS) os_yield();
   }
 }
 
 /* ---- the end of the process ---- */
 
-/* Longest time that nothing moves, until nobody waits for the senders any more. */
+/* Maximum time without progress before the process stops waiting for the senders. */
 static uint64_t exit_patience_ns(void) {
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
   return (uint64_t)(seconds > 0 ? seconds : 60) * UINT64_C(1000000000);
 }
 
-/* Senders that have failed wait for nothing more. */
-static bool house_is_needed(void) {
-  for (const struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+/* Senders that have failed no longer count. */
+static bool pxn_engine_is_needed(void) {
+  for (const struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     if (!pxn->comm.failed) return true;
-  return house.first == NULL && house.count > 0;
+  return pxn_engine.first == NULL && pxn_engine.count > 0;
 }
 
-static void house_at_exit(void) {
-  if (house.forks != os_fork_count()) return;
+static void pxn_engine_at_exit(void) {
+  if (pxn_engine.forks != os_fork_count()) return;
   proxy_pxn_client_leave();
-  os_mutex_lock(&house.lock);
-  uint64_t moves = house.moves, since_ns = os_time_ns();
-  while (house_is_needed()) {
+  os_mutex_lock(&pxn_engine.lock);
+  uint64_t moves = pxn_engine.moves, since_ns = os_time_ns();
+  while (pxn_engine_is_needed()) {
     const uint64_t now_ns = os_time_ns();
-    if (house.moves != moves) since_ns = now_ns;
-    moves = house.moves;
+    if (pxn_engine.moves != moves) since_ns = now_ns;
+    moves = pxn_engine.moves;
     if (now_ns - since_ns > exit_patience_ns()) break;
-    os_cond_wait_until(&house.changed, &house.lock, now_ns + 100000000u);
+    os_cond_wait_until(&pxn_engine.changed, &pxn_engine.lock, now_ns + 100000000u);
   }
-  os_mutex_unlock(&house.lock);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 /* ---- opening ---- */
 
 /* A forked child has neither PXN proxies nor the thread. Locked. */
-static void house_forget(void) {
-  if (house.forks == os_fork_count()) return;
-  house.forks = os_fork_count();
-  if (house.wake >= 0) wake_close(house.wake);
-  house.wake = -1;
-  house.first = NULL;
-  house.count = 0;
-  house.running = false;
+static void pxn_engine_forget(void) {
+  if (pxn_engine.forks == os_fork_count()) return;
+  pxn_engine.forks = os_fork_count();
+  if (pxn_engine.wake >= 0) wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
+  pxn_engine.first = NULL;
+  pxn_engine.count = 0;
+  pxn_engine.running = false;
 }
 
 /* Locked. */
-static ncclResult_t house_start(void) {
+static ncclResult_t pxn_engine_start(void) {
   os_thread thread;
-  if (house.running) {
-    wake_signal(house.wake);
+  if (pxn_engine.running) {
+    wake_signal(pxn_engine.wake);
     return ncclSuccess;
   }
-  TRY(wake_open(&house.wake));
-  if (os_thread_start(&thread, house_body, NULL)) {
+  TRY(wake_open(&pxn_engine.wake));
+  if (os_thread_start(&thread, pxn_engine_body, NULL)) {
     os_thread_detach(thread);
     os_thread_note(1);
-    house.running = true;
-    share_signal_to(house.wake);
+    pxn_engine.running = true;
+    share_signal_to(pxn_engine.wake);
     return ncclSuccess;
   }
-  wake_close(house.wake);
-  house.wake = -1;
+  wake_close(pxn_engine.wake);
+  pxn_engine.wake = -1;
   return log_fail(ncclSystemError, "no thread to send for ranks of other processes; raise ulimit -u");
 }
 
@@ -312,8 +313,8 @@ static bool same_name(const struct device_conn_name *a, const struct device_conn
 }
 
 /* Locked. */
-static struct pxn *house_find(const struct proxy_pxn_call *call) {
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next)
+static struct pxn *pxn_engine_find(const struct proxy_pxn_call *call) {
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next)
     if (pxn->comm.call.comm_key == call->comm_key && pxn->comm.call.rank == call->rank &&
         same_name(&pxn->conn.name, &call->name) && __atomic_load_n(&pxn->block->left, __ATOMIC_ACQUIRE) == 0)
       return pxn;
@@ -321,11 +322,11 @@ static struct pxn *house_find(const struct proxy_pxn_call *call) {
 }
 
 /* Locked. */
-static ncclResult_t house_add(struct pxn *pxn) {
-  TRY(house_start());
-  pxn->next = house.first;
-  house.first = pxn;
-  house.count += 1;
+static ncclResult_t pxn_engine_add(struct pxn *pxn) {
+  TRY(pxn_engine_start());
+  pxn->next = pxn_engine.first;
+  pxn_engine.first = pxn;
+  pxn_engine.count += 1;
   return ncclSuccess;
 }
 
@@ -372,27 +373,27 @@ static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn)
   if (made.end.slots > PROXY_SLICES_MAX || !share_bell(&pxn->block->bell))
     result = log_fail(ncclInternalError, "rank %" PRIu32 " cannot be rung up by others", call->over);
   if (result == ncclSuccess) {
-    os_mutex_lock(&house.lock);
-    result = house_add(pxn);
-    os_mutex_unlock(&house.lock);
+    os_mutex_lock(&pxn_engine.lock);
+    result = pxn_engine_add(pxn);
+    os_mutex_unlock(&pxn_engine.lock);
   }
   if (result != ncclSuccess) call->ops->network->pxn_drop(made.end.conn);
   return result;
 }
 
-static bool house_enter(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
-  os_mutex_lock(&house.lock);
-  house_forget();
-  const struct pxn *found = house_find(call);
+static bool pxn_engine_enter(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
+  os_mutex_lock(&pxn_engine.lock);
+  pxn_engine_forget();
+  const struct pxn *found = pxn_engine_find(call);
   if (found != NULL) *handle = found->handle;
-  if (!house.waits_at_exit) os_at_exit(house_at_exit);
-  house.waits_at_exit = true;
-  os_mutex_unlock(&house.lock);
+  if (!pxn_engine.waits_at_exit) os_at_exit(pxn_engine_at_exit);
+  pxn_engine.waits_at_exit = true;
+  os_mutex_unlock(&pxn_engine.lock);
   return found != NULL;
 }
 
 ncclResult_t proxy_pxn_open(const struct proxy_pxn_call *call, struct device_conn_handle *handle) {
-  if (house_enter(call, handle)) return ncclSuccess;
+  if (pxn_engine_enter(call, handle)) return ncclSuccess;
   struct pxn *pxn = (struct pxn *)os_alloc(sizeof *pxn);
   if (pxn == NULL)
     return log_no_memory("rank %" PRIu32 ": sending for rank %" PRIu32, call->over, call->rank);
@@ -403,18 +404,18 @@ ncclResult_t proxy_pxn_open(const struct proxy_pxn_call *call, struct device_con
 }
 
 void proxy_pxn_break(uint64_t comm_key, uint32_t over, const char *text) {
-  os_mutex_lock(&house.lock);
-  for (struct pxn *pxn = house.first; pxn != NULL; pxn = pxn->next) {
+  os_mutex_lock(&pxn_engine.lock);
+  for (struct pxn *pxn = pxn_engine.first; pxn != NULL; pxn = pxn->next) {
     if (pxn->comm.call.comm_key != comm_key || pxn->over != over) continue;
     proxy_comm_fail(&pxn->comm, ncclRemoteError, "%s", text);
     pxn_report(pxn);
   }
-  os_mutex_unlock(&house.lock);
+  os_mutex_unlock(&pxn_engine.lock);
 }
 
 uint32_t proxy_pxn_count(void) {
-  os_mutex_lock(&house.lock);
-  const uint32_t count = house.count;
-  os_mutex_unlock(&house.lock);
+  os_mutex_lock(&pxn_engine.lock);
+  const uint32_t count = pxn_engine.count;
+  os_mutex_unlock(&pxn_engine.lock);
   return count;
 }

@@ -1,6 +1,6 @@
-/* proxy_pxn_client.c: the sender's half of a PXN proxy (proxy_pxn.h): notes what is to be sent, wakes who
- * sends it, and sees what becomes of that. Promises that a PXN proxy which has failed, or whose process has
- * ended, ends the communicator, with a sentence that names it. */
+/* proxy_pxn_client.c: the sender's side of a PXN proxy (proxy_pxn.h): describes what to send, wakes the PXN
+ * proxy, and checks its progress. If a PXN proxy has failed or its process has ended, the communicator is
+ * broken with a message that names it. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ ncclResult_t proxy_pxn_client_make(struct proxy_conn *conn) {
   return ncclSuccess;
 }
 
-/* A ring that is not taken is tried again at the next look. */
+/* A ring that is lost is repeated at the next check. */
 static void block_ring(struct pxn_block *block) {
   if (__atomic_load_n(&block->asleep, __ATOMIC_SEQ_CST) == 0) return;
   __atomic_store_n(&block->asleep, 0, __ATOMIC_SEQ_CST);

@@ -1,10 +1,10 @@
-/* proxy_status.c: how far connections over networks are, for who asks why nothing moves: what their networks
- * owe, and for how long each has been quiet. Quiet is counted in what passes between looks, not by the clock,
- * so that a process that was stopped for a while does not take that for silence of others. */
+/* proxy_status.c: the state of connections over networks, for stall detection: what their networks have
+ * pending, and for how long each has been quiet. Quiet time is counted in intervals between examinations, not
+ * by the clock, so that a process that was stopped does not take its own pause for silence of others. */
 #include "core/proxy/proxy_impl.h"
 #include "core/proxy/proxy_pxn.h"
 
-/* A sender's slices that the kernel has filled; a receiver's for which there is space. */
+/* Of a sender: slices that the kernel has filled; of a receiver: slices that have space. */
 static uint64_t conn_ready(const struct proxy_conn *conn) {
   if (!conn->name.sends)
     return conn->n_posted + (conn->has_next && conn->next_slice.end <= conn->steps.done + conn->end.slots);
@@ -34,7 +34,7 @@ static bool conn_is_owed(const struct proxy_conn *conn) {
   return state->ready > (conn->name.sends ? state->done : state->moved);
 }
 
-/* The operation of the message that comes next; NULL where nothing is under way. */
+/* The operation of the next message; NULL if nothing is pending. */
 static const struct work *conn_work(const struct proxy_conn *conn) {
   const uint64_t next = conn->name.sends ? conn->n_done : conn->n_received;
   if (next < conn->n_posted) return conn->flights[next % PROXY_SLICES_MAX].slice.part;

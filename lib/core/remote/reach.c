@@ -1,5 +1,5 @@
-/* reach.c: see reach.h. Every process tries the others of its host, says how that went, and hears of one
- * failure a turn, the same as all; turns follow until nothing fails. */
+/* reach.c: see reach.h. Every process tries to map memory of the others on its host and reports the result.
+ * In each turn all processes agree on one failure; turns repeat until nothing fails. */
 #include "core/remote/reach.h"
 
 #include <stdio.h>
@@ -9,15 +9,15 @@
 #include "base/os.h"
 #include "core/remote/remote.h"
 
-#define ALL_TRIED_MOST 16 /* so many other processes of the host are all tried; of more, some */
-#define TURNS_MOST 4      /* of one process each; then nobody on the host of the next one shares memory */
+#define ALL_TRIED_MOST 16 /* up to this many other processes of the host are all tried; of more, some */
+#define TURNS_MOST 4      /* each sets one process apart; after that, the whole host of the next one */
 
-/* What a turn looks at: of each process the first rank that others may map. */
+/* The input of a turn: of each process the first rank whose memory others may map. */
 struct view {
   const struct backend *ops;
   struct device_comm *model;
   const struct gather_rank *ranks;
-  uint32_t *first_rank; /* by process: + 1; 0 where there is none */
+  uint32_t *first_rank; /* by process: rank + 1; 0 if there is none */
   uint32_t process_count, own_process;
 };
 
@@ -43,7 +43,7 @@ static ncclResult_t view_fill(struct view *view, const struct gather *gather, ui
   return ncclSuccess;
 }
 
-/* All processes answer alike. */
+/* Equal on all processes. */
 static bool anybody_shares(const struct view *view) {
   for (uint32_t a = 0; a < view->process_count; a++)
     for (uint32_t b = a + 1; b < view->process_count; b++)
@@ -56,14 +56,14 @@ static void process_text(const struct view *view, uint32_t process_index, char *
            info_of(view, process_index)->process);
 }
 
-/* Whether the process `distance` places away in the row of its host's is one of those that are tried: all of
- * a few; of many the neighbours, and more at distances that double. */
+/* True if the process at this distance in its host's list is tried: all of a few; of many, the neighbours and
+ * those at distances that double. */
 static bool is_tried(uint32_t distance, uint32_t count) {
   if (distance == 0) return false;
   return count <= ALL_TRIED_MOST + 1 || distance == count - 1 || (distance & (distance - 1)) == 0;
 }
 
-/* The processes of this one's host that share memory, in order; *own is this one's place among them. */
+/* The processes of this host that share memory, in order; *own is this process's index. */
 static uint32_t neighbours(const struct view *view, const uint8_t *apart, uint32_t *processes,
                            uint32_t *own) {
   uint32_t count = 0;
@@ -76,7 +76,7 @@ static uint32_t neighbours(const struct view *view, const uint8_t *apart, uint32
   return count;
 }
 
-/* Where one of several cannot be mapped, it is apart; else this process is. */
+/* If one of several processes cannot be mapped, that process is set apart; if none can, this process is. */
 static ncclResult_t try_neighbours(const struct view *view, const uint32_t *processes, uint32_t count,
                                    uint32_t own, uint32_t *about, char *reason, size_t reason_bytes) {
   uint32_t tried = 0, failed = 0, last = 0;
@@ -124,7 +124,7 @@ static void set_apart(const struct view *view, struct reach *reach, uint32_t abo
       reach->apart[process_index] = 1;
 }
 
-/* Whose sentence it is warns; the others note it. */
+/* The process that had the failure logs a warning; the others log it at INFO. */
 static void turn_log(const struct view *view, const char *call, uint32_t about, bool whole_host, bool ours,
                      const char *reason) {
   char who[64] = "", text[COMM_REASON_BYTES + 160];

@@ -1,6 +1,6 @@
-/* remote.c: the table of a communicator's ranks in other processes, made from their peer info, and what this
- * process answers when they ask for connections. Promises that both ends of any pair come to the same
- * transport. Does not know how the peer info came here, nor what a connection is made of. */
+/* remote.c: the table of a communicator's ranks in other processes, made from their peer info, and the
+ * answers to their requests for connections. Both ends of any pair choose the same transport. Does not know
+ * how peer info is gathered, nor what a connection consists of. */
 #include "core/remote/remote.h"
 
 #include <assert.h>
@@ -18,11 +18,11 @@
 #include "core/topology/layout.h"
 #include "core/topology/rails.h"
 
-#define REASON_WAIT_MS 300 /* for why the other end has gone */
+#define REASON_WAIT_MS 300 /* wait for the other end's reason after it has gone */
 
 /* ---- Peer info ---- */
 
-/* What holds for a rank's device and all others of its host. */
+/* Properties of the paths between a rank's device and all others of its host. */
 static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_count,
                                struct settings_paths *paths) {
   struct device_path_info info;
@@ -73,7 +73,7 @@ static bool remote_same_group(const struct remote_rank *a, const struct remote_r
   return one_node && a->info->shareable && b->info->shareable;
 }
 
-/* The first rank that this one belongs with stands for all of its group. */
+/* The first rank of a group identifies it. */
 static void remote_find_groups(struct remote *remote) {
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
     uint32_t first = 0;
@@ -83,7 +83,7 @@ static void remote_find_groups(struct remote *remote) {
   }
 }
 
-/* Users' memory is mapped within a group, or within a process alone. */
+/* User memory is mapped within a group, or only within a process. */
 static bool remote_same_p2p_domain(const struct remote_rank *a, const struct remote_rank *b) {
   return a->group == b->group && (b->info->direct || a->process_index == b->process_index);
 }
@@ -151,14 +151,14 @@ static bool remote_alloc(struct remote *remote, uint32_t rank_count) {
          remote->comms && remote->left && remote->proxies && remote->infos;
 }
 
-/* A rank's number among those of its host. */
+/* A rank's index among those of its host. */
 static uint32_t remote_place(const struct remote *remote, uint32_t rank) {
   uint32_t place = 0;
   for (uint32_t i = 0; i < rank; i++) place += remote->infos[i].host == remote->infos[rank].host;
   return place;
 }
 
-/* Within one process the backend's nodes say where the NICs lie, else the user's file, or nobody. */
+/* Within one process the backend's nodes give the places of NICs, else the user's topology file, if any. */
 static ncclResult_t remote_find_rails(struct remote *remote) {
   const uint32_t rank_count = remote->shared->rank_count;
   const bool several = remote->process_count > 1;
@@ -229,7 +229,7 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
   if (!remote) return log_no_memory("a table of %u ranks", shared->rank_count);
   os_mutex_init(&remote->lock);
   remote->shared = shared;
-  remote->wire_key = shared->comm_id; /* the same on every run */
+  remote->wire_key = shared->comm_id; /* equal in every run */
   remote->process_count = 1;
   ncclResult_t result = ncclSuccess;
   if (!remote_alloc(remote, shared->rank_count))
@@ -241,7 +241,7 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
   return result;
 }
 
-/* Where peer info are known, a rank of another process may send (PXN). The same answer on all ranks. */
+/* With peer info, a rank of another process may send (PXN). Equal on all ranks. */
 static bool remote_has_ll(const struct remote *remote) {
   return remote->shared->ops->network->net_ll(remote->rails != NULL && remote->process_count > 1);
 }
@@ -287,7 +287,7 @@ ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count,
   return result;
 }
 
-/* ---- Connections that others ask for ---- */
+/* ---- Connections that other processes request ---- */
 
 struct remote_message {
   uint32_t kind; /* REMOTE_CALL_CONNECT */
@@ -297,7 +297,7 @@ struct remote_message {
 static_assert(sizeof(struct remote_message) <= CONTROL_REQUEST_MOST, "a call holds it");
 static_assert(REMOTE_REQUESTS_MOST * sizeof(union remote_answer) <= CONTROL_REPLY_MOST, "an answer holds it");
 
-/* Who receives asks for the sender's end, too. */
+/* True if the receiver requests the sender's end, too. */
 static bool sends_too(const struct remote *remote, enum remote_transport transport) {
   return transport == TRANSPORT_SHARED && remote->shared->ops->process->conn_both_ends();
 }
@@ -348,7 +348,7 @@ static ncclResult_t answer_requests(struct remote *remote, const void *request, 
                     bytes);
   for (uint32_t i = 0; i < message->count; i++) {
     if (!request_is_sane(remote, &message->requests[i]))
-      return log_fail(ncclRemoteError, "rank %u asks rank %u for a connection that cannot be",
+      return log_fail(ncclRemoteError, "rank %u asks rank %u for an impossible connection",
                       message->requests[i].name.peer, message->requests[i].rank);
     os_mutex_lock(&remote->lock);
     const ncclResult_t result =
@@ -360,7 +360,7 @@ static ncclResult_t answer_requests(struct remote *remote, const void *request, 
   return ncclSuccess;
 }
 
-/* A control_handler: on the thread that answers calls. */
+/* A control_handler; runs on the thread that answers calls. */
 static ncclResult_t remote_answer_call(void *argument, const void *request, uint32_t bytes, void *reply,
                                        uint32_t *reply_bytes) {
   struct remote *remote = (struct remote *)argument;
@@ -377,8 +377,8 @@ static bool comm_is_broken(const struct ncclComm *comm) {
   return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2;
 }
 
-/* A call that was given up because the communicator broke says why that was. Where the other end has gone or
- * listens no more, its own word of why is on its way, as a rule. */
+/* If a call was cancelled because the communicator broke, reports the reason of the break. If the other end
+ * has gone or no longer listens, its own reason usually arrives soon. */
 static ncclResult_t ask_result(const struct ncclComm *comm, const char *what, ncclResult_t result) {
   if (result == ncclSuccess) return result;
   for (uint32_t ms = 0; result == ncclRemoteError && ms < REASON_WAIT_MS && !comm_is_broken(comm); ms++) {
@@ -397,7 +397,7 @@ static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_r
   const struct sock_wait wait = {
       os_time_ns() + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u, &comm->called_off,
       what};
-  uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* the space there is */
+  uint32_t reply_bytes = (uint32_t)(count * sizeof *answers); /* capacity */
   if (!message) return log_no_memory("rank %u of comm '%s': asking for connections", comm->rank, comm->name);
   snprintf(what, sizeof what, "rank %u of comm '%s' asking rank %u (%s, %s) for connections", comm->rank,
            comm->name, requests[0].rank, remote->infos[requests[0].rank].host_name,
@@ -418,7 +418,7 @@ static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_r
                   what, reply_bytes, count);
 }
 
-/* Receivers of this process, on another of its nodes. */
+/* For receivers in this process, on another of its nodes. */
 static ncclResult_t remote_ask_here(struct remote *remote, const struct remote_request *requests,
                                     uint32_t count, union remote_answer *answers) {
   ncclResult_t result = ncclSuccess;
@@ -454,7 +454,7 @@ void remote_give_up(struct ncclComm *comm, ncclResult_t code, const char *text) 
   remote_fail(shared->remote, code, sentence);
 }
 
-/* The process's last sentence is that of the failure, unless something else has failed meanwhile. */
+/* The process's last error is that of the failure, unless something else has failed meanwhile. */
 void remote_report_error(struct ncclComm *comm) {
   char text[COMM_REASON_BYTES];
   const ncclResult_t error = comm_async_error(comm);
@@ -463,7 +463,7 @@ void remote_report_error(struct ncclComm *comm) {
   remote_give_up(comm, error, text);
 }
 
-/* On the proxy engine's thread, while the rank's proxy is open. */
+/* Called on the proxy engine's thread, while the rank's proxy is open. */
 static void remote_proxy_failed(void *argument, ncclResult_t code, const char *text) {
   remote_give_up((struct ncclComm *)argument, code, text);
 }
@@ -496,7 +496,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
                                          .rails = remote->rails};
     TRY(proxy_comm_open(&call, &remote->proxies[rank]));
   }
-  if (remote->process_count == 1) return ncclSuccess; /* nobody else will ask */
+  if (remote->process_count == 1) return ncclSuccess; /* no other process will call */
   TRY(control_use(&unused));
   remote->watcher = watcher;
   const ncclResult_t result = control_serve(remote->wire_key, remote_answer_call, remote);
@@ -524,7 +524,7 @@ void remote_leave(struct remote *remote, uint32_t rank) {
 void remote_free(struct remote *remote) {
   if (!remote) return;
   if (remote->watcher) remote->watcher->leave(remote);
-  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what goes next */
+  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)
@@ -545,18 +545,18 @@ void remote_free(struct remote *remote) {
   os_free(remote);
 }
 
-void remote_free_team(struct comm_shared *shared) {
+void remote_free_shared(struct comm_shared *shared) {
   if (shared) remote_free(shared->remote);
   comm_shared_free(shared);
 }
 
-/* ---- Who is still there ---- */
+/* ---- Lost processes ---- */
 
 struct remote_watch {
   struct watch *watch;
   os_mutex lock;        /* taken before a communicator's, and before the backend's */
-  struct remote *first; /* communicators that listen */
-  uint32_t share_count; /* the opener's and the communicators' */
+  struct remote *first; /* communicators that are notified */
+  uint32_t share_count; /* references: the opener's and the communicators' */
 };
 
 static bool remote_find_process(const struct remote *remote, uint32_t process_index, uint32_t *rank) {
@@ -579,7 +579,7 @@ static void remote_report(struct remote *remote, uint32_t rank, ncclResult_t cod
   os_mutex_unlock(&remote->lock);
 }
 
-/* A watch_lost: on the server's thread. */
+/* A watch_lost; runs on the server's thread. */
 static void remote_lost(void *argument, uint32_t process_index, uint64_t key, ncclResult_t code,
                         const char *text) {
   struct remote_watch *watch = (struct remote_watch *)argument;
@@ -616,7 +616,7 @@ void remote_watch_join(struct remote_watch *watch, struct remote *remote) {
   os_mutex_unlock(&watch->lock);
 }
 
-/* Takes the communicator out of the list, if it is in it. */
+/* Removes the communicator from the list, if it is in it. */
 static void watch_unlist(struct remote_watch *watch, struct remote *remote) {
   struct remote **link = &watch->first;
   while (*link && *link != remote) link = &(*link)->next;

@@ -1,6 +1,6 @@
-/* remote_pxn.c: which rank of another process sends for one of this, and the call that asks for it
- * (REMOTE_CALL_PXN). Promises that a process which cannot, or will not, send for others is no failure: the
- * rank then sends by itself. Knows nothing of what a PXN proxy does (proxy_pxn.h). */
+/* remote_pxn.c: selects the rank of another process that sends for a rank of this one, and makes the call for
+ * it (REMOTE_CALL_PXN). If that process cannot or will not send, this is no failure: the rank sends by
+ * itself. Knows nothing of how a PXN proxy works (proxy_pxn.h). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "core/proxy/proxy_pxn.h"
 #include "core/topology/rails.h"
 
-/* Travels as it is. */
+/* Sent as is. */
 struct pxn_question {
   uint32_t kind; /* REMOTE_CALL_PXN */
   uint32_t rank, over, device;
@@ -22,7 +22,7 @@ struct pxn_question {
   struct remote_listener listener;
 };
 struct pxn_reply {
-  uint64_t made; /* 0: it cannot be */
+  uint64_t made; /* 0: not possible */
   struct device_conn_handle handle;
   char why[256];
 };
@@ -83,7 +83,7 @@ ncclResult_t remote_pxn_answer(struct remote *remote, const void *request, uint3
 
 /* ---- asking ---- */
 
-/* False: nobody will. */
+/* False: the process cannot or will not send. */
 static bool pxn_ask(struct ncclComm *comm, const struct pxn_question *question, struct pxn_reply *reply) {
   const struct remote *remote = comm->shared->remote;
   const struct sock_address *to = &remote->addresses[remote->ranks[question->over].process_index];

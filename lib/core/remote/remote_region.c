@@ -1,7 +1,6 @@
-/* remote_region.c: tells the processes of other ranks which memory of the program they are to map, so that
- * their kernels store into outputs, and when it is gone (REMOTE_CALL_REGION). Promises that nobody who
- * refuses, or does not answer, does any harm: data then goes through slots. Does not know how memory is
- * mapped. */
+/* remote_region.c: tells the processes of other ranks which user memory to map, so that their kernels store
+ * into outputs, and when it is freed (REMOTE_CALL_REGION). If a process refuses or does not answer, data uses
+ * slots instead. Does not know how memory is mapped. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,12 +12,12 @@
 #define ANSWER_NS UINT64_C(10000000000)
 #define SEEN_MOST 32
 
-/* Travels as it is. */
+/* Sent as is. */
 struct region_question {
   uint32_t kind; /* REMOTE_CALL_REGION */
-  uint32_t rank; /* who is to map ... */
+  uint32_t rank; /* the rank that maps ... */
   uint32_t from; /* ... this rank's memory ... */
-  uint32_t gone; /* ... or, 1, to unmap it */
+  uint32_t gone; /* ... or, if 1, unmaps it */
   struct device_memory_handle handle;
 };
 
@@ -73,7 +72,7 @@ static void region_show(struct ncclComm *comm, const void *output, uint32_t peer
             address != 0 ? "shows" : "cannot show", peer, output);
 }
 
-/* Memory and peers of one plan that need no second look. */
+/* Memory and peers of one plan that are already handled. */
 struct seen {
   uint32_t count;
   const void *memory[SEEN_MOST];
@@ -109,7 +108,7 @@ void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool la
   }
 }
 
-/* Whose communicator goes meanwhile unmaps at its end. */
+/* A communicator that is closed meanwhile unmaps the memory itself. */
 void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *called_off) {
   struct region_question question = {REMOTE_CALL_REGION, 0, rank, 1, {{0}}};
   for (bool more = true; more && __atomic_load_n(called_off, __ATOMIC_ACQUIRE) == 0;) {

@@ -1,7 +1,7 @@
-/* rendezvous.c: the table of rendezvous, who sits in them, and what happens when the last rank fills, or when
- * it cannot. Promises that everybody who joined learns the outcome, with a sentence that names the rank at
- * fault, and that a rendezvous leaves nothing behind. All of its state changes under the backend's lock. Does
- * not know groups nor operations. */
+/* rendezvous.c: the table of rendezvous, the ranks in each, and what happens when the last rank arrives or
+ * cannot. Every rank that joined gets the outcome, with a message that names the rank at fault, and a
+ * rendezvous leaves nothing behind. All state changes under the backend's lock. Knows neither groups nor
+ * operations. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +19,12 @@
 #define REMIND_MS 5000
 #define NS_PER_MS 1000000ull
 #define PATHS_LOGGED_RANKS 64
-#define RENDEZVOUS_OVER 64 /* rendezvous whose late comers get an answer at once */
+#define RENDEZVOUS_OVER \
+  64 /* ended rendezvous that are remembered, so that late ranks get an answer at once */
 
-/* All under the backend's lock. */
+/* Guarded by the backend's lock. */
 static struct rendezvous *rendezvous_list;
-static struct rendezvous *ended; /* unlinked; their roots are still to end */
+static struct rendezvous *ended; /* not in the list any more; their roots are still to be closed */
 static struct {
   enum rendezvous_kind kind;
   uint64_t key[2];
@@ -48,7 +49,7 @@ static void rendezvous_note_over(const struct rendezvous_call *call) {
 
 bool rendezvous_any(void) { return rendezvous_list != NULL; }
 
-/* ---- Rendezvous; from here to the waiting, the lock is held unless said otherwise ---- */
+/* ---- Rendezvous; up to "Waiting" the lock is held unless said otherwise ---- */
 
 static struct rendezvous *rendezvous_find(const struct rendezvous_call *call) {
   for (struct rendezvous *rendezvous = rendezvous_list; rendezvous; rendezvous = rendezvous->next) {
@@ -65,7 +66,7 @@ struct rendezvous *rendezvous_find_nonce(uint64_t nonce) {
   return NULL;
 }
 
-/* An id that survived the counter's restart may meet its number again; live communicators must differ. */
+/* An id that outlived the counter's restart may have a number in use; live communicators must differ. */
 static uint64_t rendezvous_comm_id(uint64_t number) {
   for (bool taken = true; taken;) {
     taken = comm_shared_id_taken(number);
@@ -78,7 +79,7 @@ static uint64_t rendezvous_comm_id(uint64_t number) {
 }
 
 static void rendezvous_free(struct rendezvous *rendezvous) {
-  remote_free_team(rendezvous->shared);
+  remote_free_shared(rendezvous->shared);
   for (uint32_t i = 0; rendezvous->slots && i < rendezvous->first.rank_count; i++)
     os_free(rendezvous->slots[i].info);
   os_free(rendezvous->roots);
@@ -103,7 +104,8 @@ static bool rendezvous_fill(struct rendezvous *rendezvous, const struct backend 
   return rendezvous->device_ranks && rendezvous->comms && rendezvous->shared;
 }
 
-/* Ranks of other processes may be missing: who made a unique id cannot know where it went. */
+/* Ranks of other processes may be missing: the process that made a unique id cannot know which others have
+ * it. */
 static bool rendezvous_may_be_remote(const struct rendezvous *rendezvous) {
   return rendezvous->first.kind == RENDEZVOUS_INIT || rendezvous->wire_key != 0;
 }
@@ -138,8 +140,9 @@ static void rendezvous_unlink(struct rendezvous *rendezvous) {
   rendezvous_note_over(&rendezvous->first);
 }
 
-/* Ends the root and frees the rendezvous: where a thread conducted it, that has ended the root already; else
- * later, without the lock: the server's thread may be waiting for it. */
+/* Closes the root and frees the rendezvous. If a thread conducted it, that thread has closed the root
+ * already. Otherwise this happens later, unlocked, because the server's thread may be waiting for the lock.
+ */
 static void rendezvous_drop(struct rendezvous *rendezvous) {
   rendezvous_unlink(rendezvous);
   if (rendezvous->first.kind == RENDEZVOUS_SPLIT || rendezvous->conducted) {
@@ -161,7 +164,7 @@ void rendezvous_unlock(const struct backend *ops) {
   }
 }
 
-/* A rank's part in the rendezvous is over, for better or worse. */
+/* A rank leaves the rendezvous, after success or failure. */
 static void slot_leave(struct rank_slot *slot, enum comm_state state) {
   struct ncclComm *comm = slot->comm;
   if (!comm) return;
@@ -171,7 +174,7 @@ static void slot_leave(struct rank_slot *slot, enum comm_state state) {
   __atomic_store_n(&comm->state, state, __ATOMIC_RELEASE);
 }
 
-/* The thread that meets the others will end it, and tell them why. */
+/* The rendezvous's thread will end it, and report the reason to the other processes. */
 static void rendezvous_cancel(struct rendezvous *rendezvous, ncclResult_t code, const char *reason) {
   if (rendezvous->cancel_code != ncclSuccess) return;
   rendezvous->cancel_code = code;
@@ -190,7 +193,7 @@ void rendezvous_end(struct rendezvous *rendezvous, ncclResult_t code, const char
   rendezvous_drop(rendezvous);
 }
 
-/* Ends the rendezvous for everybody with one code and one sentence. */
+/* Ends the rendezvous for all ranks with one code and one message. */
 static void rendezvous_fail(struct rendezvous *rendezvous, ncclResult_t code, const char *reason) {
   if (rendezvous->conducted) rendezvous_cancel(rendezvous, code, reason);
   else rendezvous_end(rendezvous, code, reason);
@@ -288,7 +291,7 @@ static ncclResult_t join_locked(const struct rendezvous_call *call, const struct
     if (rendezvous && (called || rendezvous_is_remote(call))) TRY(rendezvous_conduct(rendezvous));
   }
   if (!rendezvous) {
-    rendezvous_note_over(call); /* those who come later need not wait for this rank */
+    rendezvous_note_over(call); /* ranks that come later need not wait for this rank */
     return log_no_memory("%s: rank %u: rendezvous %u ranks", call->call, call->rank, call->rank_count);
   }
   TRY(rendezvous_agree(rendezvous, call));
@@ -355,7 +358,7 @@ static void ll128_warn(uint32_t rank_count) {
       rank_count);
 }
 
-/* All ranks see the same paths, so all come to the same protocols. */
+/* All ranks see the same paths, so all choose the same protocols. */
 static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings_paths paths = {true, true};
   bool kept = false;
@@ -367,7 +370,7 @@ static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
   paths_log(comms, count);
 }
 
-/* The ranks' channel counts may be configured differently; all take the smallest. */
+/* The ranks' channel counts may be configured differently; all use the smallest. */
 static void settings_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings agreed = comms[0]->settings;
   for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &comms[i]->settings);
@@ -386,7 +389,7 @@ void rendezvous_publish(struct rendezvous *rendezvous) {
   rendezvous_drop(rendezvous);
 }
 
-/* Ranks of this process on nodes that a network joins: their device-side halves are open. */
+/* For ranks of this process on nodes connected by a network; their device-side halves are open. */
 static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm *const *comms) {
   if (!shared->remote) return ncclSuccess;
   for (uint32_t i = 0; i < shared->rank_count; i++) {
@@ -396,7 +399,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
   return remote_open(shared->remote, comms, &stall_watcher);
 }
 
-/* The communicator's graph, and what all of its ranks agree on. */
+/* Makes the communicator's graph, and the settings that all of its ranks agree on. */
 static ncclResult_t shared_settle_here(struct comm_shared *shared, struct ncclComm *const *comms) {
   settings_settle(comms, shared->rank_count);
   TRY(remote_create_here(shared, comms, &shared->remote));
@@ -419,12 +422,12 @@ static void complete_init(struct rendezvous *rendezvous) {
   rendezvous_publish(rendezvous);
 }
 
-/* What the last to arrive at a split works on without the lock. */
+/* State of the last rank to arrive at a split, while it works unlocked. */
 struct split_work {
   const struct backend *ops;
   struct ncclComm **comms;            /* those with a color, by (color, key, parent rank) */
-  const struct rank_slot **slots;     /* the same order */
-  struct comm_shared **shared_states; /* one for each color, in order of color */
+  const struct rank_slot **slots;     /* in the same order */
+  struct comm_shared **shared_states; /* one per color, ordered by color */
   uint32_t comm_count, shared_count, opened_count;
 };
 
@@ -438,7 +441,7 @@ static int slot_compare(const void *left, const void *right) {
                          *b = *(const struct rank_slot *const *)right;
   if (a->color != b->color) return a->color < b->color ? -1 : 1;
   if (a->key_order != b->key_order) return a->key_order < b->key_order ? -1 : 1;
-  return a < b ? -1 : a > b; /* ranks lie in the order of parent ranks */
+  return a < b ? -1 : a > b; /* slots are in the order of parent ranks */
 }
 
 static bool split_sort(struct split_work *split, const struct rendezvous *rendezvous) {
@@ -510,14 +513,14 @@ static void complete_split(struct rendezvous *rendezvous, const struct backend *
   else rendezvous_fail(rendezvous, result, log_own_error());
   rendezvous_unlock(ops);
   for (uint32_t i = 0; result != ncclSuccess && i < split.shared_count; i++)
-    remote_free_team(split.shared_states[i]);
+    remote_free_shared(split.shared_states[i]);
   os_free(split.comms);
   os_free(split.slots);
   os_free(split.shared_states);
 }
 
-/* Locked. Who has to carry on once this rank has arrived: nobody, this thread (*split), or the root, which
- * has to hear of it (*remote). */
+/* Locked. Decides who continues once this rank has arrived: no one yet, this thread (*split), or the root,
+ * which must be notified (*remote). */
 static void arrive_locked(const struct rendezvous_call *call, struct peer_info **info,
                           struct rendezvous **split, struct rendezvous **remote) {
   struct rendezvous *rendezvous = rendezvous_find(call);
@@ -559,7 +562,7 @@ ncclResult_t rendezvous_arrive(const struct rendezvous_call *call) {
 
 /* ---- Waiting ---- */
 
-/* "2, 5-7 and 12 more": the ranks that nobody took. */
+/* "2, 5-7 and 12 more": the ranks that have not joined. */
 static void missing_describe(const struct rendezvous *rendezvous, char *text, size_t text_bytes) {
   uint32_t shown = 0, left = 0;
   size_t used = 0;
@@ -579,13 +582,13 @@ static void missing_describe(const struct rendezvous *rendezvous, char *text, si
   if (left > 0) snprintf(text + used, text_bytes - used, " and %u more", left);
 }
 
-/* Reminds of absent ranks now and then; ends the rendezvous when its time is up. */
+/* Logs absent ranks from time to time; ends the rendezvous after its timeout. */
 static void rendezvous_check_time(struct rendezvous *rendezvous) {
   const uint64_t now = os_time_ns();
   const uint64_t limit_seconds = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS);
   const uint64_t waited_seconds = (now - rendezvous->begin_ns) / 1000000000u;
   char missing[96];
-  if (rendezvous->conducted) return; /* the root has the clock */
+  if (rendezvous->conducted) return; /* the root has the timeout */
   if (rendezvous->resolving || now < rendezvous->next_reminder_ns) {
     if (rendezvous->resolving || waited_seconds < limit_seconds) return;
   }
@@ -610,7 +613,7 @@ void rendezvous_poll(struct ncclComm *comm) {
   rendezvous_unlock(comm->ops);
 }
 
-/* Milliseconds until somebody must look at the clock again. */
+/* Milliseconds until the time must be checked again. */
 static uint64_t wait_slice_ms(struct ncclComm *comm) {
   const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 * NS_PER_MS;
   uint64_t slice_ms = 1;
@@ -639,12 +642,12 @@ ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
   }
   if (comm_state(comm) != COMM_FAILED) return ncclSuccess;
   comm->ops->device->lock();
-  rendezvous_unlock(comm->ops); /* the server's thread may have left something to end */
+  rendezvous_unlock(comm->ops); /* the server's thread may have left a root to close */
   return log_fail(comm_async_error(comm), "%s: rank on device %u: %s", call, comm->device_index,
                   comm->reason);
 }
 
-/* Not locked. False when the rendezvous is past withdrawing: its outcome is then awaited. */
+/* Not locked. False if the rendezvous is too far to withdraw from: the caller waits for its outcome. */
 static bool withdraw_try(struct ncclComm *comm, const char *why) {
   comm->ops->device->lock();
   struct rendezvous *rendezvous = comm->rendezvous;

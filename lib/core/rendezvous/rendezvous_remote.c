@@ -1,7 +1,7 @@
-/* rendezvous_remote.c: a rendezvous with ranks of other processes. A thread of its own checks this process's
- * ranks in with the root, waits for everybody's peer info, makes the communicators that this process has
- * ranks in, and agrees with the others on how that went. Promises that all processes come to the same
- * outcome, and that the thread ends with the rendezvous. */
+/* rendezvous_remote.c: a rendezvous with ranks of other processes. Its thread checks this process's ranks in
+ * with the root, waits for all peer info, creates the communicators that this process has ranks in, and
+ * agrees with the other processes on the result. All processes get the same outcome, and the thread ends with
+ * the rendezvous. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "core/remote/reach.h"
 #include "core/stall/stall.h"
 
-/* What one rendezvous's thread works with. */
+/* The state of one rendezvous's thread. */
 struct conduct {
   struct rendezvous *rendezvous;
   const struct backend *ops;
@@ -24,9 +24,9 @@ struct conduct {
       *shared_states; /* those that this process has ranks in, with their communicators open */
   uint32_t shared_count;
   struct remote_member *members; /* all ranks with a communicator, by communicator */
-  uint32_t *ranks;               /* of the communicator in work, by rank */
+  uint32_t *ranks;               /* of the communicator being created, by rank */
   struct ncclComm **comms;       /* the same; NULL for ranks of other processes */
-  struct reach reach;            /* whose memory is mapped */
+  struct reach reach;            /* which processes map each other's memory */
   char reason[COMM_REASON_BYTES];
 };
 
@@ -45,7 +45,7 @@ void rendezvous_root_end(const struct rendezvous_call *call) {
   if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed)) bootstrap_id_over(call->id.nonce);
 }
 
-/* A child's rendezvous, and each child, is named by its parent and the number of its split: no id is needed.
+/* A child's rendezvous, and each child, is named by its parent and the number of its split; it needs no id.
  */
 uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
   return hash_mix(parent_key, number * 2 + 1);
@@ -53,8 +53,8 @@ uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
 
 /* ---- Checking in ---- */
 
-/* A rank without color brings no communicator, and has nothing to say. A child's device-side half is not open
- * yet: its parent's speaks for it. */
+/* A rank without color gets no communicator and has no peer info. A child's device-side half is not open yet,
+ * so the parent's is used. */
 static ncclResult_t slot_info(const struct rendezvous_call *call, struct peer_info *info) {
   memset(info, 0, sizeof *info);
   if (!call->comm) return ncclSuccess;
@@ -74,11 +74,11 @@ ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct pee
   return result;
 }
 
-/* A rank that arrived while the root was not reached yet. */
+/* Checks in a rank that arrived before the root was reached. */
 static ncclResult_t conduct_check_in(struct conduct *conduct, uint32_t index) {
   struct rendezvous *rendezvous = conduct->rendezvous;
   struct rank_slot *slot = &rendezvous->slots[index];
-  if (!slot->info) { /* the first rank of another process came after this one: an id of our own */
+  if (!slot->info) { /* it arrived before the first rank of another process, by an id of this process */
     struct rendezvous_call call = rendezvous->first;
     call.rank = index;
     call.comm = slot->comm;
@@ -87,7 +87,7 @@ static ncclResult_t conduct_check_in(struct conduct *conduct, uint32_t index) {
   return gather_check_in(conduct->gather, index, slot->info, sizeof *slot->info);
 }
 
-/* From now on ranks that arrive check themselves in. */
+/* Ranks that arrive later check themselves in. */
 static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
   struct rendezvous *rendezvous = conduct->rendezvous;
   ncclResult_t result = ncclSuccess;
@@ -109,7 +109,7 @@ static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
 
 void rendezvous_check_in(const struct rendezvous_call *call, struct rendezvous *rendezvous) {
   struct peer_info **info = &rendezvous->slots[call->rank].info;
-  /* Without one, the first rank of another process came while this one was on its way here. */
+  /* Without info, the first rank of another process checked in while this one was arriving. */
   ncclResult_t result = *info ? ncclSuccess : rendezvous_fill_info(call, info);
   if (result == ncclSuccess) result = gather_check_in(rendezvous->gather, call->rank, *info, sizeof **info);
   backend_ops()->device->lock();
@@ -133,7 +133,7 @@ static int member_compare(const void *left, const void *right) {
   return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* All ranks that get a communicator: those of one communicator lie together, in the order of their ranks. */
+/* Lists all ranks that get a communicator, grouped by communicator, in rank order. */
 static ncclResult_t conduct_sort(struct conduct *conduct, uint32_t *member_count) {
   const uint32_t rank_count = conduct->rendezvous->first.rank_count;
   const struct gather_rank *said = gather_ranks(conduct->gather);
@@ -182,8 +182,8 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
   return remote_open(shared->remote, comms, &stall_watcher);
 }
 
-/* The communicator of members [begin, end), if this process has ranks in it. It is noted before it is filled,
- * so that a failure finds what to undo. */
+/* Creates the communicator of members [begin, end), if this process has ranks in it. It is stored before it
+ * is filled, so that a failure finds what to undo. */
 static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint32_t end, uint64_t comm_id,
                                    uint64_t wire_key) {
   struct rendezvous *rendezvous = conduct->rendezvous;
@@ -221,7 +221,7 @@ static ncclResult_t conduct_all_shared(struct conduct *conduct) {
   return ncclSuccess;
 }
 
-/* What conduct_all_shared() opened is closed again; communicators of an INIT keep the half that they came
+/* Closes what conduct_all_shared() opened; communicators of an INIT keep the device-side half that they came
  * with. */
 static void conduct_undo(struct conduct *conduct) {
   const bool child = conduct->rendezvous->first.kind == RENDEZVOUS_SPLIT;
@@ -259,13 +259,13 @@ static ncclResult_t conduct_watch(struct conduct *conduct) {
   return ncclSuccess;
 }
 
-/* A failure of this process's own has its sentence in the log; the others are told it. */
+/* This process's own failure is already logged; its message is sent to the others. */
 static ncclResult_t conduct_note(struct conduct *conduct, ncclResult_t result) {
   if (result != ncclSuccess) snprintf(conduct->reason, sizeof conduct->reason, "%s", log_own_error());
   return result;
 }
 
-/* A child's device-side half is not there yet, and its parent's may go. */
+/* Not for a child: its device-side half does not exist yet, and its parent's may be closed. */
 static ncclResult_t conduct_reach(struct conduct *conduct) {
   const struct rendezvous_call *first = &conduct->rendezvous->first;
   struct device_comm *model = NULL;
@@ -275,7 +275,7 @@ static ncclResult_t conduct_reach(struct conduct *conduct) {
                    conduct->reason, sizeof conduct->reason);
 }
 
-/* Where the network was to replace memory that cannot be mapped, both sentences say what is wrong. */
+/* If the network was to replace memory that cannot be mapped and fails too, the message has both reasons. */
 static ncclResult_t conduct_make(struct conduct *conduct) {
   const ncclResult_t result = conduct_note(conduct, conduct_all_shared(conduct));
   char why[COMM_REASON_BYTES];
@@ -285,7 +285,7 @@ static ncclResult_t conduct_make(struct conduct *conduct) {
   return result;
 }
 
-/* Where the time went, and what it cost; as told in bench/bootstrap.c, for a run of one's own. */
+/* Logs time and cost by phase; bench/bootstrap.c explains the phases. */
 static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uint64_t opened_ns) {
   const struct gather_cost cost = gather_costs(conduct->gather);
   log_info(LOG_INIT,
@@ -325,7 +325,7 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   return conduct_note(conduct, conduct_watch(conduct));
 }
 
-/* Nobody enters the gather any more. */
+/* No thread uses the gather any more. */
 static void conduct_leave_gather(struct conduct *conduct) {
   bool busy = true;
   while (busy) {
@@ -357,7 +357,7 @@ static void *conduct_body(void *argument) {
   if (result != ncclSuccess) conduct_undo(&conduct);
   conduct_leave_gather(&conduct);
   rendezvous_root_end(
-      &conduct.rendezvous->first); /* before the next communicator of the same place can begin */
+      &conduct.rendezvous->first); /* before the next communicator at the same address can start */
   if (result != ncclSuccess) log_warn("%s: %s", conduct.rendezvous->first.call, conduct.reason);
   conduct.ops->device->lock();
   if (result == ncclSuccess) conduct_publish(&conduct);
@@ -386,12 +386,12 @@ ncclResult_t rendezvous_conduct(struct rendezvous *rendezvous) {
   return result;
 }
 
-/* On the control server's thread: a rank of another process has checked in with a root of this one. */
+/* On the control server's thread: a rank of another process has checked in with a root of this process. */
 void rendezvous_called(uint64_t nonce) {
   const struct backend *ops = backend_ops();
   ops->device->lock();
   struct rendezvous *rendezvous = rendezvous_find_nonce(nonce);
   if (rendezvous && !rendezvous->conducted)
-    rendezvous_conduct(rendezvous); /* else the first to join sees it */
+    rendezvous_conduct(rendezvous); /* otherwise the first rank to join starts it */
   ops->device->unlock();
 }

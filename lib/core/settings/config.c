@@ -1,6 +1,6 @@
-/* config.c: one table of ncclConfig_t's members gives offsets, ages, defaults and bounds; everything else
- * traverses it. Promises that a caller built against an older header gets the defaults for what it does not
- * know. Does not know what the members mean. */
+/* config.c: one table of ncclConfig_t's members has offsets, versions, defaults and bounds; all code iterates
+ * over it. A caller built against an older header gets the defaults for members that it does not have. Does
+ * not know what the members mean. */
 #include "core/settings/config.h"
 
 #include <stddef.h>
@@ -15,7 +15,7 @@
 struct config_member {
   const char *name;
   size_t offset;
-  unsigned since; /* version that brought the member */
+  unsigned since; /* version that introduced the member */
   int initial, lowest, highest;
   enum param_id param; /* the setting that overrides it */
 };
@@ -49,7 +49,7 @@ static void config_set_defaults(ncclConfig_t *config) {
   for (size_t i = 0; i < MEMBER_COUNT; i++) *member_value(config, &members[i]) = members[i].initial;
 }
 
-/* True when the caller's struct has the member: by its size and by the version that it was built against. */
+/* True if the caller's struct has the member, by its size and by the version that it was built against. */
 static bool config_has(const ncclConfig_t *user, size_t offset, size_t bytes, unsigned since) {
   return user->version >= since && user->size >= offset + bytes;
 }
@@ -86,7 +86,7 @@ static ncclResult_t config_take(const char *call, const ncclConfig_t *user, nccl
   return ncclSuccess;
 }
 
-/* The environment has the last word; param.c has checked its bounds. */
+/* The environment overrides the config; param.c has checked its bounds. */
 static void config_override(ncclConfig_t *config) {
   for (size_t i = 0; i < MEMBER_COUNT; i++) {
     const enum param_id param = members[i].param;

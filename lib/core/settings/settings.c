@@ -1,6 +1,5 @@
-/* settings.c: turns parameters into numbers and masks. Promises masks that are never empty and limits that
- * backends accept. Does not know which algorithms are implemented; the plan says so when a list leaves
- * none. */
+/* settings.c: converts parameters to numbers and masks. Masks are never empty, and backends accept the
+ * limits. Does not know which algorithms are implemented; planning reports it if a list leaves none. */
 #include "core/settings/settings.h"
 
 #include <errno.h>
@@ -21,7 +20,7 @@ struct piece {
   size_t length;
 };
 
-/* Takes the piece up to `separator` off the front of *text. */
+/* Removes the piece up to `separator` from the front of *text and returns it. */
 static struct piece piece_next(struct piece *text, char separator) {
   const char *end = (const char *)memchr(text->begin, separator, text->length);
   struct piece head = {text->begin, end ? (size_t)(end - text->begin) : text->length};
@@ -48,7 +47,7 @@ static ncclResult_t unknown_word(const char *variable, struct piece word, const 
                   variable, (int)word.length, word.begin, known);
 }
 
-/* "ring,tree" or "^tree": the mask that one clause's list stands for. */
+/* "ring,tree" or "^tree": the mask of one clause's list. */
 static ncclResult_t mask_parse(const char *variable, struct piece list, const char *const *words,
                                uint32_t count, uint32_t *mask) {
   const struct piece whole = list;
@@ -86,7 +85,7 @@ ncclResult_t settings_parse_list(const char *variable, const char *text, const c
   return ncclSuccess;
 }
 
-/* Unknown words are passed over: whoever parses the list itself complains. */
+/* Ignores unknown words, which the parser of the list itself reports. */
 static void list_parse_named(const char *text, const char *const *words, uint32_t word_count,
                              uint32_t named[FUNC_COUNT]) {
   struct piece rest = {text, strlen(text)};
@@ -122,7 +121,7 @@ static uint32_t clamp(uint32_t value, uint32_t lowest, uint32_t highest) {
   return value < lowest ? lowest : value > highest ? highest : value;
 }
 
-/* A user's FIFO size becomes a step: its share of the slots, cut to what the protocol's lines need. */
+/* Computes the step from the user's FIFO size: its share of the slots, rounded to the protocol's lines. */
 static void limits_take_buffer(struct plan_limits *limits, uint32_t proto, enum param_id param,
                                uint32_t unit) {
   if (!param_is_set(param)) return;
@@ -130,7 +129,7 @@ static void limits_take_buffer(struct plan_limits *limits, uint32_t proto, enum 
   limits->step_bytes[proto] = (uint32_t)(step < unit ? unit : step > (1 << 30) ? 1 << 30 : step);
 }
 
-/* One budget for every path: point-to-point uses no more channels than collectives may. */
+/* Point-to-point uses no more channels than collectives may. */
 static void limits_take_channels(struct plan_limits *limits, const ncclConfig_t *config) {
   const uint32_t lowest = (uint32_t)config->minCTAs, highest = (uint32_t)config->maxCTAs;
   uint32_t p2p = limits->p2p_channel_count;
@@ -173,7 +172,7 @@ static bool pointers_checked(void) {
   return param_int(PARAM_CHECK_POINTERS) != 0;
 }
 
-/* Launches are the same in both modes: no launch waits for another communicator's kernel. */
+/* Both launch modes are equal here: no launch waits for another communicator's kernel. */
 static void launch_mode_check(void) {
   const char *mode = param_text(PARAM_LAUNCH_MODE);
   if (strcasecmp(mode, "PARALLEL") == 0 || strcasecmp(mode, "GROUP") == 0) {
@@ -214,9 +213,9 @@ static void threads_take_params(struct settings *settings) {
       thresholds);
 }
 
-/* Algorithms that need a switch that adds are chosen where somebody asks for them, as what the emulator's
- * would cost in hardware, no hardware here can tell. By their variables, 1: they take part in every choice;
- * 0: in none; else where NCCL_ALGO names them. */
+/* The cost model has no measured figures for switches that add, so their algorithms are used only on request.
+ * If their variables are 1, they take part in every choice; if 0, in none; otherwise they are used if
+ * NCCL_ALGO names them. */
 static uint32_t switches_off(uint32_t algos, int64_t wanted, const uint32_t named[FUNC_COUNT],
                              uint32_t masks[FUNC_COUNT]) {
   uint32_t anywhere = 0;

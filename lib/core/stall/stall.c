@@ -1,8 +1,8 @@
-/* stall.c: the thread that looks at communicators of several processes a few times each TUTTI_STALL_SECONDS,
- * asks about those that make no progress, and diagnoses. Promises at most PEERS_MOST questions a rank and
- * TUTTI_STALL_SECONDS, asked one after another with no lock held, and no diagnosis from a clock alone: time
- * is counted in looks, and what breaks a communicator has been said by the other end. Between looks the
- * thread stands in for those that drive ranks and are away. */
+/* stall.c: the thread that examines communicators of several processes a few times per TUTTI_STALL_SECONDS,
+ * asks peers about those that make no progress, and diagnoses. At most PEERS_MOST questions per rank and
+ * TUTTI_STALL_SECONDS, one after another, with no lock held. No diagnosis rests on a clock alone: time is
+ * counted in examinations, and only a statement of the other end breaks a communicator. Between examinations
+ * the thread makes progress for ranks whose own threads are elsewhere. */
 #include "core/stall/stall.h"
 
 #include <stdio.h>
@@ -18,18 +18,18 @@
 #include "core/plan/names.h"
 #include "core/proxy/net.h"
 
-#define PEERS_MOST 8u     /* asked by one rank in one round of questions */
-#define SUSPECTS_MOST 64u /* waited for by one rank */
+#define PEERS_MOST 8u     /* asked by one rank per round of questions */
+#define SUSPECTS_MOST 64u /* that one rank waits for */
 #define ASK_NS 2000000000u
 #define TICK_MS_MOST 1000u
 
-/* One rank of this process; under the communicator's lock. */
+/* One rank of this process; guarded by the communicator's lock. */
 struct stall_rank {
   uint32_t rank;
-  uint64_t moves, quiet_ms, asked_ms, reported_ms; /* asked_ms, reported_ms: how quiet it was then, or 0 */
-  uint32_t round;                                  /* of questions, since it makes no progress */
+  uint64_t moves, quiet_ms, asked_ms, reported_ms; /* asked_ms, reported_ms: quiet_ms at that time, or 0 */
+  uint32_t round;                                  /* of questions, since it stopped making progress */
   bool waits;
-  struct device_wait wait; /* one of those that it has */
+  struct device_wait wait; /* one of its waits */
   uint32_t gone[PEERS_MOST], gone_count;
 };
 
@@ -44,7 +44,7 @@ struct stall {
 };
 
 static struct {
-  struct stall *first; /* under the lock, as all behind it */
+  struct stall *first; /* guarded by the lock, as all members below */
   uint64_t pass;
   bool stop;
   uint32_t fork_count;
@@ -52,7 +52,7 @@ static struct {
 } looker;
 static os_mutex looker_lock = OS_MUTEX_INITIALIZER;
 static os_cond looker_changed;
-static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the thread; taken first */
+static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* for starting and ending the thread; taken first */
 
 /* ---- questions and answers ---- */
 
@@ -64,7 +64,7 @@ struct stall_question {
 };
 
 struct stall_reply {
-  uint64_t sequence; /* operations that it has called */
+  uint64_t sequence; /* operations that the rank has called */
   uint64_t wait_operation;
   uint32_t wait_peer;
   uint8_t left, left_known, broken, waits, wait_func, known, busy, has_conn;
@@ -143,9 +143,9 @@ ncclResult_t stall_answer(struct remote *remote, const void *request, uint32_t b
   return ncclSuccess;
 }
 
-/* ---- looking ---- */
+/* ---- examining ---- */
 
-/* Another rank, and what of it is waited for. */
+/* Another rank that this rank waits for, and what it waits for. */
 struct suspect {
   uint32_t rank;
   bool by_lane, by_conn;
@@ -174,14 +174,14 @@ static void rank_moved(struct stall_rank *rank) {
   rank->round = rank->gone_count = 0;
 }
 
-/* The communicator that may be looked at; locked. */
+/* The communicator, if it may be examined; locked. */
 static struct ncclComm *rank_comm(const struct remote *remote, const struct stall_rank *rank) {
   struct ncclComm *comm = remote->comms[rank->rank];
   if (!comm || __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) != 0) return NULL;
   return comm_async_error(comm) == ncclSuccess ? comm : NULL;
 }
 
-/* Takes note of what moves, `passed_ms` after the last look, or 0 for one between; locked. */
+/* Records progress, `passed_ms` after the last examination, 0 for one in between; locked. */
 static void rank_look(const struct remote *remote, struct stall_rank *rank, const struct ncclComm *comm,
                       uint64_t passed_ms, struct look *look) {
   const bool asks = passed_ms > 0 && rank->quiet_ms > 0;
@@ -228,7 +228,7 @@ static void suspects_find(const struct remote *remote, struct look *look) {
   }
 }
 
-/* Round by round others of them, where they are many. */
+/* If there are many suspects, each round asks others. */
 static void suspects_choose(struct look *look, uint32_t round) {
   struct suspect chosen[PEERS_MOST];
   const uint32_t count = look->suspect_count;
@@ -238,7 +238,7 @@ static void suspects_choose(struct look *look, uint32_t round) {
   look->suspect_count = PEERS_MOST;
 }
 
-/* ---- sentences ---- */
+/* ---- messages ---- */
 
 struct sentence {
   char text[1024];
@@ -258,7 +258,7 @@ static bool is_message(uint8_t func) {
   return func == FUNC_SEND_RECV || func == FUNC_SEND || func == FUNC_RECV;
 }
 
-/* What a rank that is alive says of itself. */
+/* What a live rank answered about itself. */
 static void alive_text(const struct suspect *suspect, char *out, size_t out_bytes) {
   const struct stall_reply *reply = &suspect->reply;
   const unsigned long long called = (unsigned long long)reply->sequence;
@@ -315,9 +315,10 @@ static bool gone_before(struct stall_rank *rank, uint32_t peer) {
   return false;
 }
 
-/* Who leaves has carried out all that it called, and what it sent is there, or with the network. So its
- * kernels' peers need no more than another look; where the host knows of networks alone, these have their
- * time. */
+/* A rank that leaves has completed all that it called, and what it sent has arrived or is with the network.
+ * So its peers' kernels need only one more examination; if the host knows of networks only, these get more
+ * time.
+ */
 static bool has_left(struct stall_rank *rank, const struct suspect *suspect) {
   const bool left = suspect->outcome == CONTROL_NOBODY || suspect->outcome == CONTROL_GONE ||
                     (suspect->outcome == CONTROL_ANSWERED && suspect->reply.left);
@@ -337,7 +338,7 @@ static void left_text(const struct remote *remote, const struct stall_rank *rank
            operation_name(suspect->func), (unsigned long long)suspect->operation);
 }
 
-/* Both ends have been quiet for long, and neither is what the other waits for. `fault` says what it is. */
+/* Both ends have long been quiet, and neither waits for the other. `fault` says what is wrong. */
 static bool network_fails(const struct suspect *suspect, uint64_t *message, const char **fault) {
   const struct stall_reply *reply = &suspect->reply;
   const struct proxy_state *own = &suspect->debt.state;
@@ -381,7 +382,7 @@ static void network_text(const struct remote *remote, const struct stall_rank *r
            sock_address_text(&remote->addresses[remote->ranks[suspect->rank].process_index], at));
 }
 
-/* Locked. True when the communicator was broken. */
+/* Locked. True if the communicator was broken. */
 static bool diagnose(const struct remote *remote, struct stall_rank *rank, struct ncclComm *comm,
                      const struct look *look) {
   struct sentence reason;
@@ -430,7 +431,7 @@ static void ask(struct stall *stall, const struct stall_rank *rank, struct suspe
     suspect->outcome = CONTROL_SILENT;
 }
 
-/* Whether the rank makes no progress as it did before the questions; locked. */
+/* The rank's communicator, if it has still made no progress since the questions; locked. */
 static struct ncclComm *rank_is_stuck(const struct remote *remote, struct stall_rank *rank, uint64_t moves) {
   struct look now;
   struct ncclComm *comm = rank_comm(remote, rank);
@@ -443,7 +444,7 @@ static bool called_off(const struct stall *stall) {
   return __atomic_load_n(&stall->called_off, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* What is under way at one rank. True when somebody is to be asked. */
+/* Examines one rank. True if peers must be asked. */
 static bool rank_is_due(const struct remote *remote, struct stall_rank *rank, uint64_t passed_ms,
                         struct look *look) {
   const struct ncclComm *comm = rank_comm(remote, rank);
@@ -482,7 +483,7 @@ static void rank_turn(struct stall *stall, struct stall_rank *rank, uint64_t pas
 
 /* ---- the thread ---- */
 
-/* What passed since the last look, unless nobody could look. */
+/* Time since the last examination, except time in which none was possible. */
 static uint64_t stall_passed_ms(struct stall *stall) {
   const uint64_t now_ns = os_time_ns(), passed_ms = (now_ns - stall->looked_ns) / 1000000;
   stall->looked_ns = now_ns;
@@ -495,7 +496,7 @@ static struct stall *stall_next(void) {
   return stall;
 }
 
-/* Until the next look; the world is moved meanwhile where nobody else does. */
+/* Waits for the next examination; moves the emulator meanwhile if no other thread does. */
 static void looker_rest(void) {
   const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
   for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {

@@ -1,6 +1,6 @@
-/* survey.c: what this process answers about its records, and the round in which it asks all others. Promises
- * that an answer takes no lock that anybody waits under, and that a round ends: a process has ASK_NS, all
- * together ROUND_NS, and what comes is bounded by process and in all. */
+/* survey.c: this process's answers about its records, and the round in which it asks all others. An answer
+ * takes no lock that other threads wait under. A round ends: a process has ASK_NS, all together ROUND_NS, and
+ * the bytes are limited per process and in total. */
 #include "core/stall/survey.h"
 
 #include <string.h>
@@ -92,7 +92,7 @@ bool survey_processes(uint32_t *index, uint64_t comm_id, struct survey_processes
 
 /* ---- answers ---- */
 
-/* Where the section at or behind `cursor` begins; 0: there is none, or it is none of ours. */
+/* Offset of the section at or after `cursor`; 0: there is none, or it is invalid. */
 static uint64_t section_find(uint64_t cursor, uint64_t *bytes) {
   struct record_section section;
   for (uint64_t at = RECORD_PAGE_BYTES; recorder_copy(at, &section, sizeof section) == sizeof section;
@@ -104,7 +104,7 @@ static uint64_t section_find(uint64_t cursor, uint64_t *bytes) {
   return 0;
 }
 
-/* One communicator, cut down; 0: it makes no sense, or memory is out. */
+/* Writes one communicator, reduced; 0: it is invalid, or memory is out. */
 static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t capacity) {
   struct record_file file;
   uint32_t put = 0;
@@ -122,7 +122,7 @@ static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t 
   return put;
 }
 
-/* The header comes in front of the first section. */
+/* The header precedes the first section. */
 static void answer_own(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
                        uint32_t capacity) {
   uint64_t bytes = 0;
@@ -148,7 +148,7 @@ static const struct remote *remote_find(uint64_t comm_id) {
   return remote;
 }
 
-/* Ranks of a communicator from `first` on; returns how many of them fit. Locked. */
+/* Writes ranks of a communicator from `first` on; returns how many fit. Locked. */
 static uint32_t ranks_put(const struct remote *remote, uint64_t first, struct survey_rank *out,
                           uint32_t most) {
   uint32_t count = 0;
@@ -211,11 +211,11 @@ struct target {
 };
 
 struct round {
-  os_mutex lock; /* of all but the last two */
+  os_mutex lock; /* guards all but the last two members */
   struct survey_bytes *survey;
   struct target *targets;
   uint32_t target_count, target_capacity;
-  uint64_t comms[COMMS_MOST]; /* whose ranks are among the targets, or are all here */
+  uint64_t comms[COMMS_MOST]; /* whose ranks are among the targets, or all in this process */
   uint32_t comm_count;
   struct sock_address own;
   bool no_memory;
@@ -223,7 +223,7 @@ struct round {
   const uint32_t *called_off;
 };
 
-/* One of those who ask. */
+/* One of the threads that ask. */
 struct asker {
   struct round *round;
   os_thread thread;
@@ -261,7 +261,7 @@ static bool targets_reserve(struct round *round) {
                     sizeof *round->targets);
 }
 
-/* An address that was asked before is not asked again. */
+/* An address is asked once. */
 static void target_add(struct round *round, uint64_t comm_id, const struct survey_rank *rank) {
   struct target target = {*rank, comm_id, false, false, SURVEY_UNASKED};
   if (sock_address_equal(&rank->address, &round->own) || !targets_reserve(round)) return;
@@ -279,7 +279,7 @@ static bool round_is_over(const struct round *round) {
   return os_time_ns() >= round->deadline_ns || __atomic_load_n(round->called_off, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* One question to the process at `to`, or, where that is NULL, to this one. The answer's bytes lie behind the
+/* Asks one question of the process at `to`, or of this process if it is NULL. The answer's bytes follow the
  * head in asker->reply. */
 static enum control_outcome ask(struct asker *asker, const struct sock_address *to,
                                 const struct survey_question *question, struct survey_reply *head) {
@@ -296,7 +296,7 @@ static enum control_outcome ask(struct asker *asker, const struct sock_address *
   return head->bytes == bytes - sizeof *head ? CONTROL_ANSWERED : CONTROL_SILENT;
 }
 
-/* All ranks of a communicator that one of the processes has told of. */
+/* Adds all ranks of a communicator that one of the processes has reported. */
 static void ranks_add(struct asker *asker, const struct sock_address *to, uint64_t comm_id) {
   struct survey_question question = {SURVEY_ASK_RANKS, 0, 0, comm_id};
   struct survey_reply head;
@@ -314,7 +314,7 @@ static void ranks_add(struct asker *asker, const struct sock_address *to, uint64
   }
 }
 
-/* The image is whole: its communicators lead to more processes. */
+/* The image is complete: its communicators lead to more processes. */
 static bool image_finish(struct asker *asker, const struct sock_address *to) {
   struct record_file file;
   const struct survey_bytes *image = &asker->image;
@@ -330,7 +330,7 @@ static bool image_finish(struct asker *asker, const struct sock_address *to) {
   return true;
 }
 
-/* Fills asker->image. SURVEY_WHY_COUNT: it is whole. */
+/* Fills asker->image. SURVEY_WHY_COUNT: it is complete. */
 static enum survey_why image_pull(struct asker *asker, const struct sock_address *to) {
   static const enum survey_why whys[] = {SURVEY_EMPTY, SURVEY_LEFT, SURVEY_GONE, SURVEY_TIMEOUT};
   struct survey_question question = {SURVEY_ASK_OWN, 0, 0, 0};
@@ -353,7 +353,7 @@ static enum survey_why image_pull(struct asker *asker, const struct sock_address
   return SURVEY_WHY_COUNT;
 }
 
-/* Locked: all ranks of the process at this address. */
+/* Locked: updates all ranks of the process at this address. */
 static void target_note(struct round *round, const struct sock_address *address, bool answered,
                         enum survey_why why) {
   for (uint32_t i = 0; i < round->target_count; i++) {
@@ -390,8 +390,8 @@ static void *asker_body(void *argument) {
   return NULL;
 }
 
-/* This process comes first: it leads to the others. Then several ask at a time, as one that does not answer
- * takes its time. */
+/* Asks this process first, because it leads to the others; then several threads ask, because a process that
+ * does not answer takes until its timeout. */
 static void askers_run(struct round *round, struct asker *askers) {
   askers[0].round = round;
   image_pull(&askers[0], NULL);
@@ -417,7 +417,7 @@ static void round_add_silent(struct round *round, const struct target *target) {
 }
 static_assert(sizeof(struct survey_silent) % 8 == 0, "entries are");
 
-/* Any of this process's communicators says where its own server is. */
+/* Any of this process's communicators has the address of its own server. */
 static void round_find_own(struct round *round) {
   struct survey_processes processes;
   uint32_t index = 0;
@@ -458,7 +458,7 @@ bool survey_gather(const uint32_t *called_off, struct survey_bytes *survey) {
 
 /* ---- asking another process to gather ---- */
 
-/* One question, until `deadline_ns`, and the answer's head, whose bytes are behind it in `reply`. */
+/* Asks one question, until `deadline_ns`; `reply` gets the answer's head, followed by its bytes. */
 static ncclResult_t job_ask(const struct sock_address *to, uint64_t deadline_ns,
                             const struct survey_question *question, void *reply, struct survey_reply *head) {
   const uint64_t now_ns = os_time_ns();
@@ -474,7 +474,7 @@ static ncclResult_t job_ask(const struct sock_address *to, uint64_t deadline_ns,
   return log_fail(ncclRemoteError, "the process has nothing to say of its job; try again");
 }
 
-/* Asks until all of it has come. */
+/* Asks until the whole survey has arrived. */
 static ncclResult_t job_pull(const struct sock_address *to, uint64_t deadline_ns, uint64_t *reply,
                              struct survey_bytes *got) {
   struct survey_question question = {SURVEY_ASK_JOB, 0, 0, 0};

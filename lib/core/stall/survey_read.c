@@ -1,6 +1,5 @@
-/* survey_read.c: a survey's bytes, entry by entry. Trusts none of them; takes no memory but for what is
- * there.
- */
+/* survey_read.c: reads a survey entry by entry. Trusts none of its bytes; allocates memory only for what is
+ * present. */
 #include <string.h>
 
 #include "base/os.h"
@@ -17,7 +16,7 @@ const char *survey_why_text(uint32_t why) {
   return why < SURVEY_WHY_COUNT ? texts[why] : "does not answer";
 }
 
-/* The entry at *at, whose body is *body; false behind the last one, or where the rest makes no sense. */
+/* The entry at *at, with its body; false after the last one, or if the rest is invalid. */
 static bool entry_next(const uint8_t *bytes, size_t byte_count, size_t *at, struct survey_entry *entry,
                        const uint8_t **body) {
   if (byte_count - *at < sizeof *entry) return false;

@@ -1,7 +1,7 @@
-/* watchdog.c: looks at this process's records, and when a communicator of it makes no progress, sees to it
- * that one process diagnoses: the first of the communicator's that answers. That one gathers, and tells all
- * others. Promises to hold no lock while it asks, and to say a sentence once. Time is counted in looks: who
- * was stopped himself accuses nobody. */
+/* watchdog.c: examines this process's records. When one of its communicators makes no progress, it has one
+ * process diagnose: the first of the communicator's that answers, which gathers all records and reports to
+ * all others. Holds no lock while it asks, and logs a message once. Time is counted in examinations, so that
+ * a process that was stopped itself raises no alarm. */
 #include "core/stall/watchdog.h"
 
 #include <stdio.h>
@@ -20,54 +20,54 @@
 #include "trace/recorder.h"
 
 #define COMMS_MOST 256u /* watched at once */
-#define ASKED_MOST 3u   /* processes that are asked to diagnose, before this one does so itself */
+#define ASKED_MOST 3u   /* processes asked to diagnose before this one does so itself */
 #define TICK_MS_MOST 1000u
 #define TELL_NS UINT64_C(1500000000)
-#define DIAGNOSIS_NS UINT64_C(15000000000) /* that a diagnose may take */
-#define JOB_NS UINT64_C(30000000000)       /* that a survey is kept after it was last asked for */
+#define DIAGNOSIS_NS UINT64_C(15000000000) /* time limit of a diagnosis */
+#define JOB_NS UINT64_C(30000000000)       /* time to keep a survey after it was last requested */
 #define TEXT_BYTES 1024
 #define TEXTS_MOST 4u
 
 struct watched {
   uint64_t place, moves, quiet_ms; /* place: in the file of records */
-  bool reported;                   /* since it makes no progress */
+  bool reported;                   /* since it last made progress */
 };
 
 /* A stall that another process was asked to diagnose. */
 struct alarm {
   bool on;
   uint64_t comm_id, due_ns;
-  uint32_t next, received; /* the process to be asked next; diagnoses heard when it began */
+  uint32_t next, received; /* the process to be asked next; number of diagnoses received at the start */
 };
 
 static struct {
   uint32_t users, fork_count;
   bool running, stop;
-  uint64_t limit_ms; /* TUTTI_WATCHDOG_SECONDS as the first user found it; 0: nothing is watched */
+  uint64_t limit_ms; /* TUTTI_WATCHDOG_SECONDS, read when the first communicator enters; 0: off */
   os_thread thread;
   uint32_t called_off; /* atomic */
   bool diagnose;       /* another process wants a diagnosis */
-  uint32_t received;   /* diagnoses, this process's own among them */
+  uint32_t received;   /* number of diagnoses, including this process's own */
   uint64_t received_ns;
-  char texts[TEXTS_MOST][TEXT_BYTES]; /* the last ones that were logged */
+  char texts[TEXTS_MOST][TEXT_BYTES]; /* the last ones logged */
   uint32_t text_count;
   uint64_t reported_moves;
-  /* of the thread alone */
+  /* used by the thread only */
   struct watched comms[COMMS_MOST];
   uint32_t comm_count;
   uint64_t looked_ns;
   struct alarm alarm;
 } dog;
-/* The job's survey, for who asks from outside; under the same lock. */
+/* The job's survey, for requests from outside the job; guarded by the same lock. */
 static struct {
   bool wanted, ready;
-  uint64_t number, last; /* of the one that is being made, or is there, 0: none; the last one given */
+  uint64_t number, last; /* number: of the present survey, 0: none; last: the last number assigned */
   struct survey_bytes survey;
   uint64_t asked_ns;
 } job;
 static os_mutex dog_lock = OS_MUTEX_INITIALIZER;
 static os_cond dog_changed;
-static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* of starting and ending the thread; taken first */
+static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* for starting and ending the thread; taken first */
 
 static uint64_t tick_ms(void) { return dog.limit_ms / 4 < TICK_MS_MOST ? dog.limit_ms / 4 : TICK_MS_MOST; }
 
@@ -81,7 +81,7 @@ static uint64_t all_moves(void) {
   return moves;
 }
 
-/* Notes the sentence; true when it has not been said, and no other has since anything moved here. Locked. */
+/* Stores the text; true if it was not logged yet and no other was since anything moved here. Locked. */
 static bool text_is_new(const char *text) {
   const uint64_t moves = all_moves();
   if (dog.text_count > 0 && dog.reported_moves == moves) return false;
@@ -92,7 +92,7 @@ static bool text_is_new(const char *text) {
   return true;
 }
 
-/* Nothing makes no progress, as it seems: all is looked at for as long again. Locked. */
+/* No hang was found: restarts the time of all communicators. Locked. */
 static void comms_excuse(void) {
   for (uint32_t i = 0; i < dog.comm_count; i++) {
     dog.comms[i].quiet_ms = 0;
@@ -114,7 +114,7 @@ void watchdog_receive(const char *text, uint32_t bytes) {
   if (says) log_urgent("operations make no progress: %s", clean);
 }
 
-/* The sentence of `tutti explain`, and who does not answer; "" where nothing makes no progress. */
+/* The diagnosis of `tutti explain`, and the processes that do not answer; "" if there is no hang. */
 static void text_make(const struct survey *survey, char *text) {
   struct diagnosis diagnosis;
   if (!diagnose_files(survey->files, survey->file_count, &diagnosis) || diagnosis.kind <= DIAGNOSIS_RUNNING)
@@ -138,7 +138,7 @@ static bool process_is_silent(const struct survey *survey, const struct sock_add
   return false;
 }
 
-/* Every process that shares a communicator with this one hears it. */
+/* Reports to every process that shares a communicator with this one. */
 static void report_all(const struct survey *survey, const char *text) {
   struct survey_processes processes;
   struct reported reported = {REMOTE_CALL_REPORTED, ""};
@@ -199,7 +199,7 @@ static void alarm_go_on(struct alarm *alarm) {
   diagnose_all();
 }
 
-/* A communicator has made no progress for `quiet_ms`, of which no diagnosis has been heard since. */
+/* A communicator has made no progress for `quiet_ms`, and no diagnosis was received since then. */
 static void alarm_begin(uint64_t comm_id, uint64_t quiet_ms) {
   os_mutex_lock(&dog_lock);
   const bool received = dog.received > 0 && os_time_ns() - dog.received_ns < quiet_ms * 1000000;
@@ -207,7 +207,7 @@ static void alarm_begin(uint64_t comm_id, uint64_t quiet_ms) {
   os_mutex_unlock(&dog_lock);
 }
 
-/* ---- looking ---- */
+/* ---- examining ---- */
 
 static struct watched *watched_get(uint64_t place) {
   for (uint32_t i = 0; i < dog.comm_count; i++)
@@ -224,7 +224,7 @@ static uint64_t passed_ms(void) {
   return passed < 2 * tick_ms() ? passed : 2 * tick_ms();
 }
 
-/* Unlocked but for what others change. */
+/* Unlocked, except for members that other threads change. */
 static void look(void) {
   struct recorder_look comm;
   const uint64_t passed = passed_ms();
@@ -256,7 +256,7 @@ static void job_forget(void) {
   job.number = 0;
 }
 
-/* Locked; unlocked while it gathers. */
+/* Locked; unlocks while it gathers. */
 static void job_make(void) {
   struct survey_bytes survey;
   job.wanted = false;
@@ -270,7 +270,7 @@ static void job_make(void) {
 
 static ncclResult_t dog_run(void);
 
-/* A fresh survey is begun unless one is being made already. Locked. */
+/* Starts a new survey unless one is in progress. Locked. */
 static void job_answer(const struct survey_question *question, struct survey_reply *head, uint8_t *out,
                        uint32_t capacity) {
   const bool making = job.number != 0 && !job.ready;
@@ -316,7 +316,7 @@ ncclResult_t watchdog_alarm(void) {
 
 /* ---- the thread ---- */
 
-/* Until the next look, or until somebody wants something. Locked. */
+/* Waits until the next examination or a request. Locked. */
 static void dog_rest(void) {
   const uint64_t now_ns = os_time_ns();
   const uint64_t until_ns = now_ns + (dog.limit_ms > 0 ? tick_ms() : JOB_NS / 1000000) * 1000000;
@@ -324,7 +324,7 @@ static void dog_rest(void) {
     if (!os_cond_wait_until(&dog_changed, &dog_lock, until_ns)) return;
 }
 
-/* Locked. True when there was something to do; unlocked meanwhile. */
+/* Locked; unlocks while it works. True if there was something to do. */
 static bool dog_serve(void) {
   struct alarm alarm = dog.alarm;
   if (job.wanted) {

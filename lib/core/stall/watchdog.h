@@ -1,7 +1,7 @@
-/* watchdog.h: one thread of the process, asleep but for a look a second, that notices operations which have
- * launched and of which nothing has moved for TUTTI_WATCHDOG_SECONDS. Then the records of all processes are
- * gathered (survey.h), diagnosed as `tutti explain` does, and every process logs the sentence, once. Breaks
- * nothing: who is to be given up is for stall.h to say. The thread also gathers for `tutti status`. */
+/* watchdog.h: one thread per process that checks once per second for launched operations that have made no
+ * progress for TUTTI_WATCHDOG_SECONDS. It then gathers the records of all processes (survey.h), diagnoses
+ * them as `tutti explain` does, and every process logs the diagnosis once. It breaks no communicator; stall.h
+ * decides that. The thread also gathers for `tutti status`. */
 #ifndef TUTTI_CORE_WATCHDOG_H
 #define TUTTI_CORE_WATCHDOG_H
 
@@ -9,17 +9,17 @@
 
 #include "base/err.h"
 
-/* A communicator of this process more, or fewer; with the last one the thread goes. */
+/* Add or remove a communicator of this process; the thread ends with the last one. */
 void watchdog_enter(void);
 void watchdog_leave(void);
 
-/* Another process of a communicator has noticed a stall: diagnose it, and tell all. Does not wait. */
+/* Another process of a communicator has noticed a stall: starts a diagnosis and its report to all. Does not
+ * wait. */
 ncclResult_t watchdog_alarm(void);
-/* Another process has diagnosed; "": nothing makes no progress. `text` is `bytes` long, and may be anything.
- */
+/* Another process has sent its diagnosis; "": no hang was found. `text` is `bytes` long and untrusted. */
 void watchdog_receive(const char *text, uint32_t bytes);
 
-/* Answers a question about the whole job, as a control_handler does: struct survey_question. Does not wait.
+/* Answers a question about the whole job (struct survey_question), as a control_handler does. Does not wait.
  */
 ncclResult_t watchdog_answer(const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes);
 

@@ -1,4 +1,4 @@
-/* watcher.c: what core/stall does for a communicator of several processes from its begin to its end. */
+/* watcher.c: what core/stall does for a communicator of several processes from its opening to its end. */
 #include "core/bootstrap/control.h"
 #include "core/remote/remote.h"
 #include "core/stall/stall.h"
@@ -8,7 +8,7 @@
 static ncclResult_t watcher_open(struct remote *remote, void **state) {
   struct stall *stall = NULL;
   TRY(stall_open(remote, &stall));
-  os_mutex_lock(&remote->lock); /* somebody may ask already */
+  os_mutex_lock(&remote->lock); /* other processes may already ask */
   *state = stall;
   os_mutex_unlock(&remote->lock);
   return survey_join(remote);

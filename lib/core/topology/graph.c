@@ -1,5 +1,5 @@
-/* graph.c: rings and trees as rows of ranks. Knows how a pair of binary trees lies over places and what one
- * node looks like; which places are near each other is the topology's to say. */
+/* graph.c: rings and trees as rows of ranks: a pair of binary trees over places, and the graph of one node of
+ * equal paths. graph_build.c orders places by the topology. */
 #include "core/topology/graph.h"
 
 #include <string.h>
@@ -46,8 +46,8 @@ void graph_free(struct graph *graph) {
   memset(graph, 0, sizeof *graph);
 }
 
-/* A place's parent clears its lowest bit and sets the next one, or only clears it where that leaves the tree.
- */
+/* A place's parent clears its lowest set bit and sets the next higher one, or only clears it if that exceeds
+ * the tree. */
 static struct graph_places binary_tree(uint32_t count, uint32_t place) {
   struct graph_places found = {GRAPH_NONE, {GRAPH_NONE, GRAPH_NONE}, false};
   if (place == 0) {

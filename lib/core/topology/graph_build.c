@@ -1,6 +1,6 @@
-/* graph_build.c: from chains inside nodes to rings and trees over nodes. Rings pass the nodes in order, and
- * each node along its own chain; a tree is a binary tree of nodes whose ranks hang in a chain below its
- * first. */
+/* graph_build.c: connects chains inside nodes to rings and trees over nodes. Rings pass the nodes in order,
+ * and each node along its own chain. A tree is a binary tree of nodes; each node's ranks form a chain below
+ * its first rank. */
 #include "core/topology/graph_build.h"
 
 #include <string.h>
@@ -23,16 +23,16 @@ struct building {
   struct paths paths;
   uint32_t node_count;
   uint32_t *node, *local; /* by rank */
-  uint32_t *first;        /* by node: where its ranks begin in `ranks` and `ranks`; one more at the end */
+  uint32_t *first;        /* by node: index of its first rank in `ranks` and `gpus`; one more at the end */
   uint32_t *ranks, *gpus; /* ranks node by node, and the GPU of each */
   uint32_t *kind_of;      /* by node */
   struct kind *kinds;
   uint32_t kind_count, kind_capacity;
-  struct search_result ring, tree; /* what all kinds have in common; chains are not of use */
-  uint32_t tree_copies;            /* rows a tree chain: 2 where there is a second tree */
+  struct search_result ring, tree; /* what all kinds have in common; their chains are not used */
+  uint32_t tree_copies;            /* rows per tree chain: 2 if there is a second tree */
   uint32_t *rings, *heads;
   struct graph_tree *trees;
-  uint32_t channel_found; /* before they are duplicated */
+  uint32_t channel_found; /* before channels are duplicated */
 };
 
 /* ---- Nodes ---- */
@@ -51,7 +51,7 @@ static ncclResult_t places_check(const struct graph_request *request) {
   return ncclSuccess;
 }
 
-/* Nodes are numbered by their first ranks. */
+/* Numbers nodes in the order of their first ranks. */
 static bool nodes_number(struct building *b) {
   const struct graph_request *request = b->request;
   uint32_t *number = (uint32_t *)os_alloc(request->topology->node_count * sizeof *number);
@@ -86,8 +86,8 @@ static uint32_t kind_find(const struct building *b, uint32_t node) {
   return kind;
 }
 
-/* A lone rank has nothing to spread over channels; trees are no more than rings, which carry everything
- * else. */
+/* A single rank needs one channel only. Trees get at most as many channels as rings, which every other
+ * collective uses. */
 static ncclResult_t kind_search_paths(const struct building *b, const struct paths *paths,
                                       struct kind *kind) {
   const bool alone = b->request->rank_count == 1;
@@ -106,7 +106,7 @@ static ncclResult_t kind_search_paths(const struct building *b, const struct pat
   return search_run(&search, &kind->tree);
 }
 
-/* Ways lead over GPUs of the communicator alone. */
+/* Paths use only GPUs of the communicator. */
 static ncclResult_t kind_search(const struct building *b, struct kind *kind) {
   struct paths_rules rules = b->request->rules;
   struct paths paths;
@@ -146,7 +146,7 @@ static void result_agree(struct search_result *all, const struct search_result *
   if (one->pattern > all->pattern) all->pattern = one->pattern; /* the simpler tree */
 }
 
-/* One channel in rank order where no path is found, so that there is a graph at all. */
+/* One channel in rank order if no path is found, so that there is a graph at all. */
 static void result_settle(struct building *b, bool ring) {
   struct search_result *all = ring ? &b->ring : &b->tree;
   bool crossing = true;
@@ -189,7 +189,7 @@ static uint32_t chain_rank(const struct building *b, const struct search_result 
   return b->ranks[b->first[node] + result->chain[channel][place]];
 }
 
-/* Where rings leave by their pair's NIC, odd nodes take the pair's chain: so data stays on its rail. */
+/* If rings leave by their pair's NIC, odd nodes use the pair's chain, so that data stays on its rail. */
 static void ring_fill(const struct building *b, uint32_t channel, uint32_t *row) {
   const uint32_t count = b->request->rank_count;
   uint32_t used = 0, shift = 0;
@@ -199,7 +199,7 @@ static void ring_fill(const struct building *b, uint32_t channel, uint32_t *row)
       row[used++] = chain_rank(b, &b->kinds[b->kind_of[node]].ring, swapped, node, place);
   }
   while (row[shift] != 0) shift += 1;
-  uint32_t *turned = row + count; /* space for one more row is there */
+  uint32_t *turned = row + count; /* space for one more row follows */
   for (uint32_t i = 0; i < count; i++) turned[i] = row[(shift + i) % count];
   memcpy(row, turned, count * sizeof *row);
 }
@@ -223,7 +223,7 @@ static void tree_add_child(struct graph_tree *row, uint32_t parent, uint32_t chi
   row[child].up = parent;
 }
 
-/* The rank of a node that its first or second child node hangs on. */
+/* The rank of a node that connects to its first or second child node. */
 static uint32_t tree_holder(const struct building *b, uint32_t channel, uint32_t node, bool second) {
   const enum search_pattern pattern = b->tree.pattern;
   const bool by_next = pattern == SEARCH_SPLIT_TREE || (pattern == SEARCH_BALANCED_TREE && !second);
@@ -250,8 +250,8 @@ static void tree_fill(const struct building *b, uint32_t channel, bool second, s
   }
 }
 
-/* NCCL's count: each channel twice, so that both trees carry half; twice again where NICs are fast and
- * channels few; then the user's bounds. */
+/* NCCL's number of channels: each channel twice, so that both trees carry half; twice again if NICs are fast
+ * and channels few; then the user's bounds. */
 static uint32_t channels_wanted(const struct building *b, uint32_t capability) {
   uint32_t count = 2 * b->channel_found;
   if (capability >= 90 && b->node_count > 1 && b->ring.gbps > 45 && count < 16) count *= 2;
@@ -272,7 +272,7 @@ static void speed_fill(struct graph_speed *speed, const struct search_result *re
   speed->pattern = (uint8_t)result->pattern;
 }
 
-/* A switch that adds: one channel a GPU, whose head it is, as fast as all of them together leave. */
+/* A switch that adds: one channel per GPU, which is its head, with the total bandwidth of all GPUs. */
 static void switch_fill(const struct building *b, struct graph *graph) {
   const uint32_t heads = graph->node_ranks_max;
   double most = 0, nics = 0;
@@ -296,7 +296,7 @@ static void switch_fill(const struct building *b, struct graph *graph) {
   found->pattern = SEARCH_SWITCH;
 }
 
-/* A network that adds: as trees, over the NICs that have it; its NICs only send once and receive once. */
+/* A network that adds: as trees, over the NICs that support it; each NIC sends once and receives once. */
 static void network_fill(const struct building *b, struct graph *graph) {
   uint32_t nics = 0;
   for (uint32_t net = 0; net < b->paths.net_count; net++)
@@ -331,7 +331,7 @@ static void graph_fill(const struct building *b, struct graph *graph) {
   graph->channel_count = channels_wanted(b, graph->capability_min);
 }
 
-/* Channel by channel the chains found, then once more with the second tree, and so on. */
+/* Channels use the chains found, in order, then again with the second tree, and so on. */
 static void graph_point(const struct building *b, struct graph *graph) {
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {
     const uint32_t found = channel % b->channel_found, chain = found % b->tree.channel_count;
@@ -351,7 +351,7 @@ static ncclResult_t rows_fill(struct building *b, struct graph *graph) {
   b->tree_copies = nodes > 1 ? 2 : 1;
   b->channel_found = rings > trees ? rings : trees;
   const size_t tree_bytes = trees * b->tree_copies * ranks * sizeof *b->trees;
-  const size_t words = (rings + 3) * ranks + trees * nodes; /* a row to turn rings in; nodes and locals */
+  const size_t words = (rings + 3) * ranks + trees * nodes; /* 3: a row to rotate rings, node, local */
   uint8_t *memory = (uint8_t *)os_alloc(tree_bytes + words * sizeof(uint32_t));
   if (memory == NULL) return log_no_memory("the rings of %zu ranks", ranks);
   graph->memory = memory;
@@ -374,7 +374,7 @@ static ncclResult_t rows_fill(struct building *b, struct graph *graph) {
   return ncclSuccess;
 }
 
-/* Nodes, paths, searches; building_end() after it, whatever it yields. */
+/* Nodes, paths, searches; call building_end() after it, whatever it returns. */
 static ncclResult_t building_begin(struct building *b, const struct graph_request *request) {
   const size_t ranks = request->rank_count;
   memset(b, 0, sizeof *b);

@@ -1,6 +1,7 @@
-/* graph_build.h: the graph of a communicator from a topology and from where its ranks lie: one search for
- * each kind of node, then rings, trees and heads over all of them. A pure function, so that every rank has
- * the same. */
+/* graph_build.h: builds the graph of a communicator from a topology and the ranks' places: one search for
+ * each kind of node, then rings, trees and heads over all nodes. A pure function, so every rank gets the same
+ * graph.
+ */
 #ifndef TUTTI_CORE_GRAPH_BUILD_H
 #define TUTTI_CORE_GRAPH_BUILD_H
 
@@ -10,7 +11,7 @@
 struct graph_place {
   uint32_t node; /* below TOPOLOGY_NODES_MAX */
   uint32_t gpu;  /* index into topology.gpus */
-  bool remote;   /* the rank is of another process */
+  bool remote;   /* the rank is in another process */
 };
 
 struct graph_request {
@@ -22,12 +23,11 @@ struct graph_request {
   struct paths_rules rules;
 };
 
-/* Fills *graph; free with graph_free(). A topology without a path gives one channel of 0.1 GB/s in rank
- * order. Fails with ncclInvalidUsage when a place is not in the topology, ncclSystemError when memory is out.
- */
+/* Fills *graph; free it with graph_free(). A topology without paths gives one channel of 0.1 GB/s in rank
+ * order. ncclInvalidUsage: a place is not in the topology; ncclSystemError: out of memory. */
 ncclResult_t graph_build(const struct graph_request *request, struct graph *graph);
 
-/* What was found for the node of rank 0, in the XML of NCCL_GRAPH_DUMP_FILE. */
+/* Describes the search result for rank 0's node in the XML of NCCL_GRAPH_DUMP_FILE. */
 ncclResult_t graph_describe(const struct graph_request *request, struct text *text);
 
 #endif

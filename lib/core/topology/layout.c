@@ -1,4 +1,4 @@
-/* layout.c: which node and which of its GPUs each rank's device is, and from that the graph. */
+/* layout.c: finds the node of each rank's device and the device's index there, and makes the graph. */
 #include "core/topology/layout.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/os.h"
 #include "base/param.h"
 
-/* NCCL's old numbers stand for LOC, PIX, PXB, PHB, and SYS from 4 on. */
+/* NCCL's old numbers mean LOC, PIX, PXB, PHB, and SYS from 4 on. */
 static enum graph_path level_of_number(long number) {
   static const enum graph_path levels[] = {GRAPH_LOC, GRAPH_PIX, GRAPH_PXB, GRAPH_PHB};
   return number < 0 || number > 3 ? GRAPH_SYS : levels[number];
@@ -40,14 +40,14 @@ struct paths_rules layout_rules(void) {
 
 uint32_t layout_cross_nic(void) { return (uint32_t)param_int(PARAM_CROSS_NIC); }
 
-/* What the devices of the process are divided into. */
+/* How the devices of the process are divided into nodes. */
 struct layout {
   uint32_t node_count, node_devices; /* nodes, and devices of each */
   struct topology topology;
 };
 
-/* Devices lie on the nodes in order. One node of all devices is filled by as many copies of the file's node
- * as it takes, since the file says how many GPUs a node has. */
+/* Devices are assigned to nodes in order. A backend with one node for all devices gets as many copies of the
+ * file's node as needed, since the file says how many GPUs a node has. */
 static ncclResult_t layout_from_file(const char *path, uint32_t device_count, struct layout *layout) {
   TRY(topology_read(path, layout->node_count, &layout->topology));
   if (layout->node_count > 1) return ncclSuccess;
@@ -62,19 +62,20 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   memset(&spec, 0, sizeof spec);
   spec.nodes = layout->node_count;
   spec.gpus = layout->node_devices;
-  /* The NICs that the emulated network has on each node, where it is in use. */
+  /* The NICs that the emulated network has on each node, if it is in use. */
   const struct net_ops *net = emu_net_ops();
   if (net != NULL) TRY(net->devices(&spec.nics));
   return topology_make(&spec, &layout->topology);
 }
 
-/* The process of one rank writes a dump, or processes of one host would write over each other's. */
+/* Only the process of one rank writes a dump; otherwise processes of one host would overwrite each other's.
+ */
 static bool layout_dumps(const struct graph_request *request, enum param_id path, enum param_id rank) {
   const int64_t writer = param_int(rank);
   return *param_text(path) != '\0' && writer < request->rank_count && !request->places[writer].remote;
 }
 
-/* Dumps are for looking at: one that cannot be written is no reason to fail. */
+/* Dumps are informational: failing to write one is not an error. */
 static void layout_dump(const struct topology *topology, const struct graph_request *request) {
   if (layout_dumps(request, PARAM_TOPO_DUMP_FILE, PARAM_TOPO_DUMP_FILE_RANK))
     topology_write(topology, param_text(PARAM_TOPO_DUMP_FILE));
@@ -128,7 +129,7 @@ static ncclResult_t layout_places(const struct layout *layout, const uint32_t *d
   return result;
 }
 
-/* Nothing but a count of 0 nodes where all devices are as one. */
+/* node_count is 0 if all devices are equal. */
 static ncclResult_t layout_find(const struct backend *ops, struct layout *layout) {
   const char *path = param_text(PARAM_TOPO_FILE);
   uint32_t device_count = 0, node_count = 0;

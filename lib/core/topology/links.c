@@ -1,5 +1,5 @@
-/* links.c: neighbours by algorithm. Knows rings, trees, direct collectives, distances of powers of
- * two, and who hosts the switches that add; nothing of sizes. */
+/* links.c: neighbours by algorithm: rings, trees, direct collectives, distances of powers of two, and the
+ * ranks that host switches. Knows nothing of sizes. */
 #include "core/topology/links.h"
 
 #include "schedule/pat.h"
@@ -8,13 +8,13 @@
 uint32_t links_ring_index(const struct graph *graph, uint32_t channel_index, uint32_t rank) {
   const uint32_t *ring = graph->ring[channel_index];
   const uint32_t block = graph->node_ranks_max;
-  /* Most rings pass nodes in order: begins where the rank's node would lie. */
+  /* Most rings pass nodes in order: start at the place where the rank's node should be. */
   uint32_t index = block > 0 ? rank - rank % block : 0;
   while (ring[index] != rank) index = index + 1 == graph->rank_count ? 0 : index + 1;
   return index;
 }
 
-/* ---- switches: who hosts one ---- */
+/* ---- switches: their hosts ---- */
 
 static uint32_t rank_at(const struct graph *graph, uint32_t node, uint32_t local) {
   uint32_t rank = 0;
@@ -22,7 +22,7 @@ static uint32_t rank_at(const struct graph *graph, uint32_t node, uint32_t local
   return rank;
 }
 
-/* Of the switch that a rank's sums go to. Channels take turns, so that no rank does all the adding. */
+/* Host of the switch that a rank's sums go to. Channels alternate, so that no rank does all the adding. */
 static uint32_t switch_host(const struct graph *graph, uint8_t algo, uint32_t channel_index, uint32_t rank) {
   const uint32_t node = channel_index % graph->node_count;
   switch (algo) {
@@ -47,7 +47,7 @@ uint32_t links_roles(const struct graph *graph, uint8_t algo, uint32_t channel_i
   return count;
 }
 
-/* Chains end at the root, or begin there. */
+/* Chains end or begin at the root. */
 static void links_set_ring(const struct graph *graph, struct work *work) {
   const uint32_t *ring = graph->ring[work->channel_index];
   const uint32_t n = work->rank_count;
@@ -84,7 +84,7 @@ static void links_set_tree(const struct graph *graph, struct work *work) {
   if (work->role == ROLE_UP) work->send_peer[0] = tree->up;
 }
 
-/* Everyone but the rank itself, from rank 0 on. */
+/* All ranks except the own, from rank 0 on. */
 static uint8_t links_others(const struct work *work, uint32_t *peers) {
   uint8_t count = 0;
   for (uint32_t peer = 0; peer < work->rank_count; peer++)
@@ -102,7 +102,7 @@ static void links_set_direct(struct work *work) {
   work->recv_peer[0] = work->root;
 }
 
-/* Link d is the rank 2^d ahead or behind: all-gather sends back, reduce-scatter ahead. */
+/* Link d is the rank 2^d ahead or behind: all-gather sends backwards, reduce-scatter forwards. */
 static void links_set_pat(struct work *work) {
   const uint32_t n = work->rank_count;
   const bool gathers = work->func == FUNC_ALL_GATHER;
@@ -114,7 +114,7 @@ static void links_set_pat(struct work *work) {
   }
 }
 
-/* ---- switches: who is linked to one ---- */
+/* ---- switches: links to them ---- */
 
 static bool is_member(const struct graph *graph, const struct work *work, uint32_t rank) {
   switch (work->algo) {
@@ -130,7 +130,8 @@ static void links_set_members(const struct graph *graph, struct work *work) {
     if (is_member(graph, work, rank)) work->recv_peer[work->recv_count++] = rank;
 }
 
-/* The heads with one place in their nodes form a tree; which of the pair, the channel's parity says. */
+/* The heads with equal index in their nodes form a tree; the channel's parity selects the tree of the pair.
+ */
 static void links_add_node_tree(const struct graph *graph, struct work *work) {
   const uint32_t node = graph->node[work->rank], local = graph->local[work->rank], count = graph->node_count;
   const bool second = work->channel_index % 2 == 1;
@@ -149,7 +150,7 @@ static void links_add_node_others(const struct graph *graph, struct work *work) 
       work->recv_peer[work->recv_count++] = rank;
 }
 
-/* A chain goes around the node from its head on; behind the last rank is nobody. */
+/* A chain follows the node's ring from its head and ends at the last rank. */
 static void links_set_chain(const struct graph *graph, struct work *work, uint32_t host) {
   const uint32_t node = graph->node[work->rank], head = graph->head[work->channel_index][node];
   uint32_t size = 0;

@@ -10,7 +10,7 @@
 
 /* ---- the choice ---- */
 
-/* Channels spread over the NICs that are as near as the nearest. */
+/* Spreads channels over the NICs that are as near as the nearest. */
 static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t channel_index) {
   const struct paths_route *routes = &paths->net_gpu[(size_t)gpu * paths->net_count];
   const struct paths_route *best = &routes[paths_net_near(paths, gpu, 0)];
@@ -27,7 +27,7 @@ static const struct paths_route *route_to(const struct paths *paths, uint32_t gp
   return &paths->gpu_net[(size_t)gpu * paths->net_count + net];
 }
 
-/* A GPU of ours beside the NIC, which our own reaches over NVLink. */
+/* A GPU of this node next to the NIC, which the own GPU reaches over NVLink. */
 static uint32_t gpu_beside(const struct rails_ask *ask, uint32_t net) {
   const struct paths *paths = ask->paths;
   for (uint32_t gpu = 0; gpu < paths->gpu_count && ask->here != NULL; gpu++) {

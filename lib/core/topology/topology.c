@@ -1,5 +1,5 @@
-/* topology.c: rows of a topology, presets, and what links carry. Bandwidths are the facts that NCCL plans
- * with: measured once by its authors, not on this machine. */
+/* topology.c: rows of a topology, presets, and bandwidths of links. The bandwidths are those that NCCL plans
+ * with, not measured on this machine. */
 #include "core/topology/topology.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define UNKNOWN_GBPS 12.0 /* PCI 3.0 with 16 lanes; also a NIC that does not say */
+#define UNKNOWN_GBPS 12.0 /* PCI 3.0 with 16 lanes; also for a NIC of unknown speed */
 
 void topology_free(struct topology *topology) {
   os_free(topology->devices);
@@ -48,7 +48,7 @@ static uint32_t rows_of_kind(const struct topology *topology, enum topology_kind
   return count;
 }
 
-/* Few rows: by insertion. Row of a number that stands twice, or TOPOLOGY_NONE. */
+/* Insertion sort, since rows are few. Returns the row of a number that occurs twice, or TOPOLOGY_NONE. */
 static uint32_t rows_sort(const struct topology *topology, uint32_t *rows, uint32_t count) {
   const struct topology_device *devices = topology->devices;
   for (uint32_t i = 1; i < count; i++) {
@@ -101,7 +101,7 @@ ncclResult_t topology_finish(const char *path, struct topology *topology) {
   return ncclSuccess;
 }
 
-/* ---- What links carry ---- */
+/* ---- Bandwidths of links ---- */
 
 double topology_nvlink_gbps(uint32_t capability) {
   if (capability >= 100) return 40.1;
@@ -110,7 +110,7 @@ double topology_nvlink_gbps(uint32_t capability) {
   return capability >= 70 ? 20 : 18;
 }
 
-/* A lane of PCI 1.0 and 2.0 spends 10 bits on a byte; later ones next to nothing beyond packets' heads. */
+/* A lane of PCI 1.0 and 2.0 uses 10 bits per byte; later ones have little overhead besides packet headers. */
 double topology_link_gbps(const struct topology *topology, uint32_t device) {
   const struct topology_device *row = &topology->devices[device];
   if (row->kind == TOPOLOGY_CPU || row->kind == TOPOLOGY_GPU) return 0;
@@ -125,7 +125,7 @@ double topology_link_gbps(const struct topology *topology, uint32_t device) {
 
 static double intel_socket_gbps(const struct topology_device *cpu) {
   switch (cpu->model) {
-    case 0x55: /* Skylake and its like */
+    case 0x55: /* Skylake, Cascade Lake, Cooper Lake */
     case 0x6a:
     case 0x6c: return 10;
     case 0x8f: /* Sapphire Rapids, Emerald Rapids */
@@ -153,7 +153,7 @@ bool topology_link_is_switch(const struct topology_link *link) { return link->ta
 static const struct preset {
   const char *name, *maker;
   uint32_t gpus, nics, capability;
-  uint32_t nvlinks; /* of a GPU, to switches; 0: none */
+  uint32_t nvlinks; /* per GPU, to switches; 0: none */
   int32_t cpu_model;
   double link_gts;
   uint32_t gpus_a_switch, net_mbits;
@@ -176,13 +176,13 @@ static const struct preset *preset_find(const char *name) {
   return NULL;
 }
 
-/* What is being made: rows are added group by group, a group being the devices below one PCI switch. */
+/* A topology being made: rows are added group by group, a group being the devices below one PCI switch. */
 struct making {
   const struct preset *preset;
   struct topology *topology;
   uint32_t gpu_count, nic_count, next_bus;
   bool full;                   /* a row could not be added */
-  struct topology_device lost; /* what is then filled instead */
+  struct topology_device lost; /* is filled instead of that row */
 };
 
 static struct topology_device *making_add(struct making *making, enum topology_kind kind, uint32_t parent) {
@@ -230,12 +230,12 @@ static void making_add_nic(struct making *making, uint32_t parent, uint32_t numb
   net->direct = true;
 }
 
-/* Part `index` of `count` of `total`: the parts differ by one at most. */
+/* End of part `index` if `total` is divided into `count` parts, which differ by at most one. */
 static uint32_t share_end(uint32_t total, uint32_t index, uint32_t count) {
   return (uint32_t)((uint64_t)total * (index + 1) / count);
 }
 
-/* Two CPUs with half of the switches each; below a switch its share of GPUs and NICs. */
+/* Two CPUs with half of the switches each; each switch has its share of GPUs and NICs. */
 static void making_fill(struct making *making) {
   const uint32_t a_switch = making->preset->gpus_a_switch;
   const uint32_t switch_count = (making->gpu_count + a_switch - 1) / a_switch;
@@ -282,7 +282,7 @@ ncclResult_t topology_make(const struct topology_spec *spec, struct topology *to
   snprintf(made.name, sizeof made.name, "%s", preset->name);
   made.node_count = spec->nodes == 0 ? 1 : spec->nodes;
   const uint32_t gpu_count = spec->gpus == 0 ? preset->gpus : spec->gpus;
-  /* A machine with one NIC a GPU keeps that for other numbers of GPUs. */
+  /* A machine with one NIC per GPU keeps that ratio for other numbers of GPUs. */
   const uint32_t nics = preset->nics == preset->gpus ? gpu_count : preset->nics;
   struct making making;
   memset(&making, 0, sizeof making);

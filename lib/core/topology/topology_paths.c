@@ -1,5 +1,5 @@
-/* topology_paths.c: paths along the tree of PCI and between CPUs, over NVLink, over a GPU in between; the
- * best of those counts. A link has a number for each direction. */
+/* topology_paths.c: paths along the PCI tree and between CPUs, over NVLink, and through another GPU; the best
+ * of them is used. A link has a number for each direction. */
 #include "core/topology/topology_paths.h"
 
 #include <string.h>
@@ -8,10 +8,10 @@
 #include "base/os.h"
 
 #define UNLIMITED_GBPS 1e9
-#define INTEL_COST (6.0 / 5.0) /* packets between GPUs that pass an Intel root complex are smaller */
+#define INTEL_COST (6.0 / 5.0) /* packets between GPUs through an Intel root complex are smaller */
 
 /* Numbers of links: row to parent (a CPU: to the other CPUs), GPU to NVSwitch, GPU to its CPU, NIC to
- * network: two each, away from the device and towards it; then a row of NVLinks between GPUs: one each. */
+ * network: two each, upstream and downstream; then rows of NVLinks between GPUs: one each. */
 static uint32_t link_tree(uint32_t row, bool down) { return 2 * row + down; }
 
 static uint32_t link_switch(const struct paths *paths, uint32_t gpu, bool down) {
@@ -97,7 +97,7 @@ static uint32_t row_cpu(const struct topology *topology, uint32_t row) {
   return row;
 }
 
-/* The lowest row above both, TOPOLOGY_NONE when they hang on different CPUs. */
+/* The lowest common ancestor, TOPOLOGY_NONE if the rows are below different CPUs. */
 static uint32_t rows_meet(const struct topology *topology, uint32_t a, uint32_t b) {
   uint32_t depth_a = row_depth(topology, a), depth_b = row_depth(topology, b);
   for (; depth_a > depth_b; depth_a--) a = topology->devices[a].parent;
@@ -109,7 +109,7 @@ static uint32_t rows_meet(const struct topology *topology, uint32_t a, uint32_t 
   return a;
 }
 
-/* PCI switches from a device up to `top`, which counts too: the device's own function is none. */
+/* Number of PCI switches from a device up to and including `top`, without the device's own function. */
 static uint32_t switches_below(const struct topology *topology, uint32_t row, uint32_t top) {
   uint32_t count = 0;
   bool own = true;
@@ -121,8 +121,8 @@ static uint32_t switches_below(const struct topology *topology, uint32_t row, ui
   return count;
 }
 
-/* Links from a device up to `top`, or the same downwards. A GPU that has a link of its own to its CPU takes
- * that for what passes the CPU. True when it does. */
+/* Adds the links from a device up to `top`, or down from it. A GPU with its own link to its CPU uses that for
+ * traffic through the CPU; true in that case. */
 static bool route_climb(const struct paths *paths, struct paths_route *route, uint32_t row, uint32_t top,
                         bool down) {
   const struct topology *topology = paths->topology;
@@ -135,7 +135,7 @@ static bool route_climb(const struct paths *paths, struct paths_route *route, ui
   return false;
 }
 
-/* Along the tree; `by_host`: not by a shorter way than a CPU. */
+/* Along the tree; `by_host`: through a CPU even if there is a shorter path. */
 static void route_by_tree(const struct paths *paths, uint32_t from, uint32_t to, bool by_host,
                           struct paths_route *route) {
   const struct topology *topology = paths->topology;
@@ -159,7 +159,7 @@ static void route_by_tree(const struct paths *paths, uint32_t from, uint32_t to,
   else route->type = own_link && !both_gpus ? GRAPH_P2C : GRAPH_PHB;
 }
 
-/* Packets between GPUs, once they pass an Intel root complex. */
+/* Adds the cost of packets between GPUs through an Intel root complex. */
 static void route_pay_intel(const struct paths *paths, uint32_t from, struct paths_route *route) {
   const struct topology_device *cpu = &paths->topology->devices[row_cpu(paths->topology, from)];
   if (route->type < GRAPH_PHB || strcmp(cpu->maker, "GenuineIntel") != 0) return;
@@ -167,7 +167,7 @@ static void route_pay_intel(const struct paths *paths, uint32_t from, struct pat
   route->gbps /= INTEL_COST;
 }
 
-/* NVLinks between two GPUs, or by switches: DIS when there is none. */
+/* NVLinks between two GPUs, or through switches; DIS if there is none. */
 static void route_by_nvlink(const struct paths *paths, uint32_t from, uint32_t to,
                             struct paths_route *route) {
   const struct topology *topology = paths->topology;
@@ -210,7 +210,7 @@ static bool rule_in_use(const struct paths_rules *rules, uint32_t gpu) {
   return rules->in_use == NULL || rules->in_use[gpu];
 }
 
-/* The route through a third GPU, where it is the first of its type or faster than the one found. */
+/* Tries the route through a third GPU: used if it is the first of its type, or faster than the one found. */
 static void route_try_over(const struct paths *paths, enum graph_path type, uint32_t over,
                            const struct paths_route *first, const struct paths_route *second,
                            struct paths_route *found) {
@@ -222,7 +222,7 @@ static void route_try_over(const struct paths *paths, enum graph_path type, uint
   if (found->type != type || tried.gbps > found->gbps) *found = tried;
 }
 
-/* Both halves are NVLinks of GPUs to each other: switches leave no pair unconnected. */
+/* Both halves are direct NVLinks between GPUs, since switches connect all pairs. */
 static void route_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t from,
                            uint32_t to, struct paths_route *route) {
   struct paths_route found = *route;
@@ -260,7 +260,7 @@ static void paths_to_net(const struct paths *paths, uint32_t gpu, uint32_t net) 
   in->type = inside.type;
 }
 
-/* The other GPU lies near the NIC: none of its own kind of detour is taken twice. */
+/* Only through a GPU that itself reaches the NIC without another GPU. */
 static void paths_to_net_over_gpu(const struct paths *paths, const struct paths_rules *rules, uint32_t gpu,
                                   uint32_t net) {
   struct paths_route *out = &paths->gpu_net[gpu * paths->net_count + net];
@@ -282,7 +282,7 @@ static void paths_between_nets(const struct paths *paths, const struct paths_rul
     for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net_over_gpu(paths, rules, gpu, net);
 }
 
-/* Smaller is nearer: the path into the GPU, then what it carries, then the order that begins at the GPU. */
+/* Nearer first: the path type into the GPU, then bandwidth, then an order that starts at the GPU's index. */
 static bool net_is_nearer(const struct paths *paths, uint32_t gpu, uint32_t a, uint32_t b) {
   const struct paths_route *to_a = &paths->net_gpu[gpu * paths->net_count + a];
   const struct paths_route *to_b = &paths->net_gpu[gpu * paths->net_count + b];

@@ -1,6 +1,6 @@
-/* topology_paths.h: how the GPUs and NICs of one node reach each other: the type of each path, what
- * it carries, and the links that it takes, so that a search can count what is left on them. A pure function
- * of a topology and of what the user allows. */
+/* topology_paths.h: paths between the GPUs and NICs of one node: the type of each path, its bandwidth, and
+ * its links, so that a search can count the remaining bandwidth of each. A pure function of a topology and
+ * the user's rules. */
 #ifndef TUTTI_CORE_TOPOLOGY_PATHS_H
 #define TUTTI_CORE_TOPOLOGY_PATHS_H
 
@@ -10,13 +10,13 @@
 #define PATHS_LOCAL_GBPS 5000.0
 #define PATHS_HOPS_MAX (2 * TOPOLOGY_DEPTH_MAX + 8)
 
-/* What the user allows: the longest path between GPUs that store into each other's memory
- * (NCCL_P2P_LEVEL; longer ones go through the host), paths over a GPU in between (NVB), to a NIC over
- * another GPU (PXN). */
+/* What the user allows: the longest path between GPUs that store into each other's memory (NCCL_P2P_LEVEL;
+ * longer ones go through the host), paths through another GPU (NVB), and paths to a NIC through another GPU
+ * (PXN). */
 struct paths_rules {
   enum graph_path peer_level;
   bool over_gpu, nic_over_gpu;
-  const bool *in_use; /* by GPU: may be gone over; NULL: all */
+  const bool *in_use; /* by GPU: paths may go through it; NULL: all */
 };
 
 /* NCCL's defaults. */
@@ -25,9 +25,9 @@ struct paths_rules {
 
 struct paths_route {
   enum graph_path type;
-  double gbps;   /* in one direction; 0 where the type is GRAPH_DIS */
-  double cost;   /* bytes on its links for a byte of data */
-  uint32_t over; /* GPU that NVB and PXN go over, else TOPOLOGY_NONE */
+  double gbps;   /* in one direction; 0 if the type is GRAPH_DIS */
+  double cost;   /* bytes on its links per byte of data */
+  uint32_t over; /* intermediate GPU of NVB and PXN, else TOPOLOGY_NONE */
   uint32_t hop_count;
   uint16_t hops[PATHS_HOPS_MAX]; /* links, each in one direction: indices into link_gbps */
 };
@@ -36,11 +36,11 @@ struct paths_route {
 struct paths {
   const struct topology *topology;
   uint32_t gpu_count, net_count, link_count;
-  uint32_t *near;              /* gpu * net_count + turn: the net that paths_net_near() yields */
+  uint32_t *near;              /* gpu * net_count + turn: the net that paths_net_near() returns */
   double *link_gbps;           /* by link and direction */
   struct paths_route *gpu_gpu; /* from * gpu_count + to */
   struct paths_route *gpu_net; /* gpu * net_count + net; from the GPU into the network */
-  struct paths_route *net_gpu; /* the same index; from the network into the GPU: never over another GPU */
+  struct paths_route *net_gpu; /* same index; from the network into the GPU: never through another GPU */
 };
 
 /* `topology` outlives the result. Free with paths_free(). ncclSystemError when memory is out. */
@@ -51,10 +51,9 @@ void paths_free(struct paths *paths);
 /* "LOC", "NVL", ... "DIS". */
 const char *paths_type_name(enum graph_path type);
 
-/* The net that is the `turn`-th nearest to this GPU, of net_count; among equals each GPU begins at another.
- */
+/* The `turn`-th nearest net to this GPU, of net_count; among equally near nets each GPU starts at another. */
 uint32_t paths_net_near(const struct paths *paths, uint32_t gpu, uint32_t turn);
-/* GB/s of all NVLinks of a GPU in one direction; to switches alone. */
+/* GB/s in one direction of all NVLinks of a GPU, and of those to switches only. */
 double paths_nvlink_gbps(const struct paths *paths, uint32_t gpu);
 double paths_switch_gbps(const struct paths *paths, uint32_t gpu);
 

@@ -1,6 +1,6 @@
-/* topology_search.c: for each candidate speed, from the highest, and for each relaxation of what paths may
- * be, chains are laid GPU by GPU over what the links have left, going back where it does not work out. The
- * best is what carries most; worse kinds of paths must carry a tenth more to be worth it. */
+/* topology_search.c: for each candidate bandwidth, from the highest, and for each relaxation of the allowed
+ * path types, chains are built GPU by GPU over the remaining bandwidth of the links, with backtracking. The
+ * result with the most total bandwidth wins; worse path types must bring a tenth more. */
 #include "core/topology/topology_search.h"
 
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define STEPS_ALL (1u << 19)
-#define STEPS_ATTEMPT (1u << 14)
-#define STEPS_SAME (1u << 8) /* one chain is to be found */
-#define SLACK_GBPS 1e-6      /* sums of doubles */
-#define GOOD_ENOUGH 0.9      /* of what the GPUs or NICs carry at all */
+#define STEPS_ALL (1u << 19)     /* limit of the whole search */
+#define STEPS_ATTEMPT (1u << 14) /* limit of one attempt */
+#define STEPS_SAME (1u << 8)     /* the same, if all channels use one chain */
+#define SLACK_GBPS 1e-6          /* sums of doubles */
+#define GOOD_ENOUGH 0.9          /* of the maximum bandwidth of the GPUs or NICs */
 #define WORSE_MUST_BRING 1.1
 
 static const double intra_speeds[] = {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 0};
@@ -37,14 +37,14 @@ struct search {
   /* One attempt. */
   double gbps;
   enum graph_path intra_most, inter_most;
-  uint32_t intra_types; /* bits: those that paths between its GPUs have */
+  uint32_t intra_types; /* set of the path types between its GPUs */
   uint32_t cross_nic;
   bool same;
   uint32_t steps_left, steps_all_left;
-  double *left;                         /* by link: GB/s that no channel has taken */
-  bool used[TOPOLOGY_GPUS_MAX];         /* by local rank: in the channel under way */
-  bool last_allowed[TOPOLOGY_GPUS_MAX]; /* may be the end of it */
-  uint32_t last_left;                   /* of these, not yet used */
+  double *left;                         /* by link: GB/s not used by any channel */
+  bool used[TOPOLOGY_GPUS_MAX];         /* by local rank: in the channel being built */
+  bool last_allowed[TOPOLOGY_GPUS_MAX]; /* by local rank: may be its last */
+  uint32_t last_left;                   /* number of these not used yet */
   struct search_result now, found, best;
 };
 
@@ -81,7 +81,7 @@ static bool links_take(struct search *search, const struct paths_route *route, d
   return true;
 }
 
-/* Data of a ring goes one way; of a tree up and then down, half of the speed each. */
+/* Data of a ring uses one direction; of a tree up and then down, half of the bandwidth each. */
 static bool edge_take(struct search *search, uint32_t from, uint32_t to) {
   const struct paths_route *there = route_inside(search, from, to), *back = route_inside(search, to, from);
   if (there->type > search->intra_most) return false;
@@ -99,8 +99,8 @@ static void edge_give(struct search *search, uint32_t from, uint32_t to) {
   if (is_tree(search)) links_give(search, back, back->hop_count, gbps);
 }
 
-/* Share of a tree's traffic that the node's first or second rank has with the network: on average over a pair
- * of trees a node has one parent and one child, and half of the speed is each one's. */
+/* Share of a tree's network traffic at the node's first or second rank: on average over a pair of trees a
+ * node has one parent and one child, with half of the bandwidth each. */
 static double nic_share(const struct search *search, bool second) {
   if (search->now.pattern == SEARCH_BALANCED_TREE) return second ? .25 : .75;
   if (search->now.pattern == SEARCH_SPLIT_TREE) return .5;
@@ -129,13 +129,13 @@ static void nic_give_both(struct search *search, uint32_t place, uint32_t net, d
   nic_give(search, place, net, true, share);
 }
 
-/* ---- Laying chains; each function goes on to the next one and undoes its part. True: no more is wanted ----
+/* ---- Building chains: each function calls the next one and undoes its part. True: the search is done ----
  */
 
 static bool channel_begin(struct search *search);
 static bool chain_extend(struct search *search, uint32_t length);
 
-/* A ring that leaves by its pair's NIC needs the pair. */
+/* A ring that leaves by its pair's NIC counts only if the pair is complete. */
 static void channels_note(struct search *search) {
   const struct search_result *now = &search->now;
   struct search_result *found = &search->found;
@@ -161,7 +161,7 @@ static bool channel_end(struct search *search) {
   return enough;
 }
 
-/* The NIC by which channel number channel_count leaves, TOPOLOGY_NONE where there is a choice. */
+/* The NIC by which channel number channel_count leaves, TOPOLOGY_NONE if it is free to choose. */
 static uint32_t ring_nic_out(const struct search *search) {
   const struct search_result *now = &search->now;
   const uint32_t channel = now->channel_count;
@@ -195,7 +195,7 @@ static bool ring_close(struct search *search) {
   return false;
 }
 
-/* The second rank of a tree has a NIC of its own, the nearest that has space. */
+/* The second rank of a tree has its own NIC, the nearest with bandwidth left. */
 static bool tree_second(struct search *search, uint32_t place) {
   uint32_t *net = search->now.net[search->now.channel_count];
   const double share = nic_share(search, true);
@@ -216,7 +216,7 @@ static bool chain_go_on(struct search *search, uint32_t length) {
   return chain_extend(search, length);
 }
 
-/* One more GPU, the following ones by number first, and nearer ones before others. */
+/* Adds one GPU: the next ones by number first, and nearer ones before others. */
 static bool chain_extend(struct search *search, uint32_t length) {
   uint32_t *chain = search->now.chain[search->now.channel_count];
   const uint32_t count = search->request->gpu_count, previous = chain[length - 1];
@@ -243,7 +243,7 @@ static bool chain_extend(struct search *search, uint32_t length) {
   return false;
 }
 
-/* Which GPUs may be a ring's end: those near the NIC that it must leave by. */
+/* The GPUs that may be a ring's end: those near the NIC that it must leave by. */
 static void chain_bound_end(struct search *search) {
   const uint32_t nic = is_tree(search) || !has_network(search) ? TOPOLOGY_NONE : ring_nic_out(search);
   search->last_left = 0;
@@ -266,7 +266,7 @@ static bool chain_begin(struct search *search, uint32_t place) {
   return chain_extend(search, 1);
 }
 
-/* In by this NIC, into the nearest GPUs first. */
+/* Enters by this NIC, into the nearest GPUs first. */
 static bool channel_begin_at(struct search *search, uint32_t nic) {
   const uint32_t channel = search->now.channel_count, count = search->request->gpu_count;
   const bool tree = is_tree(search);
@@ -333,7 +333,7 @@ static void result_measure(const struct search *search, struct search_result *re
   }
 }
 
-/* The one chain found, as often as there is space for it. */
+/* Repeats the one chain found as often as there is bandwidth for it. */
 static void channels_repeat(struct search *search) {
   struct search_result *found = &search->found;
   double most = search->request->channels_most;
@@ -381,7 +381,7 @@ static double gpu_slot_gbps(const struct paths *paths, uint32_t gpu) {
   return topology_link_gbps(topology, topology->devices[topology->gpus[gpu]].parent);
 }
 
-/* What the slowest GPU carries at all; on several nodes, what NICs and GPUs do together. */
+/* Maximum bandwidth of the slowest GPU; on several nodes, of NICs and GPUs together. */
 static double node_gbps(const struct search *search) {
   const struct paths *paths = search->paths;
   double slowest = 0, slots = 0, nics = 0;
@@ -401,7 +401,7 @@ static bool is_done(const struct search *search, double most) {
   return search->steps_all_left == 0 || score(&search->best) >= GOOD_ENOUGH * most;
 }
 
-/* A type that no path has is not worth an attempt. */
+/* A path type that no path has is not tried. */
 static uint32_t types_present(const struct search *search, bool nics) {
   const uint32_t count = search->request->gpu_count;
   uint32_t types = 0;
@@ -414,8 +414,8 @@ static uint32_t types_present(const struct search *search, bool nics) {
   return nics && !has_network(search) ? 1u << GRAPH_LOC : types;
 }
 
-/* One speed and reach: all channels alike, then each its own; trees from the wanted pattern to the simplest.
- */
+/* One bandwidth and one set of path types: first all channels alike, then each its own; trees from the
+ * requested pattern to the simplest. */
 static void attempt_patterns(struct search *search, double most) {
   const uint32_t wanted = search->request->pattern;
   for (uint32_t pattern = wanted; pattern <= (wanted == SEARCH_RING ? SEARCH_RING : SEARCH_TREE); pattern++) {
@@ -442,7 +442,7 @@ static void attempt_types(struct search *search, double most) {
   }
 }
 
-/* Whether rings may leave by other NICs than they came in by, at which step of the relaxation; pairs need as
+/* Whether rings may leave by other NICs than they entered by, at this step of the relaxation; pairs need as
  * many odd nodes as even ones. */
 static bool crossing_allowed(const struct search *search, uint32_t cross_nic) {
   const struct search_request *request = search->request;
@@ -451,7 +451,8 @@ static bool crossing_allowed(const struct search *search, uint32_t cross_nic) {
   return cross_nic == request->cross_nic && (cross_nic != 2 || request->node_count % 2 == 0);
 }
 
-/* The most that channels of this speed carry together: a NIC, or a GPU on one node, holds whole channels. */
+/* Maximum total bandwidth of channels of this bandwidth: a NIC, or on one node a GPU, has whole channels
+ * only. */
 static double speed_most(const struct search *search, double slowest, double gbps) {
   const struct paths *paths = search->paths;
   double most = 0;
@@ -477,7 +478,7 @@ static void attempt_speeds(struct search *search, uint32_t capability) {
   }
 }
 
-/* More channels of half the speed keep more blocks busy, unless that is many already. */
+/* Doubles the channels at half the bandwidth to keep more blocks busy, unless there are many already. */
 static void result_double(struct search_result *result, uint32_t capability, uint32_t channels_most) {
   const uint32_t count = result->channel_count;
   if (result->gbps < 25 || count == 0 || 2 * count > channels_most) return;

@@ -1,7 +1,6 @@
-/* topology_xml.c: a topology from NCCL's XML, by expat, and back. Promises that a file that is refused leaves
- * nothing behind and is named with its line and with what was expected, and that memory is bounded whatever
- * the file says. Elements and attributes that it does not know are passed over, as NCCL adds some now and
- * then. */
+/* topology_xml.c: reads a topology from NCCL's XML, with expat, and writes it. A refused file leaves nothing
+ * behind; the message has its line and what was expected. Memory is bounded whatever the file contains.
+ * Unknown elements and attributes are ignored, since NCCL adds some from time to time. */
 #include "core/topology/topology.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@ enum element { SYSTEM, CPU, PCI, GPU, NIC, NET, NVLINK, C2C, ELEMENTS };
 
 static const char *const element_names[ELEMENTS] = {"system", "cpu", "pci",    "gpu",
                                                     "nic",    "net", "nvlink", "c2c"};
-/* Inside which elements one may stand, as bits; NULL text: for the message. */
+/* The elements that may contain each element, as bits, and for messages their names. */
 static const struct {
   uint32_t parents;
   const char *text;
@@ -39,11 +38,11 @@ struct reader {
   XML_Parser parser;
   const char *path;
   struct topology *topology;
-  uint32_t depth;                            /* elements open that are known */
+  uint32_t depth;                            /* number of open known elements */
   enum element open[TOPOLOGY_DEPTH_MAX + 4]; /* by depth */
   uint32_t row[TOPOLOGY_DEPTH_MAX + 4];      /* by depth: its device */
-  uint32_t skipping;                         /* elements open inside of and with one that is not known */
-  char fault[512];                           /* what is wrong, "" when nothing is */
+  uint32_t skipping;                         /* number of open elements from an unknown one on */
+  char fault[512];                           /* what is wrong, "" if nothing */
 };
 
 __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
@@ -61,14 +60,14 @@ __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *rea
 
 /* ---- Attributes ---- */
 
-/* One attribute that an element may have, and the member that it lands in. */
+/* One attribute that an element may have, and the member that stores it. */
 enum attribute_kind { TEXT, BUS_ID, SIGNED, UNSIGNED, HEX32, HEX64, REAL, FLAG, LINK_SPEED };
 
 struct attribute {
   const char *name;
   enum attribute_kind kind;
   bool required;
-  size_t offset, capacity; /* of the member; space of a text */
+  size_t offset, capacity; /* of the member; capacity: of a text */
   double lowest, highest;
 };
 
@@ -127,7 +126,7 @@ static const struct attribute *const element_attributes[ELEMENTS] = {
     no_attributes, cpu_attributes, pci_attributes,    gpu_attributes,
     no_attributes, net_attributes, nvlink_attributes, c2c_attributes};
 
-/* Four or eight digits of a domain, bus, device, function. Lower case afterwards. */
+/* A bus id: four or eight digits of domain, then bus, device, function; stored in lower case. */
 static bool bus_id_store(const char *value, char *member) {
   unsigned domain, bus, device, function;
   char more;
@@ -168,7 +167,7 @@ static bool text_store(const struct attribute *attribute, const char *value, cha
   return true;
 }
 
-/* "Unknown" is what a driver says of a link that is down; it counts as not said. */
+/* "Unknown", which a driver reports for a link that is down, counts as absent. */
 static bool attribute_store(const struct attribute *attribute, const char *value, void *struct_begin) {
   char *member = (char *)struct_begin + attribute->offset, *end;
   double number = 0;
@@ -228,14 +227,14 @@ static bool element_fits(struct reader *reader, enum element element) {
   return false;
 }
 
-/* The row of the tree, or of the links, that this element fills; NULL after a failure. */
+/* The row of the tree, or of the links, that this element describes; NULL after a failure. */
 static void *element_target(struct reader *reader, enum element element) {
   struct topology *topology = reader->topology;
   const uint32_t parent = reader->depth > 1 ? reader->row[reader->depth - 1] : TOPOLOGY_NONE;
   uint32_t *row = &reader->row[reader->depth];
   void *target = NULL;
   *row = parent;
-  if (element == SYSTEM) return topology; /* no attribute of it is read */
+  if (element == SYSTEM) return topology; /* it has no attributes that are read */
   if (element == C2C) return &topology->devices[parent];
   if (element == NVLINK) target = topology_add_link(topology, parent);
   else target = topology_add(topology, element_kinds[element], parent);
@@ -248,7 +247,7 @@ static void *element_target(struct reader *reader, enum element element) {
   return target;
 }
 
-/* One PCI function is one device. */
+/* A PCI function may have only one device. */
 static void gpu_check(struct reader *reader, uint32_t gpu) {
   const struct topology_device *devices = reader->topology->devices;
   for (uint32_t i = 0; i < gpu; i++)
@@ -392,7 +391,7 @@ static void links_write(struct text *text, const struct topology *topology, uint
   if (device->host_links > 0) element_write(text, C2C, device, depth, "/>");
 }
 
-/* A device and, as rows of a tree lie parents first and children together, all that hangs on it. */
+/* Writes a device and all its descendants; rows of a tree have parents first and children together. */
 static uint32_t device_write(struct text *text, const struct topology *topology, uint32_t row,
                              uint32_t depth) {
   static const enum element elements[TOPOLOGY_KINDS] = {CPU, PCI, GPU, NIC, NET};
