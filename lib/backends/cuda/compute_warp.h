@@ -419,7 +419,7 @@ PRIM_FN bool ll_gather(uint8_t kind, struct compute_warp *compute, const struct 
 PRIM_FN bool ll_gather(uint8_t kind, struct compute_warp *compute, const struct line_share *share,
                        const struct prim_descriptor *descriptor, uint32_t wire_bytes, uint64_t *words) {
   uint64_t arrived[PRIM_WORDS] = {0};
-  if (descriptor->first != 0) { /* there before the lines are: the wait for it costs nothing */
+  if (descriptor->first != 0) { /* it arrives before the lines do, so waiting for it costs nothing */
     ll_fetch(kind, share, descriptor->first, (uint32_t)descriptor->count);
     ll_fetched(words);
   }
@@ -454,9 +454,9 @@ PRIM_FN bool compute_ll(uint8_t kind, struct compute_warp *compute, const struct
 #include "backends/cuda/bulk.h"
 #else
 
-/* ---- the life of a compute warp ---- */
+/* ---- the main loop of a compute warp ---- */
 
-/* False for a descriptor of a protocol that this kernel does not speak, and for the last one. */
+/* False for a descriptor of a protocol that this kernel does not support, and for the last one. */
 PRIM_FN bool compute_do(struct compute_warp *compute, const struct prim_descriptor *descriptor) {
 #ifdef PRIM_PROTO
   if (descriptor->kind == PRIM_END) return false;
@@ -468,7 +468,7 @@ PRIM_FN bool compute_do(struct compute_warp *compute, const struct prim_descript
   switch (descriptor->kind) {
     case PRIM_SPAN: compute_span(compute, descriptor, false); return true;
     case PRIM_LL: return compute_ll(LINE_LL, compute, descriptor);
-#if PRIM_LINKS == 1 /* beside all else, many links of LL128 would not fit into registers */
+#if PRIM_LINKS == 1 /* with many links LL128 would not fit in registers */
     case PRIM_LL128: return compute_ll(LINE_LL128, compute, descriptor);
 #endif
     default: return false;
@@ -482,7 +482,7 @@ PRIM_FN void compute_run(struct compute_warp *compute) {
   for (uint32_t count = 0;; count++) {
     while ((int32_t)(prim_peek_together(&queue->issued) - count) <= 0)
       if (prim_aborted(&compute->prim)) return;
-    prim_converge_reads(); /* the descriptor is read behind it */
+    prim_converge_reads(); /* the descriptor is read after it */
     if (!compute_do(compute, &queue->descriptors[count % PRIM_DESCRIPTORS])) return;
     prim_converge();
     if (prim_lane() == 0) *done = count + 1;
