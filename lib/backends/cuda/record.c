@@ -203,7 +203,7 @@ static uint64_t side_mix(uint64_t hash, const struct side_seen *side) {
   return hash_mix(hash_mix(hash_mix(hash_mix(hash, link->step), link->head), link->tail), link->announced);
 }
 
-/* Sum of the counters of all links of the work. */
+/* A hash of the counters of all links of the work, which changes when one of them does. */
 static uint64_t lane_note(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
                           struct record_lane *row) {
   struct side_seen to = {.any = false}, from = {.any = false};
