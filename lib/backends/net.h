@@ -110,7 +110,7 @@ struct net_ops {
    * followed by `data`; a message whose size is not `whole_bytes` is stored in its receive's `data`.
    * Otherwise like isend and irecv; `bytes` is the capacity of `data`, enough for a whole message. part_move:
    * the request's first part is at `first` from now on, and its old place is no longer read or written. If
-   * parts are registered, the NIC itself reads and writes them, and `first` is NULL when the connection ends.
+   * parts are registered, the NIC itself accesses them: then `first` is NULL, which ends the connection.
    * Networks that support device memory accept NET_PARTS_TAIL as whole_bytes: a message of any size whose
    * last `bytes` are stored at `data`, and the preceding ones at `first`, which has capacity for them. */
 #define NET_PARTS_TAIL SIZE_MAX
