@@ -263,7 +263,7 @@ PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
              : 0;
 }
 
-/* Skips the offers that this work does not make; enters RUN behind the last. */
+/* Skips the offers that this work does not make; enters RUN after the last one. */
 PRIM_FN void lane_open_settle(struct lane *lane) {
   const struct work *work = lane->work;
   if (lane->offer_index < work->recv_count && (work->flags & WORK_DIRECT_RECV) == 0)

@@ -25,10 +25,10 @@
  *   bool     prim_leader(p)                  this worker posts for all and compares sizes
  *   void     prim_join(p)                    this worker has done its part of a slice or LL step; for the
  *                                            leader it returns when all workers have
- *   uint64_t prim_load_tail(address)         sender's counter; reads behind it do not move before it
- *   uint64_t prim_load_head(address)         receiver's counter; writes behind it do not move before it
- *   void     prim_store_tail(p, address, v)  writes of all joined workers do not move behind it
- *   void     prim_store_head(p, address, v)  reads of all joined workers do not move behind it
+ *   uint64_t prim_load_tail(address)         sender's counter; later reads are not reordered before it
+ *   uint64_t prim_load_head(address)         receiver's counter; later writes are not reordered before it
+ *   void     prim_store_tail(p, address, v)  earlier writes of all joined workers are ordered before it
+ *   void     prim_store_head(p, address, v)  earlier reads of all joined workers are ordered before it
  *   void     prim_tagged_store(p, word, tag, v)  value and tag of a tagged word become visible together,
  *   bool     prim_tagged_load(word, tag, &v)     in no order with anything else; false while the tag differs
  *   bool     prim_aborted(p)                 the communicator was aborted: waits end, moves do nothing

@@ -151,7 +151,7 @@ PRIM_FN uint32_t pat_block(const struct work *work, uint32_t offset) {
   return block >= work->rank_count ? block - work->rank_count : block;
 }
 
-/* A block arrives in the step in which its first child (present or not) would leave. */
+/* A block arrives in the step in which its first child would leave, even if that child does not exist. */
 PRIM_FN bool pat_gather_step(const struct pat_iter *it, const struct work *work, uint32_t offset,
                              struct step *step) {
   const uint32_t n = work->rank_count, low = pat_low_bit(offset);

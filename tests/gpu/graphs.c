@@ -193,7 +193,7 @@ static void script_run(const struct driver *driver, const char *when) {
 
 static void *rank_run(void *argument) {
   const struct driver driver = {(struct rank *)argument, 1};
-  script_run(&driver, "a thread a rank");
+  script_run(&driver, "one thread per rank");
   return NULL;
 }
 
@@ -239,6 +239,6 @@ int main(int argument_count, char **arguments) {
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) rank_close(&all[rank]);
   need_fresh_start(rank_count);
-  printf("graphs: %d rounds on %d ranks, by one thread and by a thread a rank: ok\n", rounds, rank_count);
+  printf("graphs: %d rounds on %d ranks, by one thread and by one thread per rank: ok\n", rounds, rank_count);
   return 0;
 }

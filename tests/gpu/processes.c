@@ -272,7 +272,7 @@ static void phase_outputs(void) {
     printf("  %.0f MiB in use when the last output was freed, %.0f after 3 s\n", freed_mib, used_mib());
   NEED(ncclCommDestroy(comm));
   self.out = before;
-  say("outputs come and go");
+  say("outputs freed and replaced");
 }
 
 /* Memory that others may still use is reused only after they have left. */
@@ -285,7 +285,7 @@ static void phase_repeat(void) {
     NEED(ncclCommDestroy(comm));
   }
   if (self.timed && self.rank == 0) printf("  %.0f MiB in use\n", used_mib());
-  say("communicators come and go");
+  say("communicators destroyed and created again");
 }
 
 static ncclResult_t poll_error(ncclComm_t comm) {
@@ -321,7 +321,7 @@ static void phase_mismatch(void) {
            state, ncclGetLastError(comm));
   NEED(ncclCommAbort(comm));
   stream_renew();
-  say("a mismatch is everybody's");
+  say("a mismatch is reported to all ranks");
 }
 
 /* The last rank is killed while the others wait for it; they go on without it. */
@@ -342,7 +342,7 @@ static void phase_kill(void) {
   comm = comm_new(self.rank, self.size);
   all_ops(comm);
   NEED(ncclCommDestroy(comm));
-  say("the rest goes on");
+  say("the other ranks continue");
 }
 
 static int run_rank(void) {

@@ -76,7 +76,7 @@ def agree(name, outcome):
         try:
             said = _store.get('%d/%d' % (_count, rank)).decode()
         except RuntimeError:
-            said = 'said nothing for %d s' % PATIENCE.seconds
+            said = 'no result within %d s' % PATIENCE.seconds
         if said.startswith('skip'):
             skips.append(said)
         elif said != 'ok':

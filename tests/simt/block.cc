@@ -102,7 +102,7 @@ static void fibre_main(void) {
   here->now->ended = true;
   here->ended_count += 1;
   fibre_leave();
-  give_up("a thread went on behind its end");
+  give_up("a thread continued after its end");
 }
 
 void simt_yield(void) { fibre_leave(); }
@@ -207,7 +207,8 @@ static uint64_t seed_of(uint32_t index) {
 }
 
 void simt_block_run(uint32_t index, uint32_t thread_count, void (*body)(void *), void *argument) {
-  if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0) give_up("a block of no whole warps");
+  if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
+    give_up("a block does not consist of whole warps");
   struct block *block = block_make(thread_count);
   block->body = body;
   block->argument = argument;

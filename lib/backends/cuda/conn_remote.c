@@ -9,7 +9,7 @@
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
 
-static_assert(IPC_LEFT_OFFSET == LAUNCH_END_BYTES, "the word lies behind the end");
+static_assert(IPC_LEFT_OFFSET == LAUNCH_END_BYTES, "the word follows the end");
 
 /* The state of such a connection that is private to this process. */
 struct cuda_conn_remote {

@@ -76,7 +76,8 @@ static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose)
   }
   cudaIpcCloseMemHandle(base);
   return log_fail(ncclInvalidUsage,
-                  "device memory of %s is smaller than it says; use the same build everywhere", whose);
+                  "device memory of %s is smaller than its handle states; use the same build on all ranks",
+                  whose);
 }
 
 static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
@@ -205,7 +206,7 @@ static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct
   if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + handle->probe, sizeof token);
   if (result == ncclSuccess && token != handle->token)
     result = log_fail(ncclSystemError,
-                      "device %u maps device memory of %s, but what is read there is not what was written; "
+                      "device %u maps device memory of %s, but reads other data than the peer wrote; "
                       "likely causes are an IOMMU or PCI access control (ACS); set NCCL_P2P_DISABLE=1",
                       device_index, whose);
   cuda_ipc_unmap(mapping);

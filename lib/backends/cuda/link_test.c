@@ -143,16 +143,16 @@ bool cuda_link_works(uint32_t from, uint32_t to) {
   name_device(to, to_name);
   if (outcome == LINK_TEST_UNKNOWN) {
     log_info(LOG_INIT | LOG_GRAPH,
-             "device %s, device %s: the link's self-test did not get its turn on them; the driver's word for "
-             "peer access is taken",
+             "device %s, device %s: the link's self-test could not run because they are busy; peer access is "
+             "used as the driver reports it",
              from_name, to_name);
     return true;
   }
   seen_describe(ends[to].finding, seen);
   log_warn(
       "device %s stores into memory of device %s, as the driver allows, but %s; the likely cause is an "
-      "IOMMU or PCI access control (ACS) between them; their connections take the way through memory of "
-      "the host; switch ACS off, or set NCCL_P2P_DISABLE=1 for all devices",
+      "IOMMU or PCI access control (ACS) between them; their connections use host memory "
+      "instead; switch ACS off, or set NCCL_P2P_DISABLE=1 for all devices",
       from_name, to_name, seen);
   return false;
 }

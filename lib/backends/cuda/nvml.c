@@ -83,8 +83,8 @@ static bool library_open(void) {
   state = bound && error == 0 ? 1 : -1;
   if (state > 0) return true;
   log_info(LOG_INIT | LOG_GRAPH,
-           NVML_LIBRARY " %s: NVLinks are told by CUDA's attributes, without their number",
-           library == NULL ? "is not there"
+           NVML_LIBRARY " %s: NVLinks are detected by CUDA's attributes, without their number",
+           library == NULL ? "is not installed"
            : bound         ? "does not start"
                            : "lacks functions");
   if (library != NULL) dlclose(library);

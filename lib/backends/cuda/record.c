@@ -124,7 +124,8 @@ static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
   return to->announced < to->step ? to->step - to->announced : 0;
 }
 
-/* Moves the link's counters back to the operation's start. Operations over LL do not change the tail. */
+/* Moves `step` back from the link's saved counter to the operation's start. Operations over LL do not change
+ * the tail. */
 static void link_settle(struct link_seen *seen, uint64_t ahead) {
   seen->step -= ahead < seen->step ? ahead : seen->step;
   if (seen->tail < seen->step) seen->tail = seen->step;
