@@ -25,7 +25,7 @@ BELOW_CORE = (' lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ l
 ARROWS = (
     ('lib/schedule/', '', PURE),
     ('lib/protocol/', 'lib/schedule/ prim_impl.h', PURE),
-    ('lib/kernels/', 'lib/schedule/ lib/protocol/ lib/backends/cuda/ prim_impl.h public',
+    ('lib/kernels/', 'lib/schedule/ lib/protocol/ prim_impl.h public',
      PURE + CUDA + ' float.h limits.h math.h string.h immintrin.h'),
     ('lib/base/', 'public', '*'),
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
@@ -34,6 +34,11 @@ ARROWS = (
     ('lib/backends/net.h', 'lib/base/ public', PURE),
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
+    # of the emulator: what all of its devices share, the CUDA runtime over it, then the backend over both
+    ('lib/backends/emu/world', 'lib/backends/emu/world.h lib/backends/emu/world_impl.h lib/base/', '*'),
+    ('lib/backends/emu/arena', 'lib/backends/emu/arena.h lib/base/', '*'),
+    ('lib/backends/emu/cudart/', 'lib/backends/emu/world.h lib/backends/emu/world_impl.h '
+     'lib/backends/emu/arena.h lib/base/', '*'),
     ('lib/backends/',
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
      'lib/backends/fault.h lib/base/ '
@@ -237,6 +242,8 @@ PLANTED = (
     ('lib/core/x.c', '#include "backends/emu/world.h"\n', 'lib/core/ may include'),
     ('lib/core/plan/plan.c', '#include "core/comm/comm.h"\n', 'lib/core/plan/ may include'),
     ('lib/core/settings/settings.c', '#include "core/comm/comm.h"\n', 'lib/core/settings/ may include'),
+    ('lib/kernels/block.h', '#include "backends/cuda/device.h"\n', 'lib/kernels/ may include'),
+    ('lib/backends/emu/cudart/x.c', '#include "backends/emu/block.h"\n', 'lib/backends/emu/cudart/ may'),
     ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
     ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
     ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),

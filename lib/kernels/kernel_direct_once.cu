@@ -2,7 +2,7 @@
  * pass, with few links per side. */
 #include <cuda_runtime.h>
 
-#include "backends/cuda/link_count.h"
+#include "kernels/link_count.h"
 
 #define PRIM_WORDS 1
 #define PRIM_LINKS LAUNCH_LINKS

@@ -1,6 +1,6 @@
 /* clang-format off */
 /* prim.h: the device interface. The executors in this folder use the machine only through these primitives;
- * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/backends/cuda/prim_impl.h
+ * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/kernels/prim_impl.h
  * over PTX.
  *
  * One or more workers (a CPU thread; warps) execute a lane (run.h). Each runs the same functions over its own

@@ -289,7 +289,7 @@ plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu
       'net_of_channel(ask->paths, ask->gpu, ask->channel_index);', 'test_rails',
       'messages_take_the_receivers_rail')
 plant(REMOTE, 'failure_kept_from_its_ranks',
-      'if (shared->device_comms[rank]) comm->ops->comm_fail(shared->device_comms[rank], code);', ';',
+      'if (shared->device_comms[rank]) comm->ops->device->comm_fail(shared->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
 REACH = 'lib/core/remote/reach.c'
 plant(REACH, 'other_hosts_are_tried',

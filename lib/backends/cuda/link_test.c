@@ -2,7 +2,7 @@
  * result once it has been tested, because freeing them would wait for the program's kernels. It promises not
  * to wait longer than its deadlines, so that it may run while other kernels spin: a test that cannot finish
  * is inconclusive, and its kernels, which may still run later, never touch another test's buffer. */
-#include "backends/cuda/link_test.h"
+#include "kernels/link_test.h"
 
 #include <stdio.h>
 #include <string.h>
