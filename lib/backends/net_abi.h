@@ -1,6 +1,6 @@
-/* net_abi.h: the binary interface of NCCL's network plugins, versions 10 to 12: what a library that calls
- * itself libnccl-net-NAME.so exports as ncclNetPlugin_v10, _v11 or _v12. The order and the types of members
- * are what counts; the names are ours. Says nothing of how a plugin is found or used. */
+/* net_abi.h: the binary interface of NCCL's network plugins, versions 10 to 12: what libnccl-net-NAME.so
+ * exports as ncclNetPlugin_v10, _v11 or _v12. Order and types of the members define the interface; the names
+ * are this library's. How a plugin is found or used is elsewhere (plugin/). */
 #ifndef TUTTI_BACKENDS_NET_ABI_H
 #define TUTTI_BACKENDS_NET_ABI_H
 
@@ -14,21 +14,21 @@
 #define ABI_SYMBOL "ncclNetPlugin_v%d"
 
 #define ABI_HANDLE_BYTES 128
-#define ABI_REQUESTS_MAX 32 /* under way on one connection */
+#define ABI_REQUESTS_MAX 32 /* in progress on one connection */
 enum abi_memory { ABI_MEMORY_HOST = 1, ABI_MEMORY_CUDA = 2, ABI_MEMORY_DMABUF = 4 };
 #define ABI_OFFLOAD_NONE 0 /* device_type of a network that the host drives */
 #define ABI_UNDEFINED (-1) /* traffic class, rail, plane */
 
 typedef void (*abi_log)(int level, unsigned long subsystems, const char *file, int line, const char *format,
                         ...);
-/* Tells a profiler of an event; plugins may call it at any time. */
+/* Reports an event to a profiler; plugins may call it at any time. */
 typedef ncclResult_t (*abi_profile)(void **event, int type, void *parent, int64_t plugin, void *extra);
 
 struct abi_config {
   int traffic_class;
 };
 
-/* Devices that are parts of a virtual one. */
+/* Devices that are combined into a virtual one. */
 struct abi_parts_v10 {
   int count;
   int devices[4];
@@ -38,12 +38,12 @@ struct abi_parts_v12 {
   int devices[8];
 };
 
-/* What a device is: the first part is common to all versions. */
+/* Properties of a device: the part that is common to all versions. */
 struct abi_device {
   char *name;
   char *pci_path; /* below /sys, or NULL */
   uint64_t guid;
-  int memory; /* enum abi_memory, added up */
+  int memory; /* set of enum abi_memory */
   int registration_is_global, force_flush;
   int speed_mbps, port;
   float latency_us;
@@ -68,7 +68,7 @@ struct abi_properties_v12 {
   int requests_at_once_max;
   int16_t rail, plane;
 };
-/* What a caller passes to `properties`: later minor versions have added members at the end. */
+/* What a caller passes to `properties`: later versions have added members at the end. */
 union abi_properties {
   struct abi_device device;
   struct abi_properties_v10 v10;
@@ -77,7 +77,7 @@ union abi_properties {
   char capacity[512];
 };
 
-/* From version 11 on there is a context for each communicator. */
+/* From version 11 on there is one context per communicator. */
 typedef ncclResult_t (*abi_init_v10)(abi_log log, abi_profile profile);
 typedef ncclResult_t (*abi_init_v11)(void **context, uint64_t comm_id, struct abi_config *config, abi_log log,
                                      abi_profile profile);

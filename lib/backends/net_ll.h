@@ -1,7 +1,7 @@
-/* net_ll.h: LL lines as the host sees them: the other end of a kernel whose peer lies behind a network.
- * The arithmetic of protocol/ll.h, for whoever is not a lane: 16 bytes carry 8 of data, each word of 8
- * bytes is {data, flag} and whole by itself. A word is read in one load and written in one store, so data and
- * flag are seen together, and nothing else orders them. Knows no connection. */
+/* net_ll.h: LL lines on the host: the other end of a kernel whose peer is behind a network. The arithmetic of
+ * protocol/ll.h for code that is not a lane: 16 bytes contain 8 of data; each 8-byte word is {data, flag} and
+ * valid by itself. A word is read by one load and written by one store, so data and flag are seen together;
+ * nothing else orders them. Knows nothing of connections. */
 #ifndef TUTTI_BACKENDS_NET_LL_H
 #define TUTTI_BACKENDS_NET_LL_H
 
@@ -20,7 +20,7 @@ static inline uint32_t net_line_count(const struct device_net_step *step) {
   return (uint32_t)((step->bytes + NET_LINE_DATA_BYTES - 1) / NET_LINE_DATA_BYTES);
 }
 
-/* As line_cleans(): slots are rewritten before flags come around. */
+/* Like line_cleans(): slots are rewritten before flags wrap. */
 static inline bool net_line_cleans(const struct device_net_step *step, uint32_t slots) {
   const uint64_t half = (uint64_t)1 << (step->flag_bits - 1);
   return (step->line & (half - 1)) >= half - slots;
@@ -30,7 +30,8 @@ static inline uint64_t net_line_word(const uint64_t *words, size_t index) {
   return __atomic_load_n(&words[index], __ATOMIC_ACQUIRE);
 }
 
-/* All lines of the step carry its flag. The last is the likeliest to be missing. */
+/* True if all lines of the step have its flag. Starts with the last, which is the most likely to be
+ * missing. */
 static inline bool net_ll_ready(const uint8_t *lines, const struct device_net_step *step) {
   const uint64_t *words = (const uint64_t *)(const void *)lines;
   const uint32_t flag = net_line_flag(step);
@@ -39,7 +40,7 @@ static inline bool net_ll_ready(const uint8_t *lines, const struct device_net_st
   return true;
 }
 
-/* The data of lines that are ready. */
+/* Reads the data of lines that are ready. */
 static inline void net_ll_read(const uint8_t *lines, size_t bytes, uint8_t *data) {
   const uint64_t *words = (const uint64_t *)(const void *)lines;
   const size_t whole = bytes / NET_LINE_DATA_BYTES, rest = bytes % NET_LINE_DATA_BYTES;
@@ -50,7 +51,7 @@ static inline void net_ll_read(const uint8_t *lines, size_t bytes, uint8_t *data
   }
 }
 
-/* Both words of a last line are stored, however little of it is data. */
+/* Both words of the last line are stored, even if only part of it is data. */
 static inline void net_ll_write(uint8_t *lines, const struct device_net_step *step, const uint8_t *data) {
   uint64_t *words = (uint64_t *)(void *)lines;
   const uint64_t mark = (uint64_t)net_line_flag(step) << 32;
@@ -63,7 +64,7 @@ static inline void net_ll_write(uint8_t *lines, const struct device_net_step *st
   }
 }
 
-/* The lines of a slot that the step does not use take its flag too. */
+/* The unused lines of a slot get the step's flag too. */
 static inline void net_ll_clean(uint8_t *lines, uint32_t slot_bytes, const struct device_net_step *step) {
   uint64_t *words = (uint64_t *)(void *)lines;
   const uint64_t mark = (uint64_t)net_line_flag(step) << 32;

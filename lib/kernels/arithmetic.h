@@ -1,12 +1,12 @@
-/* arithmetic.h: the elements of types.h eight bytes at a time, as loops over vectors and lines want them. The
- * instructions that a GPU has for pairs of small floats are used where they give the bits of types.h for
- * every operand, NaN included. Type and operator are constants wherever these functions are called in a loop,
- * so that nothing is left of the choice. It knows nothing of who calls. */
+/* arithmetic.h: the arithmetic of types.h on eight bytes at a time, as the loops over vectors and lines need
+ * it. The GPU's instructions for pairs of small floats are used if they give the bits of types.h for every
+ * operand, including NaN. Type and operator are constants wherever a loop calls these functions, so the
+ * compiler removes the selection. It does not depend on its callers. */
 #ifndef TUTTI_KERNELS_ARITHMETIC_H
 #define TUTTI_KERNELS_ARITHMETIC_H
 
-/* Never contracted, and their NaN is the canonical one. Doubles have another NaN: they keep the header's way.
- */
+/* These are never contracted, and their NaN is the canonical one. Doubles have a different NaN, so they use
+ * types.h. */
 #define PRIM_FLOAT_SUM(left, right) __fadd_rn(left, right)
 #define PRIM_FLOAT_PROD(left, right) __fmul_rn(left, right)
 
@@ -53,7 +53,7 @@ PRIM_FN uint32_t pair_half(uint8_t op, uint32_t left, uint32_t right) {
   }
 }
 
-/* All but the product, whose subnormal results the instruction rounds once and types.h twice. */
+/* All operators but the product: the instruction rounds a subnormal product once, types.h twice. */
 PRIM_FN uint32_t pair_bfloat16(uint8_t op, uint32_t left, uint32_t right) {
   switch (op) {
     case OP_MAX: return pair_bfloat16_max(left, right);
@@ -64,7 +64,7 @@ PRIM_FN uint32_t pair_bfloat16(uint8_t op, uint32_t left, uint32_t right) {
 
 #if __CUDA_ARCH__ >= 890
 #define WORD_FP8_NATIVE 1
-/* Two numbers of fp8 -> half, which is exact, -> float; there as types.h does. */
+/* Converts two fp8 numbers to half, which is exact, and to float; then computes as types.h does. */
 #define WORD_FP8(name, format)                                                            \
   PRIM_FN uint16_t pair_##name(uint8_t op, uint16_t left, uint16_t right) {               \
     uint32_t first, second;                                                               \
@@ -120,7 +120,7 @@ PRIM_FN uint64_t word_combine(uint8_t dtype, uint8_t op, uint64_t left, uint64_t
   return left;
 }
 
-/* Every element times the factor whose bits are op_arg. */
+/* Multiplies every element by the factor whose bits are op_arg. */
 PRIM_FN uint64_t word_scale(uint8_t dtype, uint64_t word, uint64_t op_arg) {
   uint64_t factors = op_arg;
   switch (word_element_bytes(dtype)) {
@@ -144,7 +144,7 @@ PRIM_FN uint64_t element_divide(uint8_t dtype, uint64_t element, uint64_t diviso
   return element;
 }
 
-/* Averages of integers: rare, and a division is long, so elements take turns. */
+/* Averages of integers are rare and a division is slow, so elements are processed one by one. */
 PRIM_FN uint64_t word_divide(uint8_t dtype, uint64_t word, uint64_t op_arg) {
   const uint32_t bits = 8 * word_element_bytes(dtype);
   const uint64_t mask = bits == 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1;
@@ -158,7 +158,7 @@ PRIM_FN uint64_t word_divide(uint8_t dtype, uint64_t word, uint64_t op_arg) {
 
 /* ---- user memory ---- */
 
-/* Up to eight bytes at an address that is aligned to nothing in particular; what is missing is zero. */
+/* Loads up to eight bytes from an address of any alignment; missing bytes are zero. */
 PRIM_FN uint64_t word_load(const uint8_t *address, uint32_t bytes) {
   uint64_t word = 0;
 #pragma unroll
@@ -175,15 +175,15 @@ PRIM_FN void word_store(uint8_t *address, uint32_t bytes, uint64_t word) {
 
 /* ---- a compute thread's words of a group of LL lines ---- */
 
-/* Beside enum work_op: the operator's stage before and after a sum. */
+/* Values besides enum work_op: the operator's stage before and after a sum. */
 #define WORDS_SCALE OP_COUNT
 #define WORDS_DIVIDE (OP_COUNT + 1)
 
 #define WORDS_EACH(expression) \
   _Pragma("unroll") for (uint32_t k = 0; k < PRIM_WORDS; k++) words[k] = (expression)
 
-/* A call would have a kernel save what it holds in registers, so all of it is inline; the sums that networks
- * are trained with come first, where two comparisons find them. `others` is not read by the stages. */
+/* Everything is inline, because a call would make the kernel save its registers. The sums common in training
+ * come first, after two comparisons. The stages do not read `others`. */
 PRIM_FN void words_apply(uint8_t dtype, uint8_t verb, uint64_t *words, const uint64_t *others,
                          uint64_t op_arg) {
   const bool sums = verb == OP_SUM || verb == OP_PRE_MUL_SUM || verb == OP_SUM_POST_DIV;

@@ -1,8 +1,8 @@
-/* block.h: the program of a GPU's block, compiled once a protocol (kernel_*.cu). A block is one channel: it
- * takes its batches in order and gives each work of a batch to a warp group, which run it as a lane over
- * the shared executors. It instantiates every iterator and the executors, so that a change to lib/schedule or
- * lib/protocol that a GPU cannot compile fails the build. It promises the emulator's results. It knows
- * nothing of how memory was mapped: the host puts addresses into the arguments. */
+/* block.h: the code of a GPU block, compiled once per protocol (kernel_*.cu). A block is one channel: it runs
+ * the channel's batches in order and gives each work of a batch to a warp group, which runs it as a lane over
+ * the shared executors. It instantiates every iterator and the executors, so a change to lib/schedule or
+ * lib/protocol that does not compile for GPUs fails the build. It gives the emulator's results. It does not
+ * know how memory was mapped: the host puts addresses into the arguments. */
 #ifndef TUTTI_KERNELS_BLOCK_H
 #define TUTTI_KERNELS_BLOCK_H
 
@@ -27,8 +27,8 @@ static_assert(2 * PLAN_BATCH_WORKS_MAX <= PRIM_WARPS_MAX,
 __shared__ struct bound_work block_works[PLAN_BATCH_WORKS_MAX];
 
 #ifdef BLOCK_LANES_SHARED
-/* An issue warp's and a commit warp's lanes. Not in local memory: the stream of what is moved would push it
- * out of the first-level cache. All threads of a warp write the same. */
+/* The lanes of issue and commit warps. They are not in local memory, because the data that is moved would
+ * evict it from the first-level cache. All threads of a warp write the same values. */
 __shared__ struct lane block_lanes[PRIM_WARPS_MAX];
 #endif
 
@@ -36,7 +36,8 @@ PRIM_FN const struct work *bound_work_of(const struct bound_work *bound) {
   return (const struct work *)bound->work;
 }
 
-/* Of the work's lane, `place` in its batch: one thread of the warp. */
+/* Records for the host what the work's lane waits for, at index `place` of its batch. Called by one thread of
+ * the warp. */
 PRIM_FN void work_note_wait(const struct bound_work *bound, const int *abort_flag, uint32_t place) {
   if (prim_lane() != 0) return;
   const struct work *work = bound_work_of(bound);
@@ -62,12 +63,12 @@ PRIM_FN void link_bind(struct link *link, const struct bound_link *end, uint32_t
   link->peer = peer;
 }
 
-/* The work has links or shifts behind the batches: `further` says where, and is no shift itself. */
+/* True if the work has links or shifts that are stored after the batches: `further` is their offset. */
 PRIM_FN bool work_has_further(const struct work *work) {
   return work->recv_count > 1 || work->send_count > 1 || (work->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* The links behind the first of each side. */
+/* Binds the links after the first of each side. */
 PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *further,
                                const struct bound_work *bound, const struct plan_limits *limits) {
   const struct work *work = bound_work_of(bound);
@@ -100,7 +101,7 @@ PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch
 
 /* ---- warp groups ---- */
 
-/* LL kernels carry what is small. */
+/* LL kernels run short launches. */
 PRIM_FN bool launch_is_short(void) {
 #ifdef PRIM_PROTO
   return PRIM_PROTO != PROTO_SIMPLE;
@@ -109,19 +110,19 @@ PRIM_FN bool launch_is_short(void) {
 #endif
 }
 
-/* A receiver whose sender stores into its output has nothing to move. */
+/* A receiver whose sender stores into its output moves no data. */
 PRIM_FN bool work_is_light(const struct work *work) {
   return work->func == FUNC_RECV && (work->flags & WORK_DIRECT_RECV) != 0 &&
          (work->flags & WORK_OUTPUT_HIDDEN) == 0;
 }
 
-/* Warps of a warp group whose issue and commit warps are not one: fewer are better used for moving, but for
- * what is short. */
+/* Minimum number of warps of a warp group with separate issue and commit warps. Smaller groups use their
+ * warps for moving data, except for short launches. */
 #ifndef WARP_GROUP_APART
 #define WARP_GROUP_APART 6
 #endif
 
-/* The part of this warp, the rank-th of a warp group of `size` warps that begins with warp `first` of the
+/* Sets up this warp as member `rank` of a warp group of `size` warps that begins with warp `first` of the
  * block. */
 PRIM_FN void warp_group_take_part(struct prim *prim, struct compute_warp *compute, uint32_t first,
                                   uint32_t size, uint32_t rank) {
@@ -134,8 +135,8 @@ PRIM_FN void warp_group_take_part(struct prim *prim, struct compute_warp *comput
   compute->count = prim->compute_warps * PRIM_WARP;
 }
 
-/* Shares the block's warps out among the works of a batch, the light ones one warp each. Returns the work of
- * this warp, or work_count when none is left for it. */
+/* Divides the block's warps among the works of a batch; light works get one warp each. Returns this warp's
+ * work, or work_count if it has none. */
 PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute, uint32_t work_count) {
   const uint32_t warp = threadIdx.x / PRIM_WARP, warps = blockDim.x / PRIM_WARP;
   uint32_t light_count = 0, first = 0;
@@ -164,7 +165,7 @@ PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute
 
 /* ---- batches ---- */
 
-/* Notes what a lane that could not go on says, for the host, and stops the communicator. */
+/* Reports to the host why a lane stopped with an error, and aborts the communicator. */
 PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments *arguments) {
   struct launch_error *error = &arguments->control->errors[lane->work->channel_index];
   error->peer = lane->mismatch_peer;
@@ -205,7 +206,7 @@ PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bo
   if (lane->error != LANE_OK && prim->commits && prim_lane() == 0) lane_report(lane, arguments);
 }
 
-/* All threads. */
+/* Called by all threads. */
 PRIM_FN void batch_fetch(const struct launch_arguments *arguments, const uint8_t *data,
                          const struct plan_batch *batch) {
   const uint64_t *words = (const uint64_t *)(data + (size_t)batch->first_work * sizeof(struct bound_work));
@@ -221,24 +222,23 @@ PRIM_FN void launch_count(uint64_t *count) {
   if (threadIdx.x == 0) atomicAdd((unsigned long long *)count, 1ull);
 }
 
-/* Of one thread. */
+/* Called by one thread. */
 PRIM_FN void launch_count_end(const struct launch_arguments *arguments) {
   struct launch_counts *counts = arguments->counts;
   atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : &counts->plain_ended),
             1ull);
 }
 
-/* Behind the last barrier: what the block wrote is visible to whoever waits for the count. Blocks that were
- * stopped count as well. */
+/* After the last barrier: what the block wrote is visible to readers that wait for the count. Aborted blocks
+ * count too. */
 PRIM_FN void launch_end(const struct launch_arguments *arguments) {
   if (threadIdx.x != 0) return;
   __threadfence();
   launch_count_end(arguments);
 }
 
-/* The stream's next kernel, if it is one of ours, may come onto the device while this one ends; it waits
- * before it touches what this one writes. An LL kernel is short, so that its successor may wait from the
- * beginning. */
+/* Lets the stream's next kernel, if it is from this library, start on the device while this one ends; it
+ * waits before it touches what this one writes. An LL kernel is short, so it calls this when it begins. */
 PRIM_FN void launch_invite_next(void) { prim_launch_dependents(); }
 
 PRIM_FN void launch_await_previous(void) { prim_await_dependencies(); }

@@ -1,49 +1,50 @@
-/* bulk.h: how compute warps carry out copies by bulk copies (compute capability 9.0): a warp, a bulk-copy
- * warp, has stages in shared memory of its own; one of its threads has a copy engine bring tiles there and
- * take them away. A tile's load leaves before the tiles ahead of it are stored, also across descriptors, so
- * that a slice's end does not drain anything. Sums, edges, and spans whose ends lie differently, go the way
- * of compute_warp.h. It promises the same results to the bit, and that nothing is in flight when a compute
- * warp goes home. It knows nothing of lanes or connections. */
+/* bulk.h: how compute warps carry out copies by bulk copies (compute capability 9.0). A bulk-copy warp has
+ * its own stages in shared memory; one of its threads has a copy engine load tiles into them and store them
+ * from there. A tile is loaded before the tiles ahead of it are stored, also across descriptors, so that the
+ * end of a slice does not drain the pipeline. Sums, edges, and spans whose ends are aligned differently use
+ * compute_warp.h. It promises the same results to the bit, and that no copy is in flight when a compute warp
+ * returns. It knows nothing of lanes or connections. */
 #ifndef TUTTI_KERNELS_BULK_H
 #define TUTTI_KERNELS_BULK_H
 
 #include "kernels/compute_warp.h"
 
-/* Warps of a whole block that carry; a warp group has its share of them, as of the memory. */
+/* Bulk-copy warps of a whole block; a warp group has its share of them, and of the memory. */
 #define BULK_COPY_WARPS 8
-/* Stages of a bulk-copy warp: one is being stored, the others are on their way here, or wait. */
+/* Stages of a bulk-copy warp: one is being stored, the others are being loaded or wait. */
 #define BULK_STAGES 3
-/* Tiles that are stored before the end of a descriptor is looked for: by then it has come. */
+/* Tiles that are stored before the warp checks a descriptor for completion, so that it is complete by
+ * then. */
 #define BULK_LAG 2
 
 #define BULK_TILE_UNIT 512u       /* bytes: tiles of short spans are multiples of it */
-#define BULK_IDLE_NS 200          /* how often a warp that does not carry looks for descriptors */
-#define BULK_SPAN_BYTES_MIN 2048u /* less is quicker through registers */
+#define BULK_IDLE_NS 200          /* polling interval of a warp without bulk copies */
+#define BULK_SPAN_BYTES_MIN 2048u /* shorter spans are faster through registers */
 
-/* Where a bulk-copy warp stands in the sequence of all tiles of all descriptors. It has two such places: what
- * it loads next, and what it stores next. */
+/* A bulk-copy warp's position in the sequence of all tiles of all descriptors. It has two of them: what it
+ * loads next, and what it stores next. */
 struct bulk_cursor {
   uint32_t descriptor; /* number of the descriptor */
   uint32_t before;     /* tiles of the descriptors before, modulo the bulk-copy warps */
   uint32_t tile_bytes;
-  bool entered;           /* the descriptor was looked at: what follows is of it */
-  bool fresh;             /* none of its tiles was taken yet */
-  uint64_t offset, bytes; /* of the bulk-copy warp's next tile; of all tiles of the descriptor */
+  bool entered;           /* the descriptor was read: the next members belong to it */
+  bool fresh;             /* no tile of it has been taken yet */
+  uint64_t offset, bytes; /* offset of the warp's next tile; bytes of all tiles of the descriptor */
 };
 
 struct bulk {
   const struct prim_queue *queue;
-  uint32_t index, copy_warps; /* this warp among those that carry; index >= copy_warps: it does not */
+  uint32_t index, copy_warps; /* index among the bulk-copy warps; index >= copy_warps: not one of them */
   uint32_t memory, barriers;  /* its stages and their barriers, in shared memory */
   uint32_t stage_bytes;
-  uint32_t issued;                  /* descriptors that were seen */
+  uint32_t issued;                  /* descriptors read so far */
   uint32_t loaded, stored;          /* tiles so far */
-  uint32_t load_stage, store_stage; /* that are next */
-  const uint8_t *first;       /* of the descriptor that is being loaded, from the first whole vector on */
-  uint32_t parities;          /* of the stages' barriers, a bit each */
-  uint32_t declared;          /* descriptors that the warp group knows to be done */
-  uint32_t next, next_stored; /* descriptors to be declared next, and `stored` when they were */
-  bool ended;                 /* there will be no more descriptors */
+  uint32_t load_stage, store_stage; /* the next ones */
+  const uint8_t *first;             /* the descriptor being loaded, from its first whole vector on */
+  uint32_t parities;                /* of the stages' barriers, one bit each */
+  uint32_t declared;                /* descriptors that this warp has reported as done */
+  uint32_t next, next_stored;       /* descriptors to be reported next, and `stored` when they were stored */
+  bool ended;                       /* no more descriptors follow */
 };
 
 extern __shared__ __align__(128) uint8_t bulk_memory[];
@@ -98,17 +99,17 @@ PRIM_FN void bulk_store(uint8_t *to, uint32_t from, uint32_t bytes) {
 
 PRIM_FN void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
 
-/* Of this thread's stores, by tile, all but the last one have left shared memory. */
+/* Waits until the tiles that this thread stored, except the last, have been read from shared memory. */
 PRIM_FN void bulk_await_left(void) { asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory"); }
 
-/* All but those of the last BULK_LAG tiles lie where they belong, as if this thread had stored them. */
+/* Waits until all but the last BULK_LAG tiles are stored, as if by this thread's own instructions. */
 PRIM_FN void bulk_await_stored(void) {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(BULK_LAG) : "memory");
 }
 
 PRIM_FN void bulk_await_all_stored(void) { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
 
-/* What a peer, or this block, stored by instructions comes before what copy engines load from here on. */
+/* Orders what a peer, or this block, stored by instructions before later loads by copy engines. */
 PRIM_FN void bulk_fence_loads(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
 
 /* ---- descriptors as tiles ---- */
@@ -117,13 +118,13 @@ PRIM_FN const struct prim_descriptor *bulk_descriptor(const struct bulk *bulk, u
   return &bulk->queue->descriptors[descriptor % PRIM_DESCRIPTORS];
 }
 
-/* Bytes in front of a span's first whole vector. */
+/* Bytes before a span's first whole vector. */
 PRIM_FN uint32_t bulk_skip(const struct prim_descriptor *span) {
   return (16 - (uint32_t)((uintptr_t)span->first % 16)) % 16;
 }
 
-/* What copy engines carry of a span, bytes: of a copy its whole vectors, where all addresses lie alike in a
- * vector. */
+/* Bytes of a span that copy engines move: the whole vectors of a copy, if all addresses have the same offset
+ * within a vector. */
 PRIM_FN uint64_t bulk_span_bytes(const struct prim_descriptor *span) {
   const uint64_t bytes = span->count * word_element_bytes(span->dtype);
   uintptr_t places = (uintptr_t)span->first ^ (uintptr_t)span->out;
@@ -132,7 +133,7 @@ PRIM_FN uint64_t bulk_span_bytes(const struct prim_descriptor *span) {
   return (bytes - bulk_skip(span)) / 16 * 16;
 }
 
-/* A stage's, but short spans are cut so that all bulk-copy warps have their share. */
+/* Bytes of a stage; less for short spans, so that all bulk-copy warps have a share. */
 PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, uint64_t bytes) {
   if (bytes >= (uint64_t)bulk->stage_bytes * bulk->copy_warps) return bulk->stage_bytes;
   const uint32_t share = ((uint32_t)bytes / bulk->copy_warps / BULK_TILE_UNIT + 1) * BULK_TILE_UNIT;
@@ -169,9 +170,9 @@ PRIM_FN void bulk_next_tile(const struct bulk *bulk, struct bulk_cursor *cursor)
   cursor->offset += (uint64_t)bulk->copy_warps * cursor->tile_bytes;
 }
 
-/* ---- what copy engines do not carry ---- */
+/* ---- what copy engines do not move ---- */
 
-/* All compute warps, bulk-copy warps or not, have a part in it. */
+/* All compute warps take part, whether or not they are bulk-copy warps. */
 PRIM_FN void bulk_rest(const struct bulk *bulk, const struct compute_warp *compute,
                        const struct bulk_cursor *cursor) {
   const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
@@ -204,7 +205,7 @@ PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
   bulk->loaded += 1;
 }
 
-/* A tile is a group of stores. */
+/* Each tile is one group of stores. */
 PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
   const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
   bulk_await(bulk->barriers + 8 * bulk->store_stage, bulk->parities >> bulk->store_stage & 1);
@@ -222,14 +223,15 @@ PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor
   bulk->stored += 1;
 }
 
-/* ---- the life of a compute warp ---- */
+/* ---- the main loop of a compute warp ---- */
 
 PRIM_FN void bulk_declare(struct bulk *bulk, uint32_t descriptors) {
   bulk->declared = descriptors;
   if (prim_lane() == 0) *(volatile uint32_t *)&prim_shared.done[threadIdx.x / PRIM_WARP] = descriptors;
 }
 
-/* Descriptors whose last tile was stored a while ago: the wait for it is over, or almost. */
+/* Reports descriptors whose last tile was stored a while ago, so that there is little or nothing to wait
+ * for. */
 PRIM_FN void bulk_declare_late(struct bulk *bulk, uint32_t passed) {
   if (bulk->next != bulk->declared && bulk->stored - bulk->next_stored >= BULK_LAG) {
     if (prim_lane() == 0) bulk_await_stored();
@@ -248,9 +250,9 @@ PRIM_FN void bulk_declare_all(struct bulk *bulk, uint32_t passed) {
   bulk->next = passed;
 }
 
-/* Moves a cursor to its next tile, past descriptors that have none left. False when it stands behind all
- * descriptors that were seen. The one that stores does on the way what is not carried in tiles, and says so
- * at once where a whole descriptor is not. */
+/* Advances a cursor to its next tile, past descriptors that have none left. False if it is past all
+ * descriptors read so far. The storing cursor also carries out what is not moved in tiles, and reports at
+ * once a descriptor without tiles. */
 PRIM_FN bool bulk_seek(struct bulk *bulk, struct bulk_cursor *cursor, const struct compute_warp *compute) {
   for (;;) {
     if (!cursor->entered && cursor->descriptor == bulk->issued) return false;
@@ -263,19 +265,19 @@ PRIM_FN bool bulk_seek(struct bulk *bulk, struct bulk_cursor *cursor, const stru
   }
 }
 
-/* True when the issue warp has written more descriptors, which are seen now. */
+/* Reads the number of descriptors; true if the issue warp has written more. */
 PRIM_FN bool bulk_look(struct bulk *bulk) {
   if (bulk->ended) return false;
   const uint32_t seen = *(volatile const uint32_t *)&bulk->queue->issued;
   const uint32_t issued = __shfl_sync(PRIM_ALL_LANES, seen, 0);
-  asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* the descriptors are read behind it */
+  asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* descriptors are read after it */
   if (issued == bulk->issued) return false;
   bulk->ended = bulk_descriptor(bulk, issued - 1)->kind == PRIM_END;
   bulk->issued = bulk->ended ? issued - 1 : issued;
   return true;
 }
 
-/* A warp group has the part of the block's stages that its warps are of the block's. */
+/* A warp group's share of the block's stages is proportional to its warps. */
 PRIM_FN void bulk_open(struct bulk *bulk, const struct compute_warp *compute) {
   const struct prim *prim = &compute->prim;
   const uint32_t warps = blockDim.x / PRIM_WARP, bytes = bulk_memory_bytes();
@@ -306,7 +308,7 @@ PRIM_FN void bulk_close(const struct bulk *bulk) {
     for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_close(bulk->barriers + 8 * i);
 }
 
-/* Returns with nothing in flight, be it for lack of descriptors or because the lane was stopped. */
+/* Returns with no copy in flight, at the end of descriptors and after an abort. */
 PRIM_FN void compute_run(struct compute_warp *compute) {
   struct bulk bulk;
   struct bulk_cursor loads = {0, 0, 0, false, false, 0, 0}, stores = {0, 0, 0, false, false, 0, 0};

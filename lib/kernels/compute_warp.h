@@ -1,25 +1,25 @@
-/* compute_warp.h: what a compute warp of a warp group does with a descriptor (prim_impl.h): its share of a
- * span, or of a group of LL lines. It promises the emulator's results to the bit. It knows nothing of lanes
- * or connections. */
+/* compute_warp.h: how a compute warp carries out its share of a descriptor (prim_impl.h): of a span, or of
+ * a group of LL lines. It promises the emulator's results to the bit. It knows nothing of lanes or
+ * connections. */
 #ifndef TUTTI_KERNELS_COMPUTE_WARP_H
 #define TUTTI_KERNELS_COMPUTE_WARP_H
 
 #include "protocol/ll.h"
 
 struct compute_warp {
-  uint32_t index, count; /* this thread among the warp group's that move */
+  uint32_t index, count; /* index and number of the warp group's threads that move data */
   struct prim prim;      /* for aborts */
 };
 
 /* ---- spans ---- */
 
-/* Loops over a descriptor's further sources and destinations: absent ones are zero where there is place for
- * one, and counted where there are more. */
+/* Loops over a descriptor's further sources and destinations. With at most one, an absent one is zero; with
+ * more, they are counted. */
 #if PRIM_LINKS > 1
 #define SPAN_EACH_SECOND(k, span) _Pragma("unroll 1") for (uint32_t k = 0; k < (span)->second_count; k++)
 #define SPAN_EACH_OTHER(k, span) _Pragma("unroll 1") for (uint32_t k = 0; k < (span)->other_count; k++)
 #define DESCRIPTOR_COPY(descriptor, shared) \
-  const struct prim_descriptor &descriptor = *(shared) /* too long for registers */
+  const struct prim_descriptor &descriptor = *(shared) /* does not fit in registers */
 PRIM_FN uint32_t descriptor_own_index(const struct prim_descriptor *descriptor) {
   return descriptor->own_index;
 }
@@ -37,7 +37,7 @@ PRIM_FN void span_store(const struct prim_descriptor *span, size_t offset, ulong
   SPAN_EACH_OTHER(k, span) prim_store_vector(span->other[k] + offset, vector);
 }
 
-/* Source number `index` is added to the sum of those before it; the first one begins the sum. */
+/* Adds source number `index` to the sum of the previous ones; the first one starts the sum. */
 PRIM_FN ulonglong2 span_add(uint8_t dtype, uint8_t op, const struct prim_descriptor *span, uint32_t index,
                             ulonglong2 sum, ulonglong2 source) {
   if (op == OP_PRE_MUL_SUM && (span->flags & PRIM_SCALES) && index == descriptor_own_index(span)) {
@@ -58,8 +58,7 @@ PRIM_FN ulonglong2 span_end(uint8_t dtype, uint8_t op, const struct prim_descrip
   return sum;
 }
 
-/* As many vectors of each source in flight as a thread has registers for, beside what the arithmetic takes.
- */
+/* Vectors of each source that a thread has in flight: as many as fit in registers beside the arithmetic. */
 PRIM_FN uint32_t span_vectors(uint8_t dtype, uint8_t op) {
   const bool plain = dtype == TYPE_FLOAT || dtype == TYPE_HALF || dtype == TYPE_BFLOAT16;
   return plain && op == OP_SUM ? PRIM_SUM_VECTORS : PRIM_VECTORS;
@@ -67,7 +66,7 @@ PRIM_FN uint32_t span_vectors(uint8_t dtype, uint8_t op) {
 
 #if PRIM_LINKS > 1
 
-/* Source after source: a turn's loads of one leave before they are added. */
+/* One source after another: a turn's loads of a source are all issued before they are added. */
 PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct compute_warp *compute,
                          const struct prim_descriptor *span, size_t skip, size_t count) {
   const size_t stride = compute->count, turn = PRIM_VECTORS * stride;
@@ -101,7 +100,7 @@ PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct compute_warp *c
 
 #else
 
-/* Both sources of a vector. */
+/* Combines both sources of a vector. */
 PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_descriptor *span,
                                 ulonglong2 first, ulonglong2 second) {
   first = span_add(dtype, op, span, 0, first, first);
@@ -109,8 +108,8 @@ PRIM_FN ulonglong2 span_combine(uint8_t dtype, uint8_t op, const struct prim_des
   return span_end(dtype, op, span, first);
 }
 
-/* This compute thread's of a span's vectors: all loads of a turn leave before its first sum, also of the last
- * turn, which is seldom a whole one. */
+/* This thread's share of a span's vectors. All loads of a turn are issued before its first sum, also in the
+ * last turn, which is usually partial. */
 PRIM_FN void span_reduce(uint8_t dtype, uint8_t op, const struct compute_warp *compute,
                          const struct prim_descriptor *span, size_t skip, size_t count) {
   const uint32_t vectors = span_vectors(dtype, op);
@@ -157,10 +156,10 @@ PRIM_FN void span_copy(const struct compute_warp *compute, const struct prim_des
   }
 }
 
-#define SPAN_COPY OP_COUNT /* beside enum work_op: one source as it is */
+#define SPAN_COPY OP_COUNT /* besides enum work_op: one source, unchanged */
 
-/* Edges of spans, and spans whose ends lie at different places of a vector, element by element: `front` of
- * them, and those from `back` on. */
+/* Edges of spans, and spans whose ends are aligned differently, element by element: the first `front`, and
+ * those from `back` on. */
 PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct compute_warp *compute,
                            const struct prim_descriptor *span, size_t front, size_t back, uint32_t bytes) {
   const size_t count = front + span->count - back;
@@ -181,7 +180,7 @@ PRIM_FN void span_elements(uint8_t dtype, uint8_t op, const struct compute_warp 
   }
 }
 
-/* `carried`: somebody else moves the whole vectors. */
+/* `carried`: the whole vectors are moved elsewhere (bulk.h). */
 PRIM_FN void span_move(uint8_t dtype, uint8_t op, const struct compute_warp *compute,
                        const struct prim_descriptor *span, uint32_t bytes, bool carried) {
   const size_t count = span->count;
@@ -205,7 +204,7 @@ PRIM_FN bool span_is_copy(const struct prim_descriptor *span) {
   return alone;
 }
 
-/* The one place where types and operators of spans become code: a case for each pair. */
+/* Dispatches a span by type and operator: a case for each pair. */
 PRIM_FN void compute_span(const struct compute_warp *compute, const struct prim_descriptor *shared,
                           bool carried) {
   DESCRIPTOR_COPY(span, shared);
@@ -231,7 +230,7 @@ PRIM_FN void compute_span(const struct compute_warp *compute, const struct prim_
 
 /* ---- LL ---- */
 
-/* The share that a compute thread has of every group of a protocol, bytes. */
+/* A compute thread's share of every group of a protocol, in bytes. */
 struct line_share {
   uint32_t data_first, data_stride, wire_first, wire_stride;
   bool flags; /* LL128: this compute thread's piece ends with the line's flag */
@@ -250,8 +249,8 @@ PRIM_FN struct line_share line_share_of(const struct compute_warp *compute, uint
   return share;
 }
 
-/* A loop over the turns of a group in which any compute thread has a line; `mine` says whether this one has.
- */
+/* A loop over the turns of a group in which any compute thread has a line; `mine` tells whether this one
+ * has. */
 #define LINE_EACH_TURN(turn, mine, share, kind, wire_bytes)                                                 \
   _Pragma(                                                                                                  \
       "unroll") for (uint32_t turn = 0; turn < PRIM_WORDS;                                                  \
@@ -263,8 +262,8 @@ PRIM_FN struct line_share line_share_of(const struct compute_warp *compute, uint
                                                                              (wire_bytes);                  \
                                                                          true)
 
-/* The compute thread's pairs of a group; true when its lines carry the flag. LL's line is two words of {data,
- * flag}; LL128's flag is the last of its sixteen words. */
+/* Loads the compute thread's pairs of a group; true if its lines have the flag. An LL line is two words of
+ * {data, flag}; the flag of LL128 is the last of a line's sixteen words. */
 PRIM_FN bool ll_take(uint8_t kind, const struct line_share *share, const struct prim_descriptor *descriptor,
                      uint32_t link, uint32_t wire_bytes, uint64_t *words) {
   const uint8_t *at = descriptor->second[link] + share->wire_first;
@@ -286,9 +285,9 @@ PRIM_FN bool ll_take(uint8_t kind, const struct line_share *share, const struct 
   return flagged;
 }
 
-/* Until the warp's lines are there; false when the lane was stopped. The eight pairs of an LL128 line are
- * loaded once more behind the vote: a load of 128 bytes that meets a store of 128 bytes may see its end
- * before its beginning. */
+/* Waits until the warp's lines have arrived; false if the lane was aborted. The eight pairs of an LL128 line
+ * are loaded again after the vote, because a 128-byte load that overlaps a 128-byte store may see the store's
+ * end before its beginning. */
 PRIM_FN bool ll_await(uint8_t kind, struct compute_warp *compute, const struct line_share *share,
                       const struct prim_descriptor *descriptor, uint32_t link, uint32_t wire_bytes,
                       uint64_t *words) {
@@ -298,8 +297,8 @@ PRIM_FN bool ll_await(uint8_t kind, struct compute_warp *compute, const struct l
   return true;
 }
 
-/* A pair of LL is stored whole. The eight pairs of an LL128 line leave in one instruction of one warp, as a
- * store of 128 bytes, which links on which LL128 is allowed do not tear. */
+/* An LL pair is stored whole. The eight pairs of an LL128 line are stored by one instruction of one warp, as
+ * a 128-byte store; links that allow LL128 do not tear it. */
 PRIM_FN void ll_send(uint8_t kind, const struct line_share *share, const struct prim_descriptor *descriptor,
                      uint32_t link, uint32_t wire_bytes, const uint64_t *words) {
   uint8_t *at = descriptor->other[link] + share->wire_first;
@@ -316,17 +315,16 @@ PRIM_FN void ll_send(uint8_t kind, const struct line_share *share, const struct 
   }
 }
 
-/* Byte of a group's data at which word k of this compute thread begins; past any group's end where it holds
- * no data.
- */
+/* Offset in a group's data at which word k of this compute thread begins; past the end of any group if it
+ * holds no data. */
 PRIM_FN uint32_t line_word_offset(uint8_t kind, const struct line_share *share, uint32_t k) {
   if (kind == LINE_LL) return share->data_first + k * share->data_stride;
   if (k % 2 == 1 && share->flags) return UINT32_MAX - 8;
   return share->data_first + k / 2 * share->data_stride + k % 2 * 8;
 }
 
-/* The user's input on its way into shared memory, for which no instruction waits until the words are asked
- * for. Whole words where the user's memory is aligned to them; bytes at a group's end, and elsewhere. */
+/* Starts copying the user's input to shared memory; nothing waits for it until the words are used. Whole
+ * words if the user's memory is aligned to them; bytes at a group's end, and otherwise. */
 PRIM_FN void ll_fetch(uint8_t kind, const struct line_share *share, const uint8_t *from, uint32_t bytes) {
   const bool aligned = ((uintptr_t)from & 7) == 0;
   PRIM_EACH_WORD(k) {
@@ -353,10 +351,10 @@ PRIM_FN void ll_keep(uint8_t kind, const struct line_share *share, uint8_t *to, 
   }
 }
 
-/* Operators also see words that hold no data: their results go nowhere. */
+/* Operators also process words without data; their results are not stored. */
 #if PRIM_LINKS > 1
 
-/* The user's input, scaled where the operator asks for it. */
+/* The user's input, scaled if the operator requires it. */
 PRIM_FN void ll_own(uint8_t kind, const struct line_share *share, const struct prim_descriptor *descriptor,
                     uint64_t *words) {
   ll_fetch(kind, share, descriptor->first, (uint32_t)descriptor->count);
@@ -365,7 +363,7 @@ PRIM_FN void ll_own(uint8_t kind, const struct line_share *share, const struct p
     words_apply(descriptor->dtype, WORDS_SCALE, words, words, descriptor->op_arg);
 }
 
-/* What all links bring: the loads of all leave together. */
+/* Loads the data of all links; all loads are issued together. */
 PRIM_FN bool ll_take_all(uint8_t kind, const struct line_share *share,
                          const struct prim_descriptor *descriptor, uint32_t wire_bytes,
                          uint64_t (*arrived)[PRIM_WORDS]) {
@@ -386,14 +384,14 @@ PRIM_FN bool ll_await_all(uint8_t kind, struct compute_warp *compute, const stru
   return true;
 }
 
-/* Registers have no index: one of the links' words by comparisons. */
+/* Selects the words of one link by comparisons, because registers cannot be indexed. */
 PRIM_FN void ll_pick(const uint64_t (*arrived)[PRIM_WORDS], uint32_t link, uint64_t *words) {
 #pragma unroll
   for (uint32_t i = 0; i < PRIM_LINKS; i++)
     if (PRIM_WORDS == 1 && i == link) PRIM_EACH_WORD(k) words[k] = arrived[i][k];
 }
 
-/* All sources, added in their order: the links' words at once, where registers hold them all. */
+/* Adds all sources in order; the words of all links at once if registers hold them. */
 PRIM_FN bool ll_gather(uint8_t kind, struct compute_warp *compute, const struct line_share *share,
                        const struct prim_descriptor *descriptor, uint32_t wire_bytes, uint64_t *words) {
   const bool at_once = PRIM_WORDS == 1;
@@ -421,7 +419,7 @@ PRIM_FN bool ll_gather(uint8_t kind, struct compute_warp *compute, const struct 
 PRIM_FN bool ll_gather(uint8_t kind, struct compute_warp *compute, const struct line_share *share,
                        const struct prim_descriptor *descriptor, uint32_t wire_bytes, uint64_t *words) {
   uint64_t arrived[PRIM_WORDS] = {0};
-  if (descriptor->first != 0) { /* there before the lines are: the wait for it costs nothing */
+  if (descriptor->first != 0) { /* it arrives before the lines do, so waiting for it costs nothing */
     ll_fetch(kind, share, descriptor->first, (uint32_t)descriptor->count);
     ll_fetched(words);
   }
@@ -456,9 +454,9 @@ PRIM_FN bool compute_ll(uint8_t kind, struct compute_warp *compute, const struct
 #include "kernels/bulk.h"
 #else
 
-/* ---- the life of a compute warp ---- */
+/* ---- the main loop of a compute warp ---- */
 
-/* False for a descriptor of a protocol that this kernel does not speak, and for the last one. */
+/* False for a descriptor of a protocol that this kernel does not support, and for the last one. */
 PRIM_FN bool compute_do(struct compute_warp *compute, const struct prim_descriptor *descriptor) {
 #ifdef PRIM_PROTO
   if (descriptor->kind == PRIM_END) return false;
@@ -470,7 +468,7 @@ PRIM_FN bool compute_do(struct compute_warp *compute, const struct prim_descript
   switch (descriptor->kind) {
     case PRIM_SPAN: compute_span(compute, descriptor, false); return true;
     case PRIM_LL: return compute_ll(LINE_LL, compute, descriptor);
-#if PRIM_LINKS == 1 /* beside all else, many links of LL128 would not fit into registers */
+#if PRIM_LINKS == 1 /* with many links LL128 would not fit in registers */
     case PRIM_LL128: return compute_ll(LINE_LL128, compute, descriptor);
 #endif
     default: return false;
@@ -484,7 +482,7 @@ PRIM_FN void compute_run(struct compute_warp *compute) {
   for (uint32_t count = 0;; count++) {
     while ((int32_t)(prim_peek_together(&queue->issued) - count) <= 0)
       if (prim_aborted(&compute->prim)) return;
-    prim_converge_reads(); /* the descriptor is read behind it */
+    prim_converge_reads(); /* the descriptor is read after it */
     if (!compute_do(compute, &queue->descriptors[count % PRIM_DESCRIPTORS])) return;
     prim_converge();
     if (prim_lane() == 0) *done = count + 1;

@@ -1,15 +1,16 @@
-/* direct.h: the program of a block whose works are all direct collectives in LL, behind block.h. What the
- * iterator of all (schedule/direct.h) yields step by step is done here phase by phase, over all links at
- * once, because a GPU takes as long for a step's arithmetic as for its data:
+/* direct.h: the code of a block whose works are all direct collectives over LL; block.h includes it. What the
+ * iterator (schedule/direct.h) yields step by step is done here phase by phase, over all links at once,
+ * because on a GPU a small step's arithmetic takes as long as its data:
  *
- *   scatter   every link its own block of the input      two shots, reduce-scatter, all-to-all
- *   spread    the same to every link                     one shot, all-gather, a broadcast's root
- *   add up    what all links brought and the own values  one shot, two shots, reduce-scatter
- *   collect   every link's block to the output           two shots, all-gather, all-to-all, broadcast
+ *   scatter   to every link its own block of the input      two shots, reduce-scatter, all-to-all
+ *   spread    the same block to every link                  one shot, all-gather, a broadcast's root
+ *   add up    received blocks of all links and own values   one shot, two shots, reduce-scatter
+ *   collect   every link's block to the output              two shots, all-gather, all-to-all, broadcast
  *
- * The last warp moves nothing: it announces and compares sizes, frees slots and keeps the counters; so nobody
- * waits for them. It promises what the iterator's steps do over the same connections, to the bit and to the
- * counter: they and direct_once.h must change together. It needs FIFO_SLOTS_MAX slots. */
+ * The last warp moves no data: it announces and compares sizes, frees slots and saves the counters, so the
+ * other warps do not wait for this. The result has the same bits and counters as the iterator's steps over
+ * the same connections: schedule/direct.h, this file and direct_once.h must change together. It needs
+ * FIFO_SLOTS_MAX slots. */
 #ifndef TUTTI_KERNELS_DIRECT_H
 #define TUTTI_KERNELS_DIRECT_H
 
@@ -17,57 +18,57 @@
 #include "schedule/direct.h"
 
 #define DIRECT_LINKS LAUNCH_LINKS
-#define DIRECT_SENDS 16u /* the thread of a warp that keeps the first link to send on */
+#define DIRECT_SENDS 16u /* the thread of a warp that holds the first send link */
 #ifndef DIRECT_REMOTE_LOOKS
-#define DIRECT_REMOTE_LOOKS 1024u /* looks within the block for each one at the host's memory */
+#define DIRECT_REMOTE_LOOKS 1024u /* polls within the block per poll of host memory */
 #endif
 #define DIRECT_SLOTS FIFO_SLOTS_MAX
-/* Lines of each link that a thread has in flight, where there are few links: what registers allow. */
+/* Lines per link that a thread has in flight if there are few links; limited by registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define DIRECT_FEW_LINES 2
 #else
 #define DIRECT_FEW_LINES 1
 #endif
-/* Within an operation steps are told four at a time: a sender can spare a few slots. */
+/* Within an operation freed steps are posted four at a time: a sender can spare a few slots. */
 #define DIRECT_STEPS_A_HEAD 4u
-#define DIRECT_GONE (UINT32_MAX - 1) /* a warp that touches nothing of the communicator any more */
-#define DIRECT_READ_BARRIER 1        /* where warps say that they know the counters; 0 is everybody's */
+#define DIRECT_GONE (UINT32_MAX - 1) /* the warp no longer touches the communicator's memory */
+#define DIRECT_READ_BARRIER 1        /* for warps that have read the counters; 0 is for all threads */
 
-/* Where the lines of a link's step lie, and their flag. */
+/* Address of a step's lines on a link, and their flag. */
 struct direct_place {
   uint64_t base, flag;
 };
 
-/* The other rank's block, on a link: the input that is scattered there, the output that is collected. */
+/* The other rank's block, per link: the input that is scattered to it, or its output that is collected. */
 struct direct_share {
   uint8_t *user;
   uint32_t bytes, lines;
 };
 
-/* Of a side of all links, in a loop. */
+/* All links of one side, in a loop. */
 struct direct_side {
-  struct direct_place places[2][DIRECT_LINKS + 1]; /* of the first step of a loop, and of the second */
+  struct direct_place places[2][DIRECT_LINKS + 1]; /* of a loop's first and second step */
   struct direct_share shares[DIRECT_LINKS + 1];
 };
 
 __shared__ struct direct_side direct_received[PRIM_WARPS_MAX], direct_sent[PRIM_WARPS_MAX];
 __shared__ uint32_t
-    direct_done[PRIM_WARPS_MAX]; /* loops, or phases, that a warp has behind it, or DIRECT_GONE */
-/* Simple: phases that were written down; how many they are in all, and one, when no more will come. */
+    direct_done[PRIM_WARPS_MAX]; /* loops, or phases, that a warp has completed, or DIRECT_GONE */
+/* Simple: number of phases issued; and, once no more follow, their total plus one. */
 __shared__ uint32_t direct_issued, direct_ended;
 __shared__ uint32_t direct_stopped;
 __shared__ struct bound_work direct_work;
-/* Further links, and behind them what is added to addresses that are shown: four words an entry. */
+/* Further links, followed by the shifts that are added to published addresses: four words per entry. */
 __shared__ struct bound_further direct_further[2 * DIRECT_LINKS + (2 * DIRECT_LINKS + 3) / 4];
 
 struct direct_run {
   const struct launch_arguments *arguments;
   uint32_t looks, loop;
-  uint32_t thread, thread_count; /* threads that move lines; none is of the last warp */
-  /* What the work's phases are. */
+  uint32_t thread, thread_count; /* threads that move lines; the last warp has none */
+  /* The work's phases. */
   bool scatters, spreads, adds, sends_sum, collects, copies;
-  uint32_t recv_steps, send_steps; /* of a loop, on each link */
-  /* This thread's link, if it keeps one. */
+  uint32_t recv_steps, send_steps; /* per loop, on each link */
+  /* This thread's link, if it holds one. */
   struct fifo_sender *sender;
   struct fifo_receiver *receiver;
   uint8_t *buffer;
@@ -75,7 +76,7 @@ struct direct_run {
   bool keeps, sends, agreed;
 };
 
-/* A loop: its place in the part, and the elements of a block. */
+/* A loop: its position in the part, and the elements of a block. */
 struct direct_loop {
   size_t done, rest, chunk;
 };
@@ -86,7 +87,7 @@ PRIM_FN const struct work *direct_of(void) { return bound_work_of(&direct_work);
 
 PRIM_FN void direct_stop(void) { *(volatile uint32_t *)&direct_stopped = 1; }
 
-/* Asked in every turn of a wait, by all threads of the warp. */
+/* Called in every iteration of a wait, by all threads of the warp. */
 PRIM_FN bool direct_is_stopped(struct direct_run *it) {
   it->looks += 1;
   if (direct_commits() && it->looks % DIRECT_REMOTE_LOOKS == 0) {
@@ -103,15 +104,14 @@ static_assert(offsetof(struct fifo_sender, send_line) == LAUNCH_STEP_OFFSET + 8 
                   offsetof(struct fifo_receiver, recv_line) == LAUNCH_STEP_OFFSET + 8 && LINE_LL == 0,
               "an end's counters are one pair");
 
-/* Further links of the work before those of a side. */
+/* Number of the work's further links before those of a side. */
 PRIM_FN uint32_t direct_before(bool sends) {
   const uint32_t recv_count = direct_of()->recv_count;
   return sends && recv_count > 1 ? recv_count - 1 : 0;
 }
 
-/* The link that this thread of the warp keeps: recv links from thread 0 on, send links from DIRECT_SENDS.
- * Looks at nothing that an earlier kernel wrote.
- */
+/* The link that this thread of the warp holds: recv links from thread 0 on, send links from DIRECT_SENDS on.
+ * Reads nothing that an earlier kernel wrote. */
 PRIM_FN void direct_bind(struct direct_run *it) {
   const struct work *work = direct_of();
   const uint32_t lane = prim_lane(), index = lane % DIRECT_SENDS;
@@ -131,12 +131,12 @@ PRIM_FN void direct_bind(struct direct_run *it) {
   it->buffer = link->buffer;
 }
 
-/* Where `position` and `line` are kept. */
+/* Address of the saved `position` and `line`. */
 PRIM_FN uint8_t *direct_counters(const struct direct_run *it) {
   return (it->sends ? (uint8_t *)it->sender : (uint8_t *)it->receiver) + LAUNCH_STEP_OFFSET;
 }
 
-/* Where the operations before have left the link. */
+/* Reads the link's counters, saved by the previous operation. */
 PRIM_FN void direct_read_counters(struct direct_run *it) {
   const ulonglong2 counters = prim_load_pair_if(it->keeps, direct_counters(it));
   it->head = prim_load_word_if(it->keeps && it->sends, it->sender);
@@ -144,19 +144,21 @@ PRIM_FN void direct_read_counters(struct direct_run *it) {
   it->line = counters.y;
 }
 
-/* A warp that moves knows the counters; the last one may write them when all do. */
+/* Called by a warp that moves, when it has read the counters; after all have, the last warp may write
+ * them. */
 PRIM_FN void direct_counters_read(void) {
   PRIM_BARRIER_ARRIVE(DIRECT_READ_BARRIER, PRIM_VARIABLE(blockDim.x));
 }
 
 PRIM_FN void direct_await_readers(void) { PRIM_BARRIER_SYNC(DIRECT_READ_BARRIER, PRIM_VARIABLE(blockDim.x)); }
 
-/* The receivers were seen to have freed the slots of all steps of this thread's link before `position`. */
+/* True if the last known head shows that the receiver has freed all slots of this thread's link before
+ * `position`. */
 PRIM_FN bool direct_has_slots(const struct direct_run *it, uint64_t position) {
   return __all_sync(PRIM_ALL_LANES, !it->sends || !it->keeps || it->head + DIRECT_SLOTS >= position);
 }
 
-/* Until they have; false when the block was stopped. */
+/* Waits for that; false if the block was aborted. */
 PRIM_FN bool direct_await_slots(struct direct_run *it, uint64_t position) {
   while (!direct_has_slots(it, position)) {
     if (it->sends && it->keeps) it->head = prim_load_word(&it->sender->head);
@@ -176,7 +178,7 @@ PRIM_FN void direct_pass(struct direct_run *it) {
 
 /* ---- blocks ---- */
 
-/* The work is one loop. */
+/* True if the work has one loop. */
 PRIM_FN bool direct_is_once(void) {
   const struct work *work = direct_of();
   return work->part_count <= work->chunk_count * direct_loop_chunks(work);
@@ -194,14 +196,14 @@ PRIM_FN struct direct_loop direct_loop_at(size_t done) {
 /* The rank at the other end of link `link`. */
 PRIM_FN uint32_t direct_peer_of(uint32_t link) { return link < direct_of()->rank ? link : link + 1; }
 
-/* What a rank's block of the loop is: where it begins in the user's memory, and its bytes. */
+/* A rank's block of the loop: its offset in the user's memory, and its bytes. */
 struct direct_block {
   size_t offset_bytes;
   uint32_t bytes;
 };
 
-/* Rank `rank`'s: its shard in two shots, its part of the operation in the halves; `whole`: the same for all.
- */
+/* The block of rank `rank`: its shard in two shots, its part of the operation otherwise. `whole`: the same
+ * block for all ranks. */
 PRIM_FN struct direct_block direct_block_of(const struct direct_loop *loop, uint32_t rank, bool whole) {
   const struct work *work = direct_of();
   const size_t begin = work->part_offset + loop->done;
@@ -227,7 +229,7 @@ PRIM_FN uint8_t *direct_out(const struct direct_block *block) {
   return (uint8_t *)direct_work.buffers.out + block->offset_bytes;
 }
 
-/* ---- lines: eight bytes of data each, a thread's own ---- */
+/* ---- lines: eight bytes of data each, one line per thread ---- */
 
 PRIM_FN uint32_t direct_line_count(uint32_t bytes) { return (bytes + 7) / 8; }
 
@@ -263,12 +265,12 @@ PRIM_FN void direct_scale(uint64_t *word) {
   if (work->op == OP_PRE_MUL_SUM) words_apply(work->dtype, WORDS_SCALE, word, word, work->op_arg);
 }
 
-/* Where the loop's lines lie, and what they carry: each thread notes its link's. */
+/* Computes the addresses and blocks of the loop's lines; each thread writes those of its link. */
 PRIM_FN void direct_place_lines(const struct direct_run *it, const struct direct_loop *loop) {
   const uint32_t slot_bytes = it->arguments->limits.step_bytes[PROTO_LL], index = prim_lane() % DIRECT_SENDS;
   const uint32_t flag_bits = it->arguments->limits.flag_bits;
   const uint64_t mask = flag_bits >= 32 ? ~(uint64_t)0 : ((uint64_t)1 << flag_bits) - 1;
-  __syncwarp(); /* nobody looks at the loop before any more */
+  __syncwarp(); /* no thread reads the previous loop's values any more */
   if (it->keeps) {
     struct direct_side *side = it->sends ? &direct_sent[direct_warp()] : &direct_received[direct_warp()];
     const bool whole = it->sends ? it->spreads : direct_of()->func == FUNC_BROADCAST;
@@ -288,7 +290,8 @@ PRIM_FN void direct_place_lines(const struct direct_run *it, const struct direct
 
 /* ---- phases ---- */
 
-/* Every link its block of the input: the loads of all links, LINES of a thread at a time, then the stores. */
+/* Sends every link its block of the input: the loads of all links first, LINES per thread at a time, then the
+ * stores. */
 template <uint32_t LINKS, uint32_t LINES>
 PRIM_FN void direct_scatter(const struct direct_run *it, const struct direct_loop *loop) {
   const uint32_t links = direct_of()->send_count;
@@ -316,7 +319,7 @@ PRIM_FN void direct_scatter(const struct direct_run *it, const struct direct_loo
   }
 }
 
-/* The same to every link; the own output too, where the operation has it there. */
+/* Sends the same block to every link, and copies it to the own output if the operation requires it. */
 template <uint32_t LINES>
 PRIM_FN void direct_spread(const struct direct_run *it, const struct direct_loop *loop) {
   const struct work *work = direct_of();
@@ -342,7 +345,8 @@ PRIM_FN void direct_spread(const struct direct_run *it, const struct direct_loop
   }
 }
 
-/* Both, for values that are scaled before they are sent: rare, so short. */
+/* Both, for values that are scaled before they are sent. This case is rare, so the code is short instead of
+ * fast. */
 PRIM_FN void direct_send_scaled(const struct direct_run *it) {
   const struct direct_side *side = &direct_sent[direct_warp()];
 #pragma unroll 1
@@ -359,7 +363,7 @@ PRIM_FN void direct_send_scaled(const struct direct_run *it) {
 
 static_assert(PRIM_WORDS == 1, "words_apply() takes a line's word");
 
-/* The sums that networks are trained with have few instructions: a thread has registers for more lines. */
+/* Sums of the types common in training need few instructions, so a thread has registers for more lines. */
 PRIM_FN bool direct_is_plain(void) {
   const struct work *work = direct_of();
   return work->op == OP_SUM &&
@@ -378,7 +382,7 @@ PRIM_FN uint64_t direct_add(const struct work *work, uint64_t sum, uint64_t word
   }
 }
 
-/* All sources of a line, added in the order of their ranks. */
+/* Adds all sources of a line in rank order. */
 template <uint32_t LINKS, bool PLAIN>
 PRIM_FN uint64_t direct_sum(const struct work *work, uint64_t own, const uint64_t *arrived) {
   uint64_t sum = 0;
@@ -394,7 +398,8 @@ PRIM_FN uint64_t direct_sum(const struct work *work, uint64_t own, const uint64_
   return sum;
 }
 
-/* Until all of the warp's lines are there: `TAKES` loads them and says whether they have their flags. */
+/* Waits until all lines of the warp have arrived: `TAKES` loads them and returns whether they have their
+ * flags. */
 #define DIRECT_AWAIT(it, TAKES)                           \
   for (;;) {                                              \
     bool flagged = true;                                  \
@@ -402,8 +407,8 @@ PRIM_FN uint64_t direct_sum(const struct work *work, uint64_t own, const uint64_
     if (direct_is_stopped(it)) return false;              \
   }
 
-/* What all links brought and the own values: kept, and sent on in two shots. The warp votes, so that its
- * threads go round together. */
+/* Adds the received blocks of all links and the own values; keeps the sum, and in two shots sends it. The
+ * warp votes, so that its threads iterate together. */
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
 PRIM_FN bool direct_add_up(struct direct_run *it, const struct direct_loop *loop) {
   const struct work *work = direct_of();
@@ -444,7 +449,7 @@ PRIM_FN bool direct_add_up(struct direct_run *it, const struct direct_loop *loop
   return true;
 }
 
-/* Every link's block to the output. `step`: which of the loop's it came with. */
+/* Copies every link's block to the output. `step`: the loop's step in which it arrived. */
 template <uint32_t LINKS, uint32_t LINES>
 PRIM_FN bool direct_collect(struct direct_run *it, const struct direct_loop *loop, uint32_t step) {
   const struct direct_side *side = &direct_received[direct_warp()];
@@ -474,7 +479,7 @@ PRIM_FN bool direct_collect(struct direct_run *it, const struct direct_loop *loo
   return true;
 }
 
-/* The own block of an all-to-all. */
+/* Copies the own block of an all-to-all. */
 PRIM_FN void direct_copy(const struct direct_run *it, const struct direct_loop *loop) {
   const struct direct_block block = direct_block_of(loop, direct_of()->rank, false);
   const uint32_t end = direct_line_count(block.bytes);
@@ -483,7 +488,7 @@ PRIM_FN void direct_copy(const struct direct_run *it, const struct direct_loop *
     direct_keep(line, direct_out(&block), block.bytes, direct_load(line, direct_in(&block), block.bytes));
 }
 
-/* ---- flags that come again ---- */
+/* ---- flags that wrap ---- */
 
 /* Rewrites the lines of a slot that its step does not use. */
 PRIM_FN void direct_clean_slot(const struct direct_run *it, const struct direct_place *place,
@@ -493,7 +498,7 @@ PRIM_FN void direct_clean_slot(const struct direct_run *it, const struct direct_
     direct_put(place, line, 0);
 }
 
-/* In the last slots before half of a flag's values are used up: old ones must not match when they return. */
+/* True in the last `slots` steps of every half period of the flag: old flags must not match after a wrap. */
 PRIM_FN bool direct_is_near(const struct direct_run *it) {
   const uint32_t half = 1u << (it->arguments->limits.flag_bits - 1);
   return it->sends && it->keeps && (((uint32_t)it->line + 1) & (half - 1)) >= half - DIRECT_SLOTS - 1;
@@ -510,7 +515,7 @@ PRIM_FN void direct_clean(const struct direct_run *it, const struct direct_loop 
   }
 }
 
-/* ---- a warp that moves ---- */
+/* ---- warps that move lines ---- */
 
 template <uint32_t LINKS, uint32_t LINES>
 PRIM_FN bool direct_move(struct direct_run *it, const struct direct_loop *loop) {
@@ -558,7 +563,7 @@ PRIM_FN struct tagged_word *direct_announcement(const struct direct_run *it) {
   return &it->receiver->announced[it->position % DIRECT_SLOTS];
 }
 
-/* Says the operation's size on every link. */
+/* Announces the operation's size on every link. */
 PRIM_FN bool direct_announce(struct direct_run *it) {
   if (!direct_await_slots(it, it->position + 1)) return false;
   if (!it->sends || !it->keeps) return true;
@@ -583,7 +588,7 @@ PRIM_FN void direct_mismatch(const struct direct_run *it, uint64_t found_bytes) 
   *(volatile int *)it->arguments->failed = 1;
 }
 
-/* Each thread that was told its link's size says which: a wrong one stops the block. */
+/* Each thread whose link's size has arrived compares it; a wrong size stops the block. */
 PRIM_FN bool direct_agrees(const struct direct_run *it, bool told, uint64_t bytes) {
   const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, told && bytes != direct_agreed_bytes());
   if (wrong == 0) return true;
@@ -592,7 +597,7 @@ PRIM_FN bool direct_agrees(const struct direct_run *it, bool told, uint64_t byte
   return false;
 }
 
-/* Compares what the senders said with what this rank expects. */
+/* Compares the announced sizes with what this rank expects. */
 PRIM_FN bool direct_poll_sizes(struct direct_run *it) {
   const bool asks = !it->sends && it->keeps;
   uint64_t bytes = 0;
@@ -604,7 +609,7 @@ PRIM_FN bool direct_poll_sizes(struct direct_run *it) {
   return direct_agrees(it, asks, bytes);
 }
 
-/* All warps that move have this loop behind them. */
+/* Waits until all moving warps have completed this loop. */
 PRIM_FN bool direct_await_compute(struct direct_run *it) {
   const uint32_t warps = blockDim.x / PRIM_WARP - 1;
   for (;;) {
@@ -615,19 +620,19 @@ PRIM_FN bool direct_await_compute(struct direct_run *it) {
   }
 }
 
-/* Where the next operation begins: `steps` further on each link than this one's last loop. */
+/* Saves where the next operation begins: `steps` after this one's last loop on each link. */
 PRIM_FN void direct_save(const struct direct_run *it, uint32_t steps) {
   if (it->keeps) prim_store_pair(direct_counters(it), it->position + steps, it->line + steps);
 }
 
-/* All slots before this operation's are free. Said at its begin, because a store to another GPU at a kernel's
- * end holds up the next one for as long as its way takes. */
+/* Posts that all slots before this operation's are free. Done at its beginning, because a store to another
+ * GPU at the end of a kernel delays the next kernel until it arrives. */
 PRIM_FN void direct_signal_head(const struct direct_run *it) {
   if (it->keeps && !it->sends) prim_store_word(&it->sender->head, it->position);
 }
 
-/* Of a work of one loop: where the next one begins is known, and the fence before the count (direct_end) is
- * over before the lines are there. */
+/* For a work of one loop: the beginning of the next operation is known, and the fence before the count
+ * (direct_end) completes before the lines arrive. */
 PRIM_FN void direct_save_early(const struct direct_run *it) {
   direct_await_readers();
   direct_save(it, direct_steps(it));
@@ -674,7 +679,7 @@ PRIM_FN void direct_plan(struct direct_run *it) {
   it->send_steps = (it->scatters || it->spreads) + it->sends_sum;
 }
 
-/* What needs nothing that earlier kernels wrote. */
+/* Everything that does not depend on earlier kernels. */
 PRIM_FN void direct_prepare(struct direct_run *it, const struct launch_arguments *arguments) {
   it->arguments = arguments;
   it->loop = it->looks = 0;
@@ -684,20 +689,20 @@ PRIM_FN void direct_prepare(struct direct_run *it, const struct launch_arguments
   direct_plan(it);
 }
 
-/* A warp that moves says that it is gone when it has its lines, stopped or not. */
+/* A moving warp signals that it is gone when it has its lines, or was aborted. */
 PRIM_FN void direct_leave(void) {
   __syncwarp();
   if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = DIRECT_GONE;
 }
 
-/* All warps that move are gone. */
+/* True if all moving warps are gone. */
 PRIM_FN bool direct_others_gone(void) {
   const uint32_t warps = blockDim.x / PRIM_WARP - 1;
   const uint32_t done = prim_lane() < warps ? *(volatile uint32_t *)&direct_done[prim_lane()] : DIRECT_GONE;
   return __all_sync(PRIM_ALL_LANES, done == DIRECT_GONE);
 }
 
-/* All slots of this operation are free, said at its end: a proxy waits for it. */
+/* Posts at the end that all slots of this operation are free, because a proxy waits for it. */
 PRIM_FN void direct_signal_end(struct direct_run *it) {
   const uint64_t position = it->position + (direct_is_once() ? direct_steps(it) : 0);
   while (!direct_others_gone())
@@ -705,9 +710,9 @@ PRIM_FN void direct_signal_end(struct direct_run *it) {
   if (it->keeps && !it->sends) prim_store_word(&it->sender->head, position);
 }
 
-/* The last warp, when all others are gone: the block touches nothing of the communicator any more, and the
- * kernel that waits for the count sees the counters and heads that it left there; `fenced`: they were saved
- * early, with a fence. The user's data is visible when the kernel has ended, as any kernel's is. */
+/* Called by the last warp when all others are gone: the block no longer touches the communicator's memory,
+ * and the kernel that waits for the count sees the saved counters and heads. `fenced`: they were saved early,
+ * with a fence. The user's data is visible when the kernel has ended, as with any kernel. */
 PRIM_FN void direct_end(const struct launch_arguments *arguments, bool fenced) {
   while (!direct_others_gone()) {}
   if (!fenced || *(volatile uint32_t *)&direct_stopped != 0) __threadfence();
@@ -715,7 +720,7 @@ PRIM_FN void direct_end(const struct launch_arguments *arguments, bool fenced) {
   if (prim_lane() == 0) launch_count_end(arguments);
 }
 
-/* All threads: the work, and the links behind its first ones. */
+/* Called by all threads: reads the work, and the links after the first of each side. */
 template <bool SHIFTS>
 PRIM_FN void direct_fetch(const struct launch_arguments *arguments, const uint8_t *data, uint32_t index) {
   const uint64_t *works = (const uint64_t *)data + index * (sizeof(struct bound_work) / 8);
@@ -735,7 +740,7 @@ PRIM_FN void direct_fetch(const struct launch_arguments *arguments, const uint8_
   __syncthreads();
 }
 
-/* `awaits`: the launch's first work, before which nothing may be looked at that an earlier kernel wrote. */
+/* `awaits`: the launch's first work, before which nothing that an earlier kernel wrote may be read. */
 template <void (*MOVE)(struct direct_run *, bool)>
 PRIM_FN void direct_run_ll(const struct launch_arguments *arguments, bool awaits) {
   struct direct_run it;
@@ -747,14 +752,14 @@ PRIM_FN void direct_run_ll(const struct launch_arguments *arguments, bool awaits
   else direct_leave();
 }
 
-/* A block that has no more is over so soon that its successor may wait from the beginning. */
+/* A block with less data is so short that the next kernel may start and wait from the beginning. */
 #define DIRECT_SHORT_BYTES (UINT64_C(512) << 10)
 
 PRIM_FN bool direct_is_short(void) {
   return (uint64_t)direct_of()->part_count * direct_of()->element_bytes <= DIRECT_SHORT_BYTES;
 }
 
-/* `RUN`: how a block carries a work. A channel's works lie behind one another. */
+/* `RUN`: how a block runs a work. The works of a channel are stored consecutively. */
 template <void (*RUN)(const struct launch_arguments *, bool), bool LINES>
 PRIM_FN void direct_launch(const struct launch_arguments *arguments, const uint64_t *plan) {
   const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)plan;

@@ -1,9 +1,9 @@
-/* direct_once.h: direct collectives in LL whose lines go once round: what direct.h does in phases of any
- * length, with a line or two of each block in a thread's registers from end to end. What needs nothing that
- * earlier kernels wrote is made ready before they have ended; behind that come one look at memory, for
- * counters and input together, the stores to the other ranks, theirs, and what becomes of them. It promises
- * the same over the same connections. What it can carry the host knows (launch.c), with how many links a side
- * (DIRECT_ONCE_LINKS) its kernel does. */
+/* direct_once.h: direct collectives over LL in a single pass: what direct.h does in phases of any length,
+ * with one or two lines of each block in a thread's registers throughout. Everything that does not depend on
+ * earlier kernels is prepared before they have ended. After that come one round of loads (counters and input
+ * together), the stores to the other ranks, the polling of their lines, and the sums or copies. It promises
+ * the same results over the same connections. The host knows which works it can run (launch.c) and how many
+ * links per side its kernel has (DIRECT_ONCE_LINKS). */
 #ifndef TUTTI_KERNELS_DIRECT_ONCE_H
 #define TUTTI_KERNELS_DIRECT_ONCE_H
 
@@ -11,7 +11,8 @@
 
 #define DIRECT_EACH_LINK(link) _Pragma("unroll") for (uint32_t link = 0; link < DIRECT_ONCE_LINKS; link++)
 
-/* A thread's first line in slot 0 of a link, and the block of user memory that the link's lines are of. */
+/* The address of a thread's first line in slot 0 of a link, and the block of user memory that the link's
+ * lines belong to. */
 struct direct_route {
   uint64_t slot_0;
   uint8_t *user;
@@ -20,18 +21,19 @@ struct direct_route {
 
 struct direct_once {
   struct direct_route sent[DIRECT_ONCE_LINKS], received[DIRECT_ONCE_LINKS];
-  const uint8_t *in; /* the own block, and where it or the sum goes */
+  const uint8_t *in; /* the own block, and the destination of it or of the sum */
   uint8_t *out;
   uint32_t bytes, slot_bytes, flag_mask;
   uint32_t send_count, recv_count, rank, dtype;
-  bool keeps;                        /* the own block as it is */
-  uint64_t own;                      /* then the sum */
-  uint64_t words[DIRECT_ONCE_LINKS]; /* to send, then what arrived */
+  bool keeps;                        /* the own block is copied to the output */
+  uint64_t own;                      /* own values, then the sum */
+  uint64_t words[DIRECT_ONCE_LINKS]; /* data to send, then received data */
 };
 
 /* ---- before earlier kernels have ended ---- */
 
-/* A compiler puts off what it can; what a thread has from itself through its warp it has before a wait. */
+/* Keeps the compiler from delaying a load past a wait: a value that a thread gets from itself by a shuffle
+ * must be ready. */
 PRIM_FN void direct_pin(uint32_t &value) { value = __shfl_sync(PRIM_ALL_LANES, value, (int)prim_lane()); }
 PRIM_FN void direct_pin(uint64_t &value) {
   value = __shfl_sync(PRIM_ALL_LANES, (unsigned long long)value, (int)prim_lane());
@@ -66,7 +68,7 @@ PRIM_FN struct direct_route direct_route_of(const struct direct_run *it, const s
   return route;
 }
 
-/* The own block: added to what arrives, sent to all, or kept. */
+/* The own block: an operand of the sum, sent to all, or copied. */
 PRIM_FN void direct_once_own(const struct direct_run *it, const struct direct_loop *loop,
                              struct direct_once *once) {
   const struct work *work = direct_of();
@@ -108,10 +110,10 @@ PRIM_FN void direct_once_prepare(const struct direct_run *it, struct direct_once
 
 /* ---- LL ---- */
 
-/* The thread's line is one of so many bytes. */
+/* True if this thread has a line in a block of `bytes`. */
 PRIM_FN bool direct_has_line(const struct direct_run *it, uint32_t bytes) { return it->thread * 8 < bytes; }
 
-/* A step's slot and flag, by the number of its link's line. */
+/* A step's slot and flag, from the line number of its link. */
 PRIM_FN struct direct_place direct_once_place(const struct direct_once *once, uint64_t slot_0,
                                               uint32_t line) {
   const struct direct_place place = {slot_0 + line % DIRECT_SLOTS * once->slot_bytes,
@@ -134,7 +136,7 @@ PRIM_FN void direct_once_load(const struct direct_run *it, struct direct_once *o
   once->words[link] = direct_once_word(it, once->sent[link].user, once->sent[link].bytes);
 }
 
-/* `SCATTERED`: every link its own words; else the same to all. */
+/* `SCATTERED`: each link gets its own words; else all get the same. */
 template <bool SCATTERED>
 PRIM_FN void direct_once_send(const struct direct_run *it, const struct direct_once *once, uint32_t step) {
   DIRECT_EACH_LINK(link) {
@@ -145,7 +147,7 @@ PRIM_FN void direct_once_send(const struct direct_run *it, const struct direct_o
   }
 }
 
-/* As direct_clean() does. */
+/* Like direct_clean(). */
 PRIM_FN void direct_once_clean(const struct direct_run *it, const struct direct_once *once) {
   if (!__any_sync(PRIM_ALL_LANES, direct_is_near(it))) return;
 #pragma unroll 1
@@ -161,7 +163,7 @@ PRIM_FN void direct_once_clean(const struct direct_run *it, const struct direct_
   }
 }
 
-/* `adding`: every link's lines are of the own block. */
+/* `adding`: every link's lines belong to the own block. */
 PRIM_FN bool direct_once_receive(struct direct_run *it, struct direct_once *once, uint32_t step,
                                  bool adding) {
   struct direct_place places[DIRECT_ONCE_LINKS];
@@ -188,7 +190,7 @@ PRIM_FN uint64_t direct_once_add(const uint64_t *words, uint32_t others) {
   return sum;
 }
 
-/* In the order of the ranks. */
+/* Adds in rank order. */
 PRIM_FN void direct_once_sum(struct direct_once *once) {
   uint64_t words[DIRECT_ONCE_LINKS + 1];
 #pragma unroll

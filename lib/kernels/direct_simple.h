@@ -1,16 +1,17 @@
-/* direct_simple.h: the program of a block whose works are all direct collectives in Simple, behind direct.h
- * and like it by phases over all links at once. The first warp, the issue warp, waits for slots, counters and
- * offers and writes down what a phase of a loop moves; the last one, the commit warp, announces and compares
- * sizes, makes offers, fences, tells counters and saves them; those between carry phases out:
+/* direct_simple.h: the code of a block whose works are all direct collectives over Simple; like direct.h, on
+ * which it builds, by phases over all links at once. The first warp, the issue warp, waits for slots,
+ * counters and offers, and writes down what each phase of a loop moves. The last one, the commit warp,
+ * announces and compares sizes, makes offers, fences, and posts and saves counters. The warps between carry
+ * out the phases:
  *
- *   move    every link its own block of the input; every link's block to the output, where it is not there
- * yet spread  the same to every link add     what all links brought and the own values; two shots store it
- * into all outputs
+ *   move     to every link its own block of the input; every link's block to the output, if not there yet
+ *   spread   the same block to every link
+ *   add      received blocks of all links and own values; two shots store the sum into all outputs
  *
- * The first phase of the next loop goes before the sums of this one, so that the links carry data while
- * counters are on their way. Steps are still told in their order: what the next loop's first phase wrote is
- * told behind this loop's sums. It promises what schedule/direct.h's steps do over the same connections, to
- * the bit and to the counter: they must change together. It needs FIFO_SLOTS_MAX slots. */
+ * The next loop's first phase is moved before the sums of this one, so that the links carry data while
+ * counters are in flight. Steps are still posted in order: what the next loop's first phase wrote is posted
+ * after this loop's sums. The result has the same bits and counters as schedule/direct.h's steps over the
+ * same connections: both must change together. It needs FIFO_SLOTS_MAX slots. */
 #ifndef TUTTI_KERNELS_DIRECT_SIMPLE_H
 #define TUTTI_KERNELS_DIRECT_SIMPLE_H
 
@@ -18,46 +19,46 @@
 
 #include "kernels/compute_warp.h"
 
-/* Vectors that a thread has in flight: of each of a group of links or sources, or of one source. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200 /* more would be spilled */
+/* Vectors that a thread has in flight: per link or source of a group, or of one source. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200 /* more would spill */
 #define DIRECT_GROUP 2u
 #else
 #define DIRECT_GROUP 4u
 #endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900 /* whose code takes more registers beside */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900 /* its code needs more registers */
 #define DIRECT_VECTORS 1
 #define DIRECT_SPREAD_VECTORS 1
 #else
 #define DIRECT_VECTORS 2
 #define DIRECT_SPREAD_VECTORS 3
 #endif
-#define DIRECT_PHASES 4u /* that the issue warp may be ahead of the slowest compute warp */
+#define DIRECT_PHASES 4u /* by which the issue warp may be ahead of the slowest compute warp */
 
 enum direct_phase_kind { DIRECT_MOVE, DIRECT_SPREAD, DIRECT_ADD };
 
 /* A phase of a loop, with all its addresses. */
 struct direct_phase {
-  /* Of a move, link by link, what is moved; of a sum its sources, the own values too, by rank. */
+  /* Of a move: the source per link; of a sum: its sources, including the own values, by rank. */
   uint64_t from[DIRECT_LINKS + 1];
-  uint64_t to[DIRECT_LINKS + 1]; /* where a link's block goes: a slot, or an output */
+  uint64_t to[DIRECT_LINKS + 1]; /* destination of a link's block: a slot or an output */
   uint32_t bytes[DIRECT_LINKS + 1];
-  const uint8_t *in; /* the own values, but of a sum, and their place in the own output; 0: none */
+  const uint8_t *in; /* own values (not of a sum) and their place in the own output; 0: none */
   uint8_t *out;
-  uint32_t own_bytes, most_bytes; /* of a link at most */
-  uint32_t links;                 /* that take part */
+  uint32_t own_bytes, most_bytes; /* most_bytes: maximum over the links */
+  uint32_t links;                 /* set of links of the phase */
   uint32_t kind;                  /* enum direct_phase_kind */
-  uint32_t whole;                 /* whole vectors of copies and plain sums, up to the last bytes */
-  uint32_t sends;                 /* of a sum: it goes to all links */
-  uint32_t signaled, freed;       /* steps of every send, and receive link that this phase ends */
+  uint32_t whole;                 /* copies and plain sums use whole vectors, except for the last bytes */
+  uint32_t sends;                 /* of a sum: it is sent to all links */
+  uint32_t signaled, freed;       /* steps of every send and receive link completed with this phase */
 };
 
 __shared__ struct direct_phase direct_phases[DIRECT_PHASES];
 __shared__ struct prim_descriptor
-    direct_descriptors[PRIM_WARPS_MAX]; /* one a warp: spans that are not whole vectors */
+    direct_descriptors[PRIM_WARPS_MAX]; /* one per warp: spans that are not whole vectors */
 
 PRIM_FN uint32_t direct_compute_warps(void) { return blockDim.x / PRIM_WARP - 2; }
 
-/* Phases that all compute warps have behind them; `seen`: and the commit warp too. */
+/* Phases that all compute warps have completed; `seen`: and the commit warp has processed. */
 PRIM_FN uint32_t direct_phases_done(bool seen) {
   uint32_t done = UINT32_MAX;
   if (prim_lane() < direct_compute_warps() + (seen ? 1 : 0))
@@ -68,16 +69,17 @@ PRIM_FN uint32_t direct_phases_done(bool seen) {
 /* ---- compute warps: whole vectors ---- */
 
 struct direct_share_of {
-  uint32_t index, count; /* this thread among those that move */
+  uint32_t index, count; /* this thread's index among those that move data */
 };
 
-/* Vector number `at` behind an address of the phase, which is asked for each time: those of all links would
- * fill the registers. */
+/* Vector number `at` from an address of the phase. The address is read each time, because those of all links
+ * would fill the registers. */
 PRIM_FN uint8_t *direct_vector(const uint64_t *base, uint32_t at) {
   return (uint8_t *)(uintptr_t)(*(const volatile uint64_t *)base + (uint64_t)at * 16);
 }
 
-/* Four links at a time: their loads leave, some vectors of a thread of each, before the first store. */
+/* Four links at a time: all their loads, some vectors per link and thread, are issued before the first
+ * store. */
 PRIM_FN void direct_move_vectors(const struct direct_phase *phase, struct direct_share_of share,
                                  uint32_t link) {
   const uint32_t most = phase->most_bytes / 16;
@@ -131,7 +133,7 @@ PRIM_FN ulonglong2 direct_add_vector(const struct work *work, ulonglong2 sum, ul
   return sum;
 }
 
-/* Four sources at a time: their loads leave before the first is added. */
+/* Four sources at a time: all their loads are issued before the first sum. */
 PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_share_of share) {
   const struct work *work = direct_of();
   const uint32_t count = phase->own_bytes / 16, targets = phase->sends ? phase->links : 0;
@@ -168,9 +170,9 @@ PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_
   }
 }
 
-/* ---- compute warps: spans of any type, operator and place ---- */
+/* ---- compute warps: spans of any type, operator and alignment ---- */
 
-/* The warp's descriptor, for its thread 0 to fill in; direct_carry() follows. */
+/* The warp's descriptor, which its thread 0 fills in before direct_carry(). */
 PRIM_FN struct prim_descriptor *direct_descriptor(void) {
   __syncwarp();
   return &direct_descriptors[direct_warp()];
@@ -187,16 +189,16 @@ PRIM_FN void direct_descriptor_begin(struct prim_descriptor *descriptor, uint32_
   descriptor->count = bytes / work->element_bytes;
 }
 
-/* Called, not inlined: it has a case for each type and operator, and what is fast does not come here. */
+/* Not inlined: it has a case for each type and operator, and is not on the fast path. */
 static __device__ __noinline__ void direct_carry(void) {
-  struct compute_warp compute; /* spans ask for nothing else of it */
+  struct compute_warp compute; /* spans use no other member */
   compute.index = threadIdx.x - PRIM_WARP;
   compute.count = direct_compute_warps() * PRIM_WARP;
   __syncwarp();
   compute_span(&compute, &direct_descriptors[direct_warp()], false);
 }
 
-/* One span from one place to another; the own values that an operator scales are scaled on their way out. */
+/* Copies one span; if the operator scales own values, they are scaled here. */
 PRIM_FN void direct_carry_copy(const uint8_t *from, uint8_t *to, uint32_t bytes, bool own) {
   if (bytes == 0) return;
   struct prim_descriptor *descriptor = direct_descriptor();
@@ -209,7 +211,7 @@ PRIM_FN void direct_carry_copy(const uint8_t *from, uint8_t *to, uint32_t bytes,
   direct_carry();
 }
 
-/* What is left of a phase behind its whole vectors, link by link. */
+/* Moves the remainder of a phase after its whole vectors, link by link. */
 PRIM_FN void direct_move_rest(const struct direct_phase *phase) {
 #pragma unroll 1
   for (uint32_t link = 0; link < phase->links; link++) {
@@ -285,8 +287,8 @@ PRIM_FN void direct_carry_phases(bool awaits) {
 
 /* ---- issue warp ---- */
 
-/* What is added to the address that this thread's link shows: of a receive link the output's, of a send link
- * the input's. They lie behind the work's further links. */
+/* The shift of the address that this thread's link publishes: the output's for a receive link, the input's
+ * for a send link. Shifts are stored after the work's further links. */
 PRIM_FN uint64_t direct_shift_of(const struct direct_run *it) {
   const struct work *work = direct_of();
   const uint32_t links = direct_before(true) + (work->send_count > 1 ? work->send_count - 1u : 0);
@@ -298,21 +300,21 @@ PRIM_FN uint64_t direct_shift_of(const struct direct_run *it) {
 }
 
 struct direct_sum_place {
-  uint64_t own; /* address of the own values */
+  uint64_t own; /* address of own values */
   uint8_t *out;
-  size_t from_offset_bytes, to_offset_bytes; /* in every rank's input, in every rank's output */
+  size_t from_offset_bytes, to_offset_bytes; /* the same in every rank's input and output */
   uint32_t bytes;
 };
 
 struct direct_issue {
-  struct direct_sum_place sum; /* the next one */
+  struct direct_sum_place sum; /* the next sum */
   uint64_t direct;             /* the receiver's output, the sender's input; 0: slots */
-  uint64_t tail;               /* receive link: as it was seen last */
+  uint64_t tail;               /* receive link: last value read */
   uint32_t issued;             /* phases */
-  bool taken;                  /* what the other ranks show was */
-  bool shows;                  /* send link: the receiver reads the own input, or there is none */
-  bool zero_copy;              /* final values come straight into the own output */
-  bool plain;                  /* sums that networks are trained with */
+  bool taken;                  /* the published addresses have arrived */
+  bool shows;                  /* send link: the receiver reads our input, or there is no receiver */
+  bool zero_copy;              /* senders store final values in our output */
+  bool plain;                  /* sums of the types common in training */
   uint32_t loops, signaled, freed;
 };
 
@@ -330,14 +332,15 @@ PRIM_FN uint32_t direct_loops(void) {
   return (uint32_t)((direct_of()->part_count + direct_loop_elements() - 1) / direct_loop_elements());
 }
 
-/* Issue and commit warps know the counters: the commit warp may write them. Only these two look at what
- * earlier kernels wrote before a phase is there. */
+/* Synchronizes issue and commit warps after both have read the counters, so that the commit warp may write
+ * them. No other warp reads what earlier kernels wrote before it gets a phase. */
 PRIM_FN void direct_both_read(bool waits) {
   if (waits) PRIM_BARRIER_SYNC(DIRECT_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
   else PRIM_BARRIER_ARRIVE(DIRECT_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
 }
 
-/* Every receive link has brought so many steps of the operation; `read`: but those whose input is read. */
+/* Waits until every receive link has this many steps of the operation; `read`: except links whose input is
+ * read in place. */
 PRIM_FN bool direct_await_steps(struct direct_run *it, struct direct_issue *issue, uint32_t steps,
                                 bool read) {
   const bool asks = !it->sends && it->keeps && (!read || issue->direct == 0);
@@ -348,14 +351,14 @@ PRIM_FN bool direct_await_steps(struct direct_run *it, struct direct_issue *issu
   return true;
 }
 
-/* What this thread's link may show: the receiver its output, the sender its input. */
+/* The memory that this thread's link may publish: the receiver its output, the sender its input. */
 PRIM_FN bool direct_is_shown(const struct direct_run *it) {
   const uint32_t flag = it->sends ? WORK_DIRECT_SEND : WORK_SHOWS_INPUT;
   return it->keeps && (direct_of()->flags & flag) != 0;
 }
 
-/* Outputs of all receivers and inputs of all senders, where they show them: that says too that they have
- * begun. A wrong size ends here: the commit warp says so. */
+/* Takes the published outputs of all receivers and inputs of all senders; their arrival also means that those
+ * ranks have begun. On a wrong size it stops; the commit warp reports the error. */
 PRIM_FN bool direct_take_shown(struct direct_run *it, struct direct_issue *issue) {
   const bool asks = direct_is_shown(it);
   const uint32_t tag = (uint32_t)it->position + 1;
@@ -382,7 +385,7 @@ PRIM_FN uint64_t direct_slot(const struct direct_run *it, uint32_t step) {
   return (uint64_t)(uintptr_t)it->buffer + (uint64_t)slot * it->arguments->limits.step_bytes[PROTO_SIMPLE];
 }
 
-/* Where step `step` of a send link goes: the own block's place in the receiver's output, or a slot. */
+/* Destination of step `step` of a send link: the own block's place in the receiver's output, or a slot. */
 PRIM_FN uint64_t direct_target(const struct direct_run *it, const struct direct_issue *issue,
                                const struct direct_loop *loop, uint32_t step, bool final) {
   const struct work *work = direct_of();
@@ -391,7 +394,7 @@ PRIM_FN uint64_t direct_target(const struct direct_run *it, const struct direct_
   return direct_slot(it, step);
 }
 
-/* The next phase's place, once compute warps and commit warp are done with what was there. */
+/* Returns the next phase's record once compute warps and commit warp have released it. */
 PRIM_FN struct direct_phase *direct_phase_begin(struct direct_run *it, struct direct_issue *issue,
                                                 uint32_t kind, uint32_t links) {
   while (issue->issued >= DIRECT_PHASES && direct_phases_done(true) <= issue->issued - DIRECT_PHASES)
@@ -409,8 +412,7 @@ PRIM_FN struct direct_phase *direct_phase_begin(struct direct_run *it, struct di
   return phase;
 }
 
-/* `places`: the addresses that this thread wrote down, one upon the other; `plain`: nothing but copies and
- * plain sums. */
+/* `places`: the addresses that this thread wrote, ORed; `plain`: only copies and plain sums. */
 PRIM_FN void direct_phase_issue(struct direct_issue *issue, struct direct_phase *phase, uint64_t places,
                                 bool plain) {
   const bool whole = __all_sync(PRIM_ALL_LANES, (places & 15) == 0) != 0 && plain;
@@ -426,7 +428,7 @@ PRIM_FN void direct_phase_issue(struct direct_issue *issue, struct direct_phase 
   __syncwarp();
 }
 
-/* Every link its own block of the input. */
+/* To every link its own block of the input. */
 PRIM_FN bool direct_write_scatter(struct direct_run *it, struct direct_issue *issue,
                                   const struct direct_loop *loop, uint32_t index) {
   const struct work *work = direct_of();
@@ -455,7 +457,7 @@ PRIM_FN bool direct_write_scatter(struct direct_run *it, struct direct_issue *is
   return true;
 }
 
-/* The same to every link; the own output too, where the operation has it there. */
+/* The same block to every link, and to the own output if the operation requires it. */
 PRIM_FN bool direct_write_spread(struct direct_run *it, struct direct_issue *issue,
                                  const struct direct_loop *loop, uint32_t index) {
   const struct work *work = direct_of();
@@ -480,7 +482,7 @@ PRIM_FN bool direct_write_spread(struct direct_run *it, struct direct_issue *iss
   return true;
 }
 
-/* Every link's block to the output, where it did not come there itself. */
+/* Every link's block to the output, if senders did not store it there. */
 PRIM_FN bool direct_write_collect(struct direct_run *it, struct direct_issue *issue,
                                   const struct direct_loop *loop, uint32_t index) {
   const struct work *work = direct_of();
@@ -501,13 +503,13 @@ PRIM_FN bool direct_write_collect(struct direct_run *it, struct direct_issue *is
   return true;
 }
 
-/* ---- issue warp: phases in their order, each when what it needs is there ---- */
+/* ---- issue warp: phases in order, each when its data is available ---- */
 
 PRIM_FN bool direct_issue_first(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
   if (it->send_steps == 0) return true;
   if (!it->adds && !direct_take_shown(it, issue)) return false;
   if (!direct_await_slots(it, it->position + index * it->send_steps + 1)) return false;
-  /* Behind the sums of the loop before, which come later. */
+  /* Posted after the sums of the previous loop, which are issued later. */
   if (!it->sends_sum || index == 0) issue->signaled += 1;
   if (__all_sync(PRIM_ALL_LANES, issue->shows)) return true;
   const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
@@ -515,8 +517,7 @@ PRIM_FN bool direct_issue_first(struct direct_run *it, struct direct_issue *issu
                       : direct_write_spread(it, issue, &loop, index);
 }
 
-/* Where the values of a loop's sum lie: as far as the ranks' memory goes, all that there is to know of them.
- */
+/* Addresses and size of a loop's sum, as far as they follow from this rank's memory. */
 PRIM_FN struct direct_sum_place direct_sum_at(uint32_t index) {
   const struct work *work = direct_of();
   const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
@@ -532,23 +533,23 @@ PRIM_FN struct direct_sum_place direct_sum_at(uint32_t index) {
   return sum;
 }
 
-/* What a sum may wait for: what other ranks show, slots, and steps of those that show nothing. */
+/* Waits for what a sum needs: published addresses, slots, and steps of ranks that publish no input. */
 PRIM_FN bool direct_await_sources(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
   if (!direct_take_shown(it, issue)) return false;
   if (it->sends_sum && !direct_await_slots(it, it->position + index * it->send_steps + 2)) return false;
   return direct_await_steps(it, issue, index * it->recv_steps + 1, true);
 }
 
-/* What needs no other rank was found out before. */
+/* Issues a loop's sum; what depends on no other rank was computed before. */
 PRIM_FN bool direct_issue_add(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
   const struct work *work = direct_of();
   const struct direct_sum_place sum = issue->sum;
   const uint32_t link = prim_lane() % DIRECT_SENDS, source = link < work->rank ? link : link + 1;
   const bool brings = it->keeps && !it->sends, takes = it->keeps && it->sends && it->sends_sum;
   if (it->sends_sum) issue->signaled += index + 1 < issue->loops ? 2 : 1;
-  /* Final values of the loop before need no slot, or are collected later. */
+  /* Final values of the previous loop need no slot, or are collected later. */
   if (issue->zero_copy || !it->collects || index == 0) issue->freed = index * it->recv_steps + 1;
-  /* In one shot and in place the sum goes where the block may still read values to send. */
+  /* In one shot in place, the sum overwrites values that the block may still read and send. */
   while (it->spreads && (work->flags & WORK_IN_PLACE) != 0 && direct_phases_done(false) < issue->issued)
     if (direct_is_stopped(it)) return false;
   if (!direct_await_sources(it, issue, index)) return false;
@@ -575,7 +576,7 @@ PRIM_FN bool direct_issue_collect(struct direct_run *it, struct direct_issue *is
   const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
   const uint32_t steps = (index + 1) * it->recv_steps;
   if (!direct_await_steps(it, issue, steps, false)) return false;
-  /* The sums of the next loop were read before. */
+  /* The next loop's sums were issued before. */
   if (steps > issue->freed) issue->freed = steps + (it->adds && index + 1 < issue->loops ? 1 : 0);
   return issue->zero_copy || direct_write_collect(it, issue, &loop, index);
 }
@@ -608,8 +609,8 @@ PRIM_FN void direct_issue_turns(struct direct_run *it, bool awaits) {
 
 /* ---- commit warp ---- */
 
-/* Tells every sender where the output lies, or that it must use the slots, and every receiver the same of the
- * input. */
+/* Publishes the output's address to every sender (0: use the slots), and the input's address to every
+ * receiver. */
 PRIM_FN void direct_show(const struct direct_run *it) {
   const uint32_t tag = (uint32_t)it->position + 1;
   const uint64_t shift = direct_shift_of(it);
@@ -621,7 +622,7 @@ PRIM_FN void direct_show(const struct direct_run *it) {
   prim_tagged_write(it->sends ? &it->receiver->source : &it->sender->offer, tag, address);
 }
 
-/* One look at what the other ranks said of the operation's size; false when it is another one. */
+/* Checks once what the other ranks announced as the operation's size; false if it differs. */
 PRIM_FN bool direct_compare(struct direct_run *it) {
   const bool asks = it->keeps && !it->agreed;
   const uint32_t tag = (uint32_t)it->position + 1;
@@ -632,7 +633,7 @@ PRIM_FN bool direct_compare(struct direct_run *it) {
   return direct_agrees(it, asks && it->agreed, bytes);
 }
 
-/* The counters of this thread's link, as far as the compute warps are. */
+/* Posts the counters of this thread's link up to what the compute warps have completed. */
 PRIM_FN void direct_signal(const struct direct_run *it, uint32_t steps, uint32_t *signaled) {
   const uint32_t before = *signaled;
   if (!it->keeps || steps == before) return;
@@ -654,11 +655,11 @@ PRIM_FN bool direct_await_heads(struct direct_run *it) {
   return true;
 }
 
-/* Sizes are compared behind the first tail, while the compute warps move; but where that has to wait, before.
- */
+/* Sizes are compared after the first tail, while the compute warps move data; if posting it has to wait,
+ * before. */
 #define DIRECT_LOOKS_FIRST 64u
 
-/* Where the next operation begins is known at the begin. */
+/* Saves where the next operation begins, which is known when this one begins. */
 PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
   direct_both_read(true);
   if (it->keeps) prim_store_pair(direct_counters(it), it->position + steps, it->line);
@@ -666,7 +667,7 @@ PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
   __threadfence();
 }
 
-/* Tells what compute warps have done, until nothing is left. */
+/* Posts what the compute warps have done, until nothing is left. */
 PRIM_FN bool direct_commit_all(struct direct_run *it, uint32_t *signaled) {
   for (uint32_t done = 0;;) {
     const uint32_t ended = prim_peek_together(&direct_ended);
@@ -697,7 +698,7 @@ PRIM_FN void direct_commit_phases(struct direct_run *it, bool awaits) {
   direct_save_all(it, all);
   it->agreed = !it->keeps || (it->sends && (direct_of()->flags & WORK_DIRECT_SEND) == 0);
   if (!direct_commit_all(it, &signaled)) return;
-  /* The own input is its owner's again when all have read it: sums that come back say so, or heads. */
+  /* The user may overwrite the input once all ranks have read it: returned sums or heads show this. */
   it->position += all;
   if (!reads) return;
   direct_signal_head(it);

@@ -1,10 +1,10 @@
-/* kernel_bulk.cu: the kernel of launches of long copies, all of Simple: copy engines carry what they move
- * (compute capability 9.0 and later; elsewhere it does as kernel_simple.cu does). */
+/* kernel_bulk.cu: the kernel of launches of long copies over Simple: copy engines move their data (compute
+ * capability 9.0 and later; elsewhere it does the same as kernel_simple.cu). */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 1
-/* Few: for edges, for what does not lie alike, and for sums, which other kernels do. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* whose code takes more registers beside */
+/* Few, because only edges, differently aligned spans and rare sums use them. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* its code needs more registers */
 #define PRIM_VECTORS 1
 #else
 #define PRIM_VECTORS 2
@@ -14,7 +14,7 @@
 #define BLOCK_LANES_SHARED
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define PRIM_BULK
-#define WARP_GROUP_APART 3 /* one warp moves enough; a slice's end may not hold up the next one */
+#define WARP_GROUP_APART 3 /* one warp moves enough; a slice's end must not delay the next */
 #endif
 #define PRIM_PROTO PROTO_SIMPLE
 

@@ -1,4 +1,4 @@
-/* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives in LL. */
+/* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives over LL. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"

@@ -1,5 +1,5 @@
-/* kernel_direct_once.cu: the kernel of launches whose works are all direct collectives in LL that go once
- * round, with few links a side. */
+/* kernel_direct_once.cu: the kernel of launches whose works are all direct collectives over LL in a single
+ * pass, with few links per side. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"

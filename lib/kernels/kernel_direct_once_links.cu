@@ -1,4 +1,4 @@
-/* kernel_direct_once_links.cu: the same for many links a side. */
+/* kernel_direct_once_links.cu: the same for many links per side. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"

@@ -1,4 +1,4 @@
-/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives in Simple. */
+/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives over Simple. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"

@@ -1,4 +1,5 @@
-/* kernel_links.cu: the kernel of launches in which works have more than one link a side, in LL and Simple. */
+/* kernel_links.cu: the kernel of launches with works that have more than one link per side, over LL and
+ * Simple. */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 1
@@ -7,7 +8,8 @@
 #define PRIM_COPY_VECTORS 8
 #define PRIM_LINKS LAUNCH_LINKS
 #define PRIM_ALGOS 1
-/* A lane's begin takes more registers than are left beside the rest, and is rare where messages are long. */
+/* Not inlined, because opening a lane needs more registers than are left; it is rare compared to moving long
+ * messages. */
 #define PRIM_OUTLINE static __device__ __noinline__
 #define PRIM_UNROLL _Pragma("unroll 1")
 #define BLOCK_LANES_SHARED

@@ -1,8 +1,8 @@
-/* kernel_ll.cu: the kernel of launches whose works all speak LL. */
+/* kernel_ll.cu: the kernel of launches whose works all use LL. */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 2
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* its arithmetic needs more registers */
 #define BLOCK_LANES_SHARED
 #endif
 #define PRIM_PROTO PROTO_LL

@@ -1,4 +1,4 @@
-/* kernel_ll128.cu: the kernel of launches whose works all speak LL128. */
+/* kernel_ll128.cu: the kernel of launches whose works all use LL128. */
 #include <cuda_runtime.h>
 
 #define BLOCK_LANES_SHARED

@@ -1,5 +1,5 @@
-/* kernel_ll_links.cu: the kernel of launches whose works all speak LL, and some of which have more than one
- * link a side: trees and direct collectives of what is small. */
+/* kernel_ll_links.cu: the kernel of launches whose works all use LL, some with more than one link per side:
+ * short trees and direct collectives. */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 1
@@ -7,7 +7,7 @@
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
 #define BLOCK_LANES_SHARED
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* its arithmetic needs more registers */
 #define PRIM_OUTLINE static __device__ __noinline__
 #define PRIM_UNROLL _Pragma("unroll 1")
 #endif

@@ -1,9 +1,9 @@
-/* kernel_mixed.cu: the kernel of launches whose works speak several protocols, and how all kernels are loaded
- * and launched. */
+/* kernel_mixed.cu: the kernel of launches whose works use several protocols, and the loading and launching of
+ * all kernels. */
 #include <cuda_runtime.h>
 
 #define PRIM_WORDS 2
-/* Few, for the registers that the rest takes. */
+/* Few, because the rest of the kernel needs registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define PRIM_VECTORS 1
 #define PRIM_SUM_VECTORS 1
@@ -35,7 +35,7 @@ __global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_simple(const __grid_constant__ struct launch_long launch);
 }
 
-/* By enum work_proto, then as launch.h numbers them. */
+/* Indexed by enum work_proto, then by the numbers in launch.h. */
 static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_ll,           (const void *)tutti_kernel_ll128,
     (const void *)tutti_kernel_simple,       (const void *)tutti_kernel_mixed,
@@ -44,8 +44,8 @@ static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_direct_once,  (const void *)tutti_kernel_direct_once_links,
     (const void *)tutti_kernel_direct_simple};
 
-/* Shared memory that a launch asks for beside what its kernel declares: for stages of bulk copies, as much as
- * every device that was seen so far has. */
+/* Shared memory that a launch requests besides what its kernel declares, for the stages of bulk copies: the
+ * minimum over all devices seen so far. */
 static int stages_bytes = -1;
 
 static cudaError_t stages_ask(void) {

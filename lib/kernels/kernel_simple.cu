@@ -1,9 +1,9 @@
-/* kernel_simple.cu: the kernel of launches whose works all speak Simple. */
+/* kernel_simple.cu: the kernel of launches whose works all use Simple. */
 #include <cuda_runtime.h>
 
 #define BLOCK_LANES_SHARED
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define PRIM_OUTLINE static __device__ __noinline__ /* a lane's begin: else a few registers are spilled */
+#define PRIM_OUTLINE static __device__ __noinline__ /* opening a lane: inlined, it spills a few registers */
 #endif
 #define PRIM_PROTO PROTO_SIMPLE
 

@@ -1,13 +1,13 @@
-/* kernels.h: the CPU's reduce and copy over every type and operator, generated from the one X-macro table
- * (types.h) that the GPU's kernels use too. Results depend on the operands alone, bit for bit: no
- * contraction, round to nearest even, and a minimum or maximum that prefers the number over the NaN and
- * descriptors -0 below +0. Knows nothing of FIFOs or ranks. */
+/* kernels.h: the CPU's reduce and copy for every type and operator, generated from the X-macro tables
+ * (types.h) that the GPU kernels use too. Results depend on the operands only, bit for bit: no contraction,
+ * rounding to nearest even; a minimum or maximum prefers a number over a NaN and orders -0 below +0. Knows
+ * nothing of FIFOs or ranks. */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
 
 #include "protocol/move.h"
 
-/* Carries out one span as struct move describes it. Any number of sources and destinations up to
+/* Moves one span as described by struct move, with any number of sources and destinations up to
  * MOVE_SPANS_MAX. */
 void kernel_move(const struct move *move);
 

@@ -1,5 +1,5 @@
-/* launch.h: what the host half hands to the kernel. Plain C, compiled by gcc and by nvcc. Addresses are the
- * GPU's; who mapped them is the host's business. It knows nothing of streams or of CUDA's headers. */
+/* launch.h: what the host code passes to the kernel. Plain C, compiled by gcc and by nvcc. Addresses are the
+ * GPU's; the host maps them. It knows nothing of streams or CUDA's headers. */
 #ifndef TUTTI_KERNELS_LAUNCH_H
 #define TUTTI_KERNELS_LAUNCH_H
 
@@ -13,8 +13,8 @@ struct fifo_receiver;
 
 /* Bytes of a struct fifo_sender, and of a struct fifo_receiver. */
 #define LAUNCH_END_BYTES 384
-#define LAUNCH_ANNOUNCED_OFFSET 128 /* in the receiver's: head and tail come first in theirs */
-#define LAUNCH_STEP_OFFSET 256      /* in both: where the next operation begins */
+#define LAUNCH_ANNOUNCED_OFFSET 128 /* in struct fifo_receiver; head and tail are the first members */
+#define LAUNCH_STEP_OFFSET 256      /* in both: start of the next operation */
 
 /* An end of a connection. */
 struct bound_link {
@@ -25,31 +25,31 @@ struct bound_link {
 
 #define BOUND_WORK_WORDS (offsetof(struct work, recv_peer) / 8)
 
-/* A work with everything that it touches. Short, because it travels with every launch: most works have one
- * link a side, and those of the others lie behind the batches. */
+/* A work with everything that it accesses. It is short, because it is part of every launch: most works have
+ * one link per side; further links are stored after the batches. */
 struct bound_work {
-  uint64_t work[BOUND_WORK_WORDS]; /* a struct work as far as kernels read it */
+  uint64_t work[BOUND_WORK_WORDS]; /* the part of struct work that kernels read */
   struct plan_buffers buffers;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
-  /* Of one link a side that shows no input: what is added to the output's address where it is offered. Of
-   * others: where, among the launch's further links, its receiving ones from the second on begin, with the
-   * sending ones behind them, and behind these, where it offers its output, what is added for each receiving
-   * link, the first included; then, where it shows its input, the same for each sending link, or
+  /* With one link per side and no published input: the shift that is added to the output's address when it is
+   * offered. Else: index of the work's entries among the launch's further links. They are its receive links
+   * from the second on, then its send links from the second on; then, if it offers its output, a shift for
+   * each receive link, including the first; then, if it publishes its input, a shift for each send link, or
    * LAUNCH_HIDDEN. */
   uint64_t further;
 };
 
-/* Beside what is added to an address: the peer does not reach that memory. */
+/* In place of a shift: the peer cannot reach that memory. */
 #define LAUNCH_HIDDEN UINT64_MAX
 
-/* A link of a work from its side's second one on. */
+/* A link of a work, from the second of its side on. */
 struct bound_further {
   struct bound_link link;
   uint64_t peer;
 };
 
-/* A lane that could not go on: what struct lane says about it. */
+/* The error of a lane that stopped, from struct lane. */
 struct launch_error {
   uint32_t error, peer; /* enum lane_error, 0 = none; rank */
   uint32_t func;        /* enum work_func */
@@ -57,83 +57,84 @@ struct launch_error {
   uint64_t op_sequence, expected_bytes, found_bytes;
 };
 
-/* How far a rank's kernels are, in blocks, since the rank was opened: one a rank, in memory of its device. A
- * stream can wait for a count (launch_order.c), so a block adds to it when everything that it wrote into the
- * rank's connections is visible to the device's next kernel, and is done with them and with the arguments
- * then. A graph's blocks also count themselves at
- * their begin, because the host does not know how often a graph is launched. */
+/* Progress of a rank's kernels, in blocks, since the rank was opened: one per rank, in memory of its device.
+ * A stream can wait for a count (launch_order.c). A block therefore adds to it only when everything that it
+ * wrote into the rank's connections is visible to the device's next kernel, and it no longer uses them or the
+ * arguments. A graph's blocks also count when they begin, because the host does not know how often a graph is
+ * launched. */
 struct launch_counts {
-  uint64_t plain_ended; /* of launches that no graph made */
+  uint64_t plain_ended; /* launches outside graphs */
   uint64_t graph_started, graph_ended;
 };
 
-/* What a lane says that has waited for long: of which work. What for, the host finds at the work's links
- * (record.c). Written twice sixteen bytes at a time; it stays there when the lane goes on. */
+/* Written by a lane that has waited for long; identifies its work. The host finds what it waits for in the
+ * work's links (record.c). Two 16-byte stores; it is not cleared when the lane continues. */
 struct launch_wait {
   uint64_t work[2];  /* the first words of its struct work */
-  uint64_t sequence; /* of the operation, and one more; 0: nobody has waited here */
+  uint64_t sequence; /* of the operation, plus one; 0: no lane has waited here */
   uint32_t recv_peer, send_peer;
 };
 
 #define LAUNCH_WAITS (PLAN_CHANNELS_MAX * PLAN_BATCH_WORKS_MAX)
 
-/* Memory of the host that kernels write to: one a rank. */
+/* Host memory that kernels write to: one per rank. */
 struct rank_control {
-  int abort;  /* the host's word to this rank's kernels; first: a block knows its address */
-  int failed; /* a kernel's word to the host: errors[] has an entry */
-  struct launch_counts counts_seen; /* the host's copy, for the host alone */
+  int abort; /* set by the host to abort this rank's kernels; first member, because blocks have its address */
+  int failed;                       /* set by a kernel: errors[] has an entry */
+  struct launch_counts counts_seen; /* the host's copy; kernels do not use it */
   struct launch_error errors[PLAN_CHANNELS_MAX];
-  struct launch_wait waits[LAUNCH_WAITS]; /* by channel * PLAN_BATCH_WORKS_MAX + place in the batch */
+  struct launch_wait waits[LAUNCH_WAITS]; /* by channel * PLAN_BATCH_WORKS_MAX + index in the batch */
 };
 static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_control, waits) % 16 == 0 &&
                   sizeof(struct launch_wait) == 32,
               "a block stores vectors");
 
-/* There is a kernel for each protocol, by enum work_proto, and one for launches of several. */
+/* There is one kernel per protocol, by enum work_proto, and one for launches with several. */
 #define LAUNCH_KERNEL_MIXED PROTO_COUNT
-/* And two for works of more than one link a side: of LL alone, and of all protocols. */
+/* Two for works with more than one link per side: only LL, and all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-/* And one for direct collectives alone, in LL. */
+/* One for direct collectives only, over LL. */
 #define LAUNCH_KERNEL_DIRECT (PROTO_COUNT + 3)
-/* And one for long copies of Simple, which copy engines carry (compute capability 9.0). */
+/* One for long copies over Simple, which copy engines move (compute capability 9.0). */
 #define LAUNCH_KERNEL_BULK (PROTO_COUNT + 4)
-/* And two for those whose lines go once round, with plain sums: of few links, and of many. */
+/* Two for direct collectives in a single pass, with plain sums: few links, and many links. */
 #define LAUNCH_KERNEL_ONCE (PROTO_COUNT + 5)
 #define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 6)
-/* And one for direct collectives alone, in Simple. */
+/* One for direct collectives only, over Simple. */
 #define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 7)
 #define LAUNCH_KERNELS (PROTO_COUNT + 8)
 
-/* Most warps of a block: two for every work of a batch, or an issue warp, a commit warp and fourteen compute
- * warps for one. */
+/* Most warps of a block: two per work of a batch, or an issue warp, a commit warp and 14 compute warps for
+ * one work. */
 #define LAUNCH_WARPS_MAX 16
-/* Of a block of direct collectives, whose threads have more lines in flight and so more registers each. */
+/* The same for direct collectives, whose threads have more lines in flight and so more registers each. */
 #define LAUNCH_DIRECT_WARPS 12
 #define LAUNCH_DIRECT_SIMPLE_WARPS 15
-/* Of one whose lines go once round: sixteen warps for 4 KiB, and one that keeps the accounts. Of many links,
- * as many as registers allow. */
+/* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With many links, as many as
+ * registers allow. */
 #define LAUNCH_ONCE_WARPS 17
-#define LAUNCH_ONCE_LINKS 3 /* a side, at most */
+#define LAUNCH_ONCE_LINKS 3 /* at most, per side */
 #define LAUNCH_ONCE_LINKS_WARPS 12
 
-/* A plan travels with the kernel's arguments where it fits: 32 works, with their batches. */
+/* A plan that fits is passed in the kernel's arguments: 32 works with their batches. */
 #define LAUNCH_PLAN_BYTES 6400
 static_assert(32 * (sizeof(struct bound_work) + sizeof(struct plan_batch)) <= LAUNCH_PLAN_BYTES,
               "rings over all channels need no slab");
 
 struct launch_arguments {
-  const uint8_t *data;     /* works, then batches, in memory of the host; NULL: they follow the arguments */
+  const uint8_t *data;     /* works, then batches, in host memory; NULL: they follow the arguments */
   uint32_t batches_offset; /* bytes from the works to the batches */
-  uint32_t further_offset; /* and to the further links */
-  uint32_t from_graph;     /* 1: each launch of a graph runs this kernel anew; 0: the host launches it once */
-  uint32_t hosted; /* 1: a proxy may wait for slots to be freed: kernels of direct collectives do it at their
-                      end */
+  uint32_t further_offset; /* bytes to the further links */
+  uint32_t
+      from_graph;  /* 1: a graph contains the kernel and may launch it often; 0: the host launches it once */
+  uint32_t hosted; /* 1: a proxy may wait for freed slots, so kernels of direct collectives post them at
+                      their end */
   struct launch_counts *counts;
   struct rank_control *control;
-  int *failed; /* of the communicator: set by whoever finds a mismatch, seen by all its ranks */
+  int *failed; /* of the communicator: set when a mismatch is found, read by all its ranks */
   struct plan_limits limits;
-  uint16_t first_batch[PLAN_CHANNELS_MAX + 1]; /* by block, and one behind the last */
+  uint16_t first_batch[PLAN_CHANNELS_MAX + 1]; /* by block, and one past the last */
 };
 
 struct launch {
@@ -141,7 +142,7 @@ struct launch {
   uint64_t plan[LAUNCH_PLAN_BYTES / 8];
 };
 
-/* Of direct collectives in Simple, whose works have many links: 24 works of three. */
+/* The same for direct collectives over Simple, whose works have many links: 24 works of three. */
 #define LAUNCH_LONG_PLAN_BYTES 10240
 static_assert(24 * (sizeof(struct bound_work) + 6 * sizeof(struct bound_further) +
                     sizeof(struct plan_batch)) <=
@@ -162,11 +163,11 @@ union launch_any {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Enqueues a kernel, by LAUNCH_KERNELS' numbers, on a stream of the current device: a cudaError. `overlaps`:
- * it may come onto the device while the stream's previous kernel ends (compute capability 9.0). */
+/* Enqueues kernel number `kernel` (LAUNCH_KERNELS) on a stream of the current device; returns a cudaError.
+ * `overlaps`: it may start on the device while the stream's previous kernel ends (compute capability 9.0). */
 int step_kernel_launch(uint32_t kernel, const union launch_any *launch, uint32_t block_count,
                        uint32_t warp_count, bool overlaps, void *stream);
-/* Loads the kernels onto the current device, so that the first launch does not have to. A cudaError. */
+/* Loads the kernels on the current device, so that the first launch does not. Returns a cudaError. */
 int step_kernel_load(void);
 #ifdef __cplusplus
 }

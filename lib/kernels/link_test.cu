@@ -1,4 +1,4 @@
-/* link_test.cu: the two kernels of a link's self-test (kernels/link_test.h). Promises that both end, in
+/* link_test.cu: the two kernels of a link's self-test (kernels/link_test.h). Both end within a bounded
  * time, whatever the link does. */
 #include <cuda_runtime.h>
 
@@ -7,7 +7,7 @@
 #include "kernels/ptx.h"
 
 #define TEST_THREADS 256
-#define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer make no progress */
+#define CYCLES_A_NS 4 /* above any GPU's clock rate: a second limit in case the timer does not advance */
 
 static __device__ uint64_t mixed(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -15,13 +15,13 @@ static __device__ uint64_t mixed(uint64_t value) {
   return value ^ value >> 31;
 }
 
-/* The word at `index`; its first half alone tells index and seed. */
+/* The word at `index`; its first half is unique for index and seed. */
 static __device__ uint4 pattern_word(uint64_t seed, uint32_t index) {
   const uint64_t low = mixed(seed * 0x9e3779b97f4a7c15ull + index), high = mixed(low + 1);
   return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
 }
 
-/* Thread 0's. */
+/* Called by thread 0. */
 static __device__ bool flag_await(const uint64_t *flag, uint64_t seed, uint64_t patience_ns) {
   const uint64_t begin_ns = prim_time_ns();
   const long long begin = clock64(), cycles = (long long)(patience_ns * CYCLES_A_NS);

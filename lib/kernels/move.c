@@ -1,22 +1,22 @@
-/* move.c: the CPU's loops over the arithmetic of types.h: every type and operator, for any number of
- * sources and destinations. It promises the bits of types.h whatever the processor, and works in place. On
- * x86 each loop is compiled twice, for AVX2 and for the baseline, and chosen by what the processor has;
- * plain branches, not ifunc resolvers, so that sanitizers work. It does not know FIFOs, ranks or threads. */
+/* move.c: the CPU's loops over the arithmetic of types.h: every type and operator, for any number of sources
+ * and destinations. It gives the bits of types.h on every processor, and works in place. On x86 each loop is
+ * compiled twice, for AVX2 and for the baseline, and selected at run time; by plain branches, not ifunc
+ * resolvers, so that sanitizers work. It does not know FIFOs, ranks or threads. */
 #include "kernels/kernels.h"
 
 #include <assert.h>
 #include <string.h>
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define MOVE_HAS_AVX2 1 /* clang cannot ask for F16C at run time */
+#define MOVE_HAS_AVX2 1 /* clang has no run-time check for F16C */
 #include <immintrin.h>
 #endif
 
 #include "kernels/types.h"
 
-/* Partial results stay in the first-level cache: a tile and its sources are a few of these. */
+/* Partial results stay in the first-level cache: it holds a tile and its sources. */
 #define MOVE_TILE_BYTES 4096
 
-/* Each iteration touches one index only, so a destination that is a source is no obstacle to vectors. */
+/* Each iteration touches one index only, so vectorizing is safe even if a destination is a source. */
 #if defined(__clang__)
 #define LOOP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -31,8 +31,8 @@ typedef void scalar_loop(void *destination, const void *source, uint64_t argumen
 /* One type's loops for one instruction set. */
 struct type_loops {
   combine_loop *sum, *prod, *max, *min;
-  scalar_loop *scale;  /* times the factor whose bits are the argument */
-  scalar_loop *divide; /* by the argument */
+  scalar_loop *scale;  /* multiplies by the factor whose bits are the argument */
+  scalar_loop *divide; /* divides by the argument */
 };
 
 #define LOOP_COMBINE(isa, attribute, name, storage, operation)                                  \
@@ -84,7 +84,7 @@ static const struct type_loops base_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_BAS
 TYPE_TABLE(LOOP_TYPE_AVX2)
 static const struct type_loops avx2_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_AVX2)};
 
-/* Compilers make poor vectors of 16-bit floats, so these are written out: half by the processor's own
+/* Compilers vectorize 16-bit floats poorly, so these loops use intrinsics: half by the processor's own
  * conversions, bfloat16 by shifts. The bits are those of types.h. */
 #define EIGHT_FUNCTION __attribute__((target("avx2,f16c"))) static
 
@@ -191,9 +191,9 @@ static bool move_scales(const struct move *move, uint32_t source_index) {
   return move->op == OP_PRE_MUL_SUM && (move->pre_op_sources >> source_index & 1) != 0;
 }
 
-/* The elements from `offset_bytes` on, `count` of them. Only the last stage writes a destination, because
- * a destination may be a source that an earlier stage has yet to read. `scratch` is two tiles, used when a
- * stage is not the last. */
+/* Moves `count` elements from `offset_bytes` on. Only the last stage writes a destination, because a
+ * destination may be a source that an earlier stage still reads. `scratch` is two tiles, for the stages
+ * before the last. */
 static void move_tile(const struct move *move, size_t offset_bytes, size_t count, size_t bytes,
                       unsigned char scratch[2][MOVE_TILE_BYTES]) {
   unsigned char *result = (unsigned char *)move->destination[0] + offset_bytes;
@@ -220,8 +220,7 @@ static void move_tile(const struct move *move, size_t offset_bytes, size_t count
     span_copy((unsigned char *)move->destination[i] + offset_bytes, result, bytes);
 }
 
-/* Whether the whole span can be one tile: nothing goes through scratch, and nothing is read again while in
- * cache. */
+/* Whether the whole span can be one tile: it needs no scratch, and no data is read again while in cache. */
 static bool move_is_one_pass(const struct move *move) {
   bool staged = move->source_count > 2 || (move->op == OP_PRE_MUL_SUM && move->pre_op_sources != 0) ||
                 (move->op == OP_SUM_POST_DIV && move->post_op);
@@ -229,7 +228,7 @@ static bool move_is_one_pass(const struct move *move) {
 }
 
 #ifdef MOVE_HAS_AVX2
-/* Stores that leave the caches alone, and need not read what they overwrite. */
+/* Stores that bypass the caches and do not read the lines they overwrite. */
 __attribute__((target("avx2"))) static void stream_copy(unsigned char *to, const unsigned char *from,
                                                         size_t bytes) {
   size_t done = (32 - ((uintptr_t)to & 31)) & 31;
@@ -248,8 +247,8 @@ __attribute__((target("avx2"))) static void stream_copy(unsigned char *to, const
   memcpy(to + done, from + done, bytes - done);
 }
 
-/* Tile by tile, each made once and stored to every destination. The fence puts the stores before whatever
- * announces them. */
+/* Computes each tile once and stores it to every destination. The fence orders the stores before the post
+ * that announces them. */
 static bool move_streams(const struct move *move) {
   unsigned char scratch[3][MOVE_TILE_BYTES] __attribute__((aligned(64)));
   if (move->remote_destinations == 0 || !__builtin_cpu_supports("avx2")) return false;

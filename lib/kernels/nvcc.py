@@ -1,11 +1,11 @@
 """A SCons tool for nvcc: env.CudaObject('x.cu') compiles one device source to an object.
 
-NVCC is the compiler's path, unset where there is none (the caller says so); NVCCFLAGS may be changed. GPUS
-says for which compute capabilities, times ten: `all`, which are those of CAPABILITIES that this nvcc knows;
-`native`, which are those of this machine's GPUs; a list; or nothing, and then NVCC is unset. GPU_CODE and
-GPU_PTX are what that comes to. Headers are followed as for C, so that a change in the shared schedule
-recompiles the kernels. What the compiler says stays beside the object, as x.cu.said: registers and spills,
-which tests/test_device_code.sh reads."""
+NVCC is the compiler's path, unset without one (the caller reports it); NVCCFLAGS may be changed. GPUS
+selects the compute capabilities, multiplied by ten: `all` are those of CAPABILITIES that this nvcc supports,
+`native` are those of this machine's GPUs; else it is a list, or empty, and then NVCC is unset. GPU_CODE and
+GPU_PTX are the resulting targets. Headers are scanned as for C, so that a change in the shared schedule
+recompiles the kernels. The compiler's output is kept beside the object, as x.cu.said: it has the registers
+and spills that tests/test_device_code.sh reads."""
 import os
 import re
 import subprocess
@@ -16,8 +16,9 @@ from SCons.Script import Action, Builder, Exit
 
 PLACES = ['/usr/local/cuda/bin', '/opt/cuda/bin']
 CAPABILITIES = [80, 90, 100, 120]
-# Code for a GPU is made of its own PTX, but for these: nvcc makes the same text for both, but for the
-# target's name, and half of its time goes there. A source that tells them apart sets NVCC_PTX_OF={}.
+# Machine code is compiled from the PTX of the same target, except for these: nvcc generates the same PTX for
+# both, except for the target's name, and takes half of its time for it. A source that distinguishes them sets
+# NVCC_PTX_OF={}.
 PTX_OF = {120: 100}
 
 
@@ -27,8 +28,9 @@ def fail(text):
 
 
 def compressed(compiler):
-    """Flags that compress machine code and PTX, to a quarter of the space. Loading unpacks a GPU's own, in
-    4 ms for all kernels. Drivers of the time before toolkit 13 may not know the better compression."""
+    """Flags that compress machine code and PTX to a quarter of their size. Loading decompresses the code of
+    the device's own target, in 4 ms for all kernels. Drivers older than toolkit 13 may not support the
+    better compression."""
     said = subprocess.run([compiler, '--version'], stdout=subprocess.PIPE, universal_newlines=True).stdout
     version = re.search(r'release (\d+)', said)
     better = version and int(version.group(1)) >= 13
@@ -40,7 +42,7 @@ def listed(names):
 
 
 def known(compiler):
-    """The capabilities that this nvcc compiles for, and the kernels are written for."""
+    """The capabilities that both this nvcc and the kernels support."""
     command = [compiler, '--list-gpu-code']
     said = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True).stdout
     numbers = [int(name[3:]) for name in said.split() if name.startswith('sm_') and name[3:].isdigit()]
@@ -48,8 +50,8 @@ def known(compiler):
 
 
 def native(env, supported):
-    """The capabilities of this machine's GPUs; of one that is newer than this nvcc, the last one before it,
-    whose PTX it runs."""
+    """The capabilities of this machine's GPUs; for a GPU that is newer than this nvcc, the latest capability
+    that nvcc supports, whose PTX it runs."""
     tool = env.WhereIs('nvidia-smi')
     command = [tool, '--query-gpu=compute_cap', '--format=csv,noheader']
     said = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True).stdout if tool else ''

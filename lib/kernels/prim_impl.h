@@ -1,11 +1,10 @@
-/* prim_impl.h (cuda): the device seam over PTX. A lane has a warp group. One of them, the issue warp, runs
- * the lane: it waits for counters and writes down what is to be moved, in a ring of descriptors in shared
- * memory. The compute warps carry out descriptor after descriptor, each its share, and say in a word of
- * shared memory how many they have done. Another one, the commit warp, runs the lane as well, but writes no
- * descriptors: it waits for the compute warps, and stores what they have earned, so that neither fences nor
- * the lane's arithmetic hold up a move. In a small warp group one warp is both. No barrier is met between the
- * begin and the end of a lane. It promises the emulator's results to the bit. It knows nothing of plans,
- * channels or how memory was mapped. */
+/* prim_impl.h (cuda): the device primitives, in PTX. A warp group runs a lane. Its issue warp runs the lane's
+ * functions: it waits for counters and writes descriptors of what to move into a ring in shared memory. The
+ * compute warps each carry out their share of every descriptor, and count completed descriptors in shared
+ * memory. The commit warp runs the same functions but writes no descriptors: it waits for the compute warps
+ * and posts what they completed, so that neither fences nor the lane's arithmetic delay moves. In a small
+ * warp group one warp is both. There is no barrier within a lane. It promises the emulator's results to the
+ * bit. It knows nothing of plans, channels or how memory was mapped. */
 #ifndef TUTTI_KERNELS_PRIM_IMPL_H
 #define TUTTI_KERNELS_PRIM_IMPL_H
 
@@ -13,13 +12,13 @@
 #error "include protocol/prim.h before anything of schedule/: PRIM_FN is already bound to the host"
 #endif
 #define PRIM_FN static __device__ __forceinline__
-#define PRIM_OFFER_SHIFTS /* another process maps our output elsewhere */
+#define PRIM_OFFER_SHIFTS /* another process maps our output at another address */
 
-/* Rings and messages have one link a side: all of a lane's state fits into registers. A kernel for trees and
- * direct collectives says otherwise before. */
+/* Rings and messages have one link per side, so that a lane's state fits in registers. A kernel for trees and
+ * direct collectives defines other values first. */
 #ifndef PRIM_LINKS
 #define PRIM_LINKS 1
-#define PRIM_ALGOS 0 /* rings and messages alone */
+#define PRIM_ALGOS 0 /* only rings and messages */
 #endif
 #define PRIM_DEPTH 1
 
@@ -43,14 +42,13 @@
 
 #define PRIM_WARP 32
 #define PRIM_ALL_LANES 0xffffffffu
-#define PRIM_WARPS_MAX 16 /* one more would cost each thread a quarter of its registers */
+#define PRIM_WARPS_MAX 16 /* with one more, each thread would lose a quarter of its registers */
 #define PRIM_THREADS (PRIM_WARPS_MAX * PRIM_WARP)
 
-/* Sixteen-byte vectors that a compute thread has in flight: of each of two sources, the same of plain sums,
- * of one source.
- */
+/* 16-byte vectors that a compute thread has in flight: of each of two sources, the same for plain sums, of
+ * one source. */
 #ifndef PRIM_VECTORS
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* arithmetic that takes more registers */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* its arithmetic needs more registers */
 #define PRIM_VECTORS 2
 #define PRIM_SUM_VECTORS 4
 #define PRIM_COPY_VECTORS 8
@@ -61,24 +59,24 @@
 #endif
 #endif
 
-/* Descriptors that the issue warp may be ahead of the slowest compute warp: fewer where a descriptor is long.
- */
+/* Descriptors by which the issue warp may be ahead of the slowest compute warp; fewer if descriptors are
+ * long. */
 #define PRIM_DESCRIPTORS (PRIM_LINKS == 1 ? 8 : 4)
 
 enum prim_descriptor_kind { PRIM_LL = LINE_LL, PRIM_LL128 = LINE_LL128, PRIM_SPAN, PRIM_END };
 enum prim_descriptor_flag { PRIM_SCALES = 1, PRIM_COMBINES = 2, PRIM_DIVIDES = 4 };
 
-/* A span to move, or a group of LL lines to carry; addresses that do not take part are zero. */
+/* A span or a group of LL lines to move; unused addresses are zero. */
 struct prim_descriptor {
   const uint8_t *first;              /* the first source; the user's input */
-  const uint8_t *second[PRIM_LINKS]; /* further sources; the lines that arrive */
+  const uint8_t *second[PRIM_LINKS]; /* further sources; the lines to receive */
   uint8_t *out;                      /* the first destination; the user's output */
   uint8_t *other[PRIM_LINKS];        /* further destinations; the lines to send */
   uint64_t op_arg;
   uint64_t count; /* elements of a span; bytes of a group's data */
   uint64_t recv_flag[PRIM_LINKS], send_flag[PRIM_LINKS];
 #if PRIM_LINKS > 1
-  uint32_t own_index; /* the user's input is added behind so many of the others; a span's is
+  uint32_t own_index; /* the user's input is added after this many of the others; in a span it is
                          source number own_index */
   uint32_t second_count, other_count;
 #endif
@@ -87,7 +85,7 @@ struct prim_descriptor {
       flags; /* enum prim_descriptor_kind, ncclDataType_t, enum work_op, enum prim_descriptor_flag */
 };
 
-/* One a warp group. */
+/* One per warp group. */
 struct prim_queue {
   struct prim_descriptor descriptors[PRIM_DESCRIPTORS];
   uint32_t issued; /* descriptors written so far */
@@ -95,29 +93,28 @@ struct prim_queue {
 
 struct prim_shared {
   struct prim_queue queues[PRIM_WARPS_MAX / 2];
-  uint32_t done[PRIM_WARPS_MAX];              /* by warp of the block: descriptors carried out */
+  uint32_t done[PRIM_WARPS_MAX];              /* by warp of the block: descriptors completed */
   uint32_t stopped;                           /* a lane of the block has failed, or the rank was aborted */
-  uint64_t fetched[PRIM_THREADS][PRIM_WORDS]; /* of the user's input, on its way or there */
+  uint64_t fetched[PRIM_THREADS][PRIM_WORDS]; /* user's input, being copied or complete */
 };
 
 __shared__ struct prim_shared prim_shared;
 
 struct prim {
-  const int *abort_flag;  /* of the rank, in memory of the host */
+  const int *abort_flag;  /* of the rank, in host memory */
   const int *failed_flag; /* of the communicator, likewise */
   struct prim_queue *queue;
   uint32_t first_compute_warp,
-      compute_warps; /* the warp group's first compute warp, in the block, and how many there are */
+      compute_warps; /* the warp group's first compute warp in the block, and their number */
   uint32_t issued, done,
-      fenced;        /* descriptors so far; that all compute warps were seen to have done; before a fence */
-  uint32_t finished; /* the descriptor that ends what is posted next */
+      fenced;        /* descriptors so far; known to be done by all compute warps; covered by a fence */
+  uint32_t finished; /* the last descriptor of what is posted next */
   uint32_t looks;
   bool issues, commits, aborted;
 #if PRIM_LINKS > 1
-  uint32_t second_count,
-      other_count; /* of the descriptor that is being written down, in its place in the ring */
+  uint32_t second_count, other_count; /* of the descriptor being written, in its place in the ring */
 #else
-  struct prim_descriptor descriptor; /* being written down */
+  struct prim_descriptor descriptor; /* being written */
 #endif
 };
 
@@ -130,14 +127,14 @@ struct prim_fragment {
 PRIM_FN uint32_t prim_lane(void) { return threadIdx.x % PRIM_WARP; }
 PRIM_FN bool prim_leader(const struct prim *prim) { return prim->commits; }
 
-/* Issue and commit warps look at the flags behind the slow bus, and rarely; all look at the block's own word
- * near by. */
+/* Issue and commit warps read the flags in host memory over PCIe, rarely; all warps poll the block's own word
+ * in shared memory. */
 #define PRIM_CALLS_A_LOOK 16
-#ifndef PRIM_CALLS_A_REMOTE_LOOK /* ptx.h of a machine without that bus says its own */
+#ifndef PRIM_CALLS_A_REMOTE_LOOK /* a ptx.h for a machine without that bus defines its own */
 #define PRIM_CALLS_A_REMOTE_LOOK 16384
 #endif
 
-/* An issue warp that has looked for long says so; of whoever knows the work. */
+/* Records that an issue warp has waited for long; defined by the code that knows the work. */
 PRIM_FN void prim_note_wait(const struct prim *prim);
 
 PRIM_FN bool prim_aborted(struct prim *prim) {
@@ -156,7 +153,7 @@ PRIM_FN void prim_pause(struct prim *prim) { (void)prim; }
 
 /* ---- descriptors ---- */
 
-/* True when every compute warp of the warp group has carried out that many. */
+/* True if every compute warp of the warp group has completed that many descriptors. */
 PRIM_FN bool prim_all_done(struct prim *prim, uint32_t descriptors) {
   uint32_t done = UINT32_MAX;
   if (prim_lane() < prim->compute_warps)
@@ -170,18 +167,18 @@ PRIM_FN void prim_await(struct prim *prim, uint32_t descriptors) {
   while (!prim_all_done(prim, descriptors) && !prim_aborted(prim)) {}
 }
 
-/* Waits for the next descriptor's place, as many as the ring has descriptors behind. */
+/* Waits until the next descriptor's place in the ring is free. */
 PRIM_FN void prim_await_place(struct prim *prim) {
   if (!prim->issues || prim->issued < PRIM_DESCRIPTORS) return;
   while (!prim_all_done(prim, prim->issued + 1 - PRIM_DESCRIPTORS))
     if (prim_aborted(prim)) return;
 }
 
-/* Both the issue warp and the commit warp count; the issue warp writes. Shared memory takes a thread's stores
- * in their order, and a compiler keeps that of volatile ones. */
+/* Issue warp and commit warp both count; the issue warp writes. Shared memory keeps a thread's stores in
+ * order, and compilers keep volatile stores in order. */
 #if PRIM_LINKS > 1
 
-/* A descriptor of many links has no place in registers: it is written where it will be read. */
+/* A descriptor of many links does not fit in registers: it is written in place, in the ring. */
 PRIM_FN struct prim_descriptor *prim_draft(struct prim *prim) {
   return &prim->queue->descriptors[prim->issued % PRIM_DESCRIPTORS];
 }
@@ -228,18 +225,18 @@ PRIM_FN void prim_join(struct prim *prim) { prim_await(prim, prim->issued); }
 
 /* ---- counters ---- */
 
-/* What is read behind a tail is read past the first-level cache, by instructions that wait for this one's
- * answer; nothing else is needed for their order. */
+/* Data behind a tail is read past the first-level cache, by instructions that wait for this one's result;
+ * their order needs nothing else. */
 PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word_together(address); }
 PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word_together(address); }
 
-/* Nothing is posted for compute warps that stopped in the middle. */
+/* Nothing is posted if compute warps were stopped in the middle. */
 PRIM_FN bool prim_stores(const struct prim *prim) {
   return prim->commits && !prim->aborted && prim_lane() == 0;
 }
 
-/* The compute warps' writes came before what the commit warp has seen of them, and its fence orders all that
- * it has seen: one does for every slice that was done by then. */
+/* The compute warps' writes precede their counts, and the commit warp's fence orders everything whose counts
+ * it has read: one fence covers every slice done by then. */
 PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim->fenced < prim->finished) {
     if (prim_stores(prim)) prim_fence();
@@ -248,12 +245,12 @@ PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t valu
   if (prim_stores(prim)) prim_store_word(address, value);
 }
 
-/* What was read has arrived in registers before the compute warps said so. */
+/* What was read is in registers before the compute warps count it. */
 PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim_stores(prim)) prim_store_word(address, value);
 }
 
-/* By whichever thread; prim_tagged_store() is a lane's. */
+/* For any thread; prim_tagged_store() is for the leader of a lane. */
 PRIM_FN void prim_tagged_write(struct tagged_word *word, uint32_t tag, uint64_t value) {
   const uint64_t mark = (uint64_t)tag << 32;
   prim_store_pair(word, (value & 0xffffffffu) | mark, value >> 32 | mark);
@@ -269,7 +266,7 @@ PRIM_FN bool prim_tagged_holds(ulonglong2 pair, uint32_t tag, uint64_t *value) {
   return true;
 }
 
-/* By whichever thread; prim_tagged_load() is a warp's. */
+/* For any thread; prim_tagged_load() is for a warp. */
 PRIM_FN bool prim_tagged_read(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
   return prim_tagged_holds(prim_load_pair(word), tag, value);
 }
@@ -278,11 +275,11 @@ PRIM_FN bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint
   return prim_tagged_holds(prim_load_pair_together(word), tag, value);
 }
 
-/* ---- writing descriptors down ---- */
+/* ---- writing descriptors ---- */
 
 #if PRIM_LINKS > 1
 
-/* The commit warp writes nothing down. */
+/* The commit warp does not write descriptors. */
 PRIM_FN bool prim_writes(const struct prim *prim) { return prim->issues; }
 PRIM_FN uint32_t prim_add_second(struct prim *prim) { return prim->second_count++; }
 PRIM_FN uint32_t prim_add_other(struct prim *prim) { return prim->other_count++; }
@@ -312,7 +309,7 @@ PRIM_FN void prim_descriptor_begin(struct prim *prim) {
 
 #endif
 
-/* A span's sources keep their order; the user's input is the one that is scaled. */
+/* A span's sources keep their order; only the user's input is scaled. */
 PRIM_FN void prim_descriptor_spans(struct prim *prim, const struct move *move) {
   struct prim_descriptor *descriptor = prim_draft(prim);
   descriptor->first = (const uint8_t *)move->source[0];
@@ -355,7 +352,7 @@ PRIM_FN void prim_move_finish(struct prim *prim, const struct move *move) {
   prim->finished = move->note;
 }
 
-/* Compute warps look at lines. */
+/* Always true: compute warps poll the lines. */
 PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                              uint64_t flag) {
   (void)prim, (void)kind, (void)line, (void)line_count, (void)flag;
@@ -432,7 +429,7 @@ PRIM_FN void prim_group_end(struct prim *prim, uint8_t kind, uint32_t line_count
   prim_issue(prim);
 }
 
-/* Compute warps go home. */
+/* Makes the compute warps return. */
 PRIM_FN void prim_dismiss(struct prim *prim) {
   prim_descriptor_begin(prim);
   if (prim_writes(prim)) prim_draft(prim)->kind = PRIM_END;

@@ -1,6 +1,6 @@
-/* ptx.h: the kernels' instructions that C++ has no words for, a function each. Whoever lets the kernels run
- * elsewhere than on a GPU puts another file of this name before it (tests/simt). Knows nothing of who calls.
- */
+/* ptx.h: instructions of the kernels that C++ does not have, one function each. To run the kernels elsewhere
+ * than on a GPU, put another file of this name before it on the include path (tests/simt). It does not depend
+ * on its callers. */
 #ifndef TUTTI_KERNELS_PTX_H
 #define TUTTI_KERNELS_PTX_H
 
@@ -9,10 +9,9 @@
 
 /* ---- memory ---- */
 
-/* All accesses to what others see are volatile assembly, whose order a compiler keeps; little of it clobbers
- * memory, so that the lane stays in registers. Loads look past the first-level cache: a peer may have written
- * there since.
- */
+/* All accesses to memory that other ranks or blocks see are volatile assembly, which compilers keep in order.
+ * Few of them clobber memory, so that the lane stays in registers. Loads bypass the first-level cache,
+ * because a peer may have written since. */
 PRIM_FN uint64_t prim_load_word(const void *address) {
   uint64_t value;
   asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
@@ -25,14 +24,14 @@ PRIM_FN ulonglong2 prim_load_pair(const void *address) {
   return pair;
 }
 
-/* The same by all lanes of a warp, at one address: one load, whose answer they all go by. */
+/* The same by all lanes of a warp at one address: one load, with one result for all lanes. */
 PRIM_FN uint64_t prim_load_word_together(const void *address) { return prim_load_word(address); }
 PRIM_FN ulonglong2 prim_load_pair_together(const void *address) { return prim_load_pair(address); }
 
-/* A word of shared memory, likewise. */
+/* The same for a word of shared memory. */
 PRIM_FN uint32_t prim_peek_together(const uint32_t *word) { return *(const volatile uint32_t *)word; }
 
-/* One store of sixteen bytes, which no reader sees in part by halves. */
+/* One 16-byte store; readers see each 8-byte half whole. */
 PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
   asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(low), "l"(high));
 }
@@ -51,8 +50,8 @@ PRIM_FN int prim_flag(const int *address) {
   return value;
 }
 
-/* 0 where it is not asked for. An instruction without a branch: a compiler may wait for what a branch has
- * loaded where it ends. */
+/* Loads if `asked`, else 0. Predicated, without a branch, because a compiler may wait for a branch's loads at
+ * its end. */
 PRIM_FN uint64_t prim_load_word_if(bool asked, const void *address) {
   uint64_t value;
   asm volatile(
@@ -83,7 +82,7 @@ PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
 }
 
-/* Past the first-level cache, and in the order of the program, as all loads of the kernels. */
+/* Bypasses the first-level cache and keeps program order, like all loads of the kernels. */
 PRIM_FN uint64_t element_load(const uint8_t *address, uint32_t bytes) {
   uint64_t element;
   switch (bytes) {
@@ -104,7 +103,7 @@ PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
   }
 }
 
-/* ---- words on their way into shared memory: nobody waits for them until they are asked for ---- */
+/* ---- asynchronous copies of words to shared memory ---- */
 
 PRIM_FN uint32_t prim_shared_place(const uint64_t *place) {
   return (uint32_t)__cvta_generic_to_shared(place);
@@ -137,11 +136,11 @@ PRIM_FN uint64_t prim_time_ns(void) {
 PRIM_FN void prim_fence(void) { asm volatile("fence.acq_rel.sys;"); }
 
 PRIM_FN void prim_converge(void) { asm volatile("bar.warp.sync 0xffffffff;"); }
-/* The same, and nothing is read before it that is written down behind it. */
+/* The same; and no read after it is executed before it. */
 PRIM_FN void prim_converge_reads(void) { asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); }
 
-/* A block's barrier number `id`, a constant, of so many threads, PRIM_CONSTANT or PRIM_VARIABLE: who arrives
- * does not wait. */
+/* Barrier number `id` (a constant) of the block, for `threads` threads, PRIM_CONSTANT or PRIM_VARIABLE;
+ * arriving does not wait. */
 #define PRIM_CONSTANT(number) "n"(number)
 #define PRIM_VARIABLE(number) "r"(number)
 #define PRIM_BARRIER_ARRIVE(id, threads) \
@@ -149,8 +148,8 @@ PRIM_FN void prim_converge_reads(void) { asm volatile("bar.warp.sync 0xffffffff;
 #define PRIM_BARRIER_SYNC(id, threads) \
   asm volatile("barrier.cta.sync %0, %1;" : : PRIM_CONSTANT(id), threads : "memory")
 
-/* Programmatic dependent launch (compute capability 9.0): the stream's next kernel may begin; the one before
- * has ended. */
+/* Programmatic dependent launch (compute capability 9.0): the stream's next kernel may begin; the previous
+ * one has ended. */
 PRIM_FN void prim_launch_dependents(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -179,7 +178,8 @@ WORD_PAIR(pair_bfloat16_max, "max.bf16x2")
 WORD_PAIR(pair_bfloat16_min, "min.bf16x2")
 #undef WORD_PAIR
 
-/* Before sm_90 there is no addition, but a fused one with a factor of one rounds the same once. */
+/* Before sm_90 there is no such addition; a fused multiply-add with a factor of one rounds in the same
+ * way. */
 PRIM_FN uint32_t pair_bfloat16_sum(uint32_t left, uint32_t right) {
   uint32_t result;
 #if __CUDA_ARCH__ >= 900

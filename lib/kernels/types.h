@@ -1,13 +1,12 @@
-/* types.h: the 12 element types and 6 operators of NCCL's API, one table of each, and the arithmetic of
- * one element, written once and compiled by gcc (C11) and by nvcc, so that a result has the same bits on a
- * CPU and on a GPU. It promises: round to nearest even, once per operator; a NaN result is the type's one
- * canonical NaN; a minimum or maximum takes the number over the NaN and -0 below +0; integers wrap. The
- * rules and their reasons are in README.md. It knows nothing of spans, memory or vectors: move.c and the
- * GPU's kernels loop over these functions.
+/* types.h: the 12 element types and 6 operators of NCCL's API, one table of each, and the arithmetic of one
+ * element, written once and compiled by gcc (C11) and by nvcc, so that a result has the same bits on a CPU
+ * and on a GPU. It promises: rounding to nearest even, once per operator; a NaN result is the type's one
+ * canonical NaN; a minimum or maximum prefers a number over a NaN and orders -0 below +0; integers wrap. The
+ * rules and their reasons are in README.md. It knows nothing of spans, memory or vectors: move.c and the GPU
+ * kernels loop over these functions.
  *
- * A unit compiled by nvcc includes protocol/prim.h first, so that PRIM_FN makes these functions
- * __device__. A unit must be compiled with contraction off (-ffp-contract=off) or, on a GPU, with the
- * hooks below. */
+ * A unit compiled by nvcc includes protocol/prim.h first, so that PRIM_FN makes these functions __device__. A
+ * unit must be compiled without contraction (-ffp-contract=off) or, on a GPU, with the hooks below. */
 #ifndef TUTTI_KERNELS_TYPES_H
 #define TUTTI_KERNELS_TYPES_H
 
@@ -16,10 +15,10 @@
 
 #include "schedule/work.h"
 
-/* X(value, name, storage, accumulator): value of ncclDataType_t; nccl-tests' name, which is also the
- * middle of the functions' names (type_half_sum); the C type an element is stored as; the C type its sums
- * and products are computed in. The rows stand in the order of the values, without a gap: arrays made from
- * this table are indexed by ncclDataType_t. */
+/* X(value, name, storage, accumulator): value of ncclDataType_t; nccl-tests' name, which is also part of the
+ * functions' names (type_half_sum); the C type of a stored element; the C type in which sums and products are
+ * computed. The rows are in the order of the values, without a gap: arrays made from this table are indexed
+ * by ncclDataType_t. */
 #define TYPE_TABLE(X)              \
   X(0, int8, int8_t, uint32_t)     \
   X(1, uint8, uint8_t, uint32_t)   \
@@ -44,7 +43,7 @@ enum {
   TYPE_COUNT = 12
 };
 
-/* X(value, name, combine): value of enum work_op, a name, and the function that combines two elements. The
+/* X(value, name, combine): value of enum work_op, its name, and the function that combines two elements. The
  * last two operators are sums with a stage before (type_*_prod with the factor) or after (type_*_divide). */
 #define TYPE_OPERATOR_TABLE(X) \
   X(0, sum, sum)               \
@@ -90,7 +89,7 @@ PRIM_FN double type_double_of_bits(uint64_t bits) {
   return view.number;
 }
 
-/* Any NaN becomes the canonical one: processors disagree on which NaN an operation yields. */
+/* Turns any NaN into the canonical one, because processors disagree on which NaN an operation yields. */
 PRIM_FN float type_float_settle(float number) {
   return number == number ? number : type_float_of_bits(0x7fffffffu);
 }
@@ -110,7 +109,7 @@ PRIM_FN double type_double_settle(double number) {
 #define PRIM_DOUBLE_PROD(left, right) type_double_settle((left) * (right))
 #endif
 
-/* A choice without a branch: compilers refuse to turn a branch around float arithmetic into vectors. */
+/* A choice without a branch, because compilers do not vectorize a branch around float arithmetic. */
 PRIM_FN uint32_t type_choose(bool first_wins, uint32_t first, uint32_t second) {
   uint32_t mask = 0u - (uint32_t)first_wins;
   return (first & mask) | (second & ~mask);
@@ -118,9 +117,9 @@ PRIM_FN uint32_t type_choose(bool first_wins, uint32_t first, uint32_t second) {
 
 /* ---- minimum and maximum of the small floating types, on their bits ---- */
 
-/* A sign-and-magnitude pattern becomes a two's complement key (-0 is -1, +0 is 0) and back, so one integer
- * comparison orders all numbers. `top` is the largest magnitude that is not a NaN. A NaN gets the key that
- * loses; `highest`, all ones but the sign, is both the greatest key and the canonical NaN. */
+/* Converts a sign-and-magnitude pattern to a two's complement key (-0 is -1, +0 is 0) and back, so that one
+ * integer comparison orders all numbers. `top` is the largest magnitude that is not a NaN. A NaN gets the key
+ * that loses; `highest`, all ones but the sign, is both the greatest key and the canonical NaN. */
 #define TYPE_EXTREMES(name, storage, key, lowest, highest, top)                               \
   PRIM_FN key type_##name##_flip(key pattern) {                                               \
     return (key)(pattern ^ (key)((key)(pattern >> (sizeof(key) * 8 - 1)) & (highest)));       \
@@ -145,27 +144,27 @@ TYPE_EXTREMES(f8e4m3, uint8_t, int8_t, INT8_MIN, INT8_MAX, 0x7e)
 TYPE_EXTREMES(f8e5m2, uint8_t, int8_t, INT8_MIN, INT8_MAX, 0x7c)
 /* ---- small floating types <-> float ---- */
 
-/* A magnitude of `mantissa_bits` stored bits and exponent bias `bias` becomes the bits of the float of the
- * same value. `finite` is the largest finite magnitude; what lies above is infinity or NaN and keeps that
- * nature. Exact, and free of subnormal floats, which some processors flush and others stumble over. */
+/* Converts a magnitude with `mantissa_bits` stored bits and exponent bias `bias` to the bits of the float of
+ * the same value. `finite` is the largest finite magnitude; larger patterns are infinity or NaN and stay so.
+ * Exact, and without subnormal floats, which some processors flush to zero and others handle slowly. */
 PRIM_FN uint32_t type_small_widen(uint32_t magnitude, int mantissa_bits, int bias, uint32_t finite) {
   uint32_t shifted = magnitude << (23 - mantissa_bits);
   uint32_t normal = shifted + ((uint32_t)(127 - bias) << 23);
-  /* The float with this exponent and mantissa 0 has the type's smallest step as the unit of its last
-   * place. */
+  /* In the float with this exponent and mantissa 0, the unit in the last place is the type's smallest
+   * step. */
   uint32_t anchor = (uint32_t)(151 - bias - mantissa_bits) << 23;
   uint32_t tiny = type_float_bits(type_float_of_bits(anchor | magnitude) - type_float_of_bits(anchor));
   uint32_t number = type_choose((int32_t)magnitude < (1 << mantissa_bits), tiny, normal);
   return type_choose((int32_t)magnitude > (int32_t)finite, shifted | 0x7f800000u, number);
 }
 
-/* The magnitude of a float given as bits without sign, rounded to nearest even: at most `overflow` for
- * every number. */
+/* Rounds a float's magnitude, given as bits without the sign, to nearest even; at most `overflow` for every
+ * number. */
 PRIM_FN uint32_t type_small_narrow(uint32_t magnitude, int mantissa_bits, int bias, uint32_t overflow) {
   int dropped_bits = 23 - mantissa_bits;
   uint32_t first_normal = (uint32_t)(128 - bias) << 23;
   uint32_t anchor = (uint32_t)(151 - bias - mantissa_bits) << 23;
-  /* Adding the anchor makes the processor round a subnormal result for us. */
+  /* Adding the anchor makes the processor round a subnormal result. */
   uint32_t tiny = type_float_bits(type_float_of_bits(magnitude) + type_float_of_bits(anchor)) - anchor;
   uint32_t nearest = (1u << (dropped_bits - 1)) - 1 + ((magnitude >> dropped_bits) & 1);
   uint32_t normal = (magnitude - ((uint32_t)(127 - bias) << 23) + nearest) >> dropped_bits;
@@ -173,8 +172,8 @@ PRIM_FN uint32_t type_small_narrow(uint32_t magnitude, int mantissa_bits, int bi
   return rounded < overflow ? rounded : overflow;
 }
 
-/* Type by type: `finite` is the largest finite magnitude, `overflow` what larger numbers become: infinity
- * for half, the largest finite magnitude for fp8 (as CUDA's __NV_SATFINITE). */
+/* Conversions per type: `finite` is the largest finite magnitude, `overflow` what larger numbers become:
+ * infinity for half, the largest finite magnitude for fp8 (as CUDA's __NV_SATFINITE). */
 #define TYPE_SMALL_CONVERSIONS(name, storage, type_bits, mantissa_bits, bias, finite, overflow, nan) \
   PRIM_FN float type_##name##_to_float(storage element) {                                            \
     uint32_t sign = element & (1u << ((type_bits)-1));                                               \
@@ -201,9 +200,8 @@ PRIM_FN uint16_t type_bfloat16_from_float(float number) {
   return (uint16_t)type_choose((int32_t)(bits & 0x7fffffffu) > 0x7f800000, 0x7fffu, rounded);
 }
 
-/* The float next to `number` towards zero, its last bit set when anything was lost. It has at least two
- * bits more than any small type, so rounding it once more gives what rounding `number` once would have
- * given. */
+/* The float next to `number` towards zero, with its last bit set if bits were lost. It has at least two bits
+ * more than any small type, so rounding it again gives the same result as rounding `number` once. */
 PRIM_FN float type_float_round_to_odd(double number) {
   float nearest = (float)number;
   uint32_t bits = type_float_bits(nearest);
@@ -215,7 +213,7 @@ PRIM_FN float type_float_round_to_odd(double number) {
 
 /* ---- the functions of every type ---- */
 
-/* What each row of TYPE_TABLE has, T being its name and S its storage:
+/* The functions of each row of TYPE_TABLE, with name T and storage S:
  *   S type_T_sum, _prod, _max, _min (S left, S right)
  *   S type_T_divide(S element, uint64_t divisor)   C's integer division; floating types unchanged
  *   S type_T_from_double(double)    nearest even; integers: towards zero, clamped to the range, NaN is 0
@@ -268,9 +266,9 @@ TYPE_SMALL(bfloat16, uint16_t)
 TYPE_SMALL(f8e4m3, uint8_t)
 TYPE_SMALL(f8e5m2, uint8_t)
 
-/* Equal numbers have equal bits but for the zeros, of which the larger has the sign cleared and the
- * smaller has it set. A comparison with a NaN is false, which leaves `right`, so only a NaN there needs a
- * second look. */
+/* Equal numbers have equal bits except for the zeros: of those the larger has the sign bit cleared and the
+ * smaller has it set. A comparison with a NaN is false, which selects `right`, so only a NaN there needs
+ * another check. */
 #define TYPE_NATIVE(name, word, SUM, PROD)                                                                 \
   PRIM_FN name type_##name##_sum(name left, name right) { return SUM(left, right); }                       \
   PRIM_FN name type_##name##_prod(name left, name right) { return PROD(left, right); }                     \

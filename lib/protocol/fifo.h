@@ -1,6 +1,6 @@
 /* clang-format off */
-/* fifo.h: a connection: one sender, one receiver, a ring of slots. What each end keeps beside itself, and an
- * end's own view of both. Whatever an end polls lies beside it and is written by the other one.
+/* fifo.h: a connection: one sender, one receiver, a ring of slots. The memory of each end, and an end's own
+ * view of both. Whatever an end polls is in its own memory, written by the other end.
  *
  *   struct fifo_sender                                struct fifo_receiver, and a buffer a protocol
  *   +-------------+--------------------------------+  +-------------+----------------------------------+
@@ -15,14 +15,14 @@
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
  *
- * Where caches are coherent (PRIM_COHERENT), a message's misses are what it costs: there an operation that
- * begins with a step of LL announces itself in front of the slot's lines, in the cache line of the first of
- * them, and senders keep the head that they saw last from operation to operation.
+ * With coherent caches (PRIM_COHERENT) cache misses dominate the cost of a message. There an operation that
+ * begins with an LL step puts its announcement before the slot's lines, in the same cache line as the first,
+ * and a sender keeps the last head it read from operation to operation.
  *
- * Counters count steps since the connection was made and never fall or restart. LL and LL128 move head
- * alone: the flags of their lines say what tail would. Each of them also counts its own steps, for flags and
- * slots: with the common count, the steps in which old flags must be rewritten could fall to another
- * protocol. */
+ * Counters count steps since the connection was made and never fall or restart. LL and LL128 use
+ * head but not tail: the flags of their lines signal arrival. Each of them also counts its own steps, for
+ * flags and slots; with a common count, the steps in which old flags must be rewritten could belong to
+ * another protocol. */
 /* clang-format on */
 #ifndef TUTTI_PROTOCOL_FIFO_H
 #define TUTTI_PROTOCOL_FIFO_H
@@ -32,13 +32,13 @@
 #define FIFO_SLOTS_MAX 8
 #define FIFO_LINE_BYTES 128
 
-/* A value with a tag that says which operation it is of: whoever reads it needs no order with anything else.
- * Laid out as a line of LL, so that each half is valid by itself: {value, tag} twice, 32 bits each. */
+/* A value with a tag that identifies its operation, so that reading it needs no order with any other access.
+ * Laid out as an LL line, so that each half is valid by itself: {value, tag} twice, 32 bits each. */
 struct tagged_word {
   uint64_t halves[2];
 };
 
-/* Each row on lines of its own: the two ends must not share one. */
+/* Each row is on its own cache lines, because the two ends must not share one. */
 struct fifo_sender {
   uint64_t head;
   uint64_t head_pad[15];
@@ -46,7 +46,7 @@ struct fifo_sender {
   uint64_t offer_pad[12];
   uint64_t send_step;
   uint64_t send_line[2];
-  uint64_t send_head; /* PRIM_COHERENT: as it was seen last */
+  uint64_t send_head; /* PRIM_COHERENT: last value read */
   uint64_t send_pad[12];
 };
 
@@ -63,9 +63,8 @@ struct fifo_receiver {
 static_assert(sizeof(struct fifo_sender) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
 static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
 
-/* A loop over the links of a side that a set names; so bounded that a compiler may keep few links in
- * registers. A core counts its links instead: it would mind the turns for none.
- */
+/* A loop over the links of a side that are in a set. A GPU's loop has a constant bound, so that the compiler
+ * can keep the links in registers; on a CPU, skipping the missing links is cheaper. */
 #if PRIM_ALGOS > 1
 #define FIFO_EACH_LINK(i, count, set)    \
   for (uint32_t i = 0; i < (count); i++) \
@@ -83,9 +82,9 @@ struct link {
   struct fifo_receiver *receiver;
   uint8_t *buffer; /* the work's protocol's slots */
   uint64_t step;   /* first step of the next slice */
-  uint64_t posted; /* steps told to the other end */
+  uint64_t posted; /* steps posted to the other end */
   uint64_t cached; /* last value seen of the other end's counter */
-  uint8_t *direct; /* sender: the receiver's output, when it may be stored to; else 0 */
+  uint8_t *direct; /* sender: the receiver's output if it can be stored to; else 0 */
 #ifdef PRIM_SHIFTS
   uint64_t direct_shift; /* sender: to be added to the address that the receiver offers */
 #endif
@@ -95,21 +94,21 @@ struct link {
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
   uint32_t peer;      /* rank at the other end */
-  bool agreed;        /* the operation's size was announced (sender), or compared (receiver) */
-  uint64_t line;      /* LL and LL128: steps that this one has taken on the connection; lives in slot line mod
+  bool agreed;        /* the operation's size was announced (sender) or compared (receiver) */
+  uint64_t line;      /* LL and LL128: steps of this protocol on the connection so far; slot is line mod
                          slots */
   uint32_t line_slot; /* line mod slots */
 };
 
-/* step mod slots, in arithmetic of 32 bits. */
+/* step mod slots, in 32-bit arithmetic. */
 PRIM_FN uint32_t link_slot_of(const struct link *link, uint64_t step) {
   const uint32_t slots = link->slots, low = (uint32_t)step, high = (uint32_t)(step >> 32);
   if ((slots & (slots - 1)) == 0) return low & (slots - 1);
   return (high % slots * (UINT32_MAX % slots + 1) + low % slots) % slots;
 }
 
-/* Binds an end for one operation: both ends round the counter up to a whole chunk, a power of two of steps,
- * so that slices of a chunk lie together. */
+/* Binds an end for one operation. Both ends round the counter up to a whole chunk (a power of two of steps),
+ * so that the slices of a chunk are contiguous. */
 PRIM_FN void link_open(struct link *link, uint64_t saved_step, uint32_t chunk_steps) {
   link->step = (saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1);
   link->posted = link->step;
@@ -129,7 +128,7 @@ PRIM_FN uint8_t *link_slot(const struct link *link) {
   return link->buffer + (size_t)link->slot_index * link->step_bytes;
 }
 
-/* An LL slot's tagged word in front of its lines, and how much longer than the lines it makes the slot. */
+/* Bytes of the tagged word before an LL slot's lines, and bytes by which it makes the slot longer. */
 #ifdef PRIM_COHERENT
 #define FIFO_LL_TAGGED_BYTES ((uint32_t)sizeof(struct tagged_word))
 #define FIFO_LL_MORE_BYTES 64u
@@ -138,7 +137,7 @@ PRIM_FN uint8_t *link_slot(const struct link *link) {
 #define FIFO_LL_MORE_BYTES 0u
 #endif
 
-/* From slot to slot of a protocol, an enum work_proto. */
+/* Distance between slots of a protocol, an enum work_proto. */
 PRIM_FN size_t fifo_slot_bytes(uint8_t proto, uint32_t step_bytes) {
   return step_bytes + (proto == PROTO_LL ? FIFO_LL_MORE_BYTES : 0);
 }
@@ -154,11 +153,11 @@ PRIM_FN struct tagged_word *link_announcement(const struct link *link, uint8_t p
   return &link->receiver->announced[link->slot_index];
 }
 
-/* The tag of the operation that begins at the link's step; never that of fresh memory. */
+/* The tag of the operation that begins at the link's step; differs from zeroed memory. */
 PRIM_FN uint32_t link_tag(const struct link *link) { return (uint32_t)link->step + 1; }
 
-/* The two predicates of the protocol. The other end's counter is read only when its last value does not
- * suffice. */
+/* The two predicates of the protocol. They read the other end's counter only if its cached value is not
+ * enough. */
 PRIM_FN bool link_has_data(struct link *link, uint32_t steps) {
   if (link->cached >= link->step + steps) return true;
   link->cached = prim_load_tail(&link->receiver->tail);

@@ -1,10 +1,9 @@
-/* lane.h: one work in progress on one channel: where its iterator stands, its ends of connections, its slices
- * in flight. A lane is a state machine whose every wait is a predicate (lane_enabled) and whose every move
- * ends without waiting (lane_move); run.h turns it into a loop that spins, the emulator's scheduler picks the
- * moves one by one.
+/* lane.h: a lane: one work in progress on one channel, with its iterator, its ends of connections and its
+ * slices in flight. NCCL calls it a work element of a channel. A lane is a state machine: every wait is a
+ * predicate (lane_enabled), and every move ends without waiting (lane_move). run.h has a loop that spins on
+ * it; the emulator's scheduler chooses the moves one by one.
  *
- *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or LL lines -> DONE
- */
+ *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or LL lines -> DONE */
 #ifndef TUTTI_PROTOCOL_LANE_H
 #define TUTTI_PROTOCOL_LANE_H
 
@@ -14,14 +13,14 @@
 
 enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
-/* Moves of a lane, as bits: what may happen next. */
+/* Moves of a lane, as bits. */
 enum lane_action {
-  LANE_OFFER = 1,  /* hand the address of our output to the sender at recv link `offer_index` */
+  LANE_OFFER = 1,  /* offer the address of our output to the sender at recv link `offer_index` */
   LANE_TAKE = 2,   /* take the address that the receiver at send link `offer_index` offered */
-  LANE_BEGIN = 4,  /* slots are there: start moving the next slice */
-  LANE_FINISH = 8, /* end the oldest slice that was begun */
-  LANE_POST = 16,  /* tell both ends about the oldest slice that was finished; LL: free the step's slot */
-  LANE_LL = 32,    /* carry the next group of LL lines; the first group of a step opens it */
+  LANE_BEGIN = 4,  /* slots are available: start moving the next slice */
+  LANE_FINISH = 8, /* finish the oldest slice that was begun */
+  LANE_POST = 16,  /* post the oldest finished slice to both ends; LL: free the step's slot */
+  LANE_LL = 32,    /* move the next group of LL lines; the first group of a step opens it */
   LANE_END = 64    /* nothing is left: save the counters */
 };
 
@@ -30,7 +29,7 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 /* A slice between begin and post. */
 struct flight {
   struct move move;
-  uint32_t recv_links, send_links; /* whose slots its post passes on */
+  uint32_t recv_links, send_links; /* links whose slots its post passes on */
 };
 
 struct lane {
@@ -38,34 +37,34 @@ struct lane {
   const uint8_t *in;
   uint8_t *out;
 #if PRIM_ALGOS > 1
-  const struct plan_buffers *parts; /* of a fused work: the memory of its parts; the backend's to set */
+  const struct plan_buffers *parts; /* of a fused work: the memory of its parts; set by the backend */
 #endif
   uint8_t phase;          /* enum lane_phase */
   uint8_t error;          /* enum lane_error */
   uint8_t depth;          /* slices in flight, 1..PRIM_DEPTH */
-  uint8_t flag_bits;      /* of a line */
-  bool zero_copy_receive; /* final values come straight into our output */
+  uint8_t flag_bits;      /* width of a line's flag */
+  bool zero_copy_receive; /* senders store final values in our output */
   uint32_t offer_index;
-  uint32_t group_lines; /* most lines that one move carries */
+  uint32_t group_lines; /* most lines per move */
   struct algo_iter iter;
-  struct step step; /* the one that is being begun */
+  struct step step; /* the current step */
 #if PRIM_ALGOS > 1
-  bool remote;        /* the operation's output is longer than caches: the backend's to say */
-  uint8_t *scratch;   /* of the operation, for lists */
-  uint64_t *progress; /* how far each list of the rank is, counted through all operations; 0: nobody asks */
-  uint64_t progress_begin; /* what all of them held when this operation began */
+  bool remote;             /* the operation's output is longer than caches; set by the backend */
+  uint8_t *scratch;        /* of the operation, for lists */
+  uint64_t *progress;      /* progress of each list of the rank, over all operations; 0: no list waits */
+  uint64_t progress_begin; /* their common value when this operation began */
 #endif
   bool has_step;
-  uint64_t steps_done; /* schedule steps taken so far: for reports */
-  /* slot protocol */
+  uint64_t steps_done; /* schedule steps completed, for reports */
+  /* Simple */
   uint32_t slice_index, slice_count;
   size_t slice_elements;
-  size_t slice_capacity; /* elements that the slots of a slice hold */
+  size_t slice_capacity; /* capacity of a slice's slots, in elements */
   uint64_t begun, finished, posted;
-  /* line protocol */
-  bool step_held; /* `step` is the current one and has not been posted: an empty step has no lines to tell */
-  uint32_t line_index, line_count, line_bytes; /* of the step; its data's bytes */
-  bool step_open; /* the step's slots towards the receivers are ours; lines are moving */
+  /* LL and LL128 */
+  bool step_held; /* `step` is current and not posted yet; needed because an empty step has no lines */
+  uint32_t line_index, line_count, line_bytes; /* of the step; line_bytes: bytes of its data */
+  bool step_open;                              /* the step owns the receivers' slots; its lines are moving */
   /* a mismatch, when error is set */
   uint64_t expected_bytes, found_bytes;
   uint32_t mismatch_peer;
@@ -73,13 +72,12 @@ struct lane {
   struct flight flights[PRIM_DEPTH];
 };
 
-/* Where slice number `slice` is kept while it is in flight: no more places than the depth needs are touched.
- */
+/* The record of slice number `slice` while it is in flight. Uses no more records than the depth needs. */
 PRIM_FN struct flight *lane_flight(struct lane *lane, uint64_t slice) {
   return &lane->flights[lane->depth > 2 ? slice % PRIM_DEPTH : (slice & (lane->depth - 1u)) % PRIM_DEPTH];
 }
 
-/* Where a backend compiles its executors protocol by protocol, the compiler knows which. */
+/* The work's protocol; a constant if the backend compiles each protocol separately. */
 PRIM_FN uint8_t lane_proto(const struct work *work) {
 #ifdef PRIM_PROTO
   (void)work;
@@ -89,13 +87,13 @@ PRIM_FN uint8_t lane_proto(const struct work *work) {
 #endif
 }
 
-/* The operation that the current step is of. */
+/* The work (or the fused work's part) that the current step belongs to. */
 PRIM_FN const struct work *lane_part(const struct lane *lane) {
   const bool fused = PRIM_ALGOS > 1 && (lane->work->flags & WORK_FUSED) != 0;
   return fused ? lane->work + step_part(&lane->step) : lane->work;
 }
 
-/* A fused work's step means its part's memory; a part that begins has its size to agree on. */
+/* A step of a fused work uses its part's memory; when a part begins, its size must be agreed on. */
 PRIM_FN void lane_enter_part(struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (!lane->has_step || (lane->work->flags & WORK_FUSED) == 0) return;
@@ -111,14 +109,14 @@ PRIM_FN void lane_enter_part(struct lane *lane) {
 
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
-  const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* which no message speaks */
+  const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* messages do not use LL128 */
   lane->has_step =
       only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
   lane_enter_part(lane);
   return lane->has_step;
 }
 
-/* Where the rank's own share of the current step comes from, `offset` elements behind its begin. */
+/* Address of the rank's own operand of the current step, plus `offset` elements. */
 PRIM_FN const uint8_t *lane_own(const struct lane *lane, size_t offset) {
   const uint8_t *base = (lane->step.flags & STEP_FROM_OUTPUT) != 0 ? lane->out : lane->in;
 #if PRIM_ALGOS > 1
@@ -131,7 +129,7 @@ PRIM_FN size_t lane_bytes(const struct lane *lane, size_t elements) {
   return elements * lane->work->element_bytes;
 }
 
-/* Where the rank keeps the current step's result, `offset` elements behind its begin. */
+/* Address at which the rank keeps the current step's result, plus `offset` elements. */
 PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
   uint8_t *base = lane->out;
 #if PRIM_ALGOS > 1
@@ -147,7 +145,8 @@ PRIM_FN bool lane_is_list(const struct lane *lane) {
   return PRIM_ALGOS > 1 && lane->work->algo == ALGO_CUSTOM;
 }
 
-/* The list that the current step waits for, if it does, is far enough. What it wrote is visible then. */
+/* Whether the list that the current step waits for, if any, has made enough progress. Its data is visible
+ * then. */
 PRIM_FN bool lane_may_follow(const struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_AWAIT_LIST)
@@ -159,7 +158,7 @@ PRIM_FN bool lane_may_follow(const struct lane *lane) {
   return true;
 }
 
-/* Tells the rank's other lists that so many steps of this one have ended. */
+/* Publishes that this list has completed step_count steps to the rank's other lists. */
 PRIM_FN void lane_signal_lists(const struct lane *lane, struct prim *prim, uint64_t step_count) {
 #if PRIM_ALGOS > 1
   if (lane_is_list(lane) && lane->progress != 0)
@@ -169,8 +168,8 @@ PRIM_FN void lane_signal_lists(const struct lane *lane, struct prim *prim, uint6
 #endif
 }
 
-/* A list begins where the operation before ended: every counter of the rank says the same then. Its steps may
- * read what those before them wrote, so none begins before the last one has ended. */
+/* A list starts from the value at which the previous operation ended; all counters of the rank are equal
+ * then. Its steps may read what earlier steps wrote, so each begins after the previous one has ended. */
 PRIM_FN void lane_open_list(struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (!lane_is_list(lane)) return;
@@ -181,7 +180,7 @@ PRIM_FN void lane_open_list(struct lane *lane) {
 #endif
 }
 
-/* All lists of the rank end at the same number, whatever their lengths. */
+/* All lists of the rank end at the same count, whatever their lengths. */
 PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
 #if PRIM_ALGOS > 1
   const struct work *work = lane->work;
@@ -192,7 +191,8 @@ PRIM_FN void lane_close_list(const struct lane *lane, struct prim *prim) {
 #endif
 }
 
-/* False when the sender must use the slots: also then an offer is made, because it counts on one. */
+/* False if the sender must use the slots. An offer is made even then (address 0), because the sender waits
+ * for one. */
 PRIM_FN bool lane_shows_output(const struct lane *lane) {
   return lane->out != 0 && (lane->work->flags & WORK_OUTPUT_HIDDEN) == 0;
 }
@@ -206,7 +206,7 @@ PRIM_FN void link_open_ll(struct link *link, uint64_t saved_line) {
   link->line_slot = link_slot_of(link, saved_line);
 }
 
-/* What both ends of a connection must agree on before an operation moves data: its bytes on this channel. */
+/* The operation's bytes on this channel: both ends of a connection must agree on them before data moves. */
 PRIM_FN uint64_t lane_agreed_bytes(const struct work *work) {
   return (uint64_t)work->part_count * work->element_bytes;
 }
@@ -222,7 +222,8 @@ PRIM_FN void lane_agree(struct lane *lane, const struct link *link, uint64_t fou
   lane->mismatch_peer = link->peer;
 }
 
-/* A receiver's first step waits until the sender has said how much the operation has; the leader compares. */
+/* A receiver's first step waits until the sender has announced the operation's size; the leader compares
+ * it. */
 PRIM_FN bool lane_poll_size(struct lane *lane, struct link *link, struct prim *prim) {
   uint64_t bytes;
   if (link->agreed || !prim_leader(prim)) return true;
@@ -233,7 +234,8 @@ PRIM_FN bool lane_poll_size(struct lane *lane, struct link *link, struct prim *p
   return true;
 }
 
-/* A sender says it when the slot of its first step is free, and with it the tagged word. */
+/* The sender announces the size when the slot of its first step is free, because the tagged word is free then
+ * too. */
 PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *prim) {
   if (link->agreed) return;
   prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link),
@@ -241,16 +243,16 @@ PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *pr
   link->agreed = true;
 }
 
-/* A link by its number: a compiler that sees only one need not look for it in memory. */
+/* A link's index; a constant if there is only one link, so that no memory is read for it. */
 PRIM_FN uint32_t lane_link_index(uint32_t index) { return PRIM_LINKS == 1 ? 0 : index; }
 
-/* The link whose receiver's offer is awaited. */
+/* The link whose receiver's offer the lane waits for. */
 PRIM_FN struct link *lane_take_link(struct lane *lane) {
   return &lane->send[lane_link_index(lane->offer_index - lane->work->recv_count)];
 }
 
-/* Offers never wait: that the last operation has ended here says that its offer was taken. All are made
- * before any is taken, so that ranks in a ring never wait for each other. */
+/* Making an offer never waits: the previous operation has ended here, so its offer was taken. All offers are
+ * made before any is taken, so that ranks in a ring do not wait for each other. */
 PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
   uint64_t address, bytes;
   if (lane->offer_index < lane->work->recv_count) return LANE_OFFER;
@@ -261,7 +263,7 @@ PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
              : 0;
 }
 
-/* Skips the offers that this work does not make; enters RUN behind the last. */
+/* Skips the offers that this work does not make; enters RUN after the last one. */
 PRIM_FN void lane_open_settle(struct lane *lane) {
   const struct work *work = lane->work;
   if (lane->offer_index < work->recv_count && (work->flags & WORK_DIRECT_RECV) == 0)
@@ -300,7 +302,7 @@ PRIM_FN void lane_open_move(struct lane *lane, struct prim *prim) {
   lane_open_settle(lane);
 }
 
-/* Elements that the slots of one slice hold. */
+/* Capacity of a slice's slots, in elements. */
 PRIM_FN size_t lane_slice_capacity(const struct lane *lane) {
   const struct work *work = lane->work;
   const uint32_t step_bytes = work->recv_count > 0 ? lane->recv[0].step_bytes : lane->send[0].step_bytes;
@@ -313,7 +315,7 @@ struct link_saved {
   uint64_t step, line, head;
 };
 
-/* All loads leave before the first answer is used. */
+/* Issues all loads before it uses the first result. */
 PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   const uint8_t kind = line_kind_of(work);
@@ -335,19 +337,19 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
     struct link *link = &lane->recv[i];
     link_open(link, recv[i].step, work->chunk_steps);
     link_open_ll(link, recv[i].line);
-    /* The steps that rounding skipped are credits that the sender must get back. */
+    /* Rounding skipped these steps: return their slots to the sender. */
     if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
   }
   PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];
     link_open(link, send[i].step, work->chunk_steps);
     link_open_ll(link, send[i].line);
-    link->cached = send[i].head; /* most operations need no other look */
+    link->cached = send[i].head; /* most operations need no further load */
   }
 }
 
-/* The links' ends, buffer, slots, step_bytes, direct_shift and peer, and depth, flag_bits, group_lines,
- * scratch and progress are the backend's to set before. */
+/* The backend sets these fields first: the links' ends, buffer, slots, step_bytes, direct_shift and peer; and
+ * depth, flag_bits, group_lines, scratch and progress. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;
@@ -365,21 +367,21 @@ PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *
 #if PRIM_ALGOS > 1
   lane->step.part = 0;
 #endif
-  lane->has_step = true; /* until the iterator says otherwise */
+  lane->has_step = true; /* until the iterator ends */
   algo_begin(&lane->iter, work);
   lane_open_list(lane);
   lane_open_links(lane, prim);
   lane_open_settle(lane);
 }
 
-/* True when a lane that has ended took one step, and holds it still: steps are the same for equal works. */
+/* True if a completed lane took one step and still holds it, so that an equal work can reuse it. */
 PRIM_FN bool lane_keeps_step(const struct lane *lane) {
   const uint32_t others = WORK_FUSED | WORK_DIRECT_RECV | WORK_DIRECT_SEND;
   return lane->phase == LANE_DONE && lane->steps_done == 1 && lane->work->algo == ALGO_RING &&
          (lane->work->flags & others) == 0;
 }
 
-/* As lane_open() with the same work, for lines, where lane_keeps_step() has said so. */
+/* Like lane_open() with the same work, for LL and LL128; requires lane_keeps_step(). */
 PRIM_FN void lane_reopen(struct lane *lane, struct prim *prim, const void *in, void *out) {
   lane->in = (const uint8_t *)in;
   lane->out = (uint8_t *)out;
@@ -400,7 +402,7 @@ PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   if (!prim_leader(prim)) return;
   FIFO_EACH_LINK(i, lane->work->recv_count, FIFO_ALL_LINKS) {
     lane->recv[i].receiver->recv_step = lane->recv[i].posted;
-    lane->recv[i].receiver->recv_line[kind] = lane->recv[i].line; /* unchanged by the slot protocol */
+    lane->recv[i].receiver->recv_line[kind] = lane->recv[i].line; /* Simple does not change it */
   }
   FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
     lane->send[i].sender->send_step = lane->send[i].posted;

@@ -3,12 +3,12 @@
  * step.
  *
  *   LL      16 bytes: | data 4 | flag 4 | data 4 | flag 4 |     valid when both flags match; 8 bytes of data
- *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs 128-byte
- * stores that do not tear
+ *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs
+ *                                                               128-byte stores that do not tear
  *
- * A step's flag is its number among this protocol's steps plus one, cut to flag_bits. Lines that a short step
- * leaves unused keep old flags; so that none of them can match after the flag wraps, a sender rewrites the
- * whole slot in the last `slots` steps of every half period. */
+ * A step's flag is its number among this protocol's steps plus one, truncated to flag_bits. Lines that a
+ * short step does not use keep old flags; to keep them from matching after the flag wraps, a sender rewrites
+ * the whole slot in the last `slots` steps of every half period. */
 #ifndef TUTTI_PROTOCOL_LL_H
 #define TUTTI_PROTOCOL_LL_H
 
@@ -21,7 +21,7 @@ PRIM_FN uint64_t line_flag(const struct lane *lane, const struct link *link) {
   return lane->flag_bits >= 32 ? link->line + 1 : (link->line + 1) & (((uint64_t)1 << lane->flag_bits) - 1);
 }
 
-/* True in the last `slots` steps before half of the flag's values are used up. */
+/* True in the last `slots` steps of every half period of the flag. */
 PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
   const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1);
   return (link->line & (half - 1)) >= half - link->slots;
@@ -39,7 +39,7 @@ PRIM_FN uint32_t ll_group(const struct lane *lane) {
   return left < lane->group_lines ? left : lane->group_lines;
 }
 
-/* Where the current group's data begins within the step, and its bytes: a slot holds less than 4 GiB. */
+/* Offset of the current group's data within the step, and its bytes; 32 bits, as a slot is below 4 GiB. */
 PRIM_FN uint32_t ll_offset(const struct lane *lane) {
   return lane->line_index * line_data_bytes(line_kind_of(lane->work));
 }
@@ -64,7 +64,7 @@ PRIM_FN bool ll_next_step(struct lane *lane) {
   return true;
 }
 
-/* The lines of the current group carry the step's flag on this link. */
+/* True if the lines of the current group have the step's flag on this link. */
 PRIM_FN bool ll_arrived(struct lane *lane, struct link *link, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
   const uint32_t lines = ll_group(lane);
@@ -86,8 +86,8 @@ PRIM_FN bool ll_ready(struct lane *lane, struct prim *prim) {
   return true;
 }
 
-/* All of an open step is carried. ll_go() opens a step before it waits for those who send it, so one that
- * has no lines may be open while some of them have yet to come. */
+/* True if all lines of an open step are moved. ll_go() opens a step before it waits for its senders, so a
+ * step without lines may be open before some senders have posted. */
 PRIM_FN bool ll_carried(struct lane *lane, struct prim *prim) {
   if (!lane->step_open || lane->line_index < lane->line_count) return false;
   return lane->line_count > 0 || ll_ready(lane, prim);
@@ -112,7 +112,7 @@ PRIM_FN void ll_clean(const struct lane *lane, struct prim *prim, const struct l
   }
 }
 
-/* Opens the step: the slots are ours. */
+/* Opens the step: the slots now belong to this rank. */
 PRIM_FN void ll_open(struct lane *lane, struct prim *prim) {
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
   lane_announce(lane, &lane->send[i], prim);
@@ -163,7 +163,7 @@ PRIM_FN void ll_carry(struct lane *lane, struct prim *prim) {
   lane->line_index += lines;
 }
 
-/* A step is over on this link. */
+/* Ends a step on this link. */
 PRIM_FN void ll_advance(struct link *link) {
   link_advance(link, 1);
   link->posted = link->step;
@@ -171,8 +171,8 @@ PRIM_FN void ll_advance(struct link *link) {
   link->line_slot = link->line_slot + 1 == link->slots ? 0 : link->line_slot + 1;
 }
 
-/* Behind the last line of a step: every line is read, so the slot goes back. What was sent needs no post: the
- * lines say it. */
+/* After the last line of a step: every line has been read, so the slot is freed. Sent lines need no post:
+ * their flags announce them. */
 PRIM_FN void ll_post(struct lane *lane, struct prim *prim) {
   prim_join(prim);
   FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
@@ -190,14 +190,15 @@ PRIM_FN void ll_post(struct lane *lane, struct prim *prim) {
   lane_signal_lists(lane, prim, lane->steps_done);
 }
 
-/* What a lane waits for is there; one that waits looks until it is, or until it is told to stop. */
+/* Waits for a condition: a lane that may wait polls until it holds or the lane is aborted; another one
+ * returns. */
 #define LL_AWAIT(condition) \
   while (!(condition))      \
     if (!waits || prim_aborted(prim)) return false
 
-/* What ll_enabled() and ll_move() do in the same order, without asking where they are: to the end of
- * the lane's lines, or to where there is something to wait for and `waits` is false. Called again, it goes on
- * there. False, too, when it was aborted, or found a mismatch. */
+/* Does what ll_enabled() and ll_move() do, in the same order but in one loop, until the lane's lines end, or,
+ * if `waits` is false, until it would have to wait. The next call continues there. Also returns false after
+ * an abort or a mismatch. */
 PRIM_FN bool ll_go(struct lane *lane, struct prim *prim, bool waits) {
   while (ll_next_step(lane)) {
     if (waits || !lane->step_open) {

@@ -1,16 +1,16 @@
-/* move.h: one span of data to move and combine, as the executors ask for it and the kernels carry it out. */
+/* move.h: one span of data to move and combine: the executors fill it in, and the kernels execute it. */
 #ifndef TUTTI_PROTOCOL_MOVE_H
 #define TUTTI_PROTOCOL_MOVE_H
 
 #include "schedule/work.h"
 
-/* A backend whose lanes have fewer links a side may have said so before. */
+/* A backend whose lanes have fewer links per side may define it first. */
 #ifndef PRIM_LINKS
 #define PRIM_LINKS STEP_LINKS_MAX
 #endif
 
-/* One span to move: out = post(source[0] op source[1] op ...), stored to every destination. Spans are `count`
- * elements of the work's type; every pointer is aligned to the element, no more. Sources and destinations may
+/* One span to move: out = post(source[0] op source[1] op ...), stored to every destination. A span is `count`
+ * elements of the work's type; pointers are aligned to the element only. Sources and destinations may
  * be the same memory or disjoint, never partly overlapping. The pre-multiplication of PRE_MUL_SUM applies to
  * sources whose bit is set in pre_op_sources. A sum's operand order is the source order, so that a result
  * depends on the plan alone. */
@@ -27,8 +27,8 @@ struct move {
   const void *source[MOVE_SPANS_MAX];
   void *destination[MOVE_SPANS_MAX];
 #if PRIM_ALGOS > 1
-  uint32_t remote_destinations; /* set of destination indexes that no step reads again, so long that caches
-                                would lose what is of use for them: a backend may go past its caches */
+  uint32_t remote_destinations; /* set of destination indexes that no step reads again and that are longer
+                                   than caches: a backend may bypass its caches */
 #endif
 };
 

@@ -1,15 +1,15 @@
-/* run.h: a lane's whole life, protocol by protocol: which moves are possible, how to make one, and the loop
- * that makes them all. A block (one rank on one channel) runs the batches of its channel in order; the works
- * of a batch are lanes that run concurrently, each half of a send-receive pair on its own, because either may
- * wait for the other rank. */
+/* run.h: the moves that a lane of any protocol can make now, how to make one, and the loop that makes them
+ * all. A block (one rank on one channel) runs the batches of its channel in order; the works of a batch are
+ * lanes that run concurrently, with each half of a send-receive pair on its own, because either may wait for
+ * the other rank. */
 #ifndef TUTTI_PROTOCOL_RUN_H
 #define TUTTI_PROTOCOL_RUN_H
 
 #include "protocol/ll.h"
 #include "protocol/simple.h"
 
-/* Set of enum lane_action that may happen now; 0 while the lane waits. May advance the iterator, has no other
- * effect. */
+/* Set of enum lane_action that are possible now; 0 while the lane waits. May advance the iterator; has no
+ * other effect. */
 PRIM_FN uint32_t lane_enabled(struct lane *lane, struct prim *prim) {
   switch (lane->phase) {
     case LANE_OPEN: return lane_open_enabled(lane);
@@ -19,14 +19,14 @@ PRIM_FN uint32_t lane_enabled(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* Makes one move out of lane_enabled()'s set. Never waits. */
+/* Makes one move from lane_enabled()'s set. Never waits. */
 PRIM_FN void lane_move(struct lane *lane, struct prim *prim, uint32_t action) {
   if (lane->phase == LANE_OPEN) lane_open_move(lane, prim);
   else if (lane_proto(lane->work) == PROTO_SIMPLE) simple_move(lane, prim, action);
   else ll_move(lane, prim, action);
 }
 
-/* The order in which a lane with a thread of its own takes what is possible: begin early, end late. */
+/* The priority of moves if the lane has a thread of its own: begin early, end late. */
 PRIM_FN uint32_t lane_first_action(uint32_t actions) {
   if (actions & (LANE_OFFER | LANE_TAKE | LANE_LL)) return actions & (LANE_OFFER | LANE_TAKE | LANE_LL);
   if (actions & LANE_BEGIN) return LANE_BEGIN;
@@ -36,8 +36,8 @@ PRIM_FN uint32_t lane_first_action(uint32_t actions) {
 
 #define LANE_ALL_SLICES UINT64_MAX
 
-/* Makes every move that is possible now, until so many slices are posted; true when the lane has ended. A
- * mismatch ends it at once, an abort where it would have to wait. */
+/* Makes moves until none is possible or `slices` more slices are posted; true when the lane has ended. A
+ * mismatch ends the lane at once, an abort when it would have to wait. */
 PRIM_FN bool lane_make_moves(struct lane *lane, struct prim *prim, uint64_t slices) {
   const uint64_t enough = lane->posted + slices;
   while (lane->phase != LANE_DONE) {
@@ -54,13 +54,13 @@ PRIM_FN bool lane_has_ll(const struct lane *lane) {
   return lane_proto(lane->work) != PROTO_SIMPLE && lane->phase == LANE_RUN;
 }
 
-/* The same for a worker that may have other lanes too. */
+/* The same for a worker that may have other lanes. */
 PRIM_FN bool lane_advance(struct lane *lane, struct prim *prim, uint64_t slices) {
   if (!lane_has_ll(lane)) return lane_make_moves(lane, prim, slices);
   return ll_go(lane, prim, false) || lane->error != LANE_OK || prim_aborted(prim);
 }
 
-/* Runs a lane to its end, or to an error, on a worker that has no other. */
+/* Runs a lane to its end, or to an error, on a worker that has no other lane. */
 PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
   if (lane_has_ll(lane)) {
     ll_go(lane, prim, true);
@@ -69,14 +69,14 @@ PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
   while (!lane_make_moves(lane, prim, LANE_ALL_SLICES)) prim_pause(prim);
 }
 
-/* What a waiting lane waits for, for reports: the n-th unmet predicate. */
+/* What a waiting lane waits for: the first unmet predicate, for reports. */
 enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LL, WAIT_LIST };
 
 struct lane_wait {
   uint8_t kind;        /* enum lane_wait_kind */
-  uint32_t peer;       /* rank; WAIT_LIST: number of the list on the own rank */
-  uint64_t have, need; /* counter and the value that would do; WAIT_LL: line index and line count of the
-                          step; WAIT_LIST: steps that it has ended and should have */
+  uint32_t peer;       /* rank; WAIT_LIST: number of the list on this rank */
+  uint64_t have, need; /* counter and the value it must reach; WAIT_LL: line index and line count of the
+                          step; WAIT_LIST: steps that it has completed and must complete */
 };
 
 PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link *link, bool sends,
@@ -99,7 +99,7 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link
   return true;
 }
 
-/* The first unmet predicate of a lane that is not enabled; WAIT_NOTHING for one that is. */
+/* The first unmet predicate of a lane that is not enabled; WAIT_NOTHING if it is. */
 PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   struct lane_wait wait = {WAIT_NOTHING, 0, 0, 0};
   if (lane->phase == LANE_DONE || lane_enabled(lane, prim) != 0) return wait;

@@ -1,7 +1,7 @@
-/* simple.h: the slot protocol. A chunk is cut into slices; each slice waits for filled slots from its senders
- * and free slots towards its receivers, moves, and posts, in that order. Up to `depth` slices lie between
- * begin and post. Every slice of every step waits and posts, also an empty one: the count of steps never
- * depends on data. Steps that share a slot (step.h) wait alike and post at its last. */
+/* simple.h: the Simple protocol. A chunk is cut into slices; each slice waits for filled slots from its
+ * senders and free slots at its receivers, moves, and posts, in that order. Up to `depth` slices are between
+ * begin and post. Every slice of every step waits and posts, even if it is empty: the count of steps never
+ * depends on data. Steps that share a slot (step.h) wait in the same way, and post after the last of them. */
 #ifndef TUTTI_PROTOCOL_SIMPLE_H
 #define TUTTI_PROTOCOL_SIMPLE_H
 
@@ -17,17 +17,18 @@ PRIM_FN bool simple_next_slice(struct lane *lane) {
   return true;
 }
 
-/* Flags that no ring and no message has: where nothing else is compiled, they cost nothing. */
-PRIM_FN bool simple_says(const struct step *step, uint32_t flags) {
+/* Tests flags that rings and messages never have: false at compile time if nothing else is compiled. */
+PRIM_FN bool simple_has_flag(const struct step *step, uint32_t flags) {
   return PRIM_ALGOS > 1 && (step->flags & flags) != 0;
 }
 
-/* The wait of the current slice. */
+/* Whether the current slice may begin. */
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t steps = lane->work->slice_steps;
   if (!lane_may_follow(lane)) return false;
-  if (simple_says(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) && lane->begun != lane->finished)
+  if (simple_has_flag(step, STEP_SEND_ADD | STEP_FROM_OUTPUT | STEP_IN_ORDER) &&
+      lane->begun != lane->finished)
     return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if (!lane_poll_size(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
@@ -51,7 +52,7 @@ PRIM_FN uint32_t simple_enabled(struct lane *lane, struct prim *prim) {
   return actions;
 }
 
-/* Constant places, where there are but two: then a compiler need not keep them in memory. */
+/* Constant indexes if there are only two, so that the compiler can keep the array in registers. */
 PRIM_FN void simple_add_source(struct move *move, const void *source) {
   if (MOVE_SPANS_MAX > 2) move->source[move->source_count] = source;
   else if (move->source_count == 0) move->source[0] = source;
@@ -72,36 +73,37 @@ PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset)
   simple_add_source(move, lane_own(lane, offset));
 }
 
-/* Where the current step's data lies in the link's slot. */
+/* Address of the current step's data in the link's slot. */
 PRIM_FN uint8_t *simple_slot(const struct lane *lane, const struct link *link, size_t place) {
   return link_slot(link) + (PRIM_ALGOS > 1 ? lane_bytes(lane, place) : 0);
 }
 
-/* What the open slot of the one receiver holds so far. */
+/* The data that the one receiver's open slot holds so far. */
 PRIM_FN void simple_add_sent(const struct lane *lane, struct move *move) {
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links)
   simple_add_source(move, simple_slot(lane, &lane->send[i], step_send_place(&lane->step)));
 }
 
-/* Sources: what was sent so far, what arrived, in link order, and the rank's own behind own_index of it. */
+/* Sources: earlier data of the shared slot, received data in link order, and the rank's own after own_index
+ * of it. */
 PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
   const uint32_t own_index = PRIM_LINKS == 1 ? 0 : step->own_index;
   const bool own = (step->flags & STEP_COPY_IN) != 0;
-  if (simple_says(step, STEP_SEND_ADD)) simple_add_sent(lane, move);
+  if (simple_has_flag(step, STEP_SEND_ADD)) simple_add_sent(lane, move);
   if (own && own_index == 0) simple_add_own(lane, move, offset);
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->zero_copy_receive)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
     else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
-    if (!simple_says(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
+    if (!simple_has_flag(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
   }
   if (PRIM_ALGOS > 1 && (step->flags & STEP_FOLD)) simple_add_source(move, lane_kept(lane, offset));
 }
 
-/* The next destination is final: nobody reads it before the operation's end, but for a list. */
+/* The next destination is final: no step but a list's reads it before the operation ends. */
 PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #if PRIM_ALGOS > 1
   if (lane->remote) move->remote_destinations |= (uint32_t)1 << move->destination_count;
@@ -110,8 +112,7 @@ PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #endif
 }
 
-/* Destinations: own output first, then each receiver's slots, or its output itself where the value is final.
- */
+/* Destinations: own output first, then each receiver's slot, or its output if the value is final. */
 PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
   struct move *move = &flight->move;
@@ -132,7 +133,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     } else {
       simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
     }
-    if (!simple_says(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
+    if (!simple_has_flag(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
 }
 
@@ -151,8 +152,8 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->remote_destinations = 0;
 #endif
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
-  flight->recv_links = simple_says(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
-  flight->send_links = simple_says(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;
+  flight->recv_links = simple_has_flag(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
+  flight->send_links = simple_has_flag(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;
   simple_sources(lane, flight, offset);
   simple_destinations(lane, prim, flight, offset);
   prim_move_begin(prim, move);
@@ -161,7 +162,7 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   if (lane->slice_index == lane->slice_count) lane->steps_done += 1;
 }
 
-/* Frees what was read and announces what was written, behind the data. */
+/* Frees what was read and announces what was written, after the data itself. */
 PRIM_FN void simple_post(struct lane *lane, struct prim *prim) {
   const struct flight *flight = lane_flight(lane, lane->posted);
   const uint32_t steps = lane->work->slice_steps;

@@ -1,5 +1,5 @@
-/* algo.h: the one door to the algorithms: begin, then next until false, whichever iterator carries the work.
- * Who runs, checks or simulates a plan needs no other header of this folder. */
+/* algo.h: the only interface to the algorithms: begin, then next until false, for every family of iterators.
+ * Code that runs, checks or simulates a plan includes no other header of this folder. */
 #ifndef TUTTI_SCHEDULE_ALGO_H
 #define TUTTI_SCHEDULE_ALGO_H
 
@@ -16,7 +16,7 @@
 #include "schedule/switch.h"
 #endif
 
-/* One of them is in use. */
+/* Only the member of the work's family is in use. */
 struct algo_iter {
   struct ring_iter ring;
   struct p2p_iter p2p;
@@ -68,7 +68,7 @@ PRIM_FN uint8_t algo_family(const struct work *work) {
   return work->func > FUNC_ALL_REDUCE ? FAMILY_P2P : FAMILY_RING;
 }
 
-/* Chunks that one loop of a work moves along its part, one behind the other. */
+/* Chunks of a part that one loop of a work moves, one behind the other. */
 PRIM_FN uint32_t algo_loop_chunks(const struct work *work) {
   switch (algo_family(work)) {
     case FAMILY_RING: return ring_loop_chunks(work);
@@ -82,13 +82,13 @@ PRIM_FN uint32_t algo_loop_chunks(const struct work *work) {
   }
 }
 
-/* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
+/* Sets last_chunk_count from the other counts. The planner calls it, because division is slow on a GPU. */
 PRIM_FN void algo_cut(struct work *work) {
   work->last_chunk_count =
       chunk_last_count(work->part_count, work->chunk_count, algo_loop_chunks(work), work->element_bytes);
 }
 
-/* All of them begin: none costs more than a few stores, and few works need more than one look. */
+/* Rings and messages both begin: this costs a few stores and saves a branch. */
 PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
 #if PRIM_ALGOS > 0
   switch (algo_family(work)) {
@@ -107,7 +107,7 @@ PRIM_FN void algo_begin(struct algo_iter *it, const struct work *work) {
   p2p_begin(&it->p2p);
 }
 
-/* Most algorithms leave a slot to each step and have one part: they say nothing of either. */
+/* Most algorithms have one step per slot and one part, so they do not set these fields. */
 PRIM_FN bool algo_next(struct algo_iter *it, const struct work *work, struct step *step) {
 #if PRIM_ALGOS > 1
   step->recv_place = step->send_place = step->part = 0;

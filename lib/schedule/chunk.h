@@ -1,7 +1,7 @@
 /* chunk.h: bytes -> channels -> loops -> chunks -> slices. Pure arithmetic on counts, the same on every rank;
- * no memory, no protocol state. The channel split is NCCL's continuous byte distribution: a task owns units,
- * units fill channels in order, so a channel holds a low part, whole middle parts or a high part of a task.
- */
+ * no memory, no protocol state. Channels are split by NCCL's continuous byte distribution: a task has units,
+ * units fill channels in order, so each channel gets a low part, a whole middle part or a high part of a
+ * task. */
 #ifndef TUTTI_SCHEDULE_CHUNK_H
 #define TUTTI_SCHEDULE_CHUNK_H
 
@@ -11,30 +11,30 @@ PRIM_FN size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 PRIM_FN size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 PRIM_FN size_t size_div_up(size_t a, size_t b) { return (a + b - 1) / b; }
 PRIM_FN size_t size_round_up(size_t a, size_t unit) { return size_div_up(a, unit) * unit; }
-/* Of a power of two up to 16. */
+/* `power` is a power of two up to 16. */
 PRIM_FN uint32_t size_log2(uint32_t power) {
   return (power >= 2) + (power >= 4) + (power >= 8) + (power >= 16);
 }
 
-/* Least traffic that is worth a channel of its own, bytes. */
+/* The least traffic, in bytes, for which another channel is used. */
 #define CHUNK_UNIT_TRAFFIC_BYTES 32768u
 
-/* How one task lies over its channels: count_low on the first, count_middle on each between, count_high on
- * the last. All in elements. A task on one channel has only a low part. */
+/* The share of each channel of one task, in elements: count_low on the first, count_middle on each between,
+ * count_high on the last. A task on one channel has only a low part. */
 struct chunk_split {
   uint32_t channel_low, channel_high;
   size_t count_low, count_middle, count_high;
 };
 
-/* The cursor that goes through the channels of a plan while tasks are laid over them. */
+/* The position among a plan's channels while tasks are assigned to them. */
 struct chunk_cursor {
   uint32_t channel_index, channel_count;
   size_t used_bytes;   /* traffic already on the channel at the cursor */
-  size_t budget_bytes; /* traffic a channel should carry: a sixteen-byte multiple */
+  size_t budget_bytes; /* target traffic per channel: a multiple of 16 bytes */
 };
 
-/* Traffic of a task that counts towards the budget: never below one unit's worth. `weight` is bytes moved a
- * byte of data. */
+/* Traffic of a task that counts towards the budget: at least one unit. `weight` is bytes moved per byte of
+ * data. */
 PRIM_FN size_t chunk_traffic_bytes(size_t bytes, size_t weight) {
   return size_max(bytes * weight, CHUNK_UNIT_TRAFFIC_BYTES);
 }
@@ -43,14 +43,13 @@ PRIM_FN size_t chunk_budget_bytes(size_t traffic_bytes, uint32_t channel_count) 
   return size_round_up(size_div_up(traffic_bytes, channel_count), 16);
 }
 
-/* Units by channel, before they are turned into elements. */
+/* Units per channel, before conversion to elements. */
 struct chunk_units {
   size_t low, middle, high;
   uint32_t middle_count;
 };
 
-/* Middle channels hold as much as the budget allows; what would fall off the last channel is spread evenly.
- */
+/* Middle channels hold as much as the budget allows; units beyond the last channel are spread evenly. */
 PRIM_FN void chunk_units_spread(struct chunk_units *units, size_t unit_count, size_t units_per_channel,
                                 uint32_t channels_left) {
   size_t rest = unit_count - units->low;
@@ -68,7 +67,7 @@ PRIM_FN void chunk_units_spread(struct chunk_units *units, size_t unit_count, si
   }
 }
 
-/* Lays `count` elements over the channels from the cursor on and moves the cursor behind them. */
+/* Assigns `count` elements to the channels from the cursor on, and advances the cursor. */
 PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t count, uint32_t element_bytes,
                                             size_t weight) {
   struct chunk_split split;
@@ -95,7 +94,7 @@ PRIM_FN struct chunk_split chunk_split_next(struct chunk_cursor *cursor, size_t 
   split.count_low = units.low * unit_elements;
   split.count_middle = units.middle_count > 0 ? units.middle * unit_elements : 0;
   split.count_high = units.high * unit_elements;
-  /* The last unit is partial: what it lacks comes off the last channel that has anything. */
+  /* The last unit is partial: the last channel in use gives up the missing elements. */
   const size_t surplus = unit_count * unit_elements - count;
   if (units.high > 0) split.count_high -= surplus;
   else split.count_low -= surplus;
@@ -118,7 +117,7 @@ PRIM_FN void chunk_split_part(const struct chunk_split *split, uint32_t channel_
 }
 
 /* Chunk of the loop that starts at `done` of `part_count` elements and moves chunks_per_loop chunks: the full
- * one, or in the last short loop an even share rounded up to sixteen bytes (never above the full chunk). */
+ * chunk, or in a short last loop an even share rounded up to 16 bytes (never above the full chunk). */
 PRIM_FN size_t chunk_loop_count(size_t part_count, size_t done, size_t chunk_count, uint32_t chunks_per_loop,
                                 uint32_t element_bytes) {
   const size_t rest = part_count - done;
@@ -135,21 +134,21 @@ PRIM_FN size_t chunk_last_count(size_t part_count, size_t chunk_count, uint32_t 
   return chunk_loop_count(part_count, done, chunk_count, chunks_per_loop, element_bytes);
 }
 
-/* Chunk of the loop that begins with `rest` elements of the part left; `last_count` is chunk_last_count(), so
- * that nobody divides on the way. */
+/* Chunk of the loop that begins with `rest` elements of the part left. `last_count` is chunk_last_count(),
+ * computed ahead so that the loop needs no division. */
 PRIM_FN size_t chunk_of_loop(size_t rest, size_t chunk_count, uint32_t chunks_per_loop, size_t last_count) {
   if (chunks_per_loop == 1) return size_min(chunk_count, rest);
   return rest >= chunk_count * chunks_per_loop ? chunk_count : last_count;
 }
 
-/* FIFO steps that a pipelined chunk takes: half of the slots so that two chunks fit, at most four. */
+/* FIFO steps per pipelined chunk: half of the slots so that two chunks fit, at most four. */
 PRIM_FN uint32_t chunk_steps_of_slots(uint32_t slots) { return slots >= 8 ? 4 : slots >= 4 ? 2 : 1; }
 
-/* Elements of one slice of a chunk of `count` elements: an even share in units of sixteen elements, at least
- * 1/32 of what a slice's slots hold so that tiny chunks are not cut, at most what they hold. Trailing slices
- * may be empty. */
+/* Elements of one slice of a chunk of `count` elements: an even share in units of 16 elements, at least
+ * 1/32 of a slice's capacity so that tiny chunks are not cut, at most the capacity. Trailing slices may be
+ * empty. */
 PRIM_FN size_t chunk_slice_count(size_t count, uint32_t slices, size_t slice_capacity) {
-  /* As many as powers of two go: no division in so busy a place. */
+  /* `slices` is a power of two: a shift instead of a division on the hot path. */
   const size_t share = (count + slices - 1) >> size_log2(slices);
   const size_t even = (share + 15) & ~(size_t)15;
   return size_min(size_max(even, slice_capacity / 32), slice_capacity);

@@ -1,7 +1,7 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
- * one. Link k of a side is the k-th other rank, counted from rank 0 on, the same on both sides; so sums are
- * added in the order of the ranks and all ranks get the same bits. GPUs carry them by phases
- * (kernels/direct.h and its neighbours), which must change with these steps. */
+ * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
+ * rank order and all ranks get the same bits. GPUs execute these collectives by phases (kernels/direct.h,
+ * direct_once.h, direct_simple.h), which must change with these steps. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 
@@ -13,13 +13,12 @@ struct direct_iter {
   size_t done, chunk_count;        /* elements of the part before this loop; chunk of this loop */
 };
 
-/* Chunks of one loop that lie behind one another in a part: a rank's shard each, where an all-reduce takes
- * two shots. */
+/* Consecutive chunks of a part in one loop: one shard per rank in a two-shot all-reduce. */
 PRIM_FN uint32_t direct_loop_chunks(const struct work *work) {
   return work->algo == ALGO_TWO_SHOT ? work->rank_count : 1;
 }
 
-/* Steps that one loop takes on this rank. */
+/* Steps of one loop on this rank. */
 PRIM_FN uint32_t direct_loop_steps(const struct work *work) {
   const uint32_t others = work->rank_count - 1;
   switch (work->func) {
@@ -43,13 +42,14 @@ PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   direct_loop_begin(it, work);
 }
 
-/* The turn-th other rank, beginning behind this one, so that at one time every rank sends to another. */
+/* The turn-th other rank, starting after this one, so that at any time each rank sends to a different
+ * peer. */
 PRIM_FN uint32_t direct_peer(const struct work *work, uint32_t turn) {
   const uint32_t peer = work->rank + 1 + turn;
   return peer >= work->rank_count ? peer - work->rank_count : peer;
 }
 
-/* The same the other way: who sends to this rank at its turn. */
+/* The rank that sends to this rank in the same turn. */
 PRIM_FN uint32_t direct_source(const struct work *work, uint32_t turn) {
   return work->rank > turn ? work->rank - 1 - turn : work->rank + work->rank_count - 1 - turn;
 }
@@ -60,7 +60,7 @@ PRIM_FN uint32_t direct_link(const struct work *work, uint32_t peer) {
 
 PRIM_FN uint32_t direct_all_links(const struct work *work) { return (1u << (work->rank_count - 1)) - 1; }
 
-/* Own and arrived values, added in the order of the ranks. */
+/* Adds own and received values in rank order. */
 PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP;
   step->recv_links = direct_all_links(work);
@@ -77,16 +77,17 @@ PRIM_FN void direct_step_recv(const struct work *work, uint32_t peer, struct ste
   step->recv_links = direct_link(work, peer);
 }
 
-/* One shot: send the whole of it to everyone; add what everyone sent. In place the sum goes where the values
- * lie that are on their way, and no one's answer says that they have left. */
+/* One shot: send the whole input to every rank; add what every rank sent. In place, the sum overwrites values
+ * that may still be moving to other ranks, and no reply says that they have left, so the sum waits
+ * (STEP_IN_ORDER). */
 PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
   if (it->step_index == 0) direct_step_send(direct_all_links(work), 0, step);
   else direct_step_reduce(work, step);
   if (it->step_index != 0 && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
 
-/* Two shots: everyone's shard to its rank; the own shard, added up, to everyone; everyone's shard from its
- * rank. */
+/* Two shots: send each shard to its rank; add the own shard and send the sum to every rank; receive each
+ * other shard from its rank. */
 PRIM_FN void direct_two_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
   const uint32_t others = work->rank_count - 1, i = it->step_index;
   uint32_t shard = work->rank;
@@ -135,7 +136,7 @@ PRIM_FN void direct_reduce_scatter_step(const struct direct_iter *it, const stru
   step->in_offset += block * work->count;
 }
 
-/* The own block, then in turns one to the next rank and one from the rank before. */
+/* The own block first; then, in each turn, a block to a later rank and a block from an earlier one. */
 PRIM_FN void direct_all_to_all_step(const struct direct_iter *it, const struct work *work,
                                     struct step *step) {
   const uint32_t i = it->step_index, turn = (i - 1) / 2;
@@ -150,7 +151,8 @@ PRIM_FN void direct_all_to_all_step(const struct direct_iter *it, const struct w
   step->out_offset += out_block * work->count;
 }
 
-/* From the root to everyone. The root's links are all; another rank has one, from the root. */
+/* From the root to every other rank. The root has a link to each; any other rank has one link, from the
+ * root. */
 PRIM_FN void direct_broadcast_step(const struct work *work, struct step *step) {
   if (work->rank == work->root) {
     direct_step_send(direct_all_links(work), STEP_SEND_FINAL, step);

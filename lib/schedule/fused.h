@@ -1,7 +1,7 @@
-/* fused.h: several broadcasts with roots of their own as one work on a channel: their parts take turns around
- * the ring, one chunk each, so that every rank sends while it forwards what others began. Parts lie behind
- * one another in the plan (WORK_FUSED, WORK_PART), ordered by this rank's distance from their roots: what the
- * rank before sends it sends in the order in which this rank expects it. */
+/* fused.h: several broadcasts with different roots as one work on a channel. Their parts take turns around
+ * the ring, one chunk each, so that every rank sends while it forwards. The plan holds the parts in
+ * consecutive works (WORK_FUSED, WORK_PART), ordered by this rank's distance from their roots, so the
+ * previous rank sends them in the order in which this rank expects them. */
 #ifndef TUTTI_SCHEDULE_FUSED_H
 #define TUTTI_SCHEDULE_FUSED_H
 
@@ -9,7 +9,7 @@
 #include "schedule/work.h"
 
 struct fused_iter {
-  uint32_t round, part; /* of the next step; the part may be behind the last */
+  uint32_t round, part; /* of the next step; the part may be one past the last */
   bool any;             /* this round has had a step */
 };
 
@@ -18,7 +18,8 @@ PRIM_FN void fused_begin(struct fused_iter *it) {
   it->any = false;
 }
 
-/* A chunk of one part: send or copySend at its root, recv before it, recvCopySend elsewhere. */
+/* One chunk of one part: send or copySend at its root, recv at the rank before the root, recvCopySend at
+ * others. */
 PRIM_FN void fused_step(const struct fused_iter *it, const struct work *work, struct step *step) {
   const struct work *part = work + it->part;
   const size_t begin = it->round * work->chunk_count;
@@ -36,7 +37,7 @@ PRIM_FN void fused_step(const struct fused_iter *it, const struct work *work, st
   step->count = size_min(work->chunk_count, part->part_count - begin);
 }
 
-/* A round leaves out the parts that have ended; one in which none is left ends the work. */
+/* A round skips parts that have ended; the work ends with the first round in which no part is left. */
 PRIM_FN bool fused_next(struct fused_iter *it, const struct work *work, struct step *step) {
   for (;; it->part++) {
     if (it->part == work->fused_count) {

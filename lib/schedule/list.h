@@ -1,47 +1,47 @@
-/* list.h: steps that somebody wrote down: an iterator over an array. Positions are in chunks of a grid, into
- * which a rank's count is cut; where a chunk of the grid is more than the slots hold, the whole list is taken
- * again for the next piece of every chunk. Lists of one rank run side by side and may wait for each other's
- * steps. */
+/* list.h: schedules that a user wrote: an iterator over an array of steps. Positions are chunks of a grid
+ * that divides a rank's count. If a chunk of the grid exceeds the slots, the whole list is run again for the
+ * next piece of every chunk. Lists of one rank run side by side and may wait for each other's steps. */
 #ifndef TUTTI_SCHEDULE_LIST_H
 #define TUTTI_SCHEDULE_LIST_H
 
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
-/* Most lists of one rank, and the bytes of the counters at the begin of its scratch memory, one a list, in
- * which each says how far it is. */
+/* Maximum number of lists per rank, and bytes of the progress counters at the beginning of its scratch
+ * memory, one counter per list. */
 #define LIST_LANES_MAX 512
 #define LIST_PROGRESS_BYTES (LIST_LANES_MAX * sizeof(uint64_t))
 /* The scratch memory of an operation begins at a multiple of this. */
 #define LIST_PAGE_BYTES 4096
 
-/* One step: what moves is one chunk. */
+/* One step; it moves one chunk. */
 struct list_step {
   uint32_t flags; /* enum step_flag */
   uint16_t recv_links, send_links, own_index;
-  uint16_t wait_lane;  /* with STEP_AWAIT_LIST: the list that is waited for, by its number on the rank ... */
-  uint32_t wait_steps; /* ... and how many steps of this round it must have ended */
-  uint32_t wait_round; /* ... of so many that it has */
-  uint32_t in_chunk, out_chunk; /* of input, output or scratch, as the flags say */
+  uint16_t wait_lane;           /* with STEP_AWAIT_LIST: number of the list to wait for ... */
+  uint32_t wait_steps;          /* ... the steps of this round that it must have completed */
+  uint32_t wait_round;          /* ... and the steps of a round */
+  uint32_t in_chunk, out_chunk; /* of input, output or scratch, by the flags */
 };
 
-/* A rank's list, and the grid. A rank's count is chunk_count chunks; input and output hold one block of that
- * many, or one a rank. */
+/* A rank's list, and the grid: a rank's count is cut into chunk_count chunks; input and output have one block
+ * of that many, or one block per rank. */
 struct list {
   const struct list_step *steps;
   uint32_t step_count;
   uint32_t round;       /* steps of the longest list of the rank */
-  uint32_t chunk_count; /* a rank's count is cut into so many */
-  bool even;            /* all of one size: data changes its place among them on the way */
+  uint32_t chunk_count; /* chunks per rank's count */
+  bool even;            /* chunks have one size, because data moves between different chunks */
 };
 
 struct list_iter {
-  uint32_t step_index, turn; /* the next step, of which turn through the list */
+  uint32_t step_index, turn; /* the next step, and the number of this run of the list */
   size_t done;               /* elements of each chunk of the grid before this turn */
 };
 
-/* Elements of a chunk of the grid: the count's share, from 512 bytes on in whole sixteens, unless chunks are
- * to be even. Whoever plans keeps it in the work's last_chunk_count: a GPU has no quick division. */
+/* Elements of a chunk of the grid: an even share of the count. From 512 bytes on it is rounded to 16 bytes,
+ * unless the chunks must be even. The planner keeps it in the work's last_chunk_count, because division is
+ * slow on a GPU. */
 PRIM_FN size_t list_grid_count(const struct list *list, size_t count, uint32_t element_bytes) {
   const size_t share = size_div_up(count, list->chunk_count);
   if (list->even || share * element_bytes < 512) return share;
@@ -53,8 +53,8 @@ PRIM_FN void list_begin(struct list_iter *it) {
   it->done = 0;
 }
 
-/* Where a piece of a chunk begins, in elements; *count is lowered to what the chunk has there. Chunks of
- * scratch are whole; a block of input or output ends with the rank's count. */
+/* Where a piece of a chunk begins, in elements; *count is reduced to the piece's size there. Chunks of
+ * scratch are complete; a block of input or output ends with the rank's count. */
 PRIM_FN size_t list_place(const struct list_iter *it, const struct work *work, uint32_t chunk, bool scratch,
                           size_t *count) {
   const size_t grid = work->last_chunk_count;

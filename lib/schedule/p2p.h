@@ -1,27 +1,29 @@
-/* p2p.h: point-to-point: in which round two ranks meet, on which channels a message travels, how it is cut,
- * and the steps of each half. Both ends compute the same from the same inputs; no memory, no waiting. */
+/* p2p.h: point-to-point: the round in which two ranks communicate, the channels that carry a message, how
+ * it is cut, and the steps of each half. Both ends compute the same from the same inputs; no memory, no
+ * waiting. */
 #ifndef TUTTI_SCHEDULE_P2P_H
 #define TUTTI_SCHEDULE_P2P_H
 
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
-/* Rounds that share a batch: so many sends and receives may wait for one another on one channel. */
+/* Rounds per batch: this many sends and receives may wait for one another on one channel. */
 #define P2P_BATCH_ROUNDS 4
-/* Bytes of a part that are worth a channel of their own. */
+/* Bytes per part from which on a part gets a channel of its own. */
 #define P2P_PART_WORTH_BYTES 262144
 /* Parts of a message begin at multiples of this, bytes. */
 #define P2P_PART_ALIGN_BYTES 4096
-/* Bytes of a part over LL that a channel carries in little more time than one line; and where parts of
- * twice as many channels are worth it. */
+/* Bytes of an LL part that a channel carries in little more time than one line; and bytes from which on twice
+ * as many channels pay off. */
 #define P2P_LL_PART_BYTES 4096
 #define P2P_LL_PART_LONG_BYTES 16384
-/* Until they are so long, so many at most: a send's and a receive's works then travel with the launch. */
+/* Maximum number of parts up to that length: the works of a send and a receive then fit in the launch
+ * arguments. */
 #define P2P_LL_PARTS 16
 
-/* Ranks in groups of group_size; a round pairs groups at a distance from the quadratic sequence and members
- * at every offset. Round 0 is a rank with itself; there are exactly rank_count rounds, and each peer occurs
- * in one of them. */
+/* Ranks are in groups of group_size. A round pairs groups at a distance from the quadratic sequence, and
+ * members at every offset. In round 0 a rank pairs with itself; there are exactly rank_count rounds, and each
+ * peer occurs in exactly one. */
 struct p2p_schedule {
   uint32_t rank, rank_count, group_size;
   uint32_t round, group_delta, group_turn, member_delta;
@@ -42,8 +44,8 @@ PRIM_FN uint32_t p2p_power_of_two_up(uint32_t value) {
   return power;
 }
 
-/* The next group distance: d <- (d + k) mod P, P the power of two at or above the number of groups; too large
- * ones are skipped. */
+/* The next group distance: d <- (d + k) mod P, with P the power of two at or above the number of groups;
+ * distances that are too large are skipped. */
 PRIM_FN void p2p_group_advance(struct p2p_schedule *it) {
   const uint32_t groups = it->rank_count / it->group_size;
   const uint32_t modulus = p2p_power_of_two_up(groups);
@@ -53,7 +55,7 @@ PRIM_FN void p2p_group_advance(struct p2p_schedule *it) {
   } while (it->group_delta >= groups);
 }
 
-/* Whom this rank sends to and receives from in the next round; false after the last. */
+/* The peers that this rank sends to and receives from in the next round; false after the last. */
 PRIM_FN bool p2p_schedule_next(struct p2p_schedule *it, uint32_t *round, uint32_t *send_peer,
                                uint32_t *recv_peer) {
   if (it->round == it->rank_count) return false;
@@ -80,13 +82,13 @@ PRIM_FN uint32_t p2p_bit_reverse(uint32_t value, uint32_t power) {
   return reversed;
 }
 
-/* Channel of a message's part in a round, one node: the round's number, bit-reversed so that near rounds lie
- * far apart. */
+/* Channel of a message's part in a round, on one node: the round's number, bit-reversed to keep consecutive
+ * rounds far apart. */
 PRIM_FN uint32_t p2p_channel(uint32_t round, uint32_t part_index, uint32_t channel_count) {
   return (p2p_bit_reverse(round % channel_count, channel_count) + part_index) % channel_count;
 }
 
-/* How many channels a message is spread over, and the bytes of each part but the last. */
+/* The number of channels of a message, and the bytes of each part but the last. */
 struct p2p_split {
   uint32_t part_count;
   size_t part_bytes;
@@ -99,7 +101,7 @@ PRIM_FN struct p2p_split p2p_split_of(size_t bytes, uint32_t part_count) {
   return split;
 }
 
-/* A message's share of the channels where every rank has one for every other. */
+/* Channels per message if every rank sends one to every other rank. */
 PRIM_FN uint32_t p2p_channels_share(uint32_t rank_count, uint32_t channel_count, uint32_t channels_per_peer) {
   uint32_t share = channels_per_peer;
   while (share > 1 && (size_t)share * rank_count > channel_count) share /= 2;
@@ -112,14 +114,14 @@ PRIM_FN struct p2p_split p2p_message_split(size_t bytes, size_t chunk_bytes, uin
   const uint32_t share = p2p_channels_share(rank_count, channel_count, channels_per_peer);
   uint32_t parts = (uint32_t)size_min(share, size_max(1, size_div_up(bytes, part_min)));
   while (parts <= channels_per_peer / 2 && size_div_up(bytes, parts) > part_max) parts *= 2;
-  /* Where all channels have enough to do, each carries a part of every message: none has more than another.
-   */
+  /* Long messages fill all channels anyway: each channel carries a part of every message, so the load is
+   * even. */
   if (bytes / P2P_PART_WORTH_BYTES >= channels_per_peer) parts = channels_per_peer;
   return p2p_split_of(bytes, parts);
 }
 
-/* Of a message in LL, whose time is what one channel has to do: more parts, and shorter ones, over more than
- * its share of the channels, as most of them seldom have as much to do. */
+/* The split of a message over LL. Its time is that of its busiest channel, so it has more and shorter parts,
+ * over more than its share of the channels: most of those are rarely as busy. */
 PRIM_FN struct p2p_split p2p_ll_split(size_t bytes, uint32_t rank_count, uint32_t channel_count,
                                       uint32_t channels_per_peer) {
   const uint32_t share = p2p_channels_share(rank_count, channel_count, channels_per_peer);
@@ -135,7 +137,7 @@ PRIM_FN void p2p_part(const struct p2p_split *split, size_t bytes, uint32_t part
   *count = size_min(bytes - *offset, split->part_bytes);
 }
 
-/* The steps of one half of a message, or of a copy within the rank: chunk after chunk; a message of no bytes
+/* The steps of one half of a message, or of a copy within the rank: one chunk after another. An empty message
  * has one step. */
 struct p2p_iter {
   size_t done;

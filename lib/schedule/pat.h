@@ -1,13 +1,13 @@
-/* pat.h: parallel aggregated trees: all-gather and reduce-scatter in hops of powers of two, for any number of
- * ranks. Every rank is the root of a tree of its own, all trees have one shape, and the blocks that take the
- * same hop at the same time share a slot of the link.
+/* pat.h: parallel aggregated trees (PAT): all-gather and reduce-scatter in hops of powers of two, for any
+ * number of ranks. Every rank is the root of its own tree, all trees have the same shape, and blocks that
+ * take the same hop at the same time share a slot of the link.
  *
- * A block's place on a rank is its offset: how many ranks its owner lies behind this one, 1..n-1. Of an
- * offset's bits the lowest tells the hop: all-gather brings a block to offset s from the rank 2^d ahead, d
- * the lowest bit of s, where its offset is s - 2^d (the parent of s); reduce-scatter takes sums the same way
- * back. Link d of either side is the peer at distance 2^d. Offsets lie in `work->pack` rows, `span` apart: a
- * pass takes one column, and its blocks share a slot; passes over the rows' own offsets (far) go by their
- * lowest bit. Offsets that are no rank's are left out. */
+ * A block's offset on a rank is the distance from the block's owner to this rank, 1..n-1. The lowest set bit
+ * of the offset determines the hop: with d the lowest set bit of s, all-gather brings a block to offset s
+ * from the rank at distance 2^d, where its offset is s - 2^d (the parent of s); reduce-scatter sends sums in
+ * the reverse direction. Link d of either side is the peer at distance 2^d. Offsets form `work->pack` rows,
+ * `span` apart: a pass handles one column, and its blocks share a slot; passes over the rows' first offsets
+ * (far) go by their lowest bit. Offsets at or above the number of ranks are left out. */
 #ifndef TUTTI_SCHEDULE_PAT_H
 #define TUTTI_SCHEDULE_PAT_H
 
@@ -18,9 +18,9 @@ enum pat_phase { PAT_FAR, PAT_NEAR, PAT_LAST, PAT_END };
 
 struct pat_iter {
   size_t done, chunk_count; /* elements of the part before this chunk; this chunk */
-  uint32_t span;            /* offsets of a row: a power of two, at least 2 */
+  uint32_t span;            /* offsets per row: a power of two, at least 2 */
   uint8_t phase;            /* enum pat_phase */
-  uint8_t pass;             /* 0 or 1: of the two that a column, or a scale, may have */
+  uint8_t pass;             /* 0 or 1: a column, or a scale, has up to two passes */
   uint32_t at;              /* far: scale; near: column */
   uint32_t index;           /* within the pass */
 };
@@ -39,17 +39,17 @@ PRIM_FN uint32_t pat_power_up(uint32_t rank_count) {
   return power;
 }
 
-/* Links a side. */
+/* Links per side. */
 PRIM_FN uint32_t pat_dims(uint32_t rank_count) { return pat_bit_index(pat_power_up(rank_count)); }
 
-/* Blocks that share a slot of step_bytes: as many as fit, a power of two below the number of ranks. */
+/* Blocks per slot of step_bytes: as many as fit, a power of two below the number of ranks. */
 PRIM_FN uint32_t pat_pack(uint32_t rank_count, size_t block_bytes, size_t step_bytes) {
   uint32_t pack = 1;
   while (pack < rank_count / 2 && 2 * pack * block_bytes <= step_bytes) pack *= 2;
   return pack;
 }
 
-/* The block's number among those that share its slot, and the offset of the next of them. */
+/* The block's index among those that share its slot; and, below, the offset of the next one. */
 PRIM_FN uint32_t pat_place(const struct pat_iter *it, uint32_t offset) {
   return offset % it->span != 0 ? offset / it->span : offset / (2 * pat_low_bit(offset));
 }
@@ -59,8 +59,8 @@ PRIM_FN uint32_t pat_next_in_slot(const struct pat_iter *it, uint32_t offset) {
 
 /* ---- the order of passes ---- */
 
-/* All-gather visits the columns as a traversal of the binomial tree does, every parent before its children
- * and the farther child first; 0 behind the last. */
+/* All-gather visits the columns in a traversal order of the binomial tree: each parent before its children,
+ * the farther child first. Returns 0 after the last column. */
 PRIM_FN uint32_t pat_column_down(uint32_t column) {
   if (column % 2 == 0) return column + pat_low_bit(column) / 2;
   column -= 1;
@@ -87,7 +87,8 @@ PRIM_FN void pat_begin(struct pat_iter *it, const struct work *work) {
   pat_begin_chunk(it, work);
 }
 
-/* All-gather: the far offsets by falling scale; then the columns, odd ones with a pass that only receives. */
+/* All-gather: far offsets by decreasing scale, then the columns; odd columns have a second pass that only
+ * receives. */
 PRIM_FN void pat_gather_advance(struct pat_iter *it) {
   if (it->phase == PAT_FAR) {
     if (it->at > 1) pat_enter(it, PAT_FAR, it->at / 2, 0);
@@ -99,8 +100,8 @@ PRIM_FN void pat_gather_advance(struct pat_iter *it) {
   else pat_enter(it, next == 0 ? PAT_END : PAT_NEAR, next, 0);
 }
 
-/* Reduce-scatter: the columns by falling number, odd ones with a first pass that only sends; column 1 is
- * received by the scales of the far offsets instead, and the own block's last. */
+/* Reduce-scatter: columns by decreasing number; odd columns have a first pass that only sends. Column 1 is
+ * received with the scales of the far offsets instead, and the own block comes last. */
 PRIM_FN void pat_scatter_advance(struct pat_iter *it, const struct work *work) {
   if (it->phase == PAT_LAST) {
     pat_enter(it, PAT_END, 0, 0);
@@ -116,7 +117,7 @@ PRIM_FN void pat_scatter_advance(struct pat_iter *it, const struct work *work) {
   }
 }
 
-/* The offset that the pass is at, and moves on; false behind its last. */
+/* Returns the pass's current offset and advances; false after the last. */
 PRIM_FN bool pat_pass_next(struct pat_iter *it, const struct work *work, uint32_t *offset) {
   const uint32_t far = it->at * it->span, index = it->index;
   const bool first_far = it->phase == PAT_FAR && it->pass == 0 && work->func == FUNC_REDUCE_SCATTER;
@@ -150,12 +151,12 @@ PRIM_FN uint32_t pat_block(const struct work *work, uint32_t offset) {
   return block >= work->rank_count ? block - work->rank_count : block;
 }
 
-/* A block arrives when its first child in the order is about to leave, or would be if it were any rank's. */
+/* A block arrives in the step in which its first child would leave, even if that child does not exist. */
 PRIM_FN bool pat_gather_step(const struct pat_iter *it, const struct work *work, uint32_t offset,
                              struct step *step) {
   const uint32_t n = work->rank_count, low = pat_low_bit(offset);
   const bool leaf = it->phase == PAT_NEAR && it->pass == 1, sends = !leaf && offset < n;
-  const uint32_t held = leaf ? offset : offset - low; /* the block that the step is about */
+  const uint32_t held = leaf ? offset : offset - low; /* the step's block */
   const bool arrives = leaf || (held != 0 && pat_low_bit(held) == 2 * low);
   if (held >= n || !(sends || arrives)) return false;
   const uint32_t block = pat_block(work, held);
@@ -176,7 +177,8 @@ PRIM_FN bool pat_gather_step(const struct pat_iter *it, const struct work *work,
   return true;
 }
 
-/* The child whose sum is the first to meet this rank's own values; parent + 1 also where it has none. */
+/* The first child whose sum is added to this rank's own values; parent + 1 also if the parent has no
+ * child. */
 PRIM_FN uint32_t pat_first_child(const struct pat_iter *it, const struct work *work, uint32_t parent) {
   const uint32_t n = work->rank_count;
   uint32_t far = it->span / 2;
@@ -186,18 +188,18 @@ PRIM_FN uint32_t pat_first_child(const struct pat_iter *it, const struct work *w
   return parent + far;
 }
 
-/* What arrives from a child joins what goes to the parent's own parent, in that link's slot; the own block's
- * sum lies in the output. */
+/* What arrives from a child is added to what goes to the parent's own parent, in that link's slot; the sum of
+ * the own block is in the output. */
 PRIM_FN bool pat_scatter_step(const struct pat_iter *it, const struct work *work, uint32_t offset,
                               struct step *step) {
   const uint32_t n = work->rank_count, parent = offset - pat_low_bit(offset);
   const bool leaf = it->phase == PAT_NEAR && it->pass == 0 && it->at % 2 == 1;
-  const uint32_t sum = leaf ? offset : parent; /* the block that the step is about */
+  const uint32_t sum = leaf ? offset : parent; /* the step's block */
   const bool own = leaf || offset == pat_first_child(it, work, parent), last = leaf || offset == parent + 1;
   const bool arrives = !leaf && offset < n;
   if (sum >= n || !(own || arrives)) return false;
   const uint32_t block = pat_block(work, sum);
-  const bool column_1 = !leaf && offset % it->span == 1; /* received in another order; row 0 is the last */
+  const bool column_1 = !leaf && offset % it->span == 1; /* received in another order, row 0 last */
   step->chunk_index = block;
   if (arrives) {
     pat_recv(it, offset, column_1 ? offset != 1 : pat_next_in_slot(it, offset) < n, step);

@@ -1,7 +1,7 @@
-/* plan.h: what one rank launches at once, as flat data: works, and the order in which each channel takes
- * them. core/plan/plan.c computes it as a pure function of (operations, ranks, parameters), so every rank
- * derives plans that fit together and the checker can derive all of them with no communicator. Backends bind
- * addresses to it and run it. */
+/* plan.h: what one rank launches at once, as flat data: works, and the order in which each channel runs them.
+ * core/plan/plan.c computes it as a pure function of (operations, ranks, parameters), so every rank derives
+ * matching plans and the checker can derive all of them without a communicator. Backends bind addresses to it
+ * and run it. */
 #ifndef TUTTI_SCHEDULE_PLAN_H
 #define TUTTI_SCHEDULE_PLAN_H
 
@@ -10,33 +10,32 @@
 #define PLAN_CHANNELS_MAX 64
 #define PLAN_BATCH_WORKS_MAX 8 /* four sends and four receives that may wait for each other */
 
-/* Sizes that every rank of a communicator shares. Production values are NCCL's; the emulator also draws tiny
- * ones. */
+/* Sizes that all ranks of a communicator share. Production values are NCCL's; the emulator also draws tiny
+ * values. */
 struct plan_limits {
   uint32_t slots;                   /* FIFO depth of a connection, steps: 1..FIFO_SLOTS_MAX (8) */
   uint32_t step_bytes[PROTO_COUNT]; /* wire bytes of one step's slot, a multiple of 16 (LL128: of 128) */
-  uint32_t chunk_bytes;             /* upper bound of a chunk's data, 0 = what the slots hold */
+  uint32_t chunk_bytes;             /* upper bound of a chunk's data, 0 = the slots' capacity */
   uint32_t p2p_chunk_bytes;         /* upper bound of a point-to-point chunk, 1..one Simple step */
   uint32_t channel_count;           /* collective channels, 1..PLAN_CHANNELS_MAX */
   uint32_t p2p_channel_count;       /* a power of two */
   uint32_t p2p_channels_per_peer;   /* a power of two */
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
   bool direct;                      /* ranks may store into each other's output */
-  uint32_t algos;                   /* set of enum work_algo that executors carry beside rings and messages */
-  uint32_t algos_last; /* of `algos`, those that are taken on one node only where no other is left */
-  uint32_t links;      /* most links a side of a work that they carry, 1..STEP_LINKS_MAX; 0 is 1 */
-  uint32_t protos;     /* set of enum work_proto with which they carry `algos`; 0 is all */
-  uint32_t
-      reserved_bytes;    /* of step_bytes of Simple, what no chunk counts on: a proxy writes behind slices */
-  bool cores;            /* ranks are CPU cores that share their memory: other figures than GPUs' */
-  uint32_t quick_protos; /* set of enum work_proto with which direct collectives are not among algos_last */
+  uint32_t algos;      /* set of enum work_algo that executors support besides rings and messages */
+  uint32_t algos_last; /* of `algos`, those chosen on one node only if no other algorithm is left */
+  uint32_t links;      /* most links per side of a work that executors support, 1..STEP_LINKS_MAX; 0 is 1 */
+  uint32_t protos;     /* set of enum work_proto that executors support for `algos`; 0 is all */
+  uint32_t reserved_bytes; /* part of Simple's step_bytes that chunks leave free: a proxy writes there */
+  bool cores;              /* ranks are CPU cores with shared memory: costs differ from GPUs' */
+  uint32_t quick_protos;   /* set of enum work_proto with which direct collectives are not among algos_last */
 };
 
-/* What GPUs carry on one node, but no faster than rings yet, but for direct collectives over LL
- * (quick_protos). */
+/* Algorithms that GPUs support on one node but that are not faster than rings yet. Direct collectives over LL
+ * (quick_protos) are the exception. */
 #define PLAN_ALGOS_LAST (1u << ALGO_TREE | 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT)
 
-/* Beside enum work_algo in plan_limits.algos: lanes execute fused works (fused.h). */
+/* A bit of plan_limits.algos besides enum work_algo: lanes execute fused works (fused.h). */
 #define PLAN_FUSES (1u << 31)
 
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
@@ -58,19 +57,19 @@ struct plan {
   uint32_t work_count, batch_count;
   struct work *works;
   struct plan_buffers *buffers; /* one for each work */
-  struct plan_batch *batches;   /* ordered by channel, then by turn */
+  struct plan_batch *batches;   /* ordered by channel, then by time */
   uint64_t channel_mask;        /* channels that have batches */
-  size_t scratch_bytes;         /* what lists need beside user memory, 0 where there is none ... */
-  void *scratch;                /* ... bound by the host: zeroed once, then kept from plan to plan */
+  size_t scratch_bytes;         /* scratch memory that lists need, or 0; ... */
+  void *scratch;                /* ... the host binds it, zeroes it once and keeps it from plan to plan */
   struct plan_limits limits;
-  /* Not 0: the same number means the same plan but for `buffers` and `first_sequence`, so that what was made
-   * for it once can be used again. Works count their operations from first_sequence. */
+  /* If not 0: plans with the same number differ only in `buffers` and `first_sequence`, so what was prepared
+   * for one can be used again. Works number their operations from first_sequence. */
   uint64_t serial, first_sequence;
-  const struct launch_hook *hook; /* what the host wants to hear of each start (backend.h); 0: nothing */
+  const struct launch_hook *hook; /* called at each start (backend.h); 0: no hook */
 };
 
-/* From slot to slot where the messages of a rank share slots (backend.h, net_slots), bytes: a chunk of theirs
- * with a proxy's space. */
+/* Bytes per slot of the pool that a rank's messages share (backend.h, net_slots): one of their chunks plus
+ * the proxy's space. */
 PRIM_FN uint32_t plan_pool_step_bytes(const struct plan_limits *limits) {
   const uint32_t most = limits->step_bytes[PROTO_SIMPLE];
   if (limits->p2p_chunk_bytes >= most - limits->reserved_bytes) return most;
@@ -78,8 +77,8 @@ PRIM_FN uint32_t plan_pool_step_bytes(const struct plan_limits *limits) {
   return bytes < most ? bytes : most;
 }
 
-/* Of a message's lines over a network, whose slots each connection has for itself, so that they are few. A
- * longer one takes several. */
+/* Bytes per LL slot of a message over a network. Each connection has its own slots, so they are few; a longer
+ * message takes several. */
 #define PLAN_NET_LL_BYTES 16384
 
 PRIM_FN uint32_t plan_net_ll_bytes(const struct plan_limits *limits) {
@@ -87,13 +86,14 @@ PRIM_FN uint32_t plan_net_ll_bytes(const struct plan_limits *limits) {
   return most < PLAN_NET_LL_BYTES ? most : PLAN_NET_LL_BYTES;
 }
 
-/* Of a slot of messages over a network: those of Simple are the rank's, a set for all of a place. */
+/* Bytes per slot of messages over a network. Simple's slots belong to the rank: one pool for all peers. */
 PRIM_FN uint32_t plan_message_step_bytes(const struct plan_limits *limits, uint8_t proto) {
   return proto == PROTO_LL ? plan_net_ll_bytes(limits) : plan_pool_step_bytes(limits);
 }
 
-/* No work of the plan waits for another one of this rank to have read, or written, user memory: messages, or
- * one operation a channel. Then data may leave later, and come earlier, than its lane would have moved it. */
+/* True if no work of the plan depends on another work of this rank having read or written user memory: the
+ * plan has messages only, or one operation per channel. Then data may leave later and arrive earlier than its
+ * lane moves it. */
 PRIM_FN bool plan_is_loose(const struct plan *plan) {
   bool messages = true, turns = false;
   for (uint32_t i = 0; i < plan->work_count; i++) {

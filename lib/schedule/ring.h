@@ -1,10 +1,10 @@
-/* ring.h: what each rank does at each step of the ring algorithms. An iterator a collective, all over one
- * struct: begin, then next until false. Knows the work's counts and its place in the ring, nothing of memory
- * or waiting.
+/* ring.h: what each rank does at each step of the ring algorithms. Each collective has an iterator over one
+ * struct: begin, then next until false. It knows the work's counts and the rank's position in the ring, and
+ * nothing of memory or waiting.
  *
- * A loop moves one chunk a rank (broadcast and reduce: one chunk in all). Chunk and block numbers count along
- * the ring; at step i of a loop a rank handles what its owner sent i hops ago, so each value travels once
- * around. */
+ * A loop moves one chunk per rank (broadcast and reduce: one chunk in total). Chunk and block numbers count
+ * along the ring; at step i of a loop a rank handles what its owner sent i hops ago, so each value travels
+ * around the ring once. */
 #ifndef TUTTI_SCHEDULE_RING_H
 #define TUTTI_SCHEDULE_RING_H
 
@@ -31,7 +31,7 @@ PRIM_FN uint32_t ring_loop_chunks(const struct work *work) {
   return work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
 }
 
-/* Sets last_chunk_count from the other counts. Whoever plans calls it: a GPU has no quick division. */
+/* Sets last_chunk_count from the other counts. The planner calls it, because division is slow on a GPU. */
 PRIM_FN void ring_cut(struct work *work) {
   work->last_chunk_count =
       chunk_last_count(work->part_count, work->chunk_count, ring_loop_chunks(work), work->element_bytes);
@@ -49,7 +49,7 @@ PRIM_FN void ring_begin(struct ring_iter *it, const struct work *work) {
   ring_loop_begin(it, work);
 }
 
-/* Rank that sits `distance` hops behind the end of this rank's turn around the ring. */
+/* The rank that is `distance` hops ahead of this one along the ring. */
 PRIM_FN uint32_t ring_rank_at(const struct work *work, uint32_t distance) {
   uint32_t index = work->ring_index + distance;
   if (index >= work->rank_count) index -= work->rank_count;
@@ -74,7 +74,7 @@ PRIM_FN void ring_all_reduce_step(const struct ring_iter *it, const struct work 
   step->count = size_min(rest, it->chunk_count);
 }
 
-/* send or copySend of the own block, n-2 x recvCopySend, recv. */
+/* send or copySend of the rank's own block, n-2 x recvCopySend, recv. */
 PRIM_FN void ring_all_gather_step(const struct ring_iter *it, const struct work *work, struct step *step) {
   const uint32_t n = work->rank_count, i = it->step_index;
   const uint32_t block = ring_rank_at(work, i == 0 ? 0 : n - i);
@@ -91,7 +91,7 @@ PRIM_FN void ring_all_gather_step(const struct ring_iter *it, const struct work 
   step->count = it->chunk_count;
 }
 
-/* send, n-2 x recvReduceSend, recvReduceCopy of the own block. */
+/* send, n-2 x recvReduceSend, recvReduceCopy of the rank's own block. */
 PRIM_FN void ring_reduce_scatter_step(const struct ring_iter *it, const struct work *work,
                                       struct step *step) {
   const uint32_t n = work->rank_count, i = it->step_index;

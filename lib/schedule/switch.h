@@ -1,22 +1,22 @@
-/* switch.h: collectives over a switch that adds what its members send and copies what it is given to all of
- * them, within a node (NVLS), within each node with trees between the nodes (NVLSTree), or in the network
- * (CollNetDirect, CollNetChain). A switch is one lane more: a work with ROLE_SWITCH and no user memory on the
- * rank that hosts it, in the batch of that rank's own work. Its links are its members, in the order of their
- * ranks, so sums are added in that order and everybody gets the same bits. All works of these algorithms use
- * CONN_SWITCH; a host is linked to itself (work_link_conn). Nothing is stored directly into outputs.
+/* switch.h: collectives over a switch that adds what its members send and multicasts results to them: within
+ * a node (NVLS), within each node with trees between nodes (NVLSTree), or in the network (CollNetDirect,
+ * CollNetChain). A switch is one additional lane: a work with ROLE_SWITCH and without user memory on the rank
+ * that hosts it, in the same batch as that rank's own work. Its links are its members in rank order, so sums
+ * are added in that order and all ranks get the same bits. All works of these algorithms use CONN_SWITCH; a
+ * host has a link to itself (work_link_conn). Nothing is stored directly into outputs.
  *
- * Who is a head finishes one shard of a chunk for its node. Every rank of a node is one: head_index is its
- * place in its node and head_count the number of them (on a switch: its host's). In a chain, where one rank
- * speaks for a node, `root` is that rank. In NVLSTree `root` is the rank at which the head's tree ends.
+ * A head completes one shard of a chunk for its node. Every rank of a node is a head: head_index is its index
+ * in the node and head_count the number of heads (on a switch: its host's). In a chain one rank represents
+ * its node, and `root` is that rank. In NVLSTree `root` is the root of the head's tree.
  *
- * Links of a rank, the same on both sides unless it says otherwise:
+ * Links of a rank, the same on both sides unless noted:
  *   NVLS           the switch
  *   NVLSTree       the switch, the tree's children, the parent
  *   CollNetDirect  the other ranks of the node, the switch of the heads with this head_index
- *   CollNetChain   ROLE_UP: from the rank behind, to the one before; ROLE_DOWN: the other way; the switch
- *                  stands before the root
+ *   CollNetChain   ROLE_UP: from the next rank, to the previous one; ROLE_DOWN: the reverse; the switch is
+ *                  the previous one of the root
  *
- * Does not know which of this a machine can do. */
+ * Whether a machine has such a switch is decided elsewhere. */
 #ifndef TUTTI_SCHEDULE_SWITCH_H
 #define TUTTI_SCHEDULE_SWITCH_H
 
@@ -33,26 +33,26 @@ PRIM_FN bool switch_is_algo(uint8_t algo) {
          algo == ALGO_COLLNET_CHAIN;
 }
 
-/* Chunks of one loop that lie behind one another in a part: a head's shard each. */
+/* Consecutive chunks of a part in one loop: one shard per head. */
 PRIM_FN uint32_t switch_loop_chunks(const struct work *work) {
   return work->func == FUNC_ALL_REDUCE && work->algo != ALGO_COLLNET_CHAIN ? work->head_count : 1;
 }
 
-/* The tree's parent is a link of every head but the last one. */
+/* Every head but the root of its tree has a link to a parent. */
 PRIM_FN bool switch_has_parent(const struct work *work) {
   return work->algo == ALGO_NVLS_TREE && work->root != work->rank;
 }
 
 PRIM_FN uint32_t switch_node_count(const struct work *work) { return work->rank_count / work->head_count; }
 
-/* Steps of one loop of the switch itself: a shard up and a shard down a head, or a block a member. */
+/* Steps of one loop of the switch itself: one shard up and one down per head, or one block per member. */
 PRIM_FN uint32_t switch_lane_steps(const struct work *work) {
   if (work->algo == ALGO_COLLNET_CHAIN) return 1;
   if (work->func != FUNC_ALL_REDUCE) return work->recv_count;
   return work->algo == ALGO_COLLNET_DIRECT ? 1 : 2u * work->head_count;
 }
 
-/* Steps of one loop of a rank. */
+/* Steps of one loop on a rank. */
 PRIM_FN uint32_t switch_rank_steps(const struct work *work) {
   const uint32_t heads = work->head_count, reduces = work->func == FUNC_REDUCE_SCATTER;
   if (work->algo == ALGO_COLLNET_CHAIN) return 1;
@@ -84,14 +84,14 @@ PRIM_FN void switch_step_shard(const struct switch_iter *it, const struct work *
   step->count = rest > begin ? size_min(it->chunk_count, rest - begin) : 0;
 }
 
-/* The block of a rank: in the output of an all-gather, or in the input of a reduce-scatter. */
+/* The block of a rank: in the output of an all-gather, in the input of a reduce-scatter. */
 PRIM_FN void switch_step_block(const struct work *work, uint32_t rank, struct step *step) {
   step->chunk_index = rank;
   if (work->func == FUNC_ALL_GATHER) step->out_offset += rank * work->count;
   else step->in_offset += rank * work->count;
 }
 
-/* ---- what to do ---- */
+/* ---- which operation ---- */
 
 PRIM_FN uint32_t switch_links(uint32_t count) { return (1u << count) - 1; }
 
@@ -105,7 +105,7 @@ PRIM_FN void switch_step_keep(uint32_t links, struct step *step) {
   step->recv_links = links;
 }
 
-/* From some links to others; what comes from several is added. */
+/* From some links to others; values from several links are added. */
 PRIM_FN void switch_step_pass(uint32_t from, uint32_t reduce, uint32_t to, struct step *step) {
   step->flags = STEP_RECV | reduce | STEP_SEND;
   step->recv_links = from;
@@ -114,7 +114,7 @@ PRIM_FN void switch_step_pass(uint32_t from, uint32_t reduce, uint32_t to, struc
 
 /* ---- the switch ---- */
 
-/* All-reduce in a node: each head gets the sum of its shard; then everybody gets what each head sends. */
+/* All-reduce in a node: each head gets the sum of its shard; then every member gets what each head sends. */
 PRIM_FN void switch_lane_shards(const struct switch_iter *it, const struct work *work, struct step *step) {
   const bool up = it->step_index < work->head_count;
   const uint32_t head = up ? it->step_index : it->step_index - work->head_count;
@@ -124,7 +124,7 @@ PRIM_FN void switch_lane_shards(const struct switch_iter *it, const struct work 
   else switch_step_pass(1u << head, 0, all, step);
 }
 
-/* A member's turn: its block to all others, or the sum of what all have for it to the member. */
+/* One step per member: its block to all others, or the sum of all blocks for that member. */
 PRIM_FN void switch_lane_block(const struct switch_iter *it, const struct work *work, struct step *step) {
   const uint32_t all = switch_links(work->recv_count), member = 1u << it->step_index;
   switch_step_block(work, work->recv_peer[it->step_index], step);
@@ -146,7 +146,7 @@ PRIM_FN void switch_lane_step(const struct switch_iter *it, const struct work *w
 
 /* ---- ranks: a switch in the node ---- */
 
-/* The head's own shard: the node's sum, up to the tree's root and down again. */
+/* The head's own shard: the node's sum goes up to the tree's root and the result comes down. */
 PRIM_FN void switch_head_step(const struct work *work, bool up, struct step *step) {
   const bool parent = switch_has_parent(work);
   const uint32_t below = switch_links(work->recv_count - (uint32_t)parent);
@@ -156,7 +156,7 @@ PRIM_FN void switch_head_step(const struct work *work, bool up, struct step *ste
   if (!parent) step->flags |= STEP_POST_OP;
 }
 
-/* Every shard to the switch, the own one as far as its sum goes, every shard from the switch. */
+/* All shards to the switch; then the own shard along the tree; then all shards from the switch. */
 PRIM_FN void switch_node_all_reduce_step(const struct switch_iter *it, const struct work *work,
                                          struct step *step) {
   const uint32_t heads = work->head_count, i = it->step_index, rest = it->step_count - i;
@@ -184,7 +184,7 @@ PRIM_FN void switch_node_all_gather_step(const struct switch_iter *it, const str
   }
 }
 
-/* What the switch has added up for this rank alone. */
+/* The sum that the switch computed for this rank only. */
 PRIM_FN void switch_step_result(uint32_t links, struct step *step) {
   switch_step_keep(links, step);
   step->flags |= STEP_POST_OP;
@@ -203,7 +203,7 @@ PRIM_FN void switch_node_reduce_scatter_step(const struct switch_iter *it, const
 PRIM_FN uint32_t switch_others(const struct work *work) { return switch_links(work->head_count - 1u); }
 PRIM_FN uint32_t switch_network(const struct work *work) { return 1u << (work->head_count - 1); }
 
-/* The turn-th other head of the node, counted from the own one on, up or down. */
+/* The turn-th other head of the node, counted up or down from this one. */
 PRIM_FN uint32_t switch_head_up(const struct work *work, uint32_t turn) {
   const uint32_t head = work->head_index + 1u + turn;
   return head >= work->head_count ? head - work->head_count : head;
@@ -216,7 +216,7 @@ PRIM_FN uint32_t switch_head_link(const struct work *work, uint32_t head) {
   return 1u << (head < work->head_index ? head : head - 1);
 }
 
-/* What the node's ranks have for this head, added up, to the network. */
+/* Adds this head's shard of the node's ranks and sends it to the network. */
 PRIM_FN void switch_step_gather_up(const struct work *work, struct step *step) {
   switch_step_send(switch_network(work), step);
   step->recv_links = switch_others(work);
@@ -224,7 +224,7 @@ PRIM_FN void switch_step_gather_up(const struct work *work, struct step *step) {
   if (work->head_count > 1) step->flags |= STEP_RECV | STEP_REDUCE;
 }
 
-/* What came from the network is kept, and goes to the node's other ranks. */
+/* Keeps what came from the network and sends it to the other ranks of the node. */
 PRIM_FN void switch_step_scatter_down(const struct work *work, struct step *step) {
   switch_step_keep(switch_network(work), step);
   step->send_links = switch_others(work);
@@ -250,8 +250,8 @@ PRIM_FN void switch_net_all_reduce_step(const struct switch_iter *it, const stru
   switch_step_shard(it, work, head, step);
 }
 
-/* A turn for each node, the own one first: its block under this head to the node's other ranks, and theirs
- * from them. */
+/* One turn per node, this one first: this head's block of that node goes to the other ranks of this node, and
+ * their blocks arrive. */
 PRIM_FN void switch_net_all_gather_step(const struct switch_iter *it, const struct work *work,
                                         struct step *step) {
   const uint32_t heads = work->head_count, turn = it->step_index / heads, i = it->step_index % heads;
@@ -268,7 +268,7 @@ PRIM_FN void switch_net_all_gather_step(const struct switch_iter *it, const stru
   }
 }
 
-/* A turn for each node: what its ranks shall have is added up in this one, head by head, and sent. */
+/* One turn per node: the results for its ranks are added up within this node, head by head, and sent. */
 PRIM_FN void switch_net_reduce_scatter_step(const struct switch_iter *it, const struct work *work,
                                             struct step *step) {
   const uint32_t heads = work->head_count, node = it->step_index / heads, i = it->step_index % heads;
@@ -288,7 +288,7 @@ PRIM_FN void switch_net_reduce_scatter_step(const struct switch_iter *it, const 
 
 /* ---- ranks: a chain in each node ---- */
 
-/* The sum climbs to the root of the node and goes to the switch; what it sends comes down again. */
+/* The sum goes up the chain to the node's root and to the switch; the result comes down the chain. */
 PRIM_FN void switch_chain_step(const struct work *work, struct step *step) {
   step->recv_links = switch_links(work->recv_count);
   step->send_links = switch_links(work->send_count);
@@ -339,8 +339,8 @@ PRIM_FN bool switch_next(struct switch_iter *it, const struct work *work, struct
   return true;
 }
 
-/* Whether the other end of a rank's link to `peer` is the switch that peer hosts, not the peer itself. No
- * switch is hosted by a rank that is also a neighbour. */
+/* Whether the other end of a rank's link to `peer` is the switch that the peer hosts, not the peer itself.
+ * The host of a switch is never also a neighbour. */
 PRIM_FN bool switch_is_behind(const struct work *work, uint32_t peer, bool sends) {
   const uint32_t *peers = sends ? work->send_peer : work->recv_peer;
   const bool outward = sends ? work->role == ROLE_UP : work->role == ROLE_DOWN;

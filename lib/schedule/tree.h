@@ -1,7 +1,7 @@
-/* tree.h: all-reduce over a tree: chunk after chunk climbs to the root, is finished there and comes down
- * again. A rank below the root has two works side by side, one a direction, which meet in the root alone; the
- * root has one. What is a child and what the parent lies in the work's links: children in the tree's order,
- * the parent alone on its side. */
+/* tree.h: all-reduce over a tree: chunks go up to the root, which completes them, and come down again. A rank
+ * below the root has two works side by side, one per direction; the root has one. The work's links tell
+ * children from the parent: the children come first, in the tree's order, and the parent is the only link of
+ * its side. */
 #ifndef TUTTI_SCHEDULE_TREE_H
 #define TUTTI_SCHEDULE_TREE_H
 

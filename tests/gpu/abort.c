@@ -1,6 +1,6 @@
-/* abort.c: rank 0 calls a collective to which rank 1 never comes, so its kernel spins, and a thread waits for
- * it. Another thread aborts: the waiting one is freed, and the process goes on with new communicators. The
- * same with the kernel in a graph. */
+/* abort.c: rank 0 calls a collective that rank 1 does not call, so its kernel spins, and a thread waits for
+ * it. Another thread aborts: the waiting thread continues, and the process goes on with new communicators.
+ * The same with the kernel in a graph. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ struct caller {
   cudaStream_t stream;
   float *data;
   int in_graph;
-  int called; /* the kernel is on its way; atomic */
+  int called; /* the kernel has been launched; atomic */
 };
 
 enum { COUNT = 1 << 20 };
@@ -26,10 +26,10 @@ static void call_alone(struct caller *me) {
   NEED(cudaGraphInstantiate(&exec, graph, 0));
   NEED(cudaGraphDestroy(graph));
   NEED(cudaGraphLaunch(exec, me->stream));
-  NEED(cudaGraphExecDestroy(exec)); /* goes when its launch has ended */
+  NEED(cudaGraphExecDestroy(exec)); /* destroyed when its launch has ended */
 }
 
-/* The wait's result is the backend's business: on a GPU a freed kernel ends like any other. */
+/* The result of the wait depends on the backend: on a GPU an aborted kernel ends like any other. */
 static void *caller_run(void *argument) {
   struct caller *me = (struct caller *)argument;
   NEED(cudaSetDevice(0));
@@ -51,7 +51,7 @@ static void abort_once(int rank_count, int in_graph) {
   caller.comm = comms[0];
   NEED(pthread_create(&thread, NULL, caller_run, &caller));
   while (!__atomic_load_n(&caller.called, __ATOMIC_ACQUIRE)) usleep(1000);
-  usleep(200000); /* so that the kernel spins; less would be right too */
+  usleep(200000); /* so that the kernel usually spins; the test is also valid without */
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommAbort(comms[rank]));
   NEED(pthread_join(thread, NULL));
   NEED(cudaFree(caller.data));

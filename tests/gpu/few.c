@@ -1,7 +1,7 @@
-/* few.c: operations of few bytes, which GPUs carry in registers from end to end. Lengths on both sides of a
- * line, a warp's lines and a block's, buffers that are aligned to their elements alone, in place and not,
- * three types that networks are trained with and one that they are not: two of each function back to back,
- * and last many lengths in one group, so that a block has several. All values are checked. */
+/* few.c: operations of few bytes, which GPUs run in a single pass in registers. Lengths just below and above
+ * a line, a warp's lines and a block's; buffers aligned only to their elements; in place and not; three types
+ * common in training and one that is not. Each function is called twice back to back; at last many lengths
+ * are in one group, so that a block has several works. All values are checked. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static ncclComm_t comms[RANKS_MAX];
 static cudaStream_t streams[RANKS_MAX];
 static uint8_t *ins[RANKS_MAX], *outs[RANKS_MAX], host[BYTES];
 
-/* A number below 128, as an element. */
+/* A number below 128 as the bits of an element. */
 static uint32_t element_of(ncclDataType_t type, uint32_t value) {
   const float number = (float)value;
   uint32_t bits, power = 0;
@@ -90,7 +90,7 @@ static void values_check(int r, enum call call, const struct kind *kind, size_t 
   }
 }
 
-/* Where a rank's input lies: in place, where the function has it there. */
+/* A rank's input; if the call is in place, it is where the function expects it in the output. */
 static uint8_t *input_of(int r, enum call call, const struct kind *kind, size_t count, bool in_place,
                          size_t shift) {
   uint8_t *const out = outs[r] + shift * kind->bytes;
@@ -104,7 +104,7 @@ static uint8_t *output_of(int r, enum call call, const struct kind *kind, size_t
   return ins[r] + (shift + (size_t)r * count) * kind->bytes;
 }
 
-/* In place one after another would add up twice: once then. */
+/* In place, two calls would add twice, so there is one. */
 static void test_call(enum call call, const struct kind *kind, size_t count, bool in_place, size_t shift) {
   for (int r = 0; r < rank_count; r++)
     values_fill(r, kind, input_of(r, call, kind, count, in_place, shift), count_in(call, count));
@@ -119,7 +119,7 @@ static void test_call(enum call call, const struct kind *kind, size_t count, boo
     values_check(r, call, kind, count, output_of(r, call, kind, count, in_place, shift));
 }
 
-/* Of several lengths, each at its own place. */
+/* A group of several lengths, each with its own buffers. */
 static void test_group(const struct kind *kind) {
   const size_t capacity = BYTES / PARTS / 16 * 16;
   for (int r = 0; r < rank_count; r++)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# flight.sh: PyTorch's own analyser of Flight Recorder dumps (torchfrtrace) reads what `tutti trace export`
-# makes of traces/, and names what is wrong. Prints one line a check. Exit status 1: something failed.
+# flight.sh: PyTorch's analyser of Flight Recorder dumps (torchfrtrace) reads the dumps that `tutti trace
+# export` makes from traces/, and finds the faults. Prints one line per check. Exit status 1: a check failed.
 #
 #     tests/gpu/flight.sh
 #
 #     BUILD=build               has bin/tutti
-#     PYTHON=python3            one that has PyTorch; 2.11 was tried
+#     PYTHON=python3            a Python with PyTorch; tested with 2.11
 #
-# Needs no GPU. Where no PyTorch is, it says so and ends with 0.
+# Needs no GPU. Without PyTorch it prints a skip line and exits with 0.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,7 +24,7 @@ if ! timeout 120 "$python" -m $analyser --help >"$work/why" 2>&1; then
   exit 0
 fi
 
-# analyse NAME TEXT: what the analyser says of the trace holds each line of the text; without one, no fault.
+# analyse NAME TEXT: the analyser's output for the trace contains each line of TEXT; if empty, no fault.
 analyse() {
   local name=$1 wanted status=0
   mkdir "$work/$name"

@@ -1,7 +1,7 @@
-/* graphs.c: launches of the host and of graphs, mixed in every way that a program may mix them, on several
- * streams that nothing joins. Each slot is a buffer that is summed in place over the ranks; streams and
- * graphs have slots of their own, so only the library's own order keeps the kernels of a rank apart. After k
- * sums over n ranks a slot is its first sum times n^(k-1), modulo 2^64: a lost, repeated or torn one shows.
+/* graphs.c: launches from the host and from graphs, mixed in every way a program may mix them, on several
+ * streams that are not joined. Each slot is a buffer that is summed in place over the ranks; streams and
+ * graphs have their own slots, so only the library keeps the kernels of a rank in order. After k sums over n
+ * ranks a slot is its first sum times n^(k-1), modulo 2^64, so a lost, repeated or torn sum is detected.
  * First one thread drives all ranks, then each rank has a thread.
  *
  *     graphs [ROUNDS [SEED]] */
@@ -30,7 +30,7 @@ static int rank_count, rounds = 6;
 static unsigned seed = 1;
 static struct rank all[RANKS_MAX];
 
-/* The same script for all ranks: the only thing that they must agree on. */
+/* The same script for all ranks, because they must make the same calls. */
 static unsigned draw(unsigned *state, unsigned bound) {
   *state = *state * 1664525u + 1013904223u;
   return (*state >> 16) % bound;
@@ -84,7 +84,7 @@ static void sum_in_parts(struct rank *me, enum slot slot, cudaStream_t stream) {
   NEED(ncclGroupEnd());
 }
 
-/* ---- graphs: 0 has a chain on one stream, 1 two streams without a joint, 2 a plan out of line ---- */
+/* ---- graphs: 0 has a chain on one stream, 1 two unjoined streams, 2 a plan in a slab ---- */
 
 static void capture_begin(struct rank *me) {
   NEED(cudaSetDevice(me->rank));
@@ -93,7 +93,7 @@ static void capture_begin(struct rank *me) {
   NEED(cudaStreamWaitEvent(me->b, me->fork, 0));
 }
 
-/* Two groups, because operations of one group have no order among them. */
+/* Two groups, because operations of one group are not ordered among themselves. */
 static void capture_sums(struct rank *me, int graph, int turn) {
   if (graph == 0) sum(me, IN_FIRST, me->a);
   if (graph == 1 && turn == 0) sum(me, IN_SECOND_A, me->a);
@@ -108,7 +108,7 @@ static void capture_end(struct rank *me, cudaGraph_t *captured) {
   NEED(cudaStreamEndCapture(me->a, captured));
 }
 
-/* ---- actions: `ranks` is all of them for one thread, or a thread's own ---- */
+/* ---- actions: `ranks` are all ranks for one thread, or a thread's own rank ---- */
 
 struct driver {
   struct rank *ranks;
@@ -128,7 +128,7 @@ static void graph_replace(const struct driver *driver, int graph) {
     for (int i = 0; i < driver->count; i++) capture_sums(&driver->ranks[i], graph, turn);
     NEED(ncclGroupEnd());
   }
-  /* Instantiating is not allowed while this thread captures another stream: all captures end before. */
+  /* Instantiating is not allowed while this thread captures another stream, so all captures end first. */
   for (int i = 0; i < driver->count; i++) capture_end(&driver->ranks[i], &captured[i]);
   for (int i = 0; i < driver->count; i++) {
     NEED(cudaSetDevice(driver->ranks[i].rank));
@@ -177,7 +177,7 @@ static int slots_full(const struct rank *me) {
   return 0;
 }
 
-/* The first steps of all are plain ones, and the first replays come while those may still run. */
+/* All scripts begin with launches from the host; the first replays come while those may still run. */
 static void script_run(const struct driver *driver, const char *when) {
   unsigned state = seed;
   for (int round = 0; round < rounds; round++) {
@@ -187,13 +187,13 @@ static void script_run(const struct driver *driver, const char *when) {
       act(driver, round == 0 && step < ACTIONS ? (enum action)step : (enum action)drawn, step);
     }
     for (int i = 0; i < driver->count; i++) slots_check(&driver->ranks[i], when);
-    graph_replace(driver, round % GRAPHS); /* one graph goes, another comes */
+    graph_replace(driver, round % GRAPHS); /* replaces one graph by another */
   }
 }
 
 static void *rank_run(void *argument) {
   const struct driver driver = {(struct rank *)argument, 1};
-  script_run(&driver, "a thread a rank");
+  script_run(&driver, "one thread per rank");
   return NULL;
 }
 
@@ -207,7 +207,7 @@ static void rank_open(struct rank *me) {
   NEED(cudaMalloc((void **)&me->slots, SLOTS * COUNT * sizeof *me->slots));
 }
 
-/* Communicators first: the graphs that hold their kernels go after them. */
+/* Communicators first: the graphs that contain their kernels are destroyed after them. */
 static void rank_close(struct rank *me) {
   NEED(cudaSetDevice(me->rank));
   for (int graph = 0; graph < GRAPHS; graph++)
@@ -239,6 +239,6 @@ int main(int argument_count, char **arguments) {
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) rank_close(&all[rank]);
   need_fresh_start(rank_count);
-  printf("graphs: %d rounds on %d ranks, by one thread and by a thread a rank: ok\n", rounds, rank_count);
+  printf("graphs: %d rounds on %d ranks, by one thread and by one thread per rank: ok\n", rounds, rank_count);
   return 0;
 }

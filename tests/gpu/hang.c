@@ -1,8 +1,8 @@
-/* hang.c: jobs that hang, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one
- * does not do what the others do. Then the process waits to be killed, by whoever loses patience with it.
+/* hang.c: jobs that hang, for `tutti explain` (hang.sh). All GPUs are ranks of one process; the last one does
+ * something else than the others. Then the process waits until it is killed.
  *
- *   hang SCENARIO SECONDS      kills itself after so long at the latest; TUTTI_TRACE says where its file goes
- *   hang                       starts itself with each scenario, and expects that it was killed */
+ *   hang SCENARIO SECONDS      kills itself after SECONDS at the latest; TUTTI_TRACE names its trace file
+ *   hang                       starts itself with each scenario, and expects that it is killed */
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ static void ranks_open(void) {
   }
 }
 
-/* An all-reduce of the first `callers` ranks; the last of all has its own count. */
+/* An all-reduce of the first `callers` ranks; the last rank has a count of its own. */
 static void sum(int callers, size_t count, size_t last_count) {
   NEED(ncclGroupStart());
   for (int rank = 0; rank < callers; rank++)
@@ -69,7 +69,7 @@ static void CUDART_CB hang_host(void *argument) {
   pause();
 }
 
-/* The last rank's kernel waits behind something else on its stream. */
+/* The last rank's kernel waits behind other work on its stream. */
 static void blocked(void) {
   sums(2);
   NEED(cudaSetDevice(ranks.count - 1));
@@ -84,7 +84,7 @@ static const struct scenario {
     {"fine", fine}, {"absent", absent}, {"count", count}, {"alone", alone}, {"blocked", blocked}};
 enum { SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
-/* An emulated GPU moves while somebody asks for it, and what kernels have found out is told to who asks. */
+/* Queries make emulated GPUs progress, and make the library report what kernels have detected. */
 static void wait_seconds(int seconds) {
   for (int i = 0; i < seconds * 100; i++) {
     for (int rank = 0; rank < ranks.count; rank++) {

@@ -1,9 +1,9 @@
 #!/bin/sh
-# hang.sh: jobs that hang on GPUs (hang.c), and what is said of them: by the watchdog while they hang, by
-# `tutti explain` once they were killed; and `tutti replay` brings them to the recorded state. Prints one
-# `ok - ` or `not ok - ` line a check, and a sentence that was not expected; exit status 1: something failed.
+# hang.sh: jobs that hang on GPUs (hang.c). Checks the diagnosis of the watchdog while they hang and of
+# `tutti explain` after they were killed, and that `tutti replay` reaches the recorded hang. Prints one
+# `ok - ` or `not ok - ` line per check, and unexpected output; exit status 1: a check failed.
 #
-#     tests/gpu/hang.sh                 where two GPUs or more are; BUILD=build has gpu/hang and bin/tutti
+#     tests/gpu/hang.sh                 needs two GPUs; BUILD=build has gpu/hang and bin/tutti
 build=${BUILD:-build}
 work=$(mktemp -d) || exit 3
 trap 'rm -rf "$work"' EXIT
@@ -21,20 +21,20 @@ check() {
 
 explain() { "$build/bin/tutti" explain "$work/$1.trace" 2>&1; }
 
-# The watchdog has said what explain says first, or kernels have found it out, which ends the communicator.
+# The watchdog has logged explain's first line, or kernels have detected the error and the communicator ended.
 log_agrees() {
   if [ "$1" = count ]; then grep -q 'do not agree on operation' "$work/said"; else
     grep -Fq "operations make no progress: $(explain "$1" | head -n 1 | cut -c 1-60)" "$work/said"
   fi
 }
 
-# What a process waits for to be killed. On a busy machine another sentence may be true, and said, before.
+# The condition for killing a process. On a busy machine another diagnosis may be true, and logged, before.
 is_over() {
   if [ "$1" = fine ]; then grep -q 'has ended' "$work/said"; else log_agrees "$1"; fi &&
-    explain "$1" | head -n 1 | grep -Eq "$2" # a look tells the file of ends
+    explain "$1" | head -n 1 | grep -Eq "$2" # reading the state records the ends
 }
 
-# hangs SCENARIO SENTENCE: explain says a sentence like that, and the watchdog has said the same.
+# hangs SCENARIO PATTERN: explain's diagnosis matches the pattern, and the watchdog has logged the same.
 hangs() {
   TUTTI_TRACE=$work/$1.trace TUTTI_WATCHDOG_SECONDS=2 NCCL_DEBUG=WARN \
     "$build/gpu/hang" "$1" 120 >"$work/said" 2>&1 &

@@ -1,8 +1,8 @@
-/* long.c: long messages with few blocks. Every collective that copies or adds, by communicators of 1 to 32
- * blocks a rank, with buffers that begin at whole vectors, both a little behind one, and at different places
- * of one; all values are checked. Given a size, it also prints how fast they were:
+/* long.c: long messages with few blocks. Every collective that copies or adds, with communicators of 1 to 32
+ * blocks per rank, and buffers that begin at whole vectors, with the same offset from one, and with different
+ * offsets. All values are checked. With a size it also prints bandwidths:
  *
- *     long [MIB [TURNS]]     bytes of the larger buffer of a rank; default 5, which is not timed */
+ *     long [MIB [TURNS]]     size of a rank's larger buffer; default 5, which is not timed */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,14 +15,14 @@ static const char *const call_names[CALLS] = {"all_reduce", "reduce_scatter", "a
                                               "broadcast",  "all_to_all",     "exchange"};
 
 struct place {
-  size_t in, out; /* elements before the buffers */
+  size_t in, out; /* offsets of the buffers, in elements */
 };
 static const struct place places[] = {{0, 0}, {3, 3}, {1, 2}};
 #define PLACE_MAX 3
 
 struct job {
   int rank_count;
-  size_t count; /* elements of a block: of all of them, where a rank has several */
+  size_t count; /* elements of a block; of all blocks together, if a rank has several */
   ncclComm_t comms[RANKS_MAX];
   cudaStream_t streams[RANKS_MAX];
   uint32_t *in[RANKS_MAX], *out[RANKS_MAX], *host;
@@ -96,7 +96,7 @@ static void fill(const struct job *job, enum call call, const struct place *plac
   }
 }
 
-/* All values, and that nothing was stored beside them. */
+/* Checks all values, and that nothing was stored around them. */
 static void check(const struct job *job, enum call call, const struct place *place) {
   const size_t count = job->count * blocks(job, makes_blocks(call)), all = place->out + count + PLACE_MAX;
   for (int r = 0; r < job->rank_count; r++) {
@@ -119,7 +119,7 @@ static double now_s(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Bus bandwidth, as nccl-tests count it. */
+/* Bus bandwidth, as nccl-tests define it. */
 static double measure(const struct job *job, enum call call, int turns) {
   const double n = job->rank_count, bytes = 4.0 * (double)job->count;
   const double shares[CALLS] = {2 * (n - 1) / n, n - 1, n - 1, 1, n - 1, 1};
@@ -165,7 +165,7 @@ static void comms_open(struct job *job, int block_count) {
   NEED(ncclGroupEnd());
 }
 
-/* In a size that no vector divides. */
+/* With a size that is not a multiple of a vector. */
 static void job_run(struct job *job, enum call call, size_t bytes, int turns, int block_count) {
   const size_t several = blocks(job, takes_blocks(call) || makes_blocks(call));
   job->count = bytes / 4 / several - 1;

@@ -1,6 +1,6 @@
-/* mismatch.c: ranks call the same collective with different counts, alike enough to take the same protocol.
- * Every rank's communicator must say ncclInvalidUsage to whoever polls it; they are aborted, and the process
- * goes on with new ones. */
+/* mismatch.c: ranks call the same collective with different counts that use the same protocol. Every rank's
+ * communicator must return ncclInvalidUsage when polled; they are aborted, and the process goes on with new
+ * ones. */
 #include <unistd.h>
 
 #include "need.h"
@@ -29,7 +29,7 @@ int main(void) {
   for (int rank = 0; rank < rank_count; rank++) {
     ncclResult_t state = ncclSuccess;
     for (int poll = 0; poll < POLLS_MAX && state == ncclSuccess; poll++) {
-      cudaStreamQuery(streams[rank]); /* an emulated GPU moves while somebody asks for it */
+      cudaStreamQuery(streams[rank]); /* an emulated GPU makes progress when queried */
       NEED(ncclCommGetAsyncError(comms[rank], &state));
       if (state == ncclSuccess) usleep(1000);
     }
@@ -38,8 +38,7 @@ int main(void) {
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommAbort(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) {
     NEED(cudaSetDevice(rank));
-    cudaStreamSynchronize(
-        streams[rank]); /* what it says of kernels that were stopped is the backend's business */
+    cudaStreamSynchronize(streams[rank]); /* the result after aborted kernels depends on the backend */
     cudaGetLastError();
     NEED(cudaFree(data[rank]));
     NEED(cudaStreamDestroy(streams[rank]));

@@ -1,6 +1,5 @@
-/* need.h: what the programs of this folder share: a call that must succeed, and one all-reduce that proves
- * that communicators work. They name CUDA and NCCL alone, so that they build for the emulator and for GPUs.
- */
+/* need.h: shared by the programs of this folder: a call that must succeed, and an all-reduce that proves that
+ * communicators work. They use only CUDA and NCCL, so that they build for the emulator and for GPUs. */
 #ifndef TUTTI_TESTS_GPU_NEED_H
 #define TUTTI_TESTS_GPU_NEED_H
 
@@ -26,7 +25,7 @@ static inline int need_ranks(void) {
   return count < RANKS_MAX ? count : RANKS_MAX;
 }
 
-/* New communicators over all ranks, one all-reduce, its values, and their end. */
+/* New communicators of all ranks, one all-reduce, a check of its values, and their destruction. */
 static inline void need_fresh_start(int rank_count) {
   enum { COUNT = 5000 };
   static int host[COUNT];

@@ -1,12 +1,12 @@
-/* processes.c: one process a rank. The program starts itself once for each rank, and the ranks of all
- * processes carry out every collective with sizes of each protocol, compare what came, split, disagree about
- * a count, lose one of them, and go on with the rest.
+/* processes.c: one process per rank. The program starts itself once for each rank. The ranks run every
+ * collective with sizes of each protocol, check the results, split, call with different counts, lose one
+ * process, and go on with the rest.
  *
  *   processes [RANKS] [timed]
  *
- * With `timed` it takes longer ones, and prints what init, memory and some operations come to.
- * PROCESSES_ONE_VISIBLE=1: each process sees its own device alone, as many launchers have it.
- * PROCESSES_FIRST=1: nothing is broken, so that another library can be measured, too. */
+ * With `timed` it runs longer operations, and prints times and memory of init and some operations.
+ * PROCESSES_ONE_VISIBLE=1: each process sees only its own device, as with many launchers. PROCESSES_FIRST=1:
+ * only the phases without errors, so that another library can be measured too. */
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -33,7 +33,7 @@ static double now_us(void) {
   return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-/* ---- ids by files ---- */
+/* ---- ids in files ---- */
 
 static void id_path(char *path, const char *suffix) {
   snprintf(path, PATH_BYTES_MAX, "%s/id.%d%s", self.folder, self.round, suffix);
@@ -70,7 +70,7 @@ static ncclComm_t comm_new(int rank, int size) {
   return comm;
 }
 
-/* All ranks have come so far: told by files, because the communicator is about to break. */
+/* Waits until all ranks get here; through files, because the communicator is about to break. */
 static void meet(int size) {
   char path[PATH_BYTES_MAX], suffix[32];
   for (int rank = 0; rank < size; rank++) {
@@ -168,7 +168,7 @@ static void exchange(ncclComm_t comm, size_t count) {
 }
 
 static void all_ops(ncclComm_t comm) {
-  const int rows = self.timed ? COUNTS : COUNTS - 1; /* the longest takes an emulator long */
+  const int rows = self.timed ? COUNTS : COUNTS - 1; /* the longest takes the emulator long */
   for (int c = 0; c < rows; c++) {
     all_reduce(comm, counts[c]);
     all_gather(comm, counts[c]);
@@ -248,7 +248,7 @@ static void phase_all(void) {
   say("collectives agree");
 }
 
-/* Outputs that are freed, and others that take their places. */
+/* Frees outputs and allocates others at their addresses. */
 static void phase_outputs(void) {
   const size_t count = counts[self.timed ? COUNTS - 1 : COUNTS - 2];
   int *const before = self.out;
@@ -272,10 +272,10 @@ static void phase_outputs(void) {
     printf("  %.0f MiB in use when the last output was freed, %.0f after 3 s\n", freed_mib, used_mib());
   NEED(ncclCommDestroy(comm));
   self.out = before;
-  say("outputs come and go");
+  say("outputs freed and replaced");
 }
 
-/* Memory that others may still use is used again only when they have left. */
+/* Memory that others may still use is reused only after they have left. */
 static void phase_repeat(void) {
   for (int turn = 0; turn < 4; turn++) {
     ncclComm_t comm = comm_new(self.rank, self.size);
@@ -285,13 +285,13 @@ static void phase_repeat(void) {
     NEED(ncclCommDestroy(comm));
   }
   if (self.timed && self.rank == 0) printf("  %.0f MiB in use\n", used_mib());
-  say("communicators come and go");
+  say("communicators destroyed and created again");
 }
 
 static ncclResult_t poll_error(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   for (int poll = 0; poll < POLLS_MAX && state == ncclSuccess; poll++) {
-    cudaStreamQuery(self.stream); /* an emulated GPU moves while somebody asks for it */
+    cudaStreamQuery(self.stream); /* an emulated GPU makes progress when queried */
     NEED(ncclCommGetAsyncError(comm, &state));
     if (state == ncclSuccess) usleep(1000);
   }
@@ -299,8 +299,7 @@ static ncclResult_t poll_error(ncclComm_t comm) {
 }
 
 static void stream_renew(void) {
-  cudaStreamSynchronize(
-      self.stream); /* what it says of kernels that were stopped is the backend's business */
+  cudaStreamSynchronize(self.stream); /* the result after aborted kernels depends on the backend */
   cudaGetLastError();
 }
 
@@ -322,10 +321,10 @@ static void phase_mismatch(void) {
            state, ncclGetLastError(comm));
   NEED(ncclCommAbort(comm));
   stream_renew();
-  say("a mismatch is everybody's");
+  say("a mismatch is reported to all ranks");
 }
 
-/* The last rank dies while the others wait for it; they go on without it. */
+/* The last rank is killed while the others wait for it; they go on without it. */
 static void phase_kill(void) {
   ncclComm_t comm = comm_new(self.rank, self.size);
   all_reduce(comm, 30000);
@@ -333,7 +332,7 @@ static void phase_kill(void) {
   if (self.rank == self.size - 1) kill(getpid(), SIGKILL);
   const double begin_us = now_us();
   const ncclResult_t called = ncclAllReduce(self.in, self.out, 30000, ncclInt32, ncclSum, comm, self.stream);
-  NEED(called != ncclSuccess && called != ncclRemoteError); /* the death may be known already */
+  NEED(called != ncclSuccess && called != ncclRemoteError); /* the loss may have been detected already */
   NEED(poll_error(comm) != ncclRemoteError);
   if (self.timed && self.rank == 0)
     printf("  a death is noticed after %.0f ms\n", (now_us() - begin_us) * 1e-3);
@@ -343,7 +342,7 @@ static void phase_kill(void) {
   comm = comm_new(self.rank, self.size);
   all_ops(comm);
   NEED(ncclCommDestroy(comm));
-  say("the rest goes on");
+  say("the other ranks continue");
 }
 
 static int run_rank(void) {
@@ -367,7 +366,7 @@ static int run_rank(void) {
   return 0;
 }
 
-/* ---- the starter ---- */
+/* ---- the parent process ---- */
 
 static pid_t start(char *program, int rank) {
   char rank_text[16], size_text[16], timed_text[16];
@@ -401,7 +400,7 @@ static void folder_remove(void) {
   remove(self.folder);
 }
 
-/* The one that kills itself is meant to. */
+/* The last rank is expected to end by SIGKILL, unless PROCESSES_FIRST is set. */
 static int wait_all(pid_t *children) {
   int failed = 0;
   for (int ended = 0; ended < self.size; ended++) {

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# torch.sh: PyTorch on GPUs with this library in the place of NVIDIA's: each program torch_*.py of this
-# folder, one process a GPU by torchrun, and the training runs with both libraries, whose losses must agree.
-# Prints one line a run, and each check that failed; whole outputs go to $OUT. Exit status 1: something
+# torch.sh: PyTorch on GPUs with this library in place of NVIDIA's: runs each program torch_*.py of this
+# folder with torchrun, one process per GPU, and the training with both libraries, whose losses must agree.
+# Prints one line per run, and each failed check; complete outputs go to $OUT. Exit status 1: a check
 # failed.
 #
 #     tests/gpu/torch.sh [collectives|groups|train|graphs|memory|abort|overlap|ctypes]...
 #
 #     BUILD=build               has lib/libnccl.so.2, libtutti-cuda.so and libtutti-audit.so
-#     GPUS="1 2 4"              numbers of GPUs, as far as they are there
-#     LIBRARY=tutti             or nccl, what PyTorch brings: tries the programs themselves; or both
+#     GPUS="1 2 4"              numbers of GPUs; those above the machine's are left out
+#     LIBRARY=tutti             or nccl, PyTorch's own, to test the programs themselves; or both
 #     MODE=preload               or audit, path (LD_LIBRARY_PATH), installed (the wheel's own file is ours)
-#     OUT=                      folder for outputs; default: a temporary one, which goes
+#     OUT=                      folder for outputs; default: a temporary one, which is removed
 #     LIMIT=60                  longest time of one run, seconds
 #     PYTHON=python3
-#     PORT=                     the first port of the loopback address to use; one a run
+#     PORT=                     the first loopback port to use; one per run
 #
-# Which library each process had is read from its own /proc/self/maps and from the line that the library
-# prints. Where no GPU or no PyTorch is, it says so and ends with 0.
+# The library of each process is determined from its /proc/self/maps and from the line that the library
+# prints. Without a GPU or PyTorch it prints a skip line and exits with 0.
 set -u -o pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,7 +40,7 @@ if [ "$library" != nccl ]; then
   [ -e "$build/lib/libtutti-cuda.so" ] || { echo "not ok - $build/lib has no libtutti-cuda.so" >&2; exit 1; }
 fi
 
-# What brings a library into every process of a run.
+# The environment that loads a library into every process of a run.
 settings_of() {
   [ "$1" = tutti ] || return
   echo TUTTI_BACKEND=cuda
@@ -66,7 +66,7 @@ ranks() {
     --master-addr 127.0.0.1 --master-port "$port" "$@" >"$file" 2>&1 </dev/null
 }
 
-# loaded LIBRARY FILE: what the library itself printed says that it was called, and no other.
+# loaded LIBRARY FILE: by its own output in FILE the library was called, and no other.
 loaded() {
   local ours others
   ours=$(grep -c 'NCCL version .*(tutti' "$2")
@@ -75,7 +75,7 @@ loaded() {
   echo "not ok - the library that was called is not $1" >>"$2"
 }
 
-# outcome STATUS FILE TITLE SECONDS LIBRARY: one line for a run; of a bad one what failed and its end.
+# outcome STATUS FILE TITLE SECONDS LIBRARY: one line for a run; for a failed one its failures and last lines.
 outcome() {
   local good bad skipped
   loaded "$5" "$2"
@@ -98,7 +98,7 @@ part_run() {
   local name=$1 count=$2 which=$3 file=$out/torch-$1${4:+-$4}-$2-$3.txt begin=$SECONDS status
   ranks "$count" "$which" "$file" "$here/torch_$name.py" ${4:+"$4"}
   status=$?
-  # The watchdog's way is to end the process.
+  # The watchdog ends the process.
   if [ "${4:-}" = watchdog ] && [ "$count" -gt 1 ] && [ "$status" -ne 124 ] && [ "$status" -ne 137 ]; then
     [ "$status" -ne 0 ]
     status=$?
@@ -106,8 +106,8 @@ part_run() {
   outcome "$status" "$file" "$name${4:+, $4}, $count GPUs, $which" $((SECONDS - begin)) "$which"
 }
 
-# losses_compare COUNT: the lines of both libraries. Sums in another order move a loss by rounding, which
-# training makes larger with each step; bfloat16 rounds more.
+# losses_compare COUNT: compares the losses of both libraries. Sums in another order change a loss by
+# rounding, which grows with each training step, more with bfloat16.
 losses_compare() {
   local a=$out/torch-train-$1-nccl.txt b=$out/torch-train-$1-tutti.txt
   awk '

@@ -1,10 +1,10 @@
-"""torch_abort.py: what happens when a rank stays away: a time-out, an abort by the program, an abort by
+"""torch_abort.py: behaviour when a rank does not call: a time-out, an abort by the program, an abort by
 PyTorch's watchdog, and a clean exit. torch_abort.py MODE, with MODE one of
 
-    work       Work.wait(timeout) in blocking-wait mode fails, the group is aborted, the program ends well
+    work       Work.wait(timeout) in blocking-wait mode fails, the group is aborted, the program exits with 0
     abort      the program aborts a stuck group itself and makes a new one
-    watchdog   PyTorch's watchdog finds the time-out and ends the process: torch.sh wants a failure, in time
-    leave      a rank ends its program without a word, the others notice
+    watchdog   PyTorch's watchdog detects the time-out and ends the process: torch.sh expects the failure
+    leave      a rank exits without notice, the others detect it
 
 Run by torch.sh."""
 import os
@@ -42,7 +42,7 @@ def sums():
 
 
 def stuck_work():
-    """Everybody calls but the last rank."""
+    """All ranks but the last call."""
     need_several()
     if RANK == LATE:
         time.sleep(10)
@@ -52,7 +52,7 @@ def stuck_work():
     try:
         dist.all_reduce(data, async_op=True).wait(SHORT)
     except RuntimeError as error:
-        # Whose time is over first aborts, and the others hear of that.
+        # The first rank whose time-out expires aborts; the others detect the abort.
         assert any(word in str(error) for word in ('imed out', 'imeout', 'was aborted')), error
         assert time.monotonic() - begin < 30
         return
@@ -60,7 +60,7 @@ def stuck_work():
 
 
 def abort_and_anew():
-    """The group is aborted on all ranks while kernels of some wait, and made anew."""
+    """The group is aborted on all ranks while kernels of some wait, and created again."""
     need_several()
     if RANK != LATE:
         dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
@@ -74,14 +74,14 @@ def abort_and_anew():
 
 
 def leave():
-    """The last rank is gone from one moment to the next; the others abort and end."""
+    """The last rank exits abruptly; the others abort and exit."""
     need_several()
     if RANK == LATE:
         sys.stdout.flush()
         os._exit(0)
     try:
         dist.all_reduce(torch.zeros(5000, device=DEVICE), async_op=True)
-    except RuntimeError as error:  # the loss may be known by now
+    except RuntimeError as error:  # the loss may have been detected already
         print('    refused: %s' % str(error).split('\n', maxsplit=1)[0], flush=True)
     time.sleep(2)
     dist.distributed_c10d._abort_process_group()
@@ -96,7 +96,7 @@ def watchdog():
         time.sleep(60)
         return
     dist.all_reduce(torch.zeros(5000, device=DEVICE))
-    torch.cuda.synchronize()  # ends when the watchdog has aborted the group, and before it ends the process
+    torch.cuda.synchronize()  # returns after the watchdog has aborted the group, before it ends the process
     time.sleep(30)
     print('not ok - the watchdog let it pass', flush=True)
 

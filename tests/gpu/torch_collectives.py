@@ -1,5 +1,5 @@
-"""torch_collectives.py: every collective of c10d, with every type and operator that NCCL's backend of
-PyTorch takes, and results that are exact, so that they are compared bit by bit. Run by torch.sh."""
+"""torch_collectives.py: every collective of c10d, with every type and operator that PyTorch's NCCL
+backend supports. The results are exact and compared bit by bit. Run by torch.sh."""
 import torch
 import torch.distributed as dist
 from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start
@@ -31,7 +31,7 @@ def wide(tensor):
 
 
 def folded(parts, op):
-    """What the reduction of these must be."""
+    """The expected result of reducing these."""
     stack = torch.stack([wide(part) for part in parts])
     if op == dist.ReduceOp.SUM:
         total = stack.sum(0)
@@ -49,7 +49,7 @@ def operators(dtype):
         return (dist.ReduceOp.SUM,)
     if dtype in FP8 + (torch.bool,):
         return (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN)
-    # An average is exact here where the number of ranks is a power of two.
+    # An average is exact here if the number of ranks is a power of two.
     exact = SIZE & (SIZE - 1) == 0
     return (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX) + (
         (dist.ReduceOp.AVG,) if exact and not GLOO and dtype.is_floating_point else ())
@@ -117,7 +117,7 @@ def all_gather_uneven():
 
 
 def block(rank, to, count, dtype):
-    """What `rank` has for `to`."""
+    """What `rank` sends to `to`."""
     return values(rank + 2 * to, count, dtype)
 
 
@@ -146,7 +146,7 @@ def reduce_scatter_uneven():
 
 
 def share(rank, to):
-    """Elements that `rank` sends to `to`: uneven, some nothing."""
+    """Number of elements that `rank` sends to `to`: uneven, some zero."""
     return (rank * 3 + to * 5) % 7 * 100
 
 
@@ -229,7 +229,7 @@ def functional():
 
 
 def nothing():
-    """No elements, no crash."""
+    """Empty tensors do not crash."""
     data = torch.zeros(0, device=DEVICE)
     dist.all_reduce(data)
     dist.broadcast(data, 0)
@@ -237,7 +237,7 @@ def nothing():
 
 
 def handles():
-    """Many calls under way; waited for in another order than they were made in."""
+    """Many asynchronous calls, waited for in a different order."""
     data = [on_device(values(RANK, 5000 + i, torch.float32)) for i in range(20)]
     works = [dist.all_reduce(data[i], async_op=True) for i in range(20)]
     for i in reversed(range(20)):
@@ -268,7 +268,7 @@ def every(name, body, dtypes):
 start()
 run('the library', check_library)
 every('all_reduce', all_reduce, reduced_types())
-# PyTorch hands bfloat16's factor over as other bits than the library's, whichever that is.
+# PyTorch passes bfloat16's factor with other bits than either library expects.
 every('premul_sum', premul_sum, (torch.float16, torch.float32, torch.float64))
 every('reduce', reduce, reduced_types())
 every('broadcast', broadcast, MOVED)

@@ -1,8 +1,8 @@
-"""torch_common.py: what the PyTorch programs of this folder share. One process a GPU, as torchrun starts
-them. `run(name, body)` runs a check on every rank and has rank 0 print one `ok - `, `not ok - ` or `skip:
-` line for all, agreed on through a file and not through the library that is looked at. `library()` says
-which libnccl the process has mapped. With TUTTI_TEST_BACKEND=gloo the same programs run on the CPU, to
-try the programs themselves."""
+"""torch_common.py: shared by the PyTorch programs of this folder. One process per GPU, started by
+torchrun. `run(name, body)` runs a check on every rank and has rank 0 print one `ok - `, `not ok - ` or `skip:
+` line for all, agreed on through a file and not through the library under test. `library()` returns
+the libnccl that the process has mapped. With TUTTI_TEST_BACKEND=gloo the same programs run on the CPU, to
+test the programs themselves."""
 import ctypes
 import glob
 import os
@@ -28,7 +28,7 @@ _count, _failed, _starts = 0, 0, 0
 
 
 class Skip(Exception):
-    """What this PyTorch or this backend does not have; says so."""
+    """Raised if this PyTorch or this backend lacks a feature; names it."""
 
 
 def say(text):
@@ -42,7 +42,7 @@ def synchronize():
 
 
 def last_words(error):
-    """The failure in one line, with where it was."""
+    """The failure and its location in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if 'tests/gpu' in frame.filename
               or os.path.dirname(os.path.abspath(__file__)) in frame.filename]
     place = '%s:%d' % (os.path.basename(frames[-1].filename), frames[-1].lineno) if frames else '?'
@@ -64,7 +64,7 @@ def outcome_of(body):
 
 
 def agree(name, outcome):
-    """All ranks call it; rank 0 prints what all of them say."""
+    """Called by all ranks; rank 0 prints the common result."""
     global _count, _failed
     _count += 1
     _store.set('%d/%d' % (_count, RANK), outcome)
@@ -76,7 +76,7 @@ def agree(name, outcome):
         try:
             said = _store.get('%d/%d' % (_count, rank)).decode()
         except RuntimeError:
-            said = 'said nothing for %d s' % PATIENCE.seconds
+            said = 'no result within %d s' % PATIENCE.seconds
         if said.startswith('skip'):
             skips.append(said)
         elif said != 'ok':
@@ -93,7 +93,7 @@ def run(name, body, *arguments):
 
 
 def library():
-    """Path of the mapped libnccl and whether it is ours, by a symbol that only ours has."""
+    """Path of the mapped libnccl and whether it is this library, by a symbol that only this library has."""
     with open('/proc/self/maps', encoding='utf-8') as maps:
         paths = sorted({line.split(maxsplit=5)[5].strip() for line in maps if '/libnccl.so' in line})
     ours = [hasattr(ctypes.CDLL(path), 'tutti_version') for path in paths]
@@ -101,9 +101,9 @@ def library():
 
 
 def check_library():
-    """The process has the library that TUTTI_TEST_LIBRARY (tutti or nccl) names. With LD_PRELOAD PyTorch
-    maps its own file besides, by its full path, and calls ours: what the library prints proves that, and the
-    runner asks for it."""
+    """Checks that the process has the library named by TUTTI_TEST_LIBRARY (tutti or nccl). With LD_PRELOAD
+    PyTorch also maps its own file, by its full path, but calls this library: the library's output proves
+    that, and torch.sh checks it."""
     wanted = os.environ.get('TUTTI_TEST_LIBRARY')
     if GLOO or not wanted:
         raise Skip('TUTTI_TEST_LIBRARY is not set')
@@ -114,7 +114,7 @@ def check_library():
 
 
 def start(with_device_id=True, timeout=PATIENCE):
-    """The process group of all ranks: the first meets where torchrun says, a later one in a file of its own,
+    """The process group of all ranks: the first uses torchrun's store, a later one its own file,
     because torchrun's store still has the keys of the first."""
     global _starts
     if not GLOO:
@@ -128,7 +128,7 @@ def start(with_device_id=True, timeout=PATIENCE):
 
 
 def finish():
-    """Ends the group and the program, with status 1 when a check failed."""
+    """Ends the group and the program, with status 1 if a check failed."""
     if dist.is_initialized():
         run('destroy_process_group', dist.destroy_process_group)
     _store.add('left', 1)
@@ -141,7 +141,7 @@ def finish():
 
 
 def same(actual, expected):
-    """Exactly equal, whatever the type."""
+    """Exactly equal, for any type."""
     actual = actual.detach().cpu()
     assert actual.shape == expected.shape, '%s is not %s' % (tuple(actual.shape), tuple(expected.shape))
     if actual.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):

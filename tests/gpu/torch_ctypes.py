@@ -1,6 +1,6 @@
 """torch_ctypes.py: the library through ctypes, as serving engines load it: by the name libnccl.so.2, with
-PyTorch's tensors and streams, the unique id passed on over gloo, windows asked for where they are, and
-everything captured into CUDA graphs. NAME or a path in TUTTI_TEST_SO takes another file. Run by
+PyTorch's tensors and streams, the unique id broadcast over gloo, windows if available, and
+everything captured into CUDA graphs. TUTTI_TEST_SO is the name or path of another library to load. Run by
 torch.sh."""
 import ctypes
 import os
@@ -41,7 +41,7 @@ SIGNATURES = {
 
 
 class Library:
-    """Every call checked."""
+    """Checks the result of every call."""
 
     def __init__(self, name):
         self.so = ctypes.CDLL(name)
@@ -63,7 +63,7 @@ class Library:
 
 
 class Communicator:
-    """What an engine's wrapper has: the calls on tensors and the current stream."""
+    """Like an engine's wrapper: calls on tensors and the current stream."""
 
     def __init__(self, library):
         ident = UniqueId()
@@ -162,7 +162,7 @@ def captured(comm):
 
 
 def windows(comm):
-    """A window or none at all, as libraries differ in that: calls go on in any case."""
+    """A window or none, because libraries differ: other calls work in either case."""
     memory, window = ctypes.c_void_p(), ctypes.c_void_p()
     comm.nccl.ncclMemAlloc(ctypes.byref(memory), 1 << 20)
     try:
@@ -184,7 +184,7 @@ def windows(comm):
 
 
 def device_side(comm):
-    """Our library has no device side, and says so."""
+    """This library has no device API, and reports so."""
     if os.environ.get('TUTTI_TEST_LIBRARY') != 'tutti':
         raise Skip('ours alone')
     try:

@@ -1,5 +1,5 @@
 """torch_graphs.py: collectives of PyTorch in CUDA graphs: captured, replayed many times between eager
-calls, from several communicators, and captured anew. Run by torch.sh."""
+calls, from several communicators, and captured again. Run by torch.sh."""
 import torch
 import torch.distributed as dist
 from torch_common import DEVICE, GLOO, RANK, SIZE, Skip, check_library, finish, run, same, start
@@ -13,7 +13,7 @@ def need_gpus():
 
 
 def capture(body):
-    """A warm-up on a side stream, as PyTorch's notes ask for, then the graph."""
+    """A warm-up on a side stream, as PyTorch's documentation requires, then the graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -41,7 +41,7 @@ def all_reduce(count):
 
 
 def many_in_one():
-    """A layer's worth: matrix products, sums, gathers and scatters of one graph."""
+    """The operations of a layer: matrix products, sums, gathers and scatters in one graph."""
     need_gpus()
     left = torch.eye(256, device=DEVICE) * 2
     data = torch.zeros(256, 256, device=DEVICE)
@@ -79,7 +79,7 @@ def back_to_back():
 
 
 def several_groups():
-    """Two communicators in one graph, on two streams of it."""
+    """Two communicators in one graph, on two streams."""
     need_gpus()
     other = dist.new_group(list(range(SIZE)))
     first, second = torch.zeros(70000, device=DEVICE), torch.zeros(50000, device=DEVICE)

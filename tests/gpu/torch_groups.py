@@ -48,7 +48,7 @@ def isend_irecv():
 
 
 def batch(count):
-    """Everybody to everybody at once, sizes that differ a pair."""
+    """Every rank to every rank at once, with a different size per pair."""
     need_two()
     outs = [torch.zeros(count + 3 * rank + RANK, device=DEVICE) for rank in range(SIZE)]
     works = []
@@ -64,7 +64,7 @@ def batch(count):
 
 
 def pipeline():
-    """A stage hands on what it got, again and again, both ways at once."""
+    """A pipeline: each stage forwards what it received, repeatedly, in both directions at once."""
     need_two()
     forth, back = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     data = here(RANK, 70000)
@@ -162,7 +162,7 @@ def sum_now():
 
 
 def again(with_device_id):
-    """The group of all ranks ends and is made anew."""
+    """The group of all ranks is destroyed and created again."""
     if dist.is_initialized():
         dist.destroy_process_group()
     start(with_device_id)

@@ -1,6 +1,6 @@
 """torch_memory.py: memory that PyTorch registers with the library: pools of ncclMemAlloc, registered
-pools, windows, symmetric memory, and buffers that the caching allocator frees and hands out again. What
-the library does not offer must say so and leave it usable. Run by torch.sh."""
+pools, windows, symmetric memory, and buffers that the caching allocator frees and reuses. A feature
+that the library lacks must return an error and leave the library usable. Run by torch.sh."""
 import gc
 
 import torch
@@ -26,7 +26,7 @@ def sums(data, turns=5):
 
 
 def reused():
-    """The allocator gives the same addresses to other tensors, of other sizes, and gives memory back."""
+    """The allocator reuses addresses for other tensors, of other sizes, and returns memory to the device."""
     need_gpus()
     for turn in range(60):
         count = (turn * 7919) % 3000000 + 1
@@ -78,7 +78,7 @@ def registered_pool(symmetric):
 
 
 def refused(name, body):
-    """A call that may be refused: with a sentence, and everything goes on."""
+    """A call that may fail with an error message; later calls must work."""
     try:
         body()
         say('    %s: taken' % name)
@@ -88,7 +88,7 @@ def refused(name, body):
 
 
 def symmetric_memory():
-    """torch.distributed._symmetric_memory by its own CUDA way, beside the library."""
+    """torch.distributed._symmetric_memory with its CUDA backend, beside the library."""
     need_gpus()
     import torch.distributed._symmetric_memory as memory
 
@@ -105,7 +105,7 @@ def symmetric_memory():
 
 
 def symmetric_memory_nccl():
-    """The same by windows of the library, which need its device side."""
+    """The same with windows of the library, which need its device API."""
     need_gpus()
     import torch.distributed._symmetric_memory as memory
     if not hasattr(memory, 'set_backend'):
@@ -121,7 +121,7 @@ def symmetric_memory_nccl():
 
 
 def pinned_views():
-    """Pieces of a tensor that begin anywhere."""
+    """Slices of a tensor with any offset."""
     need_gpus()
     data = torch.zeros(100000, device=DEVICE)
     for first in (1, 2, 3, 5, 17, 33):

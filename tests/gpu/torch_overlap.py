@@ -1,5 +1,5 @@
 """torch_overlap.py: several communicators on streams of their own, beside matrix products that fill the
-GPU, launched in an order that differs from rank to rank wherever that is allowed: calls of different
+GPU, launched in an order that differs between ranks if that is allowed: calls of different
 communicators whose kernels need not be on the device at once. Run by torch.sh."""
 import random
 
@@ -20,7 +20,7 @@ def streams_make():
 
 
 def groups_make():
-    """Each makes its first call, which connects it, in the same order on all ranks: that is a rendezvous."""
+    """Makes each group's first call, in the same order on all ranks, because it connects the ranks."""
     groups = [dist.new_group(list(range(SIZE))) for _ in range(GROUPS)]
     for group in groups:
         dist.all_reduce(torch.zeros(COUNT, device=DEVICE), group=group)
@@ -30,7 +30,7 @@ def groups_make():
 
 
 def call(kind, group, data, turn):
-    """One collective of `group`, and what must have become of `data`."""
+    """One collective of `group`, and the expected content of `data`."""
     if kind == 0:
         data.fill_(RANK + turn)
         dist.all_reduce(data, group=group)
@@ -49,8 +49,8 @@ def call(kind, group, data, turn):
 
 
 def turns(groups, streams, order_of, products, count):
-    """Each turn every group makes a call on its stream, in the order that `order_of(turn)` gives, while
-    products of matrices keep all multiprocessors busy on another stream."""
+    """In each turn every group makes a call on its stream, in the order `order_of(turn)`, while matrix
+    products keep all multiprocessors busy on another stream."""
     busy = torch.cuda.Stream()
     left = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
     for turn in range(count):
@@ -77,7 +77,7 @@ def same_order():
 
 
 def order_by_turn():
-    """The order changes from turn to turn, alike on all ranks."""
+    """The order changes from turn to turn, and is the same on all ranks."""
     need_gpus()
     groups = groups_make()
     turns(groups, streams_make(), lambda turn: random.Random(turn).sample(range(GROUPS), GROUPS), 40, 12)
@@ -86,8 +86,8 @@ def order_by_turn():
 
 
 def other_order():
-    """Each rank launches in an order of its own. NCCL asks programs not to rely on it; kernels of four groups
-    fit a GPU side by side here, so neither library may hang."""
+    """Each rank launches in a different order. NCCL does not guarantee that this works; here kernels of four
+    groups fit on a GPU at once, so neither library may hang."""
     need_gpus()
     groups = groups_make()
     turns(groups, streams_make(),
@@ -97,7 +97,7 @@ def other_order():
 
 
 def disjoint_groups():
-    """Neighbours in pairs, shifted by one each turn: groups overlap, ranks take them one after the other."""
+    """Pairs of neighbours, shifted by one each turn: groups overlap, and each rank runs them in sequence."""
     need_gpus()
     if SIZE < 3:
         raise Skip('needs three GPUs')
@@ -115,8 +115,8 @@ def disjoint_groups():
 
 
 def behind_compute():
-    """A collective waits on its stream for a long product of one rank; the other ranks' kernels spin
-    meanwhile beside products of their own."""
+    """On one rank a collective waits on its stream for a long product; meanwhile the other ranks' kernels
+    spin beside their own products."""
     need_gpus()
     left = torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16)
     data = torch.empty(COUNT, device=DEVICE)
@@ -135,8 +135,8 @@ def behind_compute():
 start()
 run('the library', check_library)
 run('four groups beside products, one order', same_order)
-run('four groups beside products, an order a turn', order_by_turn)
-run('four groups, an order a rank', other_order)
+run('four groups beside products, one order per turn', order_by_turn)
+run('four groups, one order per rank', other_order)
 run('groups that overlap', disjoint_groups)
-run('behind a rank that computes', behind_compute)
+run('after a rank that computes', behind_compute)
 finish()

@@ -1,6 +1,6 @@
-"""torch_train.py: a small model trained by DistributedDataParallel and by FSDP2. Prints one `loss` line a
-step and kind; torch.sh runs it with either library and compares the lines, which differ by the rounding
-of sums alone. Run by torch.sh."""
+"""torch_train.py: a small model trained by DistributedDataParallel and by FSDP2. Prints one `loss` line per
+step and kind; torch.sh runs it with both libraries and compares the lines, which differ only by the
+rounding of sums. Run by torch.sh."""
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +19,7 @@ def model_make():
 
 
 def batch_make(step):
-    """Each rank its own part of a batch that depends on the step alone."""
+    """Each rank's part of a batch that depends only on the step."""
     generator = torch.Generator().manual_seed(1000 * step + RANK)
     data = torch.randn(64, WIDTH, generator=generator)
     return data.to(DEVICE), torch.tanh(data.roll(1, 1)).to(DEVICE)
@@ -51,7 +51,7 @@ def data_parallel(**options):
 
 
 def no_sync():
-    """Gradients of three batches, summed before they travel."""
+    """Gradients of three batches, accumulated before they are reduced."""
     wrapped = nn.parallel.DistributedDataParallel(model_make(), device_ids=None if GLOO else [DEVICE.index])
     for step in range(3):
         data, wanted = batch_make(step)

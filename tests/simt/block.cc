@@ -1,6 +1,6 @@
-/* block.cc (simt): fibres, warps and barriers of simt_block.h. A sweep goes over all fibres once, in order;
- * one that waits is passed over. Whoever makes others ready lets them go on in the next sweep, so that a warp
- * goes on lane by lane. */
+/* block.cc (simt): fibres, warps and barriers of simt_block.h. A sweep runs all fibres once, in order, and
+ * skips those that wait. A fibre that becomes ready in one sweep runs in the next, so that a warp continues
+ * lane by lane. */
 #include "simt_block.h"
 
 #include <sched.h>
@@ -12,7 +12,8 @@
 
 enum { STACK_BYTES = 128 << 10, THREADS_MOST = 1024, BARRIERS = 16, STIR_ONE_IN = 16 };
 
-/* Something that is waited for: how often it has come, and from which sweep on the last time counts. */
+/* A condition that fibres wait for: how often it has occurred, and from which sweep on the last one
+ * counts. */
 struct gate {
   uint64_t phase, sweep;
   uint32_t arrived;
@@ -20,15 +21,15 @@ struct gate {
 
 struct warp {
   struct gate gate;
-  uint64_t values[2]
-                 [SIMT_WARP]; /* of this synchronization, and of the one before, which some may not have read yet */
+  uint64_t values[2][SIMT_WARP]; /* of this synchronization and the previous one, which some fibres may not
+                                    have read */
 };
 
 struct fibre {
-  const struct gate *gate; /* that it waits for; NULL: it can go on */
+  const struct gate *gate; /* the gate it waits for; NULL: ready */
   uint64_t phase;          /* of the gate, when the wait began */
   bool ended;
-  void *stack_top; /* where its registers are */
+  void *stack_top; /* address of its saved registers */
 };
 
 struct block {
@@ -56,7 +57,8 @@ static void __attribute__((noreturn)) give_up(const char *what) {
 
 #ifdef __x86_64__
 
-/* What a call keeps, and nothing else: swapcontext would ask the kernel for the signal mask each time. */
+/* Saves only the registers that a call preserves: swapcontext would make a system call for the signal mask
+ * each time. */
 extern "C" void simt_switch(void **from, void *to);
 __asm__(
     ".text\n.globl simt_switch\n.hidden simt_switch\n.type simt_switch,@function\nsimt_switch:\n"
@@ -66,7 +68,7 @@ __asm__(
     ".size simt_switch,.-simt_switch\n");
 
 static void fibre_prepare(struct fibre *fibre, uint8_t *stack, void (*entry)(void)) {
-  void **top = (void **)(stack + STACK_BYTES) - 1; /* as a call leaves it: eight bytes off a vector */
+  void **top = (void **)(stack + STACK_BYTES) - 1; /* aligned as after a call: 8 bytes off 16 */
   *--top = (void *)entry;
   top -= 6;
   memset(top, 0, 6 * sizeof *top);
@@ -82,7 +84,7 @@ static void simt_switch(void **from, void *to) {
 }
 
 static void fibre_prepare(struct fibre *fibre, uint8_t *stack, void (*entry)(void)) {
-  ucontext_t *context = (ucontext_t *)stack; /* at its far end, away from what is called */
+  ucontext_t *context = (ucontext_t *)stack; /* at the far end of the stack, away from its calls */
   getcontext(context);
   context->uc_stack.ss_sp = stack + sizeof *context;
   context->uc_stack.ss_size = STACK_BYTES - sizeof *context;
@@ -100,7 +102,7 @@ static void fibre_main(void) {
   here->now->ended = true;
   here->ended_count += 1;
   fibre_leave();
-  give_up("a thread went on behind its end");
+  give_up("a thread continued after its end");
 }
 
 void simt_yield(void) { fibre_leave(); }
@@ -151,7 +153,7 @@ uint64_t simt_time_ns(void) {
 
 /* ---- blocks ---- */
 
-/* What the threads of each warp wait for: a program whose lanes do not agree meets nobody. */
+/* Prints what the threads of each warp wait for, if a program's lanes diverge and the block hangs. */
 static void block_tell(const struct block *block) {
   for (uint32_t first = 0; first < block->thread_count; first += SIMT_WARP) {
     const struct warp *warp = &block->warps[first / SIMT_WARP];
@@ -172,7 +174,7 @@ static bool fibre_is_ready(const struct block *block, const struct fibre *fibre)
   return fibre->gate == NULL || (fibre->gate->phase != fibre->phase && fibre->gate->sweep <= block->sweep);
 }
 
-/* False when no fibre could go on. */
+/* False if no fibre was ready. */
 static bool block_sweep(struct block *block) {
   bool any = false;
   block->sweep += 1;
@@ -205,7 +207,8 @@ static uint64_t seed_of(uint32_t index) {
 }
 
 void simt_block_run(uint32_t index, uint32_t thread_count, void (*body)(void *), void *argument) {
-  if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0) give_up("a block of no whole warps");
+  if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
+    give_up("a block does not consist of whole warps");
   struct block *block = block_make(thread_count);
   block->body = body;
   block->argument = argument;
@@ -216,7 +219,7 @@ void simt_block_run(uint32_t index, uint32_t thread_count, void (*body)(void *),
   for (uint32_t thread = 0; thread < thread_count; thread++)
     fibre_prepare(&block->fibres[thread], block->stacks + (size_t)thread * STACK_BYTES, fibre_main);
   while (block->ended_count < thread_count) {
-    /* What a gate that has just opened lets through is ready in the next sweep. */
+    /* Fibres behind a gate that has just opened are ready in the next sweep. */
     if (!block_sweep(block) && !block_sweep(block) && block->ended_count < thread_count) {
       block_tell(block);
       give_up("all threads of a block wait for each other");

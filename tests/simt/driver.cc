@@ -9,7 +9,7 @@
 
 enum { CONTEXTS_MOST = 16 };
 
-/* The devices that a thread has set aside, the last one on top. */
+/* The devices that a thread has pushed, the last one on top. */
 static thread_local int pushed[CONTEXTS_MOST];
 static thread_local int pushed_count;
 

@@ -1,21 +1,21 @@
-/* kernels.cc (simt): the backend's kernels, offered to launches when the library is loaded. */
+/* kernels.cc (simt): registers the backend's kernels for launches when the library is loaded. */
 #include <cuda_runtime.h>
 
 #include "kernels/launch.h"
 #include "kernels/link_test.h"
 #include "kernels.h"
 
-#define LAUNCHED(CALL)              \
-  CALL(ll, launch)                  \
-  CALL(ll128, launch)               \
-  CALL(simple, launch)              \
-  CALL(mixed, launch)               \
-  CALL(ll_links, launch)            \
-  CALL(links, launch)               \
+#define LAUNCHED(CALL)            \
+  CALL(ll, launch)                \
+  CALL(ll128, launch)             \
+  CALL(simple, launch)            \
+  CALL(mixed, launch)             \
+  CALL(ll_links, launch)          \
+  CALL(links, launch)             \
   CALL(direct_ll, launch)         \
   CALL(direct_once, launch)       \
   CALL(direct_once_links, launch) \
-  CALL(bulk, launch)                \
+  CALL(bulk, launch)              \
   CALL(direct_simple, launch_long)
 
 extern "C" {

@@ -1,5 +1,5 @@
-/* kernels.h (simt): what a launch has to know of a kernel: its entry, the size of each parameter, and how to
- * call it with pointers to them. */
+/* kernels.h (simt): what a launch needs to know about a kernel: its entry, the size of each parameter, and
+ * how to call it with pointers to them. */
 #ifndef TUTTI_TESTS_SIMT_KERNELS_H
 #define TUTTI_TESTS_SIMT_KERNELS_H
 
@@ -10,10 +10,10 @@ enum { SIMT_PARAMETERS = 6 };
 struct simt_kernel {
   const void *entry;
   void (*call)(void **parameters);
-  size_t bytes[SIMT_PARAMETERS]; /* 0 ends them */
+  size_t bytes[SIMT_PARAMETERS]; /* ends with 0 */
 };
 
-/* The rows stay the caller's; before any launch. */
+/* Registers kernels, before any launch. The caller keeps the rows. */
 void simt_kernels_offer(const struct simt_kernel *rows, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* memory.cc (simt): device memory that other processes map. A large allocation is one of the emulated
- * runtime's, over whose pages a file without a name is mapped; its handle says whose file that is. */
+/* memory.cc (simt): device memory that other processes can map. A large allocation is one of the emulated
+ * runtime's, with an anonymous file mapped over its pages; its handle identifies the file. */
 #include <cuda_runtime.h>
 
 #include <fcntl.h>
@@ -19,13 +19,13 @@ cudaError_t tutti_cudart_MemcpyAsync(void *to, const void *from, size_t bytes, e
                                      cudaStream_t stream);
 }
 
-/* Drivers cut memory into pieces of this size, and hand out whole ones for what is as long. */
+/* Drivers divide memory into pieces of this size; larger allocations get whole pieces. */
 enum { GRAIN = 2 << 20 };
 
 struct allocation {
   uint8_t *base;
   size_t bytes;
-  void *raw; /* the runtime's; NULL: another process's */
+  void *raw; /* the runtime's allocation; NULL: another process's */
   int file;
   uint64_t id;
   struct allocation *next;
@@ -35,7 +35,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 static uint64_t last_id;
 
-/* What a handle holds. */
+/* The content of a handle. */
 struct shared_file {
   int pid, file;
   size_t bytes;
@@ -51,7 +51,7 @@ static void allocation_add(uint8_t *base, size_t bytes, void *raw, int file) {
   pthread_mutex_unlock(&mutex);
 }
 
-/* Takes it out of the list when it begins there. */
+/* Removes the allocation that begins at `base` from the list. */
 static bool allocation_take(const void *base, struct allocation *taken) {
   bool found = false;
   pthread_mutex_lock(&mutex);
@@ -92,7 +92,7 @@ bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t 
 
 static size_t whole_pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
 
-/* -1: its pages stay the runtime's. */
+/* -1: the pages stay the runtime's. */
 static int file_over(uint8_t *base, size_t bytes) {
   const int file = memfd_create("simt", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, (off_t)bytes) != 0 ||
@@ -157,11 +157,11 @@ cudaError_t cudaIpcCloseMemHandle(void *pointer) {
   return cudaSuccess;
 }
 
-/* ---- what streams do with another process's memory, of which the emulated runtime knows nothing ---- */
+/* ---- stream operations on another process's memory, which the emulated runtime does not know ---- */
 
 struct errand {
   void *to;
-  const void *from; /* NULL: `value` instead */
+  const void *from; /* NULL: fill with `value` */
   int value;
   size_t bytes;
 };

@@ -1,6 +1,6 @@
-/* runtime.cc (simt): what the GPU backend calls of the CUDA runtime beside what the emulated one has: kernels
- * and their launches. A launch is a host function of its stream, which runs each block on a thread of its own
- * and returns when all have ended. */
+/* runtime.cc (simt): the parts of the CUDA runtime that the GPU backend needs and the emulated runtime lacks:
+ * kernels and their launches. A launch is a host function of its stream, which runs each block on its own
+ * thread and returns when all have ended. */
 #include <cuda_runtime.h>
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ static const struct simt_kernel *kernel_find(const void *entry) {
 
 extern "C" cudaError_t tutti_cudart_GetDeviceProperties(struct cudaDeviceProp *properties, int device);
 
-/* SIMT_CAPABILITY=86: the devices are GPUs of compute capability 8.6, whatever code there is for them. */
+/* SIMT_CAPABILITY=86: the devices report compute capability 8.6, whatever code exists. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
   const cudaError_t error = tutti_cudart_GetDeviceProperties(properties, device);
   const char *text = getenv("SIMT_CAPABILITY");
@@ -41,7 +41,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
-  bool is_repeated; /* a graph's: launched as often as the graph */
+  bool is_repeated; /* in a graph: launched as often as the graph */
   void *parameters[SIMT_PARAMETERS];
 };
 
@@ -130,8 +130,8 @@ cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attri
 
 /* ---- graphs ---- */
 
-/* Nothing is taken away before the process ends, and a graph's order beside launches on other streams than
- * its own is not kept: the event that carries it is an empty node. */
+/* Nothing is freed before the process ends. The order of a graph relative to launches on other streams is not
+ * kept: the event that expresses it is an empty node. */
 extern "C" cudaError_t tutti_cudart_StreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {

@@ -1,5 +1,5 @@
-/* arena.c: see arena.h. Pieces grow with what is held, so that a small communicator takes little, and a large
- * one few pieces. */
+/* arena.c: see arena.h. The size of new pieces grows with the memory in use, so that a small communicator
+ * needs little memory, and a large one few pieces. */
 #include "backends/cuda/arena.h"
 
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
-#define PIECE_GRAIN (UINT64_C(2) << 20) /* of the device's pages: what lies in one is exported as one */
+#define PIECE_GRAIN (UINT64_C(2) << 20) /* device page size: memory of one page is exported as a whole */
 #define PIECE_LEAST (UINT64_C(4) << 20)
 #define PIECE_LEAST_HOST (UINT64_C(1) << 18)
-#define PIECE_MOST (UINT64_C(64) << 20) /* but for larger blocks */
+#define PIECE_MOST (UINT64_C(64) << 20) /* except for larger blocks */
 
 static struct arena_piece *pieces[DEVICES_MAX + 1];
 static uint64_t held_bytes[DEVICES_MAX + 1], last_number;
@@ -23,7 +23,8 @@ static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
   uint64_t bytes = held_bytes[device_index] / 2;
   if (bytes < (host ? PIECE_LEAST_HOST : PIECE_LEAST)) bytes = host ? PIECE_LEAST_HOST : PIECE_LEAST;
   if (bytes > PIECE_MOST) bytes = PIECE_MOST;
-  if (least > grain) bytes = (bytes + least - 1) / least * least; /* blocks of one size come in rows */
+  if (least > grain)
+    bytes = (bytes + least - 1) / least * least; /* blocks of one size are usually allocated together */
   return (bytes + grain - 1) / grain * grain;
 }
 

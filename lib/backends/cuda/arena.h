@@ -1,8 +1,8 @@
-/* arena.h: memory of the devices, and of the host for the devices, cut out of a few large pieces. A piece is
- * what another process maps (ipc.c): one handle for all that lies in it. Promises zeroed memory, and that
- * giving back never waits for a kernel, as cudaFree and cudaFreeHost do: pieces stay the process's, for later
- * communicators. Called with cuda_mutex held, within a scope of the device. It does not know who has a block,
- * nor what he does with it. */
+/* arena.h: device memory, and host memory for the devices, divided from a few large pieces. A piece is what
+ * another process maps (ipc.c): one handle for everything in it. It promises zeroed memory, and that freeing
+ * a block never waits for a kernel, as cudaFree and cudaFreeHost do: pieces stay the process's, for later
+ * communicators. Called with cuda_mutex held, within a scope of the device. It does not know the owners of
+ * blocks. */
 #ifndef TUTTI_BACKENDS_CUDA_ARENA_H
 #define TUTTI_BACKENDS_CUDA_ARENA_H
 
@@ -16,7 +16,7 @@
 
 struct arena_piece {
   uint8_t *base;
-  uint64_t number; /* of the process's pieces, from 1 */
+  uint64_t number; /* number among the process's pieces, from 1 */
   uint32_t device_index;
   struct extents extents;
   bool has_handle;
@@ -30,15 +30,16 @@ struct arena_block {
   struct extent extent;
 };
 
-#define ARENA_HOST DEVICES_MAX /* in place of a device: pinned, and all devices see it */
+#define ARENA_HOST DEVICES_MAX /* instead of a device: pinned host memory that all devices can access */
 
 ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block);
-/* No kernel, here or elsewhere, uses it any more. A block without address is allowed; it has none behind. */
+/* Frees a block that no kernel, here or in another process, uses any more. A block without address is
+ * allowed; afterwards it has none. */
 void cuda_arena_give(struct arena_block *block);
-/* Frees pieces of which nothing is taken, and that no other process was ever told of: it may still have those
- * mapped. For a process without ranks, as it may wait for its kernels. */
+/* Frees pieces without used blocks that were never exported to another process, which may still have them
+ * mapped. For a process without ranks, because it may wait for its kernels. */
 void cuda_arena_trim(void);
-/* What other processes map the piece by: the same at every call. */
+/* Gets the handle by which other processes map the piece: the same at every call. */
 ncclResult_t cuda_arena_handle(struct arena_piece *piece);
 /* Bytes of all pieces of a device. */
 uint64_t cuda_arena_bytes(uint32_t device_index);

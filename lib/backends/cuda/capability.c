@@ -13,7 +13,7 @@ enum capability_support capability_support(const struct capability_code *code, u
   return CAPABILITY_NONE;
 }
 
-/* "8.0, 9.0", cut where the text is too short. */
+/* Writes "8.0, 9.0", truncated to the text's size. */
 static void list_write(const uint32_t *list, char *text, size_t text_bytes) {
   size_t used = 0;
   text[0] = '\0';

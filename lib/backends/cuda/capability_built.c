@@ -1,4 +1,4 @@
-/* capability_built.c: what this library's kernels were compiled to, as the build says. */
+/* capability_built.c: the targets that this library's kernels were compiled for, from the build. */
 #include "backends/cuda/capability.h"
 
 static const uint32_t machine[] = {CAPABILITY_CODE, 0};

@@ -1,7 +1,7 @@
-/* conn.c: the table of a rank's connections, and how they are made and freed. Each end keeps in its own
- * device what it polls, and the receiver the buffers; all of it is memory of the host where the devices do
- * not reach each other, or where the other end lies behind a network. Buffers are made protocol by protocol
- * when first asked for. */
+/* conn.c: the table of a rank's connections, and how they are created and freed. Each end has what it polls
+ * on its own device, and the receiver has the buffers. All of it is in host memory if the devices do not
+ * reach each other, or if the other end is behind a network. The buffers of a protocol are created when first
+ * used. */
 #include "backends/cuda/ipc.h"
 #include "backends/net_ll.h"
 #include "base/log.h"
@@ -86,7 +86,8 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   return made;
 }
 
-/* Of connections over networks; lines are the proxy's to read and write, wherever other slots lie. */
+/* Buffers of network connections. LL lines are in host memory, because the proxy reads and writes them,
+ * wherever other slots are. */
 static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, size_t bytes,
                                struct arena_block *block) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
@@ -97,7 +98,7 @@ static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, si
   return result;
 }
 
-/* Its steps begin where a sender has no leave yet. */
+/* Its steps begin at a count for which the sender has no free slots yet. */
 static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
   conn->pooled = true;
   *(uint64_t *)(void *)((uint8_t *)conn->sender + LAUNCH_STEP_OFFSET) = slots;
@@ -179,7 +180,7 @@ void cuda_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag,
   __atomic_store_n(&halves[1], bytes >> 32 | (uint64_t)tag << 32, __ATOMIC_RELEASE);
 }
 
-/* No process sends for another. */
+/* LL over networks; not with PXN, as no process sends for another on GPUs. */
 bool cuda_net_ll(bool pxn) {
   (void)pxn;
   return true;
@@ -189,7 +190,7 @@ static uint8_t *ll_at(const struct cuda_conn *conn, const struct device_net_step
   return conn->buffer[PROTO_LL] + step->line % conn->slots * conn->ll_bytes;
 }
 
-/* An empty step has no line that could tell of it, but the operation's first one has the size to tell. */
+/* An empty step has no line that could announce it; the operation's first step announces the size. */
 bool cuda_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
   const struct cuda_conn *conn = conn_of(net);
   const uint8_t *lines = ll_at(conn, step);
@@ -215,7 +216,7 @@ void cuda_net_put(struct device_net_conn *net, const struct device_net_step *ste
   if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);
 }
 
-/* Other processes hear that this rank's kernels have ended before anything is let go. */
+/* Tells other processes that this rank's kernels have ended, before anything is freed. */
 static void conns_leave(const struct device_comm *comm) {
   bool told = false;
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {

@@ -1,7 +1,7 @@
 /* conn_remote.c: connections whose other end is a rank of another process of this host. Each end is a block
- * of its own rank's device, which the other process maps: so each polls what is near. What a process still
- * has mapped when the owner's rank is closed is kept until it has said that it left, or has ended. What comes
- * in handles is checked before it becomes an address. */
+ * on its own rank's device that the other process maps, so each rank polls its own memory. Blocks that a
+ * process still has mapped when the owner's rank closes are kept until that process has left them or has
+ * ended. The content of handles is checked before it is used as an address. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
 
-static_assert(IPC_LEFT_OFFSET == LAUNCH_END_BYTES, "the word lies behind the end");
+static_assert(IPC_LEFT_OFFSET == LAUNCH_END_BYTES, "the word follows the end");
 
-/* The half of such a connection that the two ends' processes do not share. */
+/* The state of such a connection that is private to this process. */
 struct cuda_conn_remote {
   bool sends; /* this process's end is the sender's */
   bool invited, imported;
@@ -61,7 +61,7 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   return ncclSuccess;
 }
 
-/* A sender's slots are at the receiver. */
+/* A sender has no slots: they are at the receiver. */
 static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn, uint8_t proto) {
   const struct plan_limits *limits = &comm->config.limits;
   const uint64_t bytes = (uint64_t)limits->slots * limits->step_bytes[proto];
@@ -166,7 +166,7 @@ ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn
   return import_slots(conn, &content, whose);
 }
 
-/* ---- the end of both ---- */
+/* ---- closing ---- */
 
 void cuda_conn_remote_leave(const struct cuda_conn *conn) {
   const struct cuda_conn_remote *remote = conn->remote;
@@ -196,7 +196,7 @@ void cuda_conn_remote_free(struct cuda_conn *conn) {
   kept = conn;
 }
 
-/* A process that was invited and never came is not known: what it might use is kept. */
+/* A process that was invited but never imported the end is unknown: what it might use is kept. */
 static bool guest_left(struct cuda_conn *conn) {
   const struct cuda_conn_remote *remote = conn->remote;
   uint64_t left = 0;
@@ -207,7 +207,8 @@ static bool guest_left(struct cuda_conn *conn) {
   return (result == ncclSuccess && left != 0) || (remote->imported && os_process_gone(&remote->process));
 }
 
-/* Ends of one communicator go together: where one is still in use, so are likely those behind it. */
+/* Ends of one communicator are freed together: if one is still in use, the following ones probably are
+ * too. */
 void cuda_conn_kept_sweep(void) {
   uint32_t stayed = 0;
   for (struct cuda_conn **place = &kept, *conn; (conn = *place) != NULL && stayed < 4;) {

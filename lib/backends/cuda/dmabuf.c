@@ -1,5 +1,5 @@
-/* dmabuf.c: slots of connections over networks in the device's own memory, and what a network needs to reach
- * them: a DMA-BUF of it. Asked for by TUTTI_NET_DEVICE_SLOTS alone: it has not run on hardware yet. */
+/* dmabuf.c: slots of network connections in the device's own memory, and what a network needs to reach them:
+ * a DMA-BUF of the memory. Used only with TUTTI_NET_DEVICE_SLOTS, because it has not run on hardware yet. */
 #include <cuda.h>
 
 #include "backends/cuda/device.h"

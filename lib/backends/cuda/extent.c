@@ -1,5 +1,5 @@
-/* extent.c: see extent.h. A list of free parts, searched from its begin: blocks of one size, given and taken
- * again, keep it short. */
+/* extent.c: see extent.h. A list of free parts, searched from its beginning. It stays short, because blocks
+ * of one size are taken and freed repeatedly. */
 #include "backends/cuda/extent.h"
 
 #include <stddef.h>
@@ -26,7 +26,7 @@ void extents_close(struct extents *extents) {
   memset(extents, 0, sizeof *extents);
 }
 
-/* Between blocks that are taken there are at most as many free parts as blocks, and one more. */
+/* There is at most one more free part than there are used blocks. */
 static bool parts_reserve(struct extents *extents) {
   return array_grow(&extents->free_parts, &extents->capacity, (uint64_t)extents->block_count + 2,
                     sizeof *extents->free_parts);

@@ -38,7 +38,7 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) 
 
 typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 
-/* What was mapped is as long as its owner says. */
+/* True if the mapping is as long as its owner states. */
 static bool range_holds(const void *base, uint64_t bytes) {
   CUdeviceptr begin = 0;
   size_t mapped_bytes = 0;
@@ -76,7 +76,8 @@ static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose)
   }
   cudaIpcCloseMemHandle(base);
   return log_fail(ncclInvalidUsage,
-                  "device memory of %s is smaller than it says; use the same build everywhere", whose);
+                  "device memory of %s is smaller than its handle states; use the same build on all ranks",
+                  whose);
 }
 
 static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
@@ -139,7 +140,7 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
 
 /* ---- handles ---- */
 
-/* A few bytes of each device that others read for a try. */
+/* A few bytes on each device that other processes read in the trial mapping. */
 static struct {
   struct arena_block block;
   uint64_t token;
@@ -193,7 +194,7 @@ ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handl
   return ncclSuccess;
 }
 
-/* Maps, and finds what the owner has written. */
+/* Maps the piece and compares the token that the owner wrote. */
 static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   struct ipc_mapping *mapping = NULL;
   uint64_t token = 0;
@@ -205,7 +206,7 @@ static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct
   if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base + handle->probe, sizeof token);
   if (result == ncclSuccess && token != handle->token)
     result = log_fail(ncclSystemError,
-                      "device %u maps device memory of %s, but what is read there is not what was written; "
+                      "device %u maps device memory of %s, but reads other data than the peer wrote; "
                       "likely causes are an IOMMU or PCI access control (ACS); set NCCL_P2P_DISABLE=1",
                       device_index, whose);
   cuda_ipc_unmap(mapping);
@@ -213,7 +214,7 @@ static ncclResult_t reach_try(uint32_t device_index, uint32_t peer, const struct
   return result;
 }
 
-/* The same at both ends: the shorter level counts. */
+/* The same result at both ends: the shorter level counts. */
 static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   struct device_path_info info;
   const enum device_path_type own = topology_level();
@@ -228,7 +229,7 @@ static bool level_allows(uint32_t device_index, uint32_t peer, const struct ipc_
   return false;
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   if (topology_level() == PATH_LOC || (handle->flags & IPC_NO_SHARING) != 0) return false;
   if (handle->piece.owner == cuda_ipc_owner()) return true;

@@ -1,6 +1,6 @@
-/* ipc.h: device memory of other processes of this host, mapped piece by piece. A piece is opened once for
- * each of this process's devices and counted; what nobody uses any more is closed when no rank is open,
- * because closing may wait for kernels. Called with cuda_mutex held. It knows nothing of connections. */
+/* ipc.h: device memory of other processes of this host, mapped piece by piece. A piece is opened once per
+ * device of this process, and reference-counted. Unused mappings are closed when no rank is open, because
+ * closing may wait for kernels. Called with cuda_mutex held. It knows nothing of connections. */
 #ifndef TUTTI_BACKENDS_CUDA_IPC_H
 #define TUTTI_BACKENDS_CUDA_IPC_H
 
@@ -16,17 +16,17 @@ struct ipc_mapping {
   struct ipc_mapping *next;
 };
 
-/* What others need to map a piece of this process's. */
+/* Fills in what other processes need to map a piece of this process. */
 ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer);
-/* Within a scope of the device. `whose` is for the sentence of a failure. */
+/* Called within a scope of the device. `whose` names the owner in error messages. */
 ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
                           const struct os_process *process, const char *whose, struct ipc_mapping **mapping);
-void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; closes nothing */
-/* Takes what nobody uses out of the list, all or regions of programs alone; cuda_ipc_close closes them, and
- * may wait for kernels: then without cuda_mutex. */
+void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; does not close the mapping */
+/* Removes unused mappings from the list, all or only those of programs' regions; cuda_ipc_close closes them.
+ * It may wait for kernels, so call it without cuda_mutex. */
 struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
 void cuda_ipc_close(struct ipc_mapping *mappings);
-/* This process, as handles have it. */
+/* This process's number, as handles contain it. */
 uint64_t cuda_ipc_owner(void);
 const struct os_process *cuda_ipc_self(void);
 
@@ -45,21 +45,22 @@ void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct dev
 bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle);
 void cuda_region_sweep(void);
 void cuda_regions_close(struct device_comm *comm);
-/* What is to be added to an output's address to make it the peer's; false: the peer has not mapped it. With
- * the rank's conns_mutex held. */
+/* The shift from an output's address to the peer's address of it; false: the peer has not mapped it. With the
+ * rank's conns_mutex held. */
 bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift);
 
-/* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, and
- * mapped by the other's process. */
+/* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, mapped
+ * by the other process. */
 ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                               struct device_conn_handle *handle);
 ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn_name *name,
                               const struct device_conn_handle *handle);
-/* Tells the other process that this rank's kernels use its end no more; takes effect by cuda_settle(). */
+/* Tells the other process that this rank's kernels no longer use its end; takes effect after
+ * cuda_settle(). */
 void cuda_conn_remote_leave(const struct cuda_conn *conn);
-/* Lets go of the other end, and keeps what the other process may still use. */
+/* Unmaps the other end, and keeps the memory that the other process may still use. */
 void cuda_conn_remote_free(struct cuda_conn *conn);
-/* Frees what was kept, where the other end has gone. */
+/* Frees kept memory whose other end has left. */
 void cuda_conn_kept_sweep(void);
 
 #endif

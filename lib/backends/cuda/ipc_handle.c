@@ -1,4 +1,4 @@
-/* ipc_handle.c: see ipc_handle.h. What comes from outside is copied first, then looked at. */
+/* ipc_handle.c: see ipc_handle.h. Data from other processes is copied first, then checked. */
 #include "backends/cuda/ipc_handle.h"
 
 #include <string.h>

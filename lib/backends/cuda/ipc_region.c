@@ -1,7 +1,7 @@
-/* ipc_region.c: outputs that kernels of other processes store into. A rank shows the allocation that an
- * output lies in, once it is used again, and each peer maps it as a whole; offers then are addresses of the
- * peer's. Whether an address is still what it was, the driver's number of its allocation says, at each
- * launch. Promises that closing what is mapped, which may wait for kernels, is done without a lock. */
+/* ipc_region.c: outputs that kernels of other processes store into. A rank exports the allocation of an
+ * output when the output is used again, and each peer maps the whole allocation; later offers contain the
+ * peer's addresses. At each launch the driver's id of the allocation shows whether an address still refers to
+ * the same memory. It promises that unmapping, which may wait for kernels, is done without a lock. */
 #include <cuda.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,15 +9,15 @@
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
 
-#define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth a question */
-#define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share what the driver exports */
+#define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth exporting */
+#define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share an exported page with others */
 
 typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 
-/* 0: no memory of a device. */
+/* 0: not device memory. */
 static uint64_t allocation_id(uint64_t address) {
-  static pointer_attribute ask; /* the same value whoever finds it first */
+  static pointer_attribute ask; /* all threads compute the same value */
   unsigned long long id = 0;
   if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
   if (ask == NULL || ask(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (CUdeviceptr)address) != CUDA_SUCCESS) return 0;
@@ -86,7 +86,7 @@ static void handle_write(const struct ipc_piece *piece, struct device_memory_han
   ipc_memory_handle_write(&content, handle);
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
                           struct device_memory_handle *handle) {
   struct region *region = region_now(comm, address);
@@ -126,7 +126,7 @@ bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t pe
   return true;
 }
 
-/* Locked: what the program has freed since the last look. */
+/* Called with the lock held: finds what the program has freed since the last call. */
 static void regions_look(struct device_comm *comm) {
   for (struct region *region = comm->regions.first, *next; region != NULL; region = next) {
     next = region->next;
@@ -147,7 +147,7 @@ bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_me
   return gone;
 }
 
-/* ---- who maps it ---- */
+/* ---- the process that maps it ---- */
 
 /* A region of another process that this rank's kernels store into. */
 struct cuda_guest_region {
@@ -163,7 +163,7 @@ static struct cuda_guest_region **guest_place(struct device_comm *comm, const st
   return place;
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const struct ipc_memory_handle *handle,
                               uint64_t *address) {
   struct cuda_guest_region **place = guest_place(comm, &handle->piece), *guest = *place;
@@ -223,8 +223,8 @@ void cuda_regions_close(struct device_comm *comm) {
   regions_free(&comm->regions);
 }
 
-/* Closing waits for all kernels of the device: of ours there are none then, unless one is launched meanwhile.
- */
+/* Unmapping waits for all kernels of the device. None of this library's run then, unless one is launched
+ * meanwhile. */
 void cuda_region_sweep(void) {
   os_mutex_lock(&cuda_mutex);
   struct ipc_mapping *unused = cuda_all_idle() ? cuda_ipc_take_unused(true) : NULL;

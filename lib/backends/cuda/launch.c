@@ -1,7 +1,7 @@
-/* launch.c: a plan on its way to the GPU. Small plans travel with the kernel's arguments; larger ones lie in
- * memory of the host that the kernel reads once (slab.c). launch_order.c keeps the order of a rank's kernels.
- * Promises that nothing here waits for a kernel, so that one thread may launch for several devices, and that
- * a launch takes no lock that another rank's launch takes. */
+/* launch.c: launches plans on the GPU. Small plans are passed in the kernel's arguments; larger ones are in
+ * host memory that the kernel reads once (slab.c). launch_order.c orders a rank's kernels. It promises that
+ * nothing here waits for a kernel, so that one thread may launch for several devices, and that a launch takes
+ * no lock that another rank's launch takes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- binding ---- */
 
-/* Only plain allocations of cudaMalloc are mapped where a peer's kernel reaches them. */
+/* Only plain allocations by cudaMalloc are mapped where a peer's kernel can access them. */
 static bool memory_in_reach(const void *memory) {
   struct cudaPointerAttributes attributes;
   if (memory == NULL) return false;
@@ -34,14 +34,14 @@ static void bind_end(struct device_comm *comm, const struct work *work, uint32_t
   bind_link(link, cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends), work->proto);
 }
 
-/* Links behind the first of a side that a work has. */
+/* Number of the work's links after the first of each side. */
 static uint32_t further_count(const struct work *work) {
   return (work->recv_count > 1 ? work->recv_count - 1u : 0) +
          (work->send_count > 1 ? work->send_count - 1u : 0);
 }
 
-/* Entries that a work takes among them: behind its links what is added to its offers, where it makes any, and
- * to its input's address, where it shows that. */
+/* Entries of a work in the launch's further links: its links, then the shifts of its offers, if it makes any,
+ * and of its input's address, if it publishes that. */
 static uint32_t further_entries(const struct work *work) {
   const uint32_t links = further_count(work), entry_words = sizeof(struct bound_further) / sizeof(uint64_t);
   uint32_t words = 0;
@@ -69,7 +69,7 @@ static void bind_ends(struct device_comm *comm, const struct work *work, struct 
   bound->send_peer = work->send_peer[0];
 }
 
-/* Where in a launch's data its parts lie: works, batches, further links. */
+/* Offsets of the parts of a launch's data: works, batches, further links. */
 static size_t data_batches_offset(const struct plan *plan) {
   return plan->work_count * sizeof(struct bound_work);
 }
@@ -98,7 +98,7 @@ static ncclResult_t ring_copy(struct device_comm *comm, const uint32_t *host, st
   return result;
 }
 
-/* Between nodes each channel's ring may have an order of its own, which never changes. */
+/* Between nodes each channel may have a different ring order; it never changes. */
 static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
   const uint32_t *host = work->ring_ranks;
   struct cuda_ring *ring = &comm->rings[work->channel_index];
@@ -114,7 +114,7 @@ static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
   return ncclSuccess;
 }
 
-/* Messages over networks: which of the rank's sets of slots each has, its place in its batch says. */
+/* Messages over networks: their index in the batch selects one of the rank's slot pools. */
 static void bind_pools(struct device_comm *comm, const struct plan *plan, struct bound_work *works) {
   if (!comm->hosted) return;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
@@ -135,7 +135,7 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
-/* The memory that was asked about last: works of a plan have few. */
+/* Caches the last result, because the works of a plan use few allocations. */
 struct reach_asked {
   const void *memory;
   bool reached;
@@ -147,7 +147,7 @@ static bool memory_reached(struct reach_asked *asked, const void *memory) {
   return asked->reached;
 }
 
-/* What is added to an address of this rank's memory for the peer of a link; false: it must stay hidden. */
+/* The shift from an address of this rank's memory to that of a link's peer; false: it must stay hidden. */
 static bool shift_find(struct device_comm *comm, const struct work *work, uint32_t index, bool sends,
                        const void *memory, struct reach_asked *asked, uint64_t *shift) {
   const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
@@ -156,7 +156,7 @@ static bool shift_find(struct device_comm *comm, const struct work *work, uint32
   return conn->remote == NULL ? memory_reached(asked, memory) : cuda_region_shift(comm, memory, peer, shift);
 }
 
-/* All links of a work show its output, or none. */
+/* Either all links of a work offer its output, or none. */
 static void bind_offers(struct device_comm *comm, struct work *work, const void *out,
                         struct reach_asked *asked, struct bound_work *bound, struct bound_further *further) {
   const uint32_t links = further_count(work);
@@ -165,7 +165,7 @@ static void bind_offers(struct device_comm *comm, struct work *work, const void 
     if (!shift_find(comm, work, i, false, out, asked, &shifts[i])) work->flags |= WORK_OUTPUT_HIDDEN;
 }
 
-/* Each link by itself shows its input: the peer reads it there, or in a slot. */
+/* Each link publishes its input independently: the peer reads it in place, or in a slot. */
 static void bind_inputs(struct device_comm *comm, const struct work *work, const void *in,
                         struct reach_asked *asked, struct bound_further *further) {
   uint64_t *shifts = (uint64_t *)(void *)(further + further_count(work));
@@ -174,8 +174,8 @@ static void bind_inputs(struct device_comm *comm, const struct work *work, const
     if (!shift_find(comm, work, i, true, in, asked, &shifts[i])) shifts[i] = LAUNCH_HIDDEN;
 }
 
-/* Along a chain a rank begins when the next one has offered its output, so that nothing of an operation is
- * under way before all ranks have begun it. Short parts are in the slots by then. */
+/* Along a chain with direct stores a rank begins when the next one has offered its output, so no data moves
+ * before all ranks have begun. Short parts would be in the slots by then. */
 #define CHAIN_DIRECT_BYTES (16u << 20)
 
 static bool work_goes_by_slots(const struct work *work) {
@@ -213,8 +213,8 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   return ncclSuccess;
 }
 
-/* Bytes of a channel's part from which on copy engines carry it better than instructions; along a chain,
- * whose hops are what a short part takes, later. */
+/* Bytes of a channel's part from which on copy engines are faster than instructions. The limit is higher
+ * along a chain, where short parts are dominated by the time of the hops. */
 #define BULK_PART_BYTES (1u << 20)
 #define BULK_CHAIN_BYTES (4u << 20)
 
@@ -222,8 +222,8 @@ static bool work_adds(const struct work *work) {
   return work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER || work->func == FUNC_REDUCE;
 }
 
-/* Long copies where the GPUs reach each other's memory: of memory of the host nothing was tried. A sum is
- * quicker where its sources are loaded by instructions. */
+/* Long copies between GPUs that reach each other's memory; host memory was not measured. Sums are faster if
+ * instructions load their sources. */
 static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan) {
   size_t most = 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -235,17 +235,17 @@ static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan
   return comm->overlaps && plan->limits.direct && !comm->hosted && most > 0;
 }
 
-#define WARP_LL_BYTES (32u * 8)     /* a line a thread */
-#define WARP_LL128_BYTES (4u * 120) /* a line for eight threads */
+#define WARP_LL_BYTES (32u * 8)     /* one line per thread */
+#define WARP_LL128_BYTES (4u * 120) /* one line per eight threads */
 
-/* Of the longest chunk of its first loop. */
+/* Bytes of the longest chunk of the first loop. */
 static size_t work_chunk_bytes(const struct work *work) {
   return work->element_bytes *
          chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
 }
 
-/* The kernel of a direct collective in LL: whether its lines go once round over a block's threads, and its
- * sum, where it has one, is of those that networks are trained with; and its links. */
+/* The kernel of a direct collective over LL: by whether its lines fit in a single pass over a block's
+ * threads, whether its sum, if any, is of a type common in training, and its number of links. */
 static uint32_t work_direct_kernel(const struct work *work) {
   const bool plain = work->dtype == ncclFloat || work->dtype == ncclBfloat16 || work->dtype == ncclHalf;
   const bool few = work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
@@ -256,7 +256,7 @@ static uint32_t work_direct_kernel(const struct work *work) {
   return few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
 }
 
-/* One for all. */
+/* The kernel that suits all works. */
 static uint32_t plan_direct_kernel(const struct plan *plan) {
   const uint32_t kernel = work_direct_kernel(&plan->works[0]);
   for (uint32_t i = 1; i < plan->work_count; i++)
@@ -264,9 +264,9 @@ static uint32_t plan_direct_kernel(const struct plan *plan) {
   return kernel;
 }
 
-/* The kernel of the one protocol that all works speak, or the one that has all; where a work is neither a
- * ring's nor a message's, those that have more than one link a side. The kernel of direct collectives over
- * Simple frees an operation's last slots when the next one begins: a proxy would wait for it. */
+/* The kernel of the protocol that all works use, or the mixed one; for works other than rings and messages,
+ * the kernels with more than one link per side. The kernel of direct collectives over Simple frees an
+ * operation's last slots when the next operation begins, so it is not used if a proxy would wait for them. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false, direct = true;
@@ -283,7 +283,7 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work is worth: those that lines keep busy, an issue warp and a commit warp. */
+/* Warps that a work can use: compute warps for its lines, an issue warp and a commit warp. */
 static size_t work_warps(const struct work *work, bool direct) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);
@@ -301,7 +301,7 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
   }
 }
 
-/* Of a block, whose batches come one after another. */
+/* Warps of a block, whose batches run one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
   const bool direct =
@@ -312,7 +312,7 @@ static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
       const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
-      warps = direct ? size_max(warps, own) : warps + own; /* these take turns */
+      warps = direct ? size_max(warps, own) : warps + own; /* these run one after another */
     }
     most = size_max(most, warps);
   }
@@ -330,14 +330,14 @@ static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
 
 /* ---- launch ---- */
 
-/* One kernel, on its way. */
+/* One kernel launch in preparation. */
 struct launch_setup {
   struct device_comm *comm;
   const device_stream *streams;
   uint32_t stream_count;
   struct cuda_capture capture;
   uint32_t kernel, block_count, warp_count;
-  size_t plan_bytes; /* of a plan that travels with the kernel's arguments */
+  size_t plan_bytes; /* of a plan that is passed in the kernel's arguments */
   struct own_copy aside;
 };
 
@@ -354,7 +354,7 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
   arguments->limits = plan->limits;
 }
 
-/* The rank's own table: peers that connect to it meanwhile are kept out, its peers' launches are not. */
+/* Locks the rank's own table: this excludes peers that connect meanwhile, but not peers' launches. */
 static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
   os_mutex_lock(&setup->comm->conns_mutex);
   const ncclResult_t result = bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
@@ -362,7 +362,7 @@ static ncclResult_t launch_bind(const struct launch_setup *setup, const struct p
   return result;
 }
 
-/* ---- what the host wants to hear of each start ---- */
+/* ---- the hook that each start calls ---- */
 
 static void CUDART_CB hook_start(void *argument) {
   const struct launch_hook *hook = (const struct launch_hook *)argument;
@@ -375,7 +375,7 @@ static void CUDART_CB hook_drop(void *argument) {
   os_free(hook);
 }
 
-/* A graph's kernel has a node of the host before it, and the hook lives as long as the graph. */
+/* A graph has a host node before the kernel, and the hook lives as long as the graph. */
 static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t stream, cudaGraph_t graph) {
   cudaUserObject_t object = NULL;
   struct launch_hook *kept = (struct launch_hook *)os_alloc(sizeof *kept);
@@ -395,8 +395,8 @@ static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t st
   return cuda_result(error, "giving a graph what its kernel needs of the host");
 }
 
-/* Enqueueing is not locked: it waits where a stream's queue is full, for kernels that may wait for another
- * thread's. */
+/* Enqueueing is done without a lock: if a stream's queue is full it waits for kernels, which may wait for
+ * another thread's launch. */
 static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union launch_any *launch) {
   struct cuda_order *order = &setup->comm->order;
   TRY(cuda_result(cuda_order_before(order, setup->streams, setup->stream_count, &setup->capture),
@@ -435,7 +435,7 @@ static ncclResult_t launch_by_slab(const struct launch_setup *setup, const struc
   return result;
 }
 
-/* Allocates, and asks events, also while this thread captures: within a scope. */
+/* Allocates, and queries events, also while this thread captures: within a scope. */
 static ncclResult_t launch_in_scope(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                     union launch_any *launch) {
   const struct cuda_scope scope = cuda_scope_enter(setup->comm->config.device_index);
@@ -450,7 +450,7 @@ static ncclResult_t launch_in_scope(const struct launch_setup *setup, const stru
   return result;
 }
 
-/* In a scope only where something is done that needs one. */
+/* Enters a scope only if needed. */
 static ncclResult_t launch_bound(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                  union launch_any *launch) {
   if (setup->capture.id != 0 || setup->aside.bytes > 0 || bytes > setup->plan_bytes)
@@ -459,7 +459,7 @@ static ncclResult_t launch_bound(const struct launch_setup *setup, const struct 
   return launch_enqueue(setup, launch);
 }
 
-/* A plain launch starts once: as good as now, for whoever carries what it sends. */
+/* A launch outside a graph starts once, so the hook is called now for the proxy that sends its data. */
 static ncclResult_t launch_hooked(struct launch_setup *setup, const struct plan *plan, size_t bytes,
                                   union launch_any *launch) {
   const struct launch_hook *hook = plan->hook;
@@ -473,8 +473,8 @@ static ncclResult_t launch_hooked(struct launch_setup *setup, const struct plan 
   return result;
 }
 
-/* Of so many blocks none misses what it copies within the device, and a copy engine would only be in the way
- * of all. A capture would take our stream along. */
+/* With more blocks the kernel has bandwidth to spare for copies within the device, and a copy engine would
+ * only compete with it. A capture would include the side stream. */
 #define ASIDE_BLOCKS_MAX 8u
 
 static bool launch_copies_aside(const struct launch_setup *setup) {
@@ -483,7 +483,7 @@ static bool launch_copies_aside(const struct launch_setup *setup) {
 
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
-  union launch_any launch; /* only what the plan fills is ever read */
+  union launch_any launch; /* only the part that the plan fills is read */
   struct launch_setup setup = {comm, streams, stream_count, {0, NULL}, 0, 0, 0, 0, {NULL, NULL, 0}};
   const size_t bytes = data_bytes(plan);
   const int asked = cuda_order_capture((cudaStream_t)streams[0], &setup.capture);
@@ -512,7 +512,7 @@ static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan
   return result;
 }
 
-/* Not a whole scope: the common launch does nothing that a capture forbids. */
+/* Not a whole scope, because the common launch does nothing that a capture forbids. */
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count) {
   __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);

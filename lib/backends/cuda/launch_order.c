@@ -1,7 +1,7 @@
-/* launch_order.c: a rank's kernels share its connections, so they run in the order of their calls, whatever
- * their streams. Promises that a launch on the stream of the last one puts nothing but the kernel on it; that
- * what became of an earlier stream does not matter; and that nothing here waits on the host. It counts blocks
- * and knows nothing of plans. README.md says why this holds ("How launches are ordered"). */
+/* launch_order.c: a rank's kernels share its connections, so they run in call order, on any streams. It
+ * promises that a launch on the same stream as the last one adds only the kernel to it, that the fate of
+ * earlier streams does not matter, and that nothing here waits on the host. It counts blocks and knows
+ * nothing of plans. README.md explains why this is correct ("How launches are ordered"). */
 #include <cuda.h>
 
 #include "backends/cuda/device.h"
@@ -13,7 +13,7 @@ typedef CUresult (*wait_value_function)(CUstream stream, CUdeviceptr address, cu
                                         unsigned flags);
 typedef CUresult (*device_attribute_function)(int *value, CUdevice_attribute attribute, CUdevice device);
 
-static wait_value_function wait_value; /* written under cuda_mutex, always with the same value */
+static wait_value_function wait_value; /* written under cuda_mutex, always the same value */
 
 /* ---- open and close ---- */
 
@@ -62,12 +62,12 @@ int cuda_order_capture(cudaStream_t stream, struct cuda_capture *capture) {
   capture->id = captured ? id : 0;
   capture->graph = captured ? graph : NULL;
   if (error != cudaErrorStreamCaptureImplicit) return error;
-  cudaGetLastError(); /* the legacy stream while another one is captured: it is not captured itself */
+  cudaGetLastError(); /* the legacy stream fails while another one is captured; it is not captured */
   return 0;
 }
 
-/* Differs between streams that are not the same, for ever: a handle is used again when its stream is
- * destroyed, and the per-thread handle is another stream in every thread. Numbers from the top are ours. */
+/* A key that never repeats for a different stream: a handle can be reused after its stream was destroyed, and
+ * the per-thread handle is a different stream in every thread. This library assigns numbers from the top. */
 static int stream_key_of(cudaStream_t stream, bool captured, uint64_t *key) {
   static uint64_t last_thread;
   static _Thread_local uint64_t thread;
@@ -75,7 +75,7 @@ static int stream_key_of(cudaStream_t stream, bool captured, uint64_t *key) {
   if (thread == 0) thread = __atomic_add_fetch(&last_thread, 1, __ATOMIC_RELAXED);
   *key = stream == cudaStreamPerThread ? ~thread : UINT64_MAX;
   if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
-  if (captured) { /* its number may not be asked for, and its handle lives as long as the capture */
+  if (captured) { /* its id cannot be queried, and its handle lives as long as the capture */
     *key = (uint64_t)(uintptr_t)stream;
     return 0;
   }
@@ -114,8 +114,8 @@ static int plain_before(struct cuda_order *order, cudaStream_t stream, uint64_t 
 
 /* ---- launches by graphs ---- */
 
-/* From now on `serial` stands behind the rank's launches of either kind. Those so far are on streams that may
- * be gone: a stream of our own waits for their count. */
+/* From now on `serial` is recorded after the rank's launches of either kind. Earlier launches are on streams
+ * that may no longer exist, so the library's own stream waits for their count. */
 static int captures_begin(struct cuda_order *order) {
   int error = 0;
   if (order->captured_ever) return 0;
@@ -128,7 +128,7 @@ static int captures_begin(struct cuda_order *order) {
   return error;
 }
 
-/* A capture's own stream carries the order; an edge that says it again would cost time in every replay. */
+/* On the capture's own stream the order is implied; an additional edge would cost time in every replay. */
 static int graph_before(struct cuda_order *order, cudaStream_t stream, uint64_t key,
                         const struct cuda_capture *capture) {
   const bool first = order->graph_id != capture->id, same = order->captured_key == key;
@@ -139,7 +139,7 @@ static int graph_before(struct cuda_order *order, cudaStream_t stream, uint64_t 
   return cudaStreamWaitEvent(stream, order->serial, cudaEventWaitExternal);
 }
 
-/* The node that the stream's capture has come to: the kernel just launched. */
+/* The capture's last node: the kernel just launched. */
 static int capture_last(cudaStream_t stream, cudaGraphNode_t *last) {
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t *nodes = NULL;
@@ -173,8 +173,8 @@ static int edge_remove(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t 
 #endif
 }
 
-/* One node a graph records `serial`, behind the rank's last kernel in it. It hangs beside the stream, so that
- * what is captured next does not wait for it. */
+/* One node per graph records `serial`, after the rank's last kernel in it. It is beside the stream, so that
+ * later captured work does not wait for it. */
 static int graph_record(struct cuda_order *order, cudaStream_t stream, const struct cuda_capture *capture) {
   cudaGraphNode_t last = NULL;
   int error = capture_last(stream, &last);

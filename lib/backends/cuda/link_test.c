@@ -1,8 +1,7 @@
-/* link_test.c: runs the self-test of a link and says what is wrong with one. Each device keeps a stream, a
- * buffer and a finding once it has been tested: freeing them would wait for the program's kernels. Promises
- * not to wait longer than its deadlines for anything, so that it may run while kernels spin: a test that
- * cannot be finished then proves nothing, and its kernels, which may still run later, never meet another
- * test's buffer. */
+/* link_test.c: runs the self-test of a link and logs its failure. Each device keeps a stream, a buffer and a
+ * result once it has been tested, because freeing them would wait for the program's kernels. It promises not
+ * to wait longer than its deadlines, so that it may run while other kernels spin: a test that cannot finish
+ * is inconclusive, and its kernels, which may still run later, never touch another test's buffer. */
 #include "kernels/link_test.h"
 
 #include <stdio.h>
@@ -11,8 +10,8 @@
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
-#define PATIENCE_NS 500000ull   /* of a kernel that waits for the flag; two run at most */
-#define DEADLINE_NS 40000000ull /* of a whole test */
+#define PATIENCE_NS 500000ull   /* wait of a kernel for the flag; at most two run */
+#define DEADLINE_NS 40000000ull /* limit of a whole test */
 #define NAME_BYTES 32
 #define SEEN_BYTES 192
 
@@ -32,7 +31,7 @@ static void end_free(struct link_end *end) {
   memset(end, 0, sizeof *end);
 }
 
-/* Within the device's scope. */
+/* Called within the device's scope. */
 static int end_fill(struct link_end *end) {
   void *buffer = NULL, *finding = NULL;
   int error = link_test_load();
@@ -101,8 +100,8 @@ static enum link_test_outcome finding_await(uint32_t to, uint64_t number, uint64
   return (enum link_test_outcome)finding->outcome;
 }
 
-/* The check waits on the receiver while the sender stores, so that a flag that overtakes its data is seen. A
- * check that saw nothing proves something only if it began after the sender had ended. */
+/* The check waits on the receiver while the sender stores, so that it detects a flag that overtakes its data.
+ * A check that saw no flag is conclusive only if it began after the sender had ended. */
 static enum link_test_outcome link_try(uint32_t from, uint32_t to) {
   static uint64_t last_number;
   const uint64_t seed = last_number + 1, again = last_number + 2;
@@ -118,7 +117,7 @@ static enum link_test_outcome link_try(uint32_t from, uint32_t to) {
   return finding_await(to, again, end_ns);
 }
 
-/* ---- what is said ---- */
+/* ---- log messages ---- */
 
 static void name_device(uint32_t device_index, char name[NAME_BYTES]) {
   char bus_id[20] = "?";
@@ -144,16 +143,16 @@ bool cuda_link_works(uint32_t from, uint32_t to) {
   name_device(to, to_name);
   if (outcome == LINK_TEST_UNKNOWN) {
     log_info(LOG_INIT | LOG_GRAPH,
-             "device %s, device %s: the link's self-test did not get its turn on them; the driver's word for "
-             "peer access is taken",
+             "device %s, device %s: the link's self-test could not run because they are busy; peer access is "
+             "used as the driver reports it",
              from_name, to_name);
     return true;
   }
   seen_describe(ends[to].finding, seen);
   log_warn(
       "device %s stores into memory of device %s, as the driver allows, but %s; the likely cause is an "
-      "IOMMU or PCI access control (ACS) between them; their connections take the way through memory of "
-      "the host; switch ACS off, or set NCCL_P2P_DISABLE=1 for all devices",
+      "IOMMU or PCI access control (ACS) between them; their connections use host memory "
+      "instead; switch ACS off, or set NCCL_P2P_DISABLE=1 for all devices",
       from_name, to_name, seen);
   return false;
 }

@@ -1,6 +1,6 @@
-/* log.c: base/log.h and what is used of base/param.h for this library: lines are formatted here and printed
+/* log.c: base/log.h and the used part of base/param.h for this library. Lines are formatted here and printed
  * by the library that loaded it, which also reads the settings, so that there is one log, one last error and
- * one table of settings. Promises that a line longer than its buffer is cut. */
+ * one table of settings. A line longer than its buffer is truncated. */
 #include "base/log.h"
 
 #include <stdarg.h>

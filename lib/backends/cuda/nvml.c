@@ -1,6 +1,5 @@
-/* nvml.c: asks libnvidia-ml.so.1, opened by name, about NVLinks. Each device's links are asked for once.
- * Promises to say once, in the log, when the library is not there, and no more than that. The few types below
- * repeat the library's interface, which does not change. */
+/* nvml.c: queries libnvidia-ml.so.1, opened by name, about NVLinks, once per device. If the library is
+ * missing, it logs this once. The few types below repeat the library's interface, which is stable. */
 #include "backends/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -12,8 +11,8 @@
 
 #define NVML_LIBRARY "libnvidia-ml.so.1"
 #define LINKS_MAX 36             /* more than any device has */
-#define STATUS_NVLINK 2          /* of the kinds of peer access */
-#define REMOTE_GPU 0             /* kinds of device at a link's other end */
+#define STATUS_NVLINK 2          /* a kind of peer access */
+#define REMOTE_GPU 0             /* a kind of device at a link's other end */
 #define FIELD_LINK_SPEED_MBPS 90 /* MB/s of each active link */
 
 typedef struct nvml_device_handle *handle;
@@ -33,7 +32,7 @@ struct field_value {
   unsigned long long value;
 };
 
-/* NULL for what a library does not have. All return 0 for success. */
+/* NULL if a library does not have the function. All return 0 for success. */
 static struct {
   int (*init)(void);
   int (*handle_by_bus_id)(const char *bus_id, handle *device);
@@ -47,14 +46,14 @@ static struct {
   int (*field_values)(handle device, int count, struct field_value *values);
 } nvml;
 
-/* A device as the library sees it; those that were asked for come first. */
+/* A device as the library sees it; devices that were queried come first. */
 static struct links_of {
   bool told; /* it answered for at least one link */
   handle device;
   char name[PATH_NAME_BYTES]; /* bus id as path_bus_name() spells it */
   uint32_t active_count;
   bool to_gpu[LINKS_MAX];                  /* of active links: a GPU is at the other end */
-  char remote[LINKS_MAX][PATH_NAME_BYTES]; /* who is there; "" when not told, as for switches */
+  char remote[LINKS_MAX][PATH_NAME_BYTES]; /* bus id at the other end; "" if unknown, as for switches */
   double gbps_a_link;
 } devices[DEVICES_MAX];
 
@@ -74,9 +73,9 @@ static bool library_bind(void *library) {
   return nvml.init != NULL && nvml.handle_by_bus_id != NULL && nvml.link_state != NULL;
 }
 
-/* The library stays open: it is asked again when further devices come into use. */
+/* The library stays open, because it is queried again when further devices come into use. */
 static bool library_open(void) {
-  static int state; /* 0 not tried, 1 open, -1 of no use */
+  static int state; /* 0 not tried, 1 open, -1 unusable */
   if (state != 0) return state > 0;
   void *library = dlopen(NVML_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   const bool bound = library != NULL && library_bind(library);
@@ -84,8 +83,8 @@ static bool library_open(void) {
   state = bound && error == 0 ? 1 : -1;
   if (state > 0) return true;
   log_info(LOG_INIT | LOG_GRAPH,
-           NVML_LIBRARY " %s: NVLinks are told by CUDA's attributes, without their number",
-           library == NULL ? "is not there"
+           NVML_LIBRARY " %s: NVLinks are detected by CUDA's attributes, without their number",
+           library == NULL ? "is not installed"
            : bound         ? "does not start"
                            : "lacks functions");
   if (library != NULL) dlclose(library);
@@ -114,7 +113,7 @@ static double link_speed(handle device) {
   return gbps > 1 && gbps < 1000 ? gbps : 0;
 }
 
-/* NULL for what is no bus id, and when there are too many. */
+/* NULL if it is not a bus id, or if there are too many devices. */
 static const struct links_of *device_links(const char *bus_id) {
   char name[PATH_NAME_BYTES];
   struct links_of *of = devices;
@@ -135,7 +134,7 @@ static const struct links_of *device_links(const char *bus_id) {
 
 /* ---- two devices ---- */
 
-/* Links of `of` that end at `peer`; *indirect counts those that end at no GPU, so at a switch. */
+/* Links of `of` that end at `peer`; *indirect counts those that end at a switch instead of a GPU. */
 static uint32_t links_to(const struct links_of *of, const struct links_of *peer, uint32_t *indirect) {
   uint32_t direct = 0;
   *indirect = 0;
@@ -161,14 +160,14 @@ bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links 
   if (of_a == NULL || of_b == NULL || !of_a->told || !of_b->told) return false;
   links->count = links_count(of_a, of_b);
   links->gbps_a_link = of_a->gbps_a_link < of_b->gbps_a_link ? of_a->gbps_a_link : of_b->gbps_a_link;
-  /* Links may be up while the switches between them are not set up: then the status says no. */
+  /* Links may be up while the switches between them are not configured: the P2P status shows it. */
   if (nvml.p2p_status != NULL && nvml.p2p_status(of_a->device, of_b->device, STATUS_NVLINK, &status) == 0 &&
       status != 0)
     links->count = 0;
   return true;
 }
 
-/* The bus id of a device by the library's own number; "" where it does not tell. */
+/* The bus id of a device by the library's own index; "" if unknown. */
 static void bus_id_of(unsigned index, char bus_id[PATH_NAME_BYTES]) {
   handle device = NULL;
   struct pci_info info;

@@ -1,9 +1,9 @@
 /* own_copy.c: which copies a kernel may leave to a copy engine: those of a ring's root or owner, which keeps
- * what it sends, and a message to oneself. Promises that a work without its part has the same steps towards
+ * what it sends, and a message to self. It promises that a work without its copy has the same steps towards
  * its peers. */
 #include "backends/cuda/own_copy.h"
 
-/* Less is over before a kernel misses it: to join another stream costs a few microseconds. */
+/* Shorter copies do not slow down a kernel: joining another stream costs a few microseconds. */
 #define OWN_COPY_BYTES_MIN ((size_t)8 << 20)
 
 bool own_copy_takes(const struct work *work) {

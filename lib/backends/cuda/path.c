@@ -1,4 +1,4 @@
-/* path.c: places in the PCI tree and what lies between two of them. Promises an answer for any text. Does not
+/* path.c: places in the PCI tree and what is between two of them. It has a result for any text. It does not
  * know which devices are GPUs. */
 #include "backends/cuda/path.h"
 
@@ -38,13 +38,13 @@ bool path_bus_name(const char *bus_id, char name[PATH_NAME_BYTES]) {
 
 /* ---- places ---- */
 
-/* True for a part of a place that is a PCI device: "0000:3b:00.0". */
+/* True if a component of a place is a PCI device: "0000:3b:00.0". */
 static bool part_is_device(const char *part, size_t length) {
   return length >= 7 && part[length - 2] == '.' && part[length - 5] == ':' &&
          memchr(part, ':', length - 5) != NULL;
 }
 
-/* PCI devices among the parts of a place from `at` on. */
+/* Number of PCI devices among the components of a place from `at` on. */
 static uint32_t devices_count(const char *at) {
   uint32_t count = 0;
   while (*at != '\0') {
@@ -55,7 +55,7 @@ static uint32_t devices_count(const char *at) {
   return count;
 }
 
-/* Length of the whole parts that both places begin with. */
+/* Length of the common prefix of two places, in whole components. */
 static size_t common_length(const char *a, const char *b) {
   size_t common = 0;
   for (size_t i = 0; a[i] == b[i] && a[i] != '\0'; i++)
@@ -63,14 +63,14 @@ static size_t common_length(const char *a, const char *b) {
   return common;
 }
 
-/* True when one of the first `length` letters' parts is a host bridge or a device below one. */
+/* True if one of the components in the first `length` characters is a host bridge or a device below one. */
 static bool holds_bridge(const char *place, size_t length) {
   const char *bridge = strstr(place, "/pci");
   return bridge != NULL && (size_t)(bridge - place) + 1 < length;
 }
 
-/* A switch adds two devices to a place, its port towards the host and the one towards the device, so a device
- * on the same switch is at most a port and itself away from the common ancestor. */
+/* A switch adds two devices to a place, its upstream port and the downstream port, so a device on the same
+ * switch is at most a port and itself away from the common ancestor. */
 #define DEVICES_BELOW_ONE_SWITCH 2
 
 enum device_path_type path_of_places(const char *a, const char *b) {
@@ -91,7 +91,7 @@ enum device_path_type path_between(const struct path_end *a, const struct path_e
 
 /* ---- sysfs ---- */
 
-/* First line of a device's file, "" when there is none. */
+/* First line of a device's file, "" if there is none. */
 static void file_line(const char *place, const char *file, char *line, size_t line_bytes) {
   char path[PATH_PLACE_BYTES + 32];
   line[0] = '\0';
@@ -102,8 +102,8 @@ static void file_line(const char *place, const char *file, char *line, size_t li
   os_free(text);
 }
 
-/* Of "32.0 GT/s PCIe" and "16" lanes: links of 8 GT/s and more send 130 bits for 128, slower ones 10 for 8.
- */
+/* Parses "32.0 GT/s PCIe" and "16" lanes: links of 8 GT/s and more send 130 bits for 128, slower ones 10 for
+ * 8. */
 static double slot_gbps(const char *place) {
   char speed[32], width[32];
   file_line(place, "max_link_speed", speed, sizeof speed);

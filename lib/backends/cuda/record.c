@@ -1,8 +1,8 @@
-/* record.c: what recorders are told of kernels. A kernel writes nothing for them while it goes on: which have
- * ended the counts say that order launches, and what is waited for is found at the links of lanes that have
- * said that they wait (launch_wait). Looked at when somebody asks, from memory of the device, by a stream
- * that waits for no kernel. How often a graph was launched the host does not know: of its kernels there
- * is only the one that waits. */
+/* record.c: what recorders read about kernels. A running kernel writes nothing for them: the counts that
+ * order launches show which kernels have ended, and the links of lanes that reported a wait (launch_wait)
+ * show what they wait for. It is read on request, from device memory, on a stream that waits for no kernel.
+ * The host does not know how often a graph was launched: of a graph's kernels it records only the waiting
+ * one. */
 #include <string.h>
 
 #include "backends/cuda/device.h"
@@ -10,13 +10,13 @@
 #include "base/ticks.h"
 #include "schedule/work.h"
 
-#define LOOKS_APART_NS UINT64_C(100000000) /* each costs copies from the device */
+#define LOOKS_APART_NS UINT64_C(100000000) /* minimum interval: each costs copies from the device */
 
-/* A lane that has said that it waits, and what the counters of its work's links came to when that was last
- * looked at: as long as they stay, it waits there. When it says so again is up to how fast the device runs
- * its kernels, which others may share. */
+/* A lane that reported a wait, and the counters of its work's links at the last look: the lane waits there as
+ * long as they do not change. The time of its next report depends on how fast the device runs its kernels,
+ * which may share the device. */
 struct cuda_lane_seen {
-  struct launch_wait wait; /* sequence 0: it does not wait, as far as anybody knows */
+  struct launch_wait wait; /* sequence 0: it is not known to wait */
   uint64_t counters;
 };
 
@@ -26,7 +26,8 @@ void cuda_record_open(struct device_comm *comm, const struct recorder_live *live
   if (live == NULL || live->comm == NULL) return;
   comm->blocks_after = (uint64_t *)os_alloc(RECORD_LAUNCHES * sizeof *comm->blocks_after);
   comm->lanes_seen = (struct cuda_lane_seen *)os_alloc(LAUNCH_WAITS * sizeof *comm->lanes_seen);
-  if (comm->blocks_after == NULL || comm->lanes_seen == NULL) return; /* nobody hears of ends and waits */
+  if (comm->blocks_after == NULL || comm->lanes_seen == NULL)
+    return; /* then ends and waits are not recorded */
   comm->live = *live;
   live->comm->counts = RECORD_COUNTS_SEEN;
 }
@@ -44,7 +45,7 @@ void cuda_record_launch(struct device_comm *comm) {
   __atomic_store_n(&noted->launched, noted->launched + 1, __ATOMIC_RELEASE);
 }
 
-/* Launches end in their order. Of more than are noted only all together. */
+/* Launches end in order. If more have ended than are stored, only the total is known. */
 void cuda_record_ended(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
   if (noted == NULL) return;
@@ -65,14 +66,14 @@ void cuda_record_ended(struct device_comm *comm) {
 
 /* ---- lanes that wait ---- */
 
-/* A work's link, as both ends have it. */
+/* A work's link, from both ends. */
 struct link_seen {
   uint32_t peer;
-  uint64_t step, head, tail; /* where the operation began; slots freed, filled */
-  uint64_t announced;        /* where the last operation that the sender has announced began */
+  uint64_t step, head, tail; /* start of the operation; slots freed, filled */
+  uint64_t announced;        /* start of the last operation that the sender announced */
 };
 
-/* An end of a connection, by the places that launch.h names. */
+/* An end of a connection, in the layout of launch.h. */
 struct end_seen {
   uint64_t counter; /* head, or tail */
   uint64_t rest[LAUNCH_ANNOUNCED_OFFSET / 8 - 1];
@@ -87,7 +88,7 @@ static uint8_t work_conn(const struct work *work) {
   return work->func == FUNC_SEND || work->func == FUNC_RECV ? CONN_MESSAGE : CONN_COLLECTIVE;
 }
 
-/* Of the operations that were announced, where the last one up to `step` began; UINT64_MAX: none was. */
+/* Start of the last announced operation up to `step`; UINT64_MAX: none. */
 static uint64_t end_announced(const struct end_seen *receiver, uint64_t step) {
   uint32_t least = UINT32_MAX;
   for (uint32_t i = 0; i < END_TAGGED_WORDS; i++) {
@@ -110,8 +111,8 @@ static bool link_see(struct device_comm *comm, const struct work *work, uint32_t
   return true;
 }
 
-/* Steps by which the counters of both links with a peer are ahead of where the operation began: kernels of
- * direct collectives save where the next one begins as soon as they have told all heads and their sizes
+/* Steps by which the counters of both links with a peer are ahead of the operation's start: kernels of direct
+ * collectives save the start of the next operation as soon as they have posted all heads and sizes
  * (kernels/direct.h). NULL: there is no such link. */
 static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
                             const struct link_seen *from) {
@@ -119,12 +120,12 @@ static uint64_t links_ahead(const struct work *work, const struct link_seen *to,
   const bool ahead = from != NULL ? from->head < from->step
                                   : to != NULL && work->proto == PROTO_SIMPLE && to->tail < to->step;
   if (!ahead) return 0;
-  if (to == NULL) return from->step - from->head; /* who only receives: as far as it told */
+  if (to == NULL) return from->step - from->head; /* receives only: use the posted head */
   return to->announced < to->step ? to->step - to->announced : 0;
 }
 
-/* From where the link's counters are to where the operation began. Operations over LL leave the tail where
- * it was. */
+/* Moves `step` back from the link's saved counter to the operation's start. Operations over LL do not change
+ * the tail. */
 static void link_settle(struct link_seen *seen, uint64_t ahead) {
   seen->step -= ahead < seen->step ? ahead : seen->step;
   if (seen->tail < seen->step) seen->tail = seen->step;
@@ -141,14 +142,15 @@ static void link_note(const struct device_comm *comm, const struct work *work, b
   row->tail = seen->tail;
 }
 
-/* Steps of the operation that have come, as far as it is told: over LL those that were freed, maybe late. */
+/* Steps of the operation that have arrived, as far as known; over LL, those that were freed, possibly
+ * late. */
 static uint64_t link_progress(const struct work *work, const struct link_seen *seen) {
   const uint64_t counter = work->proto == PROTO_SIMPLE ? seen->tail : seen->head;
   return counter > seen->step ? counter - seen->step : 0;
 }
 
-/* Of two links that may be what a lane waits for, the more likely one: whose sender has not begun, or else
- * has brought less. */
+/* Of two links that a lane may wait for, the more likely one: the one whose sender has not begun, or else has
+ * sent less. */
 static bool link_is_behind(const struct work *work, const struct link_seen *seen,
                            const struct link_seen *than) {
   const bool begun = seen->announced == seen->step;
@@ -156,7 +158,7 @@ static bool link_is_behind(const struct work *work, const struct link_seen *seen
   return link_progress(work, seen) < link_progress(work, than);
 }
 
-/* A side's links: the last one that was seen, and the one that is most behind. */
+/* A side's links: the last one read, and the one that is furthest behind. */
 struct side_seen {
   struct link_seen last, first;
   bool there, any;
@@ -180,8 +182,8 @@ static void side_note(struct device_comm *comm, const struct work *work, bool se
   side->any = true;
 }
 
-/* What a lane of the work waits for at this link: one that receives for data; one that only sends for a slot,
- * or where there is one for the address of the output. */
+/* What a lane of the work waits for at this link: data if it receives; if it only sends, a slot, or, if there
+ * is a free one, the output's address. */
 static void wait_note(const struct device_comm *comm, const struct work *work, const struct link_seen *link,
                       bool receives, struct record_lane *row) {
   const uint64_t slots = comm->config.limits.slots, next = link->step + link_progress(work, link) + 1;
@@ -202,7 +204,7 @@ static uint64_t side_mix(uint64_t hash, const struct side_seen *side) {
   return hash_mix(hash_mix(hash_mix(hash_mix(hash, link->step), link->head), link->tail), link->announced);
 }
 
-/* What the counters of all links of the work come to. */
+/* A hash of the counters of all links of the work, which changes when one of them does. */
 static uint64_t lane_note(struct device_comm *comm, const struct work *work, const struct launch_wait *wait,
                           struct record_lane *row) {
   struct side_seen to = {.any = false}, from = {.any = false};
@@ -220,14 +222,14 @@ static uint64_t lane_note(struct device_comm *comm, const struct work *work, con
   return counters;
 }
 
-/* Takes back what the lane has said, so that the next look knows whether it has said it again. */
+/* Clears the lane's report, so that the next look shows whether it reported again. */
 static struct launch_wait wait_take(struct launch_wait *word) {
   const struct launch_wait wait = *word;
   word->sequence = 0;
   return wait;
 }
 
-/* False when the lane at this place does not wait. */
+/* False if the lane at this index does not wait. */
 static bool lane_look(struct device_comm *comm, uint32_t place, struct cuda_lane_seen *seen, bool running) {
   const struct launch_wait said = wait_take(&comm->control->waits[place]);
   struct record_lane row = {.lane = (uint8_t)(place % PLAN_BATCH_WORKS_MAX)};
@@ -248,11 +250,11 @@ static bool lane_look(struct device_comm *comm, uint32_t place, struct cuda_lane
   return !moved;
 }
 
-/* Under conns_mutex. */
+/* Called under conns_mutex. */
 static void lanes_look(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
   const struct launch_counts *counts = &comm->control->counts_seen;
-  const bool graph = counts->graph_started != counts->graph_ended; /* nothing else runs beside it */
+  const bool graph = counts->graph_started != counts->graph_ended; /* no other kernel of the rank runs then */
   const bool running = graph || noted->launched > noted->ended;
   noted->graph_operation = 0;
   for (uint32_t i = 0; i < LAUNCH_WAITS && i < noted->lane_rows; i++) {
@@ -265,7 +267,7 @@ static void lanes_look(struct device_comm *comm) {
 
 static void comm_record_look(struct device_comm *comm) {
   if (comm->live.comm == NULL) return;
-  cuda_comm_idle(comm); /* fetches what has ended */
+  cuda_comm_idle(comm); /* reads the counts of ended blocks */
   os_mutex_lock(&comm->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   lanes_look(comm);

@@ -1,4 +1,4 @@
-/* region.c: see region.h. Few are in use at a time, and mostly the one that was used last. */
+/* region.c: see region.h. Few regions are in use at a time, and mostly the most recently used one. */
 #include "backends/cuda/region.h"
 
 #include <string.h>
@@ -66,7 +66,7 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
   return region;
 }
 
-/* One of its peers; false: there is none left. */
+/* Takes one of its peers; false: none is left. */
 static bool peer_take(struct region *region, uint32_t rank_count, uint32_t *peer) {
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     if (region->answers[rank] <= REGION_REFUSED) continue;

@@ -1,49 +1,49 @@
-/* region.h: memory of the program that a rank has shown to ranks of other processes, by address, and what
- * they said of it. Plain data, without CUDA, so that any machine can test it. Promises that memory which was
- * freed, and whose addresses others have now, is told from what it was, by the number that the driver gave
- * it. It does not know how memory is mapped. */
+/* region.h: the program's memory that a rank has exported to ranks of other processes, by address, and their
+ * replies. Plain data, without CUDA, so that it can be tested on any machine. It detects memory that was
+ * freed and whose addresses were reused, by the driver's id of the allocation. It does not know how memory is
+ * mapped. */
 #ifndef TUTTI_BACKENDS_CUDA_REGION_H
 #define TUTTI_BACKENDS_CUDA_REGION_H
 
 #include "backends/cuda/ipc_handle.h"
 
-#define REGIONS_MOST 64 /* of a rank, but for those of graphs; the one used least recently goes first */
+#define REGIONS_MOST 64 /* per rank, besides those of graphs; evicted least recently used first */
 
-/* What a peer has answered; anything larger is where it has mapped the region. */
+/* A peer's reply; any larger value is the address at which it has mapped the region. */
 #define REGION_UNASKED 0u
 #define REGION_ASKED 1u
 #define REGION_REFUSED 2u
 
 struct region {
   uint64_t base, bytes;
-  uint64_t id; /* the driver's number of the allocation: never used again */
+  uint64_t id; /* the driver's id of the allocation: never reused */
   uint32_t use_count;
   bool mappable, offered;
-  bool lasts;             /* a graph has the peers' addresses: it goes when it is freed, and not before */
-  bool pushed_out;        /* its memory is still the program's, and kernels on their way may offer it */
-  struct ipc_piece piece; /* where offered */
+  bool lasts;             /* a graph contains the peers' addresses: kept until it is freed */
+  bool pushed_out;        /* evicted: its memory is still the program's, and launched kernels may offer it */
+  struct ipc_piece piece; /* what is exported */
   struct region *next;
-  uint64_t answers[]; /* by rank */
+  uint64_t answers[]; /* replies by rank */
 };
 
-/* A rank's; all zero but rank_count is empty. */
+/* The regions of a rank; all zero except rank_count is empty. */
 struct regions {
   uint32_t rank_count, count;
-  struct region *first; /* used last */
-  struct region *gone;  /* freed by the program, or pushed out: some peers still have them mapped */
+  struct region *first; /* most recently used */
+  struct region *gone;  /* freed by the program, or evicted: some peers still have them mapped */
 };
 
-/* The region that an address lies in, which is the first of the list then; NULL: none. */
+/* Finds the region that contains an address and moves it to the front; NULL: none. */
 struct region *region_find(struct regions *regions, uint64_t address);
-/* A fresh one at the list's begin, of an allocation that none is of; NULL when memory is out. May push
- * another out. */
+/* Adds a region at the front, for an allocation that has none; NULL if memory is out. May evict another
+ * region. */
 struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id);
-/* Its memory is no longer the program's. */
+/* Retires a region whose memory is no longer the program's. */
 void region_retire(struct regions *regions, struct region *region);
-/* By the piece's number; NULL: none. */
+/* Finds a region by its piece's number; NULL: none. */
 struct region *region_of_piece(struct regions *regions, uint64_t number);
-/* One peer that is to unmap a piece: each is said once. `idle`: no kernel is on its way that knew those which
- * were pushed out. */
+/* Returns one peer that must unmap a piece; each is returned once. `idle`: no launched kernel uses evicted
+ * regions. */
 bool region_next_gone(struct regions *regions, bool idle, uint32_t *peer, struct ipc_piece *piece);
 void regions_free(struct regions *regions);
 

@@ -1,6 +1,6 @@
-/* side.c: a copy within the device beside the kernel that it was left out of: a copy engine carries it, so
- * that blocks have their whole way out for the links. Promises the order that the kernel has on its stream,
- * and that nothing here waits. It does not know captures: those would take our stream along. */
+/* side.c: a copy within the device that runs beside its kernel: a copy engine moves the data, so that blocks
+ * keep their outgoing bandwidth for the links. The copy has the same order as the kernel on its stream, and
+ * nothing here waits. It is not used in captures, which would include the side stream. */
 #include "backends/cuda/device.h"
 
 static int side_open(struct cuda_side *side) {

@@ -1,14 +1,14 @@
-/* slab.c: memory of the host for plans that do not fit a kernel's arguments: one pool for all ranks of the
- * process, because a graph may outlive the rank whose plan it holds. A kernel that the host launches returns
- * its slab through an event, a graph through its destructor. Promises that nothing here waits, and that the
- * pool is freed with the last rank, but for what graphs still hold. */
+/* slab.c: host memory for plans that do not fit in a kernel's arguments: one pool for all ranks of the
+ * process, because a graph may outlive the rank whose plan it contains. A kernel that the host launches
+ * returns its slab by an event, a graph by its destructor. It promises that nothing here waits, and that the
+ * pool is freed with the last rank, except what graphs still use. */
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
 #define SLAB_BYTES (64u << 10)
 #define SLABS_PER_RANK 8
 
-/* Guards the pool. A destructor of a graph takes it, on a thread of CUDA's: no call of CUDA may be made under
+/* Guards the pool. The destructor of a graph takes it on a CUDA thread, so no CUDA call may be made under
  * it. */
 static os_mutex slab_mutex = OS_MUTEX_INITIALIZER;
 static struct cuda_slab *slab_pool;
@@ -61,7 +61,7 @@ ncclResult_t cuda_slabs_open(struct device_comm *comm) {
   return ncclSuccess;
 }
 
-/* The oldest slab goes from the rank to the pool. */
+/* Returns the rank's oldest slab to the pool. */
 static void slab_return(struct device_comm *comm) {
   struct cuda_slab *slab = comm->slabs_read;
   comm->slabs_read = slab->next;
@@ -89,7 +89,7 @@ ncclResult_t cuda_slab_take(struct device_comm *comm, size_t bytes, struct cuda_
   while (comm->slabs_read != NULL && comm->slabs_read->read != NULL &&
          cudaEventQuery(comm->slabs_read->read) == cudaSuccess)
     slab_return(comm);
-  cudaGetLastError(); /* "not ready" is an answer */
+  cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
   struct cuda_slab *found = pool_take(bytes);
   if (found == NULL) TRY(slab_create(bytes, &found));
   *result = found;
@@ -104,7 +104,7 @@ void cuda_slab_hold(struct device_comm *comm, struct cuda_slab *slab, cudaStream
   if (cudaEventCreateWithFlags(&read, cudaEventDisableTiming) != cudaSuccess) read = NULL;
   if (read != NULL && cudaEventRecord(read, stream) != cudaSuccess) {
     cudaEventDestroy(read);
-    read = NULL; /* the slab stays with the rank until that is closed */
+    read = NULL; /* the slab stays with the rank until the rank closes */
   }
   slab->read = read;
 }

@@ -1,5 +1,5 @@
-/* topology.c: asks NVML, CUDA and sysfs for each pair of devices, and remembers. Promises an answer whatever
- * is missing: the path is then the longest that cannot be excluded. */
+/* topology.c: queries NVML, CUDA and sysfs for each pair of devices, and caches the result. There is always a
+ * result: without information it is the longest path that cannot be excluded. */
 #include "backends/cuda/topology.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "base/param.h"
 
 #define SYS_ROOT "/sys"
-#define PCI_GBPS 12 /* of a slot that does not tell: third generation, 16 lanes, after headers */
+#define PCI_GBPS 12 /* of a slot of unknown speed: generation 3, 16 lanes, without headers */
 
 static struct device {
   bool asked;
@@ -33,7 +33,7 @@ static const struct device *device_find(uint32_t index) {
 
 /* ---- NVLink ---- */
 
-/* GB/s of one link on the wire by compute capability, where NVML does not tell. */
+/* Raw GB/s of one link by compute capability, if NVML does not report it. */
 static double link_gbps(uint32_t index) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index);
@@ -43,8 +43,8 @@ static double link_gbps(uint32_t index) {
   return major == 8 && minor == 6 ? 14.06 : 25;
 }
 
-/* Over PCIe a device does not do its peer's atomic operations itself; over NVLink it does. (The performance
- * rank only compares the pairs of one machine: all of it may be PCIe.) */
+/* Over PCIe a device does not support a peer's native atomic operations; over NVLink it does. (CUDA's
+ * performance rank only compares the pairs of one machine, all of which may be PCIe.) */
 static bool link_by_attributes(uint32_t from, uint32_t to) {
   int native_atomics = 0;
   if (cudaDeviceGetP2PAttribute(&native_atomics, cudaDevP2PAttrNativeAtomicSupported, (int)from, (int)to) !=
@@ -53,7 +53,7 @@ static bool link_by_attributes(uint32_t from, uint32_t to) {
   return native_atomics != 0;
 }
 
-/* True where NVLinks connect the two; *count and *gbps are 0 where nobody tells. */
+/* True if NVLinks connect the two; *count and *gbps are 0 if unknown. */
 static bool link_find(uint32_t from, uint32_t to, uint32_t *count, double *gbps) {
   struct nvml_links links;
   *count = 0;
@@ -79,7 +79,7 @@ static void path_find(uint32_t from, uint32_t to, struct device_path_info *info)
   } else {
     const struct path_end *a = &device_find(from)->end, *b = &device_find(to)->end;
     info->type = path_between(a, b);
-    if (info->type < PATH_PIX) info->type = PATH_PIX; /* two devices of one place: parts of one GPU */
+    if (info->type < PATH_PIX) info->type = PATH_PIX; /* two devices at one place: parts of one GPU */
     info->gbps = smaller(slot_gbps(a), slot_gbps(b));
   }
   info->name = path_name(info->type);
@@ -94,7 +94,7 @@ void topology_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   *info = known[from][to];
 }
 
-/* A GPU that CUDA does not show: NVML and sysfs know it all the same. */
+/* The path to a GPU that CUDA does not show; NVML and sysfs know it anyway. */
 static void path_find_unseen(uint32_t from, const char *bus_id, struct device_path_info *info) {
   const struct device *own = device_find(from);
   struct path_end end;
@@ -123,7 +123,7 @@ void topology_path_named(uint32_t from, const char *bus_id, struct device_path_i
   path_find_unseen(from, bus_id, info);
 }
 
-/* Without NVML: what CUDA says of the devices that it shows. */
+/* Without NVML: uses CUDA's attributes of the visible devices. */
 static bool linked_to_visible(uint32_t from) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError();

@@ -1,6 +1,6 @@
-/* plugin.c: libtutti-net-fault.so: our sockets with one fault (emu/fault.h), as a network plugin of version
- * 11 of the interface, for any library that loads such plugins. TUTTI_NET_FAULTS says which:
- * fault=NAME,fault_at=K,seed=S; K counts the messages that this process sends. */
+/* plugin.c: libtutti-net-fault.so: the library's sockets with one injected fault (fault.h), as a network
+ * plugin of version 11 of the interface, for any library that loads plugins. TUTTI_NET_FAULTS selects the
+ * fault: fault=NAME,fault_at=K,seed=S; K counts the messages that this process sends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct fault_net_context {
 struct fault_net_end;
 struct fault_net_request {
   struct fault_net_end *end; /* NULL: free */
-  void *inner, *second;      /* second: of a message that is sent twice */
+  void *inner, *second;      /* second: the copy of a message that is sent twice */
   const void *data;
   size_t bytes;
   int tag;
@@ -39,9 +39,9 @@ struct fault_net_end {
   bool sends;
   enum end_state state;
   uint64_t hold_until_ns, cut_ns, comm_id;
-  bool drawn; /* what happens to the next message is known: */
+  bool drawn; /* the fault of the next message has been drawn: */
   enum fault_kind kind;
-  struct fault_net_request *repeating; /* a message whose second copy must go before any other */
+  struct fault_net_request *repeating; /* a message whose second copy must be sent before any other */
   struct fault_net_request requests[REQUESTS];
 };
 
@@ -129,7 +129,7 @@ static ncclResult_t fault_net_devices(int *count) {
   return ncclSuccess;
 }
 
-/* The texts of a device stay for as long as the process. */
+/* The strings of a device live as long as the process. */
 static ncclResult_t fault_net_properties(int device, void *result) {
   static struct net_properties known[16];
   struct abi_properties_v11 *theirs = (struct abi_properties_v11 *)result;
@@ -159,8 +159,7 @@ static ncclResult_t fault_net_properties(int device, void *result) {
 /* ---- connections ---- */
 
 static struct net_peer peer_of(uint64_t comm_id) {
-  const struct net_peer peer = {comm_id, 0, 0,
-                                "fault injection"}; /* a plugin is not told who its ranks are */
+  const struct net_peer peer = {comm_id, 0, 0, "fault injection"}; /* a plugin does not know its ranks */
   return peer;
 }
 
@@ -210,7 +209,7 @@ static ncclResult_t fault_net_accept(void *listener, void **receiver, void **off
   return result;
 }
 
-/* The connection goes; its end stays until it is closed. */
+/* Closes the connection; its end stays until it is closed by the caller. */
 static ncclResult_t end_drop(struct fault_net_end *end) {
   void *gone = end->inner;
   end->inner = NULL;
@@ -246,7 +245,7 @@ static ncclResult_t fault_net_unregister(void *connection, void *registration) {
 
 /* ---- messages ---- */
 
-/* ncclSuccess and *silent: nothing moves here, now or for ever. */
+/* ncclSuccess with *silent: no data moves on this connection any more. */
 static ncclResult_t end_check(struct fault_net_end *end, bool *silent) {
   *silent = __atomic_load_n(&faults.stopped, __ATOMIC_ACQUIRE) != 0 || end->state == END_CUT;
   if (end->state == END_CUT && os_time_ns() - end->cut_ns > CUT_NS) {
@@ -257,7 +256,7 @@ static ncclResult_t end_check(struct fault_net_end *end, bool *silent) {
   return log_fail(ncclRemoteError, "fault injection: the connection is lost, as TUTTI_NET_FAULTS asked");
 }
 
-/* What happens to the next message; drawn once, however often its send is tried. */
+/* Draws what happens to the next message, once, however often its send is tried. */
 static void fault_happen(struct fault_net_end *end) {
   if (end->drawn) return;
   end->drawn = true;
@@ -342,7 +341,7 @@ static ncclResult_t fault_net_irecv(void *receiver, int count, void **data, size
   return ncclSuccess;
 }
 
-/* Host memory alone: what was received is there. */
+/* Host memory only: received data is already visible. */
 static ncclResult_t fault_net_iflush(void *receiver, int count, void **data, int *bytes, void **registrations,
                                      void **result) {
   (void)receiver, (void)count, (void)data, (void)bytes, (void)registrations;
@@ -350,7 +349,7 @@ static ncclResult_t fault_net_iflush(void *receiver, int count, void **data, int
   return ncclSuccess;
 }
 
-/* One of the two sends of a request. */
+/* Tests one of the two sends of a request. */
 static ncclResult_t test_one(void **request, size_t *bytes) {
   bool done = false;
   if (*request == NULL) return ncclSuccess;

@@ -1,6 +1,7 @@
-/* adapt.c: a plugin's table as one of ours. Everything that versions 10 to 12 of the interface do differently
- * is here: contexts of communicators (from 11 on), properties, and numbers of requests. A plugin's failure
- * gets a sentence that names plugin, call and peer; what it says itself comes out of our log. */
+/* adapt.c: adapts a plugin's table to struct net_ops. It handles all differences between versions 10 to 12 of
+ * the interface: contexts of communicators (from 11 on), properties, and the number of results of a request.
+ * If a plugin's call fails, the log names the plugin, the call and the peer; messages of the plugin itself go
+ * to the library's log. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,20 +10,20 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define RECVS_MAX 8                     /* of one call to irecv */
-#define REQUESTS (2 * ABI_REQUESTS_MAX) /* of one connection: flushes take a place beside the receive's */
+#define RECVS_MAX 8                     /* receives per call to irecv */
+#define REQUESTS (2 * ABI_REQUESTS_MAX) /* per connection: a flush needs a request besides its receive's */
 #define MESSAGE_BYTES_MAX (1u << 30)
 #define NAME_BYTES 64
 
-/* What a plugin keeps for one communicator, from version 11 on. */
+/* What a plugin keeps per communicator, from version 11 on. */
 struct context {
   uint64_t key;
   void *theirs;
-  uint32_t use_count; /* listeners, connections, and connects that are called again */
+  uint32_t use_count; /* listeners, connections, and connects in progress */
   struct context *next;
 };
 
-/* A connect that has to be called again: its context must stay. */
+/* A connect in progress, which is called again: its context must stay. */
 struct pending {
   const void *handle;
   struct context *context;
@@ -33,7 +34,7 @@ struct end;
 struct request {
   void *theirs;
   struct end *end; /* NULL: free */
-  uint32_t count;  /* numbers that test() yields */
+  uint32_t count;  /* number of sizes that test() returns */
 };
 
 /* A listener, or one end of a connection. */
@@ -48,7 +49,7 @@ struct end {
 static struct {
   struct plugin plugin;
   bool started;
-  void *context; /* of the process: that of the first init */
+  void *context; /* of the process: from the first init */
   os_mutex mutex;
   struct context *contexts;
   struct pending *pending;
@@ -57,7 +58,7 @@ static struct {
 
 #define NET (in_use.plugin.net)
 
-/* ---- what a plugin says ---- */
+/* ---- messages of a plugin ---- */
 
 #define LINE_BYTES 1024
 
@@ -75,7 +76,7 @@ static void plugin_log(int level, unsigned long subsystems, const char *file, in
   else if (level != LOG_NONE) log_info((unsigned)subsystems & LOG_ALL, "%s", text);
 }
 
-/* There is no profiler: an event is nothing. */
+/* There is no profiler: events are ignored. */
 static ncclResult_t plugin_profile(void **event, int type, void *parent, int64_t plugin, void *extra) {
   (void)event, (void)type, (void)parent, (void)plugin, (void)extra;
   return ncclSuccess;
@@ -86,7 +87,7 @@ static ncclResult_t result_sane(ncclResult_t result) {
   return value >= 0 && value < ncclNumResults ? result : ncclInternalError;
 }
 
-/* The plugin's plugin_result, with a sentence when it is a bad one. */
+/* Returns the plugin's result; logs an error if it is one. */
 static ncclResult_t plugin_result(ncclResult_t result, const char *call) {
   if (result == ncclSuccess) return result;
   return log_fail(result_sane(result), "network plugin '%s' (%s): %s fails with '%s'", NET->name,
@@ -132,7 +133,7 @@ static void plugin_finalize(void *context) {
   if (in_use.plugin.version > 10 && NET->finalize != NULL) plugin_result(NET->finalize(context), "finalize");
 }
 
-/* Both with the mutex held. */
+/* Both are called with the mutex held. */
 static ncclResult_t context_use(uint64_t key, struct context **context) {
   for (struct context *known = in_use.contexts; known != NULL; known = known->next) {
     if (known->key != key) continue;
@@ -166,7 +167,7 @@ static void context_leave(struct context *context) {
   os_free(context);
 }
 
-/* ---- connects that go on ---- */
+/* ---- connects in progress ---- */
 
 static struct pending **pending_find(const void *handle) {
   struct pending **link = &in_use.pending;
@@ -180,7 +181,8 @@ static void pending_drop(struct pending **link) {
   os_free(old);
 }
 
-/* The context of a connect, which the caller holds: that of an earlier call with this handle, or another. */
+/* The context of a connect, which the caller then holds: that of an earlier call with this handle, or
+ * another. */
 static ncclResult_t pending_take(const struct net_peer *peer, const void *handle, struct context **context) {
   struct pending **link = pending_find(handle);
   if (*link == NULL) return context_use(peer->comm_key, context);
@@ -190,7 +192,7 @@ static ncclResult_t pending_take(const struct net_peer *peer, const void *handle
     *context = known;
     return ncclSuccess;
   }
-  context_leave(known); /* of a connect that was given up, whose handle's place was used again */
+  context_leave(known); /* of an abandoned connect whose handle's address was reused */
   return context_use(peer->comm_key, context);
 }
 
@@ -258,7 +260,7 @@ static ncclResult_t call_connect(uint32_t device, struct net_handle *handle, str
   return NET->connect.v11(end->context->theirs, (int)device, handle->bytes, &end->theirs, &offload);
 }
 
-/* The context stays in use while the connect is not done. */
+/* Keeps the context in use until the connect is done. */
 static ncclResult_t reconnect_later(const void *handle, struct end *end) {
   os_mutex_lock(&in_use.mutex);
   const ncclResult_t result = has_contexts() ? pending_put(handle, end->context) : ncclSuccess;
@@ -349,7 +351,7 @@ static struct request *request_take(struct end *end) {
   return NULL;
 }
 
-/* What a call has yielded; a request that is not there is asked for again. */
+/* Stores the result of a call. If the plugin returned no request, the call is repeated later. */
 static void request_give(struct end *end, struct request *request, void *theirs, uint32_t count,
                          void **result) {
   *result = NULL;

@@ -1,5 +1,5 @@
-/* load.c: finds network plugins: from NCCL_NET_PLUGIN to a file, from a file to a table of the newest version
- * of the interface that we know. A file that is of no use leaves a sentence in the log with the reason. */
+/* load.c: finds network plugins: from NCCL_NET_PLUGIN to a file, from a file to a table of the newest
+ * supported version of the interface. Each rejected file logs why. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,16 +11,16 @@
 #include "base/param.h"
 
 #define FILE_USUAL "libnccl-net.so"
-#define NAME_BYTES 4096 /* of an item of NCCL_NET_PLUGIN */
+#define NAME_BYTES 4096 /* length of an item of NCCL_NET_PLUGIN */
 #define ITEMS_MAX 64
 #define REASON_BYTES 512
 
 static struct plugin current;   /* library NULL: none */
-static const char *rest;        /* of NCCL_NET_PLUGIN; NULL: not begun */
-static uint32_t item_count;     /* items looked at since then */
-static bool usual_tried, found; /* libnccl-net.so was looked at; some name was a library */
+static const char *rest;        /* rest of NCCL_NET_PLUGIN; NULL: not begun */
+static uint32_t item_count;     /* items tried so far */
+static bool usual_tried, found; /* libnccl-net.so was tried; some name was a library */
 
-/* A plugin that was initialised may have left threads behind: its code stays. */
+/* A plugin that was initialised may have left threads running: its code stays loaded. */
 static void current_close(void) {
   if (current.library == NULL) return;
   if (!plugin_release()) dlclose(current.library);
@@ -47,7 +47,7 @@ static bool table_find(struct plugin *plugin) {
   return false;
 }
 
-/* The oldest versions of the interface by which a plugin is known, for the sentence alone. */
+/* The oldest versions of the interface that identify a plugin; only for the error message. */
 static bool table_is_old(void *library) {
   for (int version = 2; version < ABI_OLDEST; version++) {
     char symbol[32];
@@ -75,7 +75,7 @@ static bool library_take(void *library, const char *from) {
 
 /* ---- from a name to a library ---- */
 
-/* One try; the reason of each that fails is added to `reasons`. */
+/* Tries one file; if it fails, adds the reason to `reasons`. */
 static void *library_open(const char *file, char *reasons) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   const size_t used = strlen(reasons);
@@ -89,7 +89,7 @@ static bool static_take(void) {
   return program != NULL && library_take(program, "STATIC_PLUGIN");
 }
 
-/* A name is a file first, then what stands between libnccl-net- and .so. */
+/* Tries a name as a file, then as NAME in libnccl-net-NAME.so. */
 static bool name_take(const char *name) {
   char file[NAME_BYTES + 32], reasons[REASON_BYTES] = "";
   if (strcmp(name, "STATIC_PLUGIN") == 0) return static_take();
@@ -118,7 +118,7 @@ static bool usual_take(void) {
   return false;
 }
 
-/* Cuts the next item off the list; false behind the last. */
+/* Takes the next item of the list; false after the last. */
 static bool item_next(char *item) {
   while (*rest == ',' || *rest == ' ') rest += 1;
   const size_t bytes = strcspn(rest, ",");
@@ -152,6 +152,6 @@ static bool search_on(void) {
 const struct net_ops *plugin_net_next(void) {
   current_close();
   if (search_on()) return plugin_adapt(&current);
-  rest = NULL; /* whoever asks again begins anew */
+  rest = NULL; /* the next call starts from the beginning */
   return NULL;
 }

@@ -1,4 +1,4 @@
-/* cuda.h (simt): the driver's names that the GPU backend knows. */
+/* cuda.h (simt): the names of the driver API that the GPU backend uses. */
 #ifndef TUTTI_TESTS_SIMT_CUDA_H
 #define TUTTI_TESTS_SIMT_CUDA_H
 

@@ -1,5 +1,5 @@
-/* cuda_runtime.h (simt): the emulated runtime's header, with what the GPU backend calls beside it, and, for
- * C++, the words of device code, of which one block's thread is a fibre (simt_block.h). */
+/* cuda_runtime.h (simt): the emulated runtime's header, with the other calls of the GPU backend and, for C++,
+ * the keywords of device code; a thread of a block is a fibre (simt_block.h). */
 #ifndef TUTTI_TESTS_SIMT_CUDA_RUNTIME_H
 #define TUTTI_TESTS_SIMT_CUDA_RUNTIME_H
 

@@ -1,7 +1,7 @@
-/* simt_block.h: a GPU's block on a thread of the host. Each of the block's threads is a fibre; fibres take
- * turns where one waits for its warp, at a barrier, or for memory. A warp that has met goes on in the order
- * of its lanes, so that what it stores lies before what its last lane stores: LL128 asks for that. Random
- * turns (SIMT_SEED) try other descriptors. Knows nothing of kernels. */
+/* simt_block.h: a GPU's block on a thread of the host. Each thread of the block is a fibre; fibres switch
+ * when one waits for its warp, at a barrier, or for memory. After a synchronization a warp continues in lane
+ * order, so that what it stores precedes what its last lane stores, as LL128 requires. Random switches
+ * (SIMT_SEED) try other orders. Knows nothing of kernels. */
 #ifndef TUTTI_TESTS_SIMT_BLOCK_H
 #define TUTTI_TESTS_SIMT_BLOCK_H
 
@@ -15,7 +15,7 @@
 #define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __shared__ static thread_local /* a block has a thread of the host for itself */
+#define __shared__ static thread_local /* each block has its own host thread */
 
 static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) {
   return {x, y, z, w};
@@ -24,22 +24,23 @@ static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, u
 struct simt_index {
   uint32_t x, y, z;
 };
-/* Of the fibre that runs now. */
+/* The indexes of the running fibre. */
 extern thread_local simt_index threadIdx, blockIdx, blockDim;
 
-/* Runs all threads of one block; returns when they have ended. `body` is called once a thread. */
+/* Runs all threads of one block; returns when they have ended. `body` is called once per thread. */
 void simt_block_run(uint32_t block, uint32_t thread_count, void (*body)(void *), void *argument);
 
-/* Lets the other fibres go on. */
+/* Lets the other fibres run. */
 void simt_yield(void);
-/* Now and then, as a seed says. */
+/* Yields at random, by the seed. */
 void simt_stir(void);
-/* Hands in a value and waits for the warp: all lanes' values, until its next synchronization. */
+/* Passes a value to the warp and waits for all lanes; returns their values, valid until the next
+ * synchronization. */
 const uint64_t *simt_meet(uint64_t value);
 void simt_barrier(uint32_t id, uint32_t threads, bool waits);
 uint64_t simt_time_ns(void);
 
-/* ---- CUDA's words ---- */
+/* ---- CUDA's names ---- */
 
 enum { SIMT_WARP = 32 };
 
@@ -81,7 +82,7 @@ static inline void __threadfence_system(void) { __threadfence(); }
 static inline unsigned long long atomicAdd(unsigned long long *address, unsigned long long value) {
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
-/* Of shared memory: one thread of the host. */
+/* On shared memory, which is used by one host thread. */
 static inline uint32_t atomicMin(uint32_t *address, uint32_t value) {
   const uint32_t before = *address;
   if (value < before) *address = value;

@@ -1,12 +1,12 @@
-/* ptx.h (simt): what lib/kernels/ptx.h is to GPUs, for fibres. Memory is the host's: every access to
- * what other blocks see is atomic by eight bytes, and ordered as the host's compiler keeps it. */
+/* ptx.h (simt): replaces the GPU's ptx.h for fibres. Memory is the host's: every access to what other blocks
+ * see is atomic for eight bytes, and ordered as the host's compiler orders it. */
 #ifndef TUTTI_KERNELS_PTX_H
 #define TUTTI_KERNELS_PTX_H
 
-/* A lane that a warp's threads share is written by all at once there; here each has its own. */
+/* On a GPU all threads of a warp write a shared lane at once; here each thread has its own. */
 #undef BLOCK_LANES_SHARED
 
-/* The host's memory is as near as the block's own, and a look takes a turn of all fibres. */
+/* Host memory is as near as the block's own here, and a poll takes a turn of all fibres. */
 #define PRIM_CALLS_A_REMOTE_LOOK 64
 #define DIRECT_REMOTE_LOOKS 64u
 
@@ -31,7 +31,7 @@ PRIM_FN ulonglong2 prim_load_pair(const void *address) {
   return pair;
 }
 
-/* Lanes would look one after another, and might not agree: the first one looks. */
+/* Lanes would load one after another and might see different values, so the first lane loads for all. */
 PRIM_FN uint64_t prim_load_word_together(const void *address) {
   return simt_meet(prim_load_word(address))[0];
 }
@@ -47,7 +47,7 @@ PRIM_FN uint32_t prim_peek_together(const uint32_t *word) {
   return (uint32_t)simt_meet(*(const volatile uint32_t *)word)[0];
 }
 
-/* No turn between the stores of a warp's lanes: LL128's line is theirs together. */
+/* No fibre switch between the stores of a warp's lanes: they store an LL128 line together. */
 PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
   uint64_t *words = (uint64_t *)address;
   __atomic_store_n(&words[0], low, __ATOMIC_RELEASE);
@@ -102,7 +102,7 @@ PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
   }
 }
 
-/* ---- words on their way into shared memory: here they are there at once ---- */
+/* ---- asynchronous copies of words to shared memory: here they complete at once ---- */
 
 PRIM_FN void prim_fetch_word(uint64_t *place, const uint8_t *from) { *place = element_load(from, 8); }
 PRIM_FN void prim_put_word(uint64_t *place, uint64_t word) { *place = word; }
@@ -123,14 +123,14 @@ PRIM_FN void prim_converge_reads(void) { __syncwarp(); }
 #define PRIM_BARRIER_ARRIVE(id, threads) simt_barrier(id, threads, false)
 #define PRIM_BARRIER_SYNC(id, threads) simt_barrier(id, threads, true)
 
-/* A stream's next kernel begins when the one before has ended. */
+/* A stream's next kernel begins when the previous one has ended. */
 PRIM_FN void prim_launch_dependents(void) {}
 PRIM_FN void prim_await_dependencies(void) {}
 
-/* ---- arithmetic: kernels/types.h as it is ---- */
+/* ---- arithmetic: kernels/types.h unchanged ---- */
 
 #include "kernels/types.h"
-#undef PRIM_FLOAT_SUM /* arithmetic.h binds a GPU's: too late */
+#undef PRIM_FLOAT_SUM /* arithmetic.h binds the GPU's, but types.h is already compiled */
 #undef PRIM_FLOAT_PROD
 
 #define SIMT_PAIR(function, element)                                                                 \
@@ -147,7 +147,7 @@ SIMT_PAIR(pair_bfloat16_max, type_bfloat16_max)
 SIMT_PAIR(pair_bfloat16_min, type_bfloat16_min)
 #undef SIMT_PAIR
 
-/* A GPU's choose as types.h does. */
+/* A GPU's fmaxf and fminf choose as types.h does. */
 #define fmaxf(left, right) type_float_max(left, right)
 #define fminf(left, right) type_float_min(left, right)
 
