@@ -144,9 +144,9 @@ struct emu_stream {
   bool driven;        /* a thread carries out what is on it */
   /* launches that will not be tried at once, and how many after the next one that had to wait */
   uint32_t at_once_pause, at_once_vain;
-  uint64_t looks;     /* how often anyone drove it */
-  uint64_t helper;    /* the thread that fed it last, or waits for it */
-  os_cond wake;       /* its thread's */
+  uint64_t looks;                                /* how often anyone drove it */
+  uint64_t helper;                               /* the thread that fed it last, or waits for it */
+  os_cond wake;                                  /* its thread's */
   struct emu_stream *next_active, **active_link; /* while there is work on it; else the link is NULL */
 };
 
