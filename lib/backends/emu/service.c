@@ -40,7 +40,7 @@ static bool is_outside(const struct emu_service *service) {
   return service->service.outside != NULL && service->service.outside(service->service.argument);
 }
 
-static void service_move(struct emu_actor *actor) {
+static void service_actor_run(struct emu_actor *actor) {
   struct emu_service *service = (struct emu_service *)actor;
   const struct device_service *of = &service->service;
   const bool outside = is_outside(service);
@@ -53,7 +53,7 @@ static void service_move(struct emu_actor *actor) {
   emu_changed();
 }
 
-static const struct emu_actor_ops service_ops = {service_enabled, service_move};
+static const struct emu_actor_ops service_ops = {service_enabled, service_actor_run};
 
 /* Drawn from the seed and its key alone: a service may be older than the world, and must leave the world's
  * own draws as they are. */

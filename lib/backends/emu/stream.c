@@ -146,7 +146,7 @@ static struct emu_stream *stream_of(struct emu_actor *actor) {
 
 static bool stream_enabled(struct emu_actor *actor) { return stream_head_enabled(stream_of(actor)); }
 
-static void stream_move(struct emu_actor *actor) {
+static void stream_actor_run(struct emu_actor *actor) {
   struct emu_stream *stream = stream_of(actor);
   struct stream_op *op = stream->head;
   stream->busy = true;
@@ -162,7 +162,7 @@ static void stream_move(struct emu_actor *actor) {
   }
 }
 
-static const struct emu_actor_ops stream_actor_ops = {stream_enabled, stream_move};
+static const struct emu_actor_ops stream_actor_ops = {stream_enabled, stream_actor_run};
 
 /* Threads: carries the head out, blocking. */
 static void stream_head_perform(struct emu_stream *stream) {

@@ -497,7 +497,7 @@ static void carry_any(struct emu_weak *weak) {
   else note_carry(weak, note);
 }
 
-static void weak_move(struct emu_actor *actor) {
+static void weak_actor_run(struct emu_actor *actor) {
   struct emu_weak *weak = (struct emu_weak *)actor;
   struct emu_lane *lane = weak->lane;
   emu_trace_hash(lane->trace_key, WEAK_TRACE_ACTION, weak->count);
@@ -506,7 +506,7 @@ static void weak_move(struct emu_actor *actor) {
   emu_lane_stores_seen(lane);
 }
 
-static const struct emu_actor_ops weak_ops = {weak_enabled, weak_move};
+static const struct emu_actor_ops weak_ops = {weak_enabled, weak_actor_run};
 
 void emu_weak_settle(struct emu_weak *weak) {
   bool any = false;

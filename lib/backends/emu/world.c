@@ -38,7 +38,7 @@ struct emu_waiter {
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  int taken;         /* atomic: a hint for those who would take the lock */
+  int taken;         /* atomic: a hint for threads that want the lock */
   int prepared;      /* atomic */
   uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
@@ -87,14 +87,15 @@ static void world_make_condition(void) {
   pthread_condattr_destroy(&attributes);
 }
 
-/* ---- forks: the child has the thread that forked and no other ---- */
+/* ---- forks: the child has only the thread that forked ---- */
 
 #define FORK_PATIENCE_MS 1000
 
-static bool fork_locked; /* of the thread that forks, from before to after */
+static bool fork_locked; /* the forking thread has the lock */
 
-/* Others may hold this lock while they wait for one that the forking thread has already; so no longer than
- * this. */
+/* Another thread may hold this lock while it waits for one that the forking thread has, so the wait for it is
+ * limited.
+ */
 static void fork_before(void) {
   fork_locked = false;
   for (unsigned tries = 0; !fork_locked && tries < FORK_PATIENCE_MS; tries++) {
@@ -339,7 +340,7 @@ static bool pump(void) {
     }
     emu_events += 1;
     world.inside = true;
-    actor->ops->move(actor);
+    actor->ops->run(actor);
     world.inside = false;
   }
   world.pumping = false;
@@ -625,7 +626,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count
   waiter_leave(&waiter);
 }
 
-/* ---- other processes wait, and no thread of this one does ---- */
+/* ---- other processes wait for this one, and no thread of it waits ---- */
 
 #define DRIVE_IDLE_MS 20
 #define DRIVE_IDLE_EVENTS 20000u
@@ -635,7 +636,7 @@ static bool never(void *argument) {
   return false;
 }
 
-/* Without a warning: where there are several processes no run is deterministic. */
+/* Without a warning, because runs with several processes are not deterministic anyway. */
 static void owners_excuse(void) {
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
     owner->absent = owner->absent || owner->waiting == 0;

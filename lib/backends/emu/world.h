@@ -49,7 +49,7 @@ const struct emu_options *emu_options(void);
 struct emu_actor;
 struct emu_actor_ops {
   bool (*enabled)(struct emu_actor *actor); /* can it run an event now? no side effect */
-  void (*move)(struct emu_actor *actor);    /* one event; called only when enabled; may end the actor */
+  void (*run)(struct emu_actor *actor);     /* one event; called only when enabled; may end the actor */
 };
 struct emu_actor {
   const struct emu_actor_ops *ops;
