@@ -284,29 +284,27 @@ void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
-/* Ends the kernels of one rank where they stand. Locked. */
+/* Ends the kernels of one rank at once. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
-/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
- */
+/* Stores of this lane have become visible: wakes its peers, and reports a broken invariant. Locked. */
 void emu_lane_stores_seen(struct emu_lane *lane);
 /* The first thing that the lane waits for (lane_wait_first). */
 void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
-/* Number of the operation that the lane's current step is of. */
+/* Number of the operation to which the lane's current step belongs. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 
 /* stall.c */
 void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall);
-/* On the thread that advances the block: notes what its lanes wait for. */
+/* Reports what the block's lanes wait for; called by the thread that advances the block. */
 void emu_block_report(struct emu_block *block);
-/* Somebody has asked since the block last told. */
+/* There was a request since the block's last report. */
 static inline bool emu_block_is_asked(const struct emu_block *block, const struct device_comm *comm) {
   return block->reported != __atomic_load_n(&comm->asked, __ATOMIC_RELAXED);
 }
 
-/* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
- * started. */
+/* pool.c: runs a block on a thread of its own (threads mode); false if no thread could be started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
-/* In the child of a fork: it has none of the threads. */
+/* In the child of a fork, where the threads do not exist. */
 void emu_pool_forked(void);
 
 /* options.c */

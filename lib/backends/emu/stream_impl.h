@@ -199,7 +199,7 @@ bool stream_thread_need(struct emu_stream *stream); /* starts its thread; false:
 /* the stream is closing: its thread ends, is joined, frees it */
 void stream_thread_retire(struct emu_stream *stream);
 void stream_threads_collect(void); /* joins what has ended */
-/* all of them; false: some did not end and were left behind */
+/* stops all threads; false if some did not end */
 bool stream_threads_stop(uint64_t patience_ms);
 /* The stream now has work, or none any more. */
 void stream_activate(struct emu_stream *stream);
@@ -211,8 +211,8 @@ void stream_adopt(struct emu_stream *stream);
 void stream_thread_wake(struct emu_stream *stream);
 /* Only the stream's own thread may execute this operation, because it may take long or is user code. */
 bool stream_op_is_own(const struct stream_op *op);
-/* Carries out what is on the stream as far as it goes; own operations too where `own` says so. True when
- * something ended. */
+/* Executes the stream's operations without blocking; with `own`, also those that only its own thread may
+ * execute. True if one ended. */
 bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own);
 bool stream_head_enabled(const struct emu_stream *stream);
 void stream_free(struct emu_stream *stream);
@@ -225,10 +225,10 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph);
 int emu_capture_work(struct emu_stream *stream, const struct emu_work *work);
 int emu_capture_record(struct emu_stream *stream, struct emu_event *event);
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event);
-/* The stream's capture, if any, becomes invalid: returns `error` then, else 0. */
+/* Invalidates the stream's capture, if it has one, and returns `error`; else returns 0. */
 int emu_capture_spoil(struct emu_stream *stream, int error);
-/* The host asks about an event that was last recorded in a capture: 907, or 1 when that capture has ended.
- * Else 0. */
+/* The host queries an event: 907 if it was last recorded in a capture, 1 if that capture has ended, else 0.
+ */
 int emu_capture_event_spoil(const struct emu_event *event);
 /* A call that CUDA forbids while this thread's or a global capture is under way: 0, or 900 and those
  * captures are invalid. */
@@ -247,7 +247,7 @@ struct emu_graph *emu_capture_graph(const struct emu_stream *stream);
 /* Graphs (graph.c). */
 struct graph_node {
   uint32_t node_index; /* place in its graph */
-  bool marked;         /* scratch of whoever traverses the graph, under the lock */
+  bool marked;         /* scratch space for traversals of the graph; locked */
   struct emu_work work;
   struct node_list dependencies;
 };
@@ -257,7 +257,7 @@ struct emu_graph {
 };
 struct emu_graph *emu_graph_new(void);
 void emu_graph_free(struct emu_graph *graph);
-/* Adds a node; keeps what the work refers to. NULL when memory is out. */
+/* Adds a node and takes references for its work. NULL if out of memory. */
 struct graph_node *emu_graph_add(struct emu_graph *graph, const struct emu_work *work,
                                  const struct node_list *dependencies);
 bool emu_graph_has(const struct emu_graph *graph, const struct graph_node *node);

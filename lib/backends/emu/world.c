@@ -652,10 +652,10 @@ bool emu_world_settle(uint64_t event_count) {
 
 /* One turn, without a report of deadlocks; true if an event ran or can run. */
 static bool drive_idle_turn(void) {
-  const uint64_t moves = emu_events;
+  const uint64_t events_before = emu_events;
   emu_world_settle(DRIVE_IDLE_EVENTS);
   emu_services_look_outside();
-  return emu_lanes_look() || emu_events != moves;
+  return emu_lanes_look() || emu_events != events_before;
 }
 
 bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
@@ -664,14 +664,14 @@ uint32_t emu_drive_idle(void) {
   static uint64_t seen_turns; /* locked */
   if (emu_options()->mode != EMU_GUARDED) return UINT32_MAX;
   emu_lock();
-  bool moves = false;
+  bool busy = false;
   if (world_turns == seen_turns && !world.pumping) {
     owners_excuse();
-    moves = drive_idle_turn();
+    busy = drive_idle_turn();
   }
   seen_turns = world_turns;
   emu_unlock();
-  return moves ? 0 : DRIVE_IDLE_MS;
+  return busy ? 0 : DRIVE_IDLE_MS;
 }
 
 /* ---- owners ---- */
