@@ -401,8 +401,7 @@ static void run_pass_turn(struct emu_kernel_run *run) {
   run->over = true;
   if (run->launch->captured) emu_record_graph_ended(comm);
   emu_record_ended(comm, run->turn + 1);
-  __atomic_store_n(&comm->turn, run->turn + 1,
-                   __ATOMIC_RELEASE); /* only the run that has the turn writes it */
+  __atomic_store_n(&comm->turn, run->turn + 1, __ATOMIC_RELEASE); /* only this run writes it now */
 }
 
 static int run_close(struct emu_kernel_run *run) {

@@ -129,8 +129,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     conn->reference_count = 1;
     conn->net = true;
     if (emu_net_may_zero_copy())
-      conn->direct =
-          (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: data goes through slots */
+      conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: uses slots */
     if (name->conn_index == CONN_MESSAGE) conn_pool(conn, &comm->config.limits, name->sends);
     conn->comm_id = comm->config.comm_id;
     comm->reaches_out = !emu_options()->net; /* the emulated network is within the process */

@@ -43,8 +43,7 @@ static bool tail_spoil(const struct emu_lane *emu, bool corrupt) {
     const struct link *link = &emu->lane.send[i];
     const uint64_t head = prim_load_acquire(&link->sender->head);
     if (emu->send_conn[i]->net || link->posted < steps || (corrupt && head == 0)) continue;
-    if (prim_load_acquire(&link->receiver->tail) != link->posted)
-      continue; /* this slice was not sent to this receiver */
+    if (prim_load_acquire(&link->receiver->tail) != link->posted) continue; /* the slice was not sent there */
     return counter_hold(emu, link, &link->receiver->tail, corrupt ? head - 1 : link->posted - steps);
   }
   return false;
@@ -76,8 +75,7 @@ void emu_fault_inject(struct emu_lane *emu, uint32_t action) {
     emu->frozen = true;
     injected_report(emu, emu->block->run->launch->comm->config.rank);
     injected.plan.kind = FAULT_NOTHING;
-  } else if (tail_spoil(emu, corrupt) ||
-             head_spoil(emu, corrupt)) { /* else it happens at the next slice that allows it */
+  } else if (tail_spoil(emu, corrupt) || head_spoil(emu, corrupt)) { /* else the next slice is tried */
     prim_store_release(injected.counter, injected.value);
   }
 }

@@ -146,8 +146,7 @@ PRIM_FN __m128i prim_ll_line(const uint8_t *lines, uint32_t index) {
 PRIM_FN bool prim_ll_ready(const uint8_t *lines, uint32_t line_count, uint64_t flag) {
   const __m128i flags = _mm_set1_epi32((int)(uint32_t)flag);
   __m128i same = _mm_cmpeq_epi32(prim_ll_line(lines, line_count - 1), flags);
-  if ((_mm_movemask_epi8(same) & 0xf0f0) != 0xf0f0)
-    return false; /* the last line is the most likely to be missing */
+  if ((_mm_movemask_epi8(same) & 0xf0f0) != 0xf0f0) return false; /* the most likely to be missing */
   for (uint32_t i = 0; i + 1 < line_count; i++)
     same = _mm_and_si128(same, _mm_cmpeq_epi32(prim_ll_line(lines, i), flags));
   prim_keep_order();

@@ -12,8 +12,7 @@
 #include "base/os.h"
 
 #define WEAK_NOTES_MAX 128 /* pending notes of a lane */
-#define WEAK_STEPS_MAX \
-  4 /* steps of the lane for which a note may wait: far fewer than half a period of flags */
+#define WEAK_STEPS_MAX 4   /* steps that a note may wait: far fewer than half a period of flags */
 #define WEAK_PIECE_BYTES 16
 #define WEAK_OPS_MAX (3 * STEP_LINKS_MAX + 8)
 #define WEAK_KEY_KIND UINT64_C(3) /* a kind of actors' keys; lanes have 2 */

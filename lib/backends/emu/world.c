@@ -469,9 +469,8 @@ static void outside_nap(void) {
 static bool stuck_declare(struct quiet *quiet) {
   if (!emu_lanes_waiting()) return false;
   const bool outside = world.outside || world.outside_waits > 0;
-  if (outside)
-    outside_complain(
-        emu_lanes_progress()); /* polling services run events, too, so events do not show progress */
+  /* The progress of lanes, because events do not show any: polling services run events, too. */
+  if (outside) outside_complain(emu_lanes_progress());
   if (outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;

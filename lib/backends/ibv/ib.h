@@ -271,8 +271,8 @@ struct ib_end {
   uint32_t left;        /* bit i: port i was down, and its queue pairs use other ports */
   uint32_t unlinked;    /* the first queue pair that is not connected */
   uint32_t differences; /* successive rounds in which the ends chose different ports */
-  bool was_ready, told,
-      heard; /* told: the other end's struct comes next on the wire; heard: it is complete */
+  bool was_ready;
+  bool told, heard; /* told: the other end's struct comes next on the wire; heard: it is complete */
   struct ib_request requests[2 * NET_REQUESTS_MAX]; /* the second half is for flushes */
   struct ib_answer answers[IB_SLOTS];
 };

@@ -21,8 +21,7 @@ _Static_assert(AHEAD_MAX <= CREDITS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "
 struct sender {
   struct end end;
   bool connected;
-  ncclResult_t
-      refused; /* isend's result after a message that was too long; earlier messages still complete */
+  ncclResult_t refused; /* isend's result after a message that was too long; earlier ones still complete */
   struct dials dials;
   uint64_t comm_key;
   size_t current_moved;          /* bytes of message `moved` sent, including its frame */
