@@ -6,8 +6,8 @@
 #include "base/os.h"
 #include "explain/comm_ranks.h"
 
-const char *const wait_texts[] = {"nothing",  "an output to be offered by", "data of", "a free slot at",
-                                  "lines of", "another list, number"};
+const char *const wait_texts[] = {"nothing",     "an output to be offered by", "data of", "a free slot at",
+                                  "LL lines of", "another list, number"};
 
 /* Adds a line of evidence for each network message of the rank's proxies that has not ended. */
 static void show_proxies(const struct comm_ranks *ranks, const struct rank_state *state) {

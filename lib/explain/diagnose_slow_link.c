@@ -152,7 +152,7 @@ static void show_conns(struct diagnosis *diagnosis, const struct conns *conns) {
        conns->count - conns->slow, conns->rest_ns / conns->rest_messages / 1e6);
 }
 
-static void report_ways(struct comm_ranks *ranks, const struct conns *conns) {
+static void report_conns(struct comm_ranks *ranks, const struct conns *conns) {
   const struct conn *conn = &conns->items[0];
   const struct rank_state *at = ranks_find(ranks, conns->rank);
   char place[160], name[64], link[96];
@@ -183,7 +183,7 @@ bool diagnose_slow_link(struct comm_ranks *ranks) {
   if (conns.items == NULL) return false;
   conns_read(ranks, &conns);
   const bool slow = conns_part(&conns) && conn_is_slow(&conns.items[0]) && conns_meet(&conns);
-  if (slow) report_ways(ranks, &conns);
+  if (slow) report_conns(ranks, &conns);
   os_free(conns.items);
   return slow;
 }

@@ -4,7 +4,7 @@
 
 #include "backends/backend.h"
 #include "backends/emu/arena.h"
-#include "backends/emu/stream.h"
+#include "backends/emu/cudart/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
 #include "base/os.h"
@@ -304,8 +304,6 @@ static inline bool emu_block_is_asked(const struct emu_block *block, const struc
 
 /* pool.c: runs a block on a thread of its own (threads mode); false if no thread could be started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
-/* In the child of a fork, where the threads do not exist. */
-void emu_pool_forked(void);
 
 /* options.c */
 struct emu_meter {

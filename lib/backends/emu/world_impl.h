@@ -19,7 +19,8 @@ void emu_services_restart(void);
 /* network.c: resets the network's random numbers and its fault. */
 void emu_network_restart(const struct emu_options *options);
 
-/* In the child of a fork: the threads of streams and graphs do not exist there. */
+/* In the child of a fork: the threads of blocks, streams and graphs do not exist there. */
+void emu_pool_forked(void);
 void emu_streams_forked(void);
 
 /* block.c: a lane of a started kernel has not ended. */
