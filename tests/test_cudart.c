@@ -53,13 +53,13 @@ static bool run_enabled(struct emu_actor *actor) {
   const struct emu_kernel_run *run = (const struct emu_kernel_run *)(const void *)actor;
   return run->started && met(run->fake->rendezvous);
 }
-static void run_move(struct emu_actor *actor) {
+static void run_actor_run(struct emu_actor *actor) {
   struct emu_kernel_run *run = (struct emu_kernel_run *)(void *)actor;
   emu_actor_remove(actor);
   run->started = false;
   run->ended(run->argument, run->fake->error);
 }
-static const struct emu_actor_ops run_actor_ops = {run_enabled, run_move};
+static const struct emu_actor_ops run_actor_ops = {run_enabled, run_actor_run};
 
 static struct emu_kernel_run *fake_enqueue(struct emu_kernel *kernel) {
   struct emu_kernel_run *run = (struct emu_kernel_run *)os_alloc(sizeof *run);

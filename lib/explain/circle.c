@@ -1,5 +1,6 @@
-/* circle.c: a rank's kernel waits for another rank, whose kernel of that communicator has not started,
- * because its device, or its program, is held by another communicator: and so on, until that leads back. */
+/* circle.c: follows waits across communicators. A rank's kernel waits for a peer. If the peer's kernel of
+ * that communicator has not started because another communicator's kernel runs on its device, the search goes
+ * on with that kernel, until it meets a rank again. */
 #include "explain/circle.h"
 
 #include <inttypes.h>
@@ -10,7 +11,7 @@
 struct circle {
   const struct rank_state *states;
   uint32_t count;
-  uint32_t *path; /* by rank: when it was met, from 1; 0: never */
+  uint32_t *path; /* by state: the order in which the search met it, from 1; 0: not met */
 };
 
 static int name_compare(const struct record_comm *a, uint64_t comm_id, uint32_t rank_count, uint32_t rank) {
@@ -33,7 +34,7 @@ static const struct rank_state *peer_find(const struct circle *circle, const str
   return NULL;
 }
 
-/* Whom the rank's wait leads to. */
+/* The next rank on the path: the peer that is waited for, or what keeps the peer's kernel from starting. */
 static const struct rank_state *rank_waits_for(const struct circle *circle, const struct rank_state *state) {
   const struct record_lane *lane = rank_first_wait(state);
   const struct rank_state *peer = lane != NULL ? peer_find(circle, state, lane->peer) : NULL;

@@ -1,13 +1,13 @@
-/* circle.h: waits that lead from communicator to communicator. */
+/* circle.h: finds a cycle of waits that spans several communicators. */
 #ifndef TUTTI_EXPLAIN_CIRCLE_H
 #define TUTTI_EXPLAIN_CIRCLE_H
 
 #include "explain/diagnose.h"
 #include "explain/rank_state.h"
 
-/* True, and the diagnosis set, when ranks of several communicators wait for one another in a circle. Ranks
- * are those of all communicators, in the order of communicator, number of ranks, and rank. False also where
- * memory is out. */
+/* Sets the diagnosis and returns true if ranks of several communicators wait for each other in a cycle.
+ * `states` holds the ranks of all communicators, ordered by communicator, number of ranks, and rank. Also
+ * returns false if out of memory. */
 bool diagnose_circle(const struct rank_state *states, uint32_t count, struct diagnosis *diagnosis);
 
 #endif

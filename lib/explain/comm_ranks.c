@@ -1,5 +1,4 @@
-/* comm_ranks.c: what the diagnoses of calls, messages and channels share: words, lists of ranks, who is
- * there. */
+/* comm_ranks.c: text helpers, lists of ranks, and lookups that the diagnoses share. */
 #include "explain/comm_ranks.h"
 
 #include <inttypes.h>
@@ -73,7 +72,7 @@ void call_text(const struct record_call *call, char out[160]) {
              call->peer);
 }
 
-/* What two calls of one collective must have in common; NULL: nothing differs. */
+/* Names the first argument in which two calls of one collective differ; NULL if they match. */
 const struct rank_state *ranks_find(const struct comm_ranks *ranks, uint32_t rank) {
   uint32_t low = 0, high = ranks->count;
   while (low < high) {
@@ -84,7 +83,7 @@ const struct rank_state *ranks_find(const struct comm_ranks *ranks, uint32_t ran
   return low < ranks->count && rank_number(&ranks->states[low]) == rank ? &ranks->states[low] : NULL;
 }
 
-/* What a rank is doing that has not called what others have. */
+/* Describes what a rank does that has not made a call which other ranks have made. */
 void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
   const struct record_comm *comm = state->view->comm;
   if (comm->state == RECORD_ABORTED)
@@ -102,7 +101,7 @@ void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
   else snprintf(out, out_bytes, "it is still in #%" PRIu64, state->done);
 }
 
-/* Ranks that left no file, the first 64 of them; how many those are. */
+/* Lists the ranks that left no file, at most 64; returns the number listed. */
 uint32_t ranks_missing(const struct comm_ranks *ranks, struct rank_list *list) {
   uint32_t at = 0, missing = 0;
   for (uint32_t rank = 0; rank < ranks->rank_count && missing < 64; rank++) {

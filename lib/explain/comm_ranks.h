@@ -1,5 +1,5 @@
-/* comm_ranks.h: the ranks of one communicator, as the diagnosis of calls, messages and channels needs them;
- * and the words that diagnoses are made of. */
+/* comm_ranks.h: the recorded ranks of one communicator, and the helpers that all diagnoses of a communicator
+ * share: lookup of ranks and calls, and the text of sentences and evidence lines. */
 #ifndef TUTTI_EXPLAIN_COMM_RANKS_H
 #define TUTTI_EXPLAIN_COMM_RANKS_H
 
@@ -9,20 +9,22 @@
 #include "explain/rank_state.h"
 
 struct comm_ranks {
-  struct rank_state *states; /* by rank */
-  uint32_t count, rank_count;
-  const struct rank_state *all; /* of all communicators */
+  struct rank_state *states;    /* ordered by rank; a rank without a file has no entry */
+  uint32_t count, rank_count;   /* entries in states; size of the communicator */
+  const struct rank_state *all; /* the ranks of all communicators in the files */
   uint32_t all_count;
   struct diagnosis *diagnosis;
 };
 
-/* ---- words ---- */
+/* ---- text ---- */
 
+/* Formats into `out`, which has DIAGNOSIS_TEXT_BYTES. */
 void say(char *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Adds a line of evidence to the diagnosis. */
 void show(struct diagnosis *diagnosis, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *ranks_comm_name(const struct comm_ranks *ranks, char out[64]);
 
-/* "0-3, 7" */
+/* A list of ranks as text: "0-3, 7". Ranks are added in increasing order. */
 struct rank_list {
   char text[256];
   size_t used;
@@ -35,67 +37,83 @@ static inline const char *ranks_word(const struct rank_list *list) {
   return list->count == 1 ? "rank" : "ranks";
 }
 
+/* "rank 2 (process 4711 on node3)" */
 void rank_place(const struct rank_state *state, char out[160]);
 void call_text(const struct record_call *call, char out[160]);
-/* What a rank is doing that has not called what others have. */
+/* Describes what a rank does that has not made a call which other ranks have made. */
 void absent_text(const struct rank_state *state, char *out, size_t out_bytes);
 
-/* The diagnosis, and because of whom. */
+/* Sets the kind of the diagnosis, its detail, and the rank that is the root cause. */
 void blame(struct comm_ranks *ranks, enum diagnosis_kind kind, const char *detail,
            const struct rank_state *state);
 
-/* ---- who is there ---- */
+/* ---- ranks ---- */
 
+/* NULL if the rank left no file. */
 const struct rank_state *ranks_find(const struct comm_ranks *ranks, uint32_t rank);
-/* Ranks that left no file, the first 64 of them; how many those are. */
+/* Lists the ranks that left no file, at most 64; returns the number listed. */
 uint32_t ranks_missing(const struct comm_ranks *ranks, struct rank_list *list);
 
-/* The first collective that has not ended somewhere. */
+/* The first collective that has not ended on every rank. */
 const struct record_call *ranks_first_pending(const struct comm_ranks *ranks);
 
 /* ---- calls ---- */
 
-/* What two calls of one collective must have in common; NULL: nothing differs. */
+/* Names the first argument in which two calls of one collective differ; NULL if they match. */
 const char *calls_differ(const struct record_call *left, const struct record_call *right);
 
-/* The other end of a message of the rank that has not ended; NULL: the other rank has not called it. */
+/* For a send or receive of `state` that has not ended, the matching call of `other`; NULL if `other` has not
+ * made it. */
 const struct record_call *message_partner(const struct rank_state *state, const struct rank_state *other,
                                           const struct record_call *call);
 
 /* ---- waits ---- */
 
-/* By enum record_wait: "data of". */
+/* Indexed by enum record_wait, for example "data of". */
 extern const char *const wait_texts[];
-/* One line for each rank that waits, and for what its networks owe. */
+/* Adds a line of evidence for each rank that waits, and for each unfinished message of its proxies. */
 void show_waits(const struct comm_ranks *ranks);
 
-/* ---- diagnoses: true, and the diagnosis set, where there is something to say ---- */
+/* ---- diagnoses: each looks for one kind of problem; if it finds one, it sets the diagnosis and returns true
+ * ---- */
 
+/* Ranks made different calls as this collective. */
 bool diagnose_mismatch(struct comm_ranks *ranks, uint32_t collective);
-/* `wanted`: a call of the collective by somebody. */
+/* A rank's call of this collective was refused. `wanted`: the call as some other rank made it. */
 bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted);
+/* A rank has not called this collective; `wanted` as above. */
 bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted);
+/* A rank left no file, and others have failed. */
 bool diagnose_absent(struct comm_ranks *ranks);
+/* The communicator was never made, because a rank did not join. */
 bool diagnose_not_met(struct comm_ranks *ranks);
+/* Some ranks have failed; another one's process died before. */
 bool diagnose_died(struct comm_ranks *ranks);
+/* Nothing hangs, but the others repeatedly wait for one rank. */
 bool diagnose_slow(struct comm_ranks *ranks);
-/* The same of connections over networks, whatever else waits meanwhile. */
+/* Nothing hangs, but a connection over a network is slow. Other waits do not hide it. */
 bool diagnose_slow_link(struct comm_ranks *ranks);
+/* Ranks failed; the diagnosis quotes the reason that a rank gave. */
 bool diagnose_failed(struct comm_ranks *ranks);
-/* A rank failed, and not because nothing moved any more. */
+/* A rank failed for a reason other than a detected deadlock. */
 bool ranks_have_failed(const struct comm_ranks *ranks);
-/* `behind`: also those whose other end has yet to come to collectives before it. */
+/* A send or receive has no matching call, or the two differ. `behind`: also if the other rank has not reached
+ * the collectives before it yet. */
 bool diagnose_messages(struct comm_ranks *ranks, bool behind);
+/* A rank has made a call and not launched it. */
 bool diagnose_not_launched(struct comm_ranks *ranks);
 /* A rank has not launched a graph in which others wait for it. */
 bool diagnose_graph(struct comm_ranks *ranks);
-/* One line of what graphs have under way. */
+/* Adds a line of evidence about the graph operations under way. */
 void show_graphs(const struct comm_ranks *ranks);
+/* A rank's kernel was launched and has not started. */
 bool diagnose_not_started(struct comm_ranks *ranks);
-/* A kernel whose lane makes no move, while nobody waits for it. */
+/* A lane of a running kernel makes no progress, although it waits for no other rank. */
 bool diagnose_frozen(struct comm_ranks *ranks);
-/* Waits that the other end's rows contradict: what was sent has not come. */
+/* A rank waits for something that the other end has recorded as done: a stale or corrupt counter, or a
+ * message in a network. */
 bool diagnose_links(struct comm_ranks *ranks);
+/* All ranks launched the operation and a channel hangs: follows the chain of waits to its end. */
 bool diagnose_channel(struct comm_ranks *ranks);
 
 #endif

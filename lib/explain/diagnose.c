@@ -1,5 +1,5 @@
-/* diagnose.c: the communicators of all files, one by one: the first operation that did not end everywhere,
- * what each rank did about it, and whom that leaves. */
+/* diagnose.c: diagnoses the communicators in all files one by one: finds the first operation that did not end
+ * on every rank, compares what each rank did about it, and keeps the most specific diagnosis. */
 #include "explain/diagnose.h"
 
 #include <inttypes.h>
@@ -35,19 +35,20 @@ static uint32_t ranks_last_collective(const struct comm_ranks *ranks) {
   return last;
 }
 
-/* Collectives that have ended are looked at too: of these so many. */
+/* How many collectives that have ended are compared, too. */
 #define PAST_MOST 16u
 
-#define COMPARED_MOST (UINT32_C(1) << 20) /* collectives; a ring that holds more is a stranger's */
+/* At most this many collectives are compared: no recorder writes a ring that holds more. */
+#define COMPARED_MOST (UINT32_C(1) << 20)
 
-/* The earliest collective of [begin, end) that ranks called differently; `end`: none. `calls`: by number from
- * begin on, what somebody called, for all others to be compared with. */
+/* The earliest collective in [begin, end) that ranks called differently; `end` if there is none. `calls` is
+ * scratch space: for each collective from begin on, one rank's call, with which the others are compared. */
 static uint32_t ranks_difference(const struct comm_ranks *ranks, const struct record_call **calls,
                                  uint32_t begin, uint32_t end) {
   uint32_t found = end;
   for (uint32_t i = 0; i < ranks->count; i++) {
     struct record_iter iter = record_iter_begin(&ranks->states[i]);
-    uint32_t above = end; /* the last record of a number counts: those before it were no operation */
+    uint32_t above = end; /* only the newest record of a number counts: the older calls were refused */
     for (const struct record_call *call = record_iter_collective(&iter); call != NULL;
          call = record_iter_collective(&iter)) {
       if (call->collective < begin) break;
@@ -61,7 +62,8 @@ static uint32_t ranks_difference(const struct comm_ranks *ranks, const struct re
   return found;
 }
 
-/* Differences are looked for in all that has not ended, and in some that has: its result is wrong. */
+/* Looks for differences in the collectives that have not ended, and in the last ones that have: a mismatched
+ * collective may end with a wrong result. */
 static bool diagnose_difference(struct comm_ranks *ranks, const struct record_call *first) {
   const uint32_t end = ranks_last_collective(ranks), live = first != NULL ? first->collective : end;
   const uint32_t least = end < COMPARED_MOST ? 0 : end - COMPARED_MOST;
@@ -109,7 +111,7 @@ static void diagnose_rest(struct comm_ranks *ranks) {
   }
 }
 
-/* What ranks that broke have said, where it was not the same. */
+/* Adds the error messages of the ranks that failed: the first four that differ. */
 static void show_reasons(const struct comm_ranks *ranks) {
   const char *said[4] = {"", "", "", ""};
   uint32_t count = 0;
@@ -149,7 +151,7 @@ static int rank_compare(const void *left, const void *right) {
   if (a->comm_id != b->comm_id) return a->comm_id < b->comm_id ? -1 : 1;
   if (a->rank_count != b->rank_count) return a->rank_count < b->rank_count ? -1 : 1;
   if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-  /* one that lives before one that has ended, a later one before an earlier one */
+  /* an open communicator before one that has ended, a later one before an earlier one */
   if ((a->state == RECORD_OPEN) != (b->state == RECORD_OPEN)) return a->state == RECORD_OPEN ? -1 : 1;
   return a->born > b->born ? -1 : a->born < b->born;
 }
@@ -161,8 +163,8 @@ static bool ranks_live(const struct comm_ranks *ranks) {
   return ranks_pend(ranks);
 }
 
-/* Of ranks whose device does not tell what has ended: all that every rank has called and launched, it is
- * taken for ended. */
+/* For ranks whose backend does not count ended kernels: takes an operation as ended if every rank has called
+ * and launched it. */
 static void ranks_assume(struct comm_ranks *ranks) {
   uint32_t common = UINT32_MAX;
   for (uint32_t i = 0; i < ranks->count; i++)
@@ -179,7 +181,7 @@ static void ranks_assume(struct comm_ranks *ranks) {
   }
 }
 
-/* The ranks of one communicator; the most telling diagnosis stays. */
+/* Diagnoses one communicator and keeps the more specific of both diagnoses. */
 static void diagnose_one(const struct comm_ranks *ranks_of, struct diagnosis *diagnosis) {
   struct comm_ranks ranks = *ranks_of;
   struct diagnosis own;
@@ -235,9 +237,11 @@ static void diagnose_each(struct rank_state *states, uint32_t count, enum pass p
   }
 }
 
-/* Waits in a circle tell more than where each communicator hangs, but not what is wrong with calls. */
+/* A cycle of waits is more specific than where each communicator hangs, and less specific than wrong calls.
+ */
 static void diagnose_all(struct rank_state *states, uint32_t count, struct diagnosis *diagnosis) {
-  diagnose_each(states, count, PASS_ASSUME, diagnosis); /* of one communicator: that counts for the others */
+  /* first for all communicators, because the diagnosis of one reads the states of the others */
+  diagnose_each(states, count, PASS_ASSUME, diagnosis);
   diagnose_each(states, count, PASS_DIAGNOSE, diagnosis);
   if (diagnosis->kind <= DIAGNOSIS_SLOW || diagnose_wrong_comm(states, count, diagnosis)) return;
   if (diagnosis->kind < DIAGNOSIS_CIRCLE) diagnose_circle(states, count, diagnosis);

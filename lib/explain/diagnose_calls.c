@@ -1,5 +1,5 @@
-/* diagnose_calls.c: what ranks called, and did not: other collectives or arguments, ranks that did not come,
- * or are no more. */
+/* diagnose_calls.c: compares the calls of the ranks: mismatched collectives or arguments, refused and missing
+ * calls, ranks that died, failed or never joined. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ const char *calls_differ(const struct record_call *left, const struct record_cal
 
 /* ---- different calls ---- */
 
-/* The call that most ranks made; NULL: no record of any is left. */
+/* The call that most ranks made; NULL if no ring holds a record of this collective. */
 static const struct record_call *ranks_majority(const struct comm_ranks *ranks, uint32_t collective,
                                                 uint32_t *agree_count, uint32_t *seen_count) {
   const struct record_call *best = NULL;
@@ -51,23 +51,23 @@ static bool same_call(const struct record_call *left, const struct record_call *
   return left != NULL && right != NULL && calls_differ(left, right) == NULL;
 }
 
-/* What the rank called as this one the others call next, and what it called next they call as this one; where
- * it has called nothing behind it, or they have not, the other half is enough. Or it left one out: its calls
- * are theirs, one earlier. */
+/* The rank made two calls in the opposite order of the others: its call N is their call N + 1, and the
+ * reverse. If either side has not made call N + 1 yet, the other half is enough. Also true if the rank left a
+ * call out: its calls N and N + 1 are the others' N + 1 and N + 2. */
 static bool rank_swaps(const struct comm_ranks *ranks, const struct rank_state *state, uint32_t collective,
                        const struct record_call *right) {
   uint32_t agree, seen;
   const struct record_call *own = rank_find_collective(state, collective),
                            *next = rank_find_collective(state, collective + 1);
   const struct record_call *theirs = ranks_majority(ranks, collective + 1, &agree, &seen);
-  if (theirs == next) theirs = NULL; /* nobody else has come so far */
+  if (theirs == next) theirs = NULL; /* no other rank has made that call yet */
   if (theirs == NULL) return same_call(next, right);
   if (!same_call(theirs, own)) return false;
   if (next == NULL || same_call(next, right)) return true;
   return same_call(next, ranks_majority(ranks, collective + 2, &agree, &seen));
 }
 
-/* One line for each of the calls that were made. */
+/* Adds a line of evidence for each distinct call. */
 static void show_calls(const struct comm_ranks *ranks, uint32_t collective) {
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
@@ -130,7 +130,7 @@ bool diagnose_mismatch(struct comm_ranks *ranks, uint32_t collective) {
   return true;
 }
 
-/* ---- who is not there ---- */
+/* ---- missing ranks and calls ---- */
 
 static const char *refusal_text(const struct record_error *error) {
   static const char *const texts[] = {"success",           "a CUDA error",     "a system error",
@@ -139,7 +139,7 @@ static const char *refusal_text(const struct record_error *error) {
   return error->result < sizeof texts / sizeof texts[0] ? texts[error->result] : "another result";
 }
 
-/* `wanted`: a call of the collective by somebody. */
+/* `wanted`: the call as some other rank made it. */
 bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted) {
   char place[160], text[160], name[64];
   for (uint32_t i = 0; i < ranks->count; i++) {
@@ -160,7 +160,8 @@ bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struc
   return false;
 }
 
-/* What else holds the rank: an operation of another communicator on its device. NULL: nothing. */
+/* The state of the same device in another communicator whose operation hangs and keeps this rank from making
+ * its call; NULL if there is none. */
 static const struct rank_state *rank_elsewhere(const struct comm_ranks *ranks,
                                                const struct rank_state *state) {
   for (uint32_t i = 0; i < ranks->all_count; i++) {
@@ -214,7 +215,7 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   return true;
 }
 
-/* Others have failed, and so have heard of something that the file would tell. */
+/* Only if other ranks have failed: the missing file would probably show why. */
 bool diagnose_absent(struct comm_ranks *ranks) {
   struct rank_list list = {"", 0, 0, 0, 0};
   char name[64];
@@ -232,7 +233,7 @@ bool diagnose_absent(struct comm_ranks *ranks) {
   return true;
 }
 
-/* Ranks of its process have not failed either. */
+/* Neither this rank nor another one of its process recorded an error or ended its communicator. */
 static bool has_died(const struct rank_state *state) {
   const struct record_file *file = state->file;
   for (uint32_t i = 0; i < file->view_count; i++)
@@ -240,7 +241,7 @@ static bool has_died(const struct rank_state *state) {
   return state->view->comm->state == RECORD_OPEN && file->header.state == RECORD_OPEN;
 }
 
-/* Ranks whose reason names this one first. */
+/* The number of ranks whose error message names this rank first. */
 static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
   uint32_t votes = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
@@ -252,8 +253,8 @@ static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
   return votes;
 }
 
-/* Some ranks have failed, others have not: those died before, or have not heard of it; most are right about
- * whom. */
+/* Some ranks have failed and others have not: those died earlier, or have not noticed the failure. The rank
+ * that most error messages name is taken for the one that died. */
 bool diagnose_died(struct comm_ranks *ranks) {
   const struct rank_state *dead = NULL;
   uint32_t told = 0, votes = 0, gone = 0;
@@ -282,10 +283,10 @@ bool diagnose_died(struct comm_ranks *ranks) {
   return true;
 }
 
-/* What others have told is not the begin of it. */
+/* A failure that another rank reported is not the first one. */
 static bool is_hearsay(const char *reason) { return strncmp(reason, "its kernels have failed: ", 25) == 0; }
 
-/* That nothing moves any more is said of what else is to be explained. */
+/* "deadlock" only states the hang; another diagnosis explains it. */
 static bool is_hang(const char *reason) { return strncmp(reason, "deadlock: ", 10) == 0; }
 
 bool ranks_have_failed(const struct comm_ranks *ranks) {
@@ -314,7 +315,7 @@ bool diagnose_failed(struct comm_ranks *ranks) {
   return true;
 }
 
-/* The communicator was never made: `topology_digest` is what ranks know of it when all have met. */
+/* The communicator was never made: `topology_digest` is set once all ranks have joined. */
 bool diagnose_not_met(struct comm_ranks *ranks) {
   struct rank_list missing = {"", 0, 0, 0, 0};
   char name[64];
@@ -327,14 +328,12 @@ bool diagnose_not_met(struct comm_ranks *ranks) {
   ranks->diagnosis->rank = (uint32_t)strtoul(missing.text, NULL, 10);
   say(ranks->diagnosis->sentence,
       "rank%s %s of comm %s never came to make it: %u of %u ranks still wait in ncclCommInitRank, or have "
-      "called "
-      "nothing since",
+      "called nothing since",
       ranks->rank_count - ranks->count == 1 ? "" : "s", missing.text, ranks_comm_name(ranks, name),
       ranks->count, ranks->rank_count);
   say(ranks->diagnosis->next,
       "look at what rank %u's program does now, whether it was started, and whether it was given the same "
-      "unique "
-      "id and number of ranks",
+      "unique id and number of ranks",
       ranks->diagnosis->rank);
   return true;
 }

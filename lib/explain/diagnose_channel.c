@@ -1,5 +1,5 @@
-/* diagnose_channel.c: all ranks called it, and it hangs: whom lanes wait for, from rank to rank, until one
- * waits for nobody. */
+/* diagnose_channel.c: all ranks launched the operation and it hangs. Follows the waits of lanes from rank to
+ * rank, until it reaches a rank that waits for no other. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 const char *const wait_texts[] = {"nothing",     "an output to be offered by", "data of", "a free slot at",
                                   "LL lines of", "another list, number"};
 
-/* Messages of networks that have not ended, beside the lanes that may wait for them. */
+/* Adds a line of evidence for each network message of the rank's proxies that has not ended. */
 static void show_proxies(const struct comm_ranks *ranks, const struct rank_state *state) {
   for (uint32_t row = 0, lines = 0; row < state->view->proxy_rows && lines < 2; row++) {
     const struct record_proxy *proxy = &state->view->proxies[row];
@@ -50,7 +50,7 @@ static void channel_absent(struct comm_ranks *ranks, const struct rank_state *wa
       lane->peer);
 }
 
-/* A lane that could move, and does not; of the lane's operation. NULL: there is none on the channel. */
+/* A lane on this channel that waits for nothing and yet makes no progress; NULL if there is none. */
 static const struct record_lane *rank_still(const struct rank_state *state, uint8_t channel) {
   uint32_t row = 0;
   for (const struct record_lane *lane = rank_next_lane(state, &row); lane != NULL;
@@ -65,17 +65,18 @@ struct place {
   uint8_t channel;
 };
 
-/* Where waits lead: to a rank whose lanes wait for nobody. */
+/* The search for the end of a chain of waits: a rank whose lanes wait for no other rank. */
 struct chain {
   const struct comm_ranks *ranks;
   bool *seen;          /* by rank */
-  struct place *queue; /* that are still to be looked at */
+  struct place *queue; /* places still to visit */
   uint32_t first, end_of_queue;
-  const struct rank_state *waiter, *end; /* end: NULL: the rank left no file */
+  const struct rank_state *waiter, *end; /* the last two of the chain; end is NULL if the rank left no file */
   const struct record_lane *lane;        /* the waiter's */
 };
 
-/* How far an operation is: collectives before it, and half of one more for those themselves. */
+/* The position of an operation among the rank's collectives: 2 for each collective before it, and 1 if it is
+ * a collective itself. A message between two collectives lies between their positions. */
 static uint64_t lane_place(const struct rank_state *state, const struct record_lane *lane) {
   const struct record_call *call = rank_find_call(state, lane->sequence);
   return call != NULL ? 2 * (uint64_t)call->collective + !is_message(call->func) : 0;
@@ -102,8 +103,8 @@ static void chain_queue(struct chain *chain, uint32_t state, uint8_t channel) {
   chain->queue[chain->end_of_queue++] = (struct place){state, channel};
 }
 
-/* From one rank to those that it waits for: on the channel on which others wait for it; or, where it has not
- * come so far, wherever it stands. True when one of them waits for nobody. */
+/* From one rank to those that it waits for: on the channel on which others wait for it or, if it is still in
+ * an earlier operation, on any channel. True if one of them waits for no other. */
 static bool chain_step(struct chain *chain, struct place place) {
   const struct comm_ranks *ranks = chain->ranks;
   const struct rank_state *state = &ranks->states[place.state];
@@ -122,7 +123,7 @@ static bool chain_step(struct chain *chain, struct place place) {
   return false;
 }
 
-/* From the ranks that wait on the channel; true when an end was found. */
+/* Starts from every rank that waits on the channel; true if a chain has an end. */
 static bool chain_follow(struct chain *chain, uint8_t channel) {
   chain->first = chain->end_of_queue = 0;
   memset(chain->seen, 0, chain->ranks->count * sizeof *chain->seen);
@@ -146,9 +147,8 @@ static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bo
   blame(ranks, DIAGNOSIS_CHANNEL, circle ? "circle" : lane->wait == WAITS_SLOT ? "slot" : "data", chain->end);
   if (circle)
     say(ranks->diagnosis->sentence,
-        "operation #%u of comm %s hangs in a circle of waits through %s: rank %u waits at step %u of "
-        "channel %u "
-        "for %s rank %u",
+        "operation #%u of comm %s hangs in a circle of waits through %s: rank %u waits at step %u of channel "
+        "%u for %s rank %u",
         lane->sequence, ranks_comm_name(ranks, name), place, rank_number(chain->waiter), lane->step,
         lane->channel, wait_texts[lane->wait], lane->peer);
   else
@@ -159,12 +159,11 @@ static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bo
         lane->channel, wait_texts[lane->wait], lane->peer);
   say(ranks->diagnosis->next,
       "look at rank %u's device and at the link from it to rank %u; if the library is at fault, keep these "
-      "files "
-      "for a report",
+      "files for a report",
       rank_number(chain->end), rank_number(chain->waiter));
 }
 
-/* Channels on which somebody waits. */
+/* A bit for each channel on which a rank waits. */
 static uint64_t ranks_channels(const struct comm_ranks *ranks) {
   uint64_t channels = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
@@ -205,9 +204,7 @@ bool diagnose_frozen(struct comm_ranks *ranks) {
     blame(ranks, DIAGNOSIS_CHANNEL, "kernel", state);
     say(ranks->diagnosis->sentence,
         "operation #%u of comm %s hangs because of %s, whose kernel makes no progress at step %u of channel "
-        "%u, "
-        "and "
-        "waits for nobody",
+        "%u, and waits for nobody",
         lane->sequence, ranks_comm_name(ranks, name), place, lane->step, lane->channel);
     say(ranks->diagnosis->next, "look at rank %u's device: its log, its Xid errors, what else runs on it",
         rank_number(state));

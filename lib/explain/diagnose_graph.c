@@ -1,7 +1,6 @@
-/* diagnose_graph.c: operations that a graph has captured and launches: they were called once, and run again
- * with each launch, of which there are no records. So ranks are compared by what is under way, not by their
- * calls.
- */
+/* diagnose_graph.c: operations captured in a CUDA graph. They are called once and run again with each launch
+ * of the graph, and launches leave no records. So ranks are compared by the operations under way, not by
+ * calls. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,15 +37,15 @@ void show_graphs(const struct comm_ranks *ranks) {
   show(ranks->diagnosis, "a graph that ranks %s launched has operation %s, under way again", list.text, text);
 }
 
-/* The rank has run what the other one waits in less often than that one; or, where nobody counts, it runs
- * nothing. */
+/* The rank has run the graph's kernel less often than the rank that waits in it; if the backend does not
+ * count these runs: the rank runs nothing. */
 static bool has_not_launched(const struct rank_state *state, const struct rank_state *waiter) {
   const uint32_t own = state->view->comm->graph_runs, theirs = waiter->view->comm->graph_runs;
   if (state->graph || state->graph_queued || !rank_knows_ends(state)) return false;
   return theirs != 0 ? (int32_t)(own - theirs) < 0 : !rank_pends(state);
 }
 
-/* Nothing holds it, or somebody who waits in the graph himself. */
+/* The rank waits for nothing, or only for a rank that itself waits in the graph. */
 static bool is_free(const struct comm_ranks *ranks, const struct rank_state *state) {
   const struct record_lane *lane = rank_first_wait(state);
   if (lane == NULL) return state->view->comm->started == state->view->comm->ended;

@@ -1,4 +1,4 @@
-/* diagnose_launch.c: calls that have not come to the device, and kernels that have not begun. */
+/* diagnose_launch.c: calls that have not been launched on the device, and kernels that have not started. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,14 +30,15 @@ bool diagnose_not_launched(struct comm_ranks *ranks) {
   return false;
 }
 
-/* Launched, and not started. */
+/* A kernel of the rank is launched and has not started. */
 static bool rank_queues(const struct rank_state *state) {
   const struct record_comm *comm = state->view->comm;
   if (!rank_pends(state) || !rank_knows_ends(state) || comm->started > comm->ended) return false;
   return comm->launched > comm->started;
 }
 
-/* The first whose device nothing that was recorded holds, if there is one; *holder is what does. */
+/* A rank whose kernel has not started; preferably one that no recorded kernel blocks. *holder is the kernel
+ * that blocks it, or NULL. */
 static const struct rank_state *ranks_queued(const struct comm_ranks *ranks,
                                              const struct rank_state **holder) {
   const struct rank_state *first = NULL;

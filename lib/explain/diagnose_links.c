@@ -1,5 +1,5 @@
-/* diagnose_links.c: a rank waits for what another one has done already, as that one's rows say: a counter
- * between them is stale or wrong, or a network is on its way. */
+/* diagnose_links.c: a rank waits for something that its peer's rows show as done. Either a step counter
+ * between them is stale or corrupt, or a message is in a network. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,14 +17,16 @@ static const struct record_proxy *proxy_find(const struct rank_state *state, uin
 
 /* A wait, and both ends of its link. */
 struct wait {
-  const struct rank_state *state, *peer; /* who waits; for whom */
+  const struct rank_state *state, *peer; /* the rank that waits, and the rank that it waits for */
   const struct record_lane *lane;
-  const struct record_link *own, *theirs;       /* NULL: nobody noted it */
-  const struct record_proxy *sender, *receiver; /* of the network in between; NULL: there is none */
-  bool sends;                                   /* it waits for a slot */
+  const struct record_link *own, *theirs; /* NULL: not recorded */
+  const struct record_proxy *sender,
+      *receiver; /* proxies of both ends; NULL if there is no network between */
+  bool sends;    /* `state` is the sender and waits for a free slot */
 };
 
-/* The lane may wait on this link of its own; over LL it counts those of a step. */
+/* The lane may wait on this link. Over LL a lane counts the LL lines of a step, so its counts cannot be
+ * compared with the link's. */
 static bool link_fits(const struct wait *wait, const struct record_link *link) {
   const bool ll = wait->lane->wait == WAITS_LL;
   if (link->used != 1 || link->peer != wait->lane->peer || link->channel != wait->lane->channel) return false;
@@ -34,7 +36,8 @@ static bool link_fits(const struct wait *wait, const struct record_link *link) {
   return wait->sends ? link->head <= wait->lane->have : link->tail == wait->lane->have;
 }
 
-/* The row of the link that the lane waits on: several may lead to one peer. Of lines the only one. */
+/* The row of the link that the lane waits on. Several links may lead to one peer; over LL nothing tells them
+ * apart, so the result is NULL unless there is only one. */
 static const struct record_link *own_link(const struct wait *wait) {
   const struct record_link *found = NULL;
   for (uint32_t row = 0; row < wait->state->view->link_rows; row++) {
@@ -73,14 +76,15 @@ static struct wait wait_read(const struct comm_ranks *ranks, const struct rank_s
 
 /* ---- counters ---- */
 
-/* What no order of events leads to: freed is more than filled, filled more than there is space for. */
+/* Names the counter whose value is impossible: more slots freed than filled, or more filled than there are.
+ */
 static const char *wait_contradicts(const struct wait *wait) {
   const struct record_link *own = wait->own;
   if (own == NULL || wait->sender != NULL || wait->receiver != NULL) return NULL;
-  if (wait->state->view->comm->counts == RECORD_COUNTS_SEEN) return NULL; /* one after the other */
+  if (wait->state->view->comm->counts == RECORD_COUNTS_SEEN) return NULL; /* read at different times */
   if (wait->lane->wait == WAITS_DATA)
-    return own->tail != 0 && own->tail < own->head ? "tail" : NULL; /* 0: not looked at yet */
-  if (!wait->sends) return NULL; /* lines tell by themselves that they have come */
+    return own->tail != 0 && own->tail < own->head ? "tail" : NULL; /* 0: not read yet */
+  if (!wait->sends) return NULL; /* over LL a line carries its own flag, so there is no counter */
   const uint64_t slots = wait->lane->have - own->head;
   return own->head > own->tail || own->head + slots < own->tail ? "head" : NULL;
 }
@@ -89,7 +93,7 @@ static const char *wait_contradicts(const struct wait *wait) {
 static bool peer_has_ended(const struct wait *wait) {
   const struct record_call *call = rank_find_call(wait->state, wait->lane->sequence);
   if (call == NULL || !rank_knows_ends(wait->peer)) return false;
-  if (wait->state->graph) { /* it ended once for each launch */
+  if (wait->state->graph) { /* it ends once for each launch of the graph */
     const struct record_comm *own = wait->state->view->comm, *peer = wait->peer->view->comm;
     return own->graph_runs != 0 && !wait->peer->graph && (int32_t)(peer->graph_runs - own->graph_runs) >= 0;
   }
@@ -99,7 +103,7 @@ static bool peer_has_ended(const struct wait *wait) {
   return partner != NULL && widen(wait->peer->view->comm->calls, partner->sequence) < wait->peer->done;
 }
 
-/* The peer has done its part: its own row says so, or all of it. */
+/* The peer has done what the wait is for: its own row shows it, or its whole operation has ended. */
 static bool wait_is_met(const struct wait *wait) {
   if (wait->lane->wait == WAITS_OFFER) return false;
   if (peer_has_ended(wait)) return true;
@@ -138,8 +142,7 @@ static void report_counter(struct comm_ranks *ranks, const struct wait *wait, co
          peer, wait->lane->channel, rank, wait->theirs->step, wait->theirs->head, wait->theirs->tail);
   say(ranks->diagnosis->next,
       "what rank %u stores does not reach rank %u as it should: look at the link between their devices (Xid "
-      "and "
-      "ECC errors, peer access), and keep these files for a report",
+      "and ECC errors, peer access), and keep these files for a report",
       peer, rank);
 }
 
@@ -152,12 +155,12 @@ struct gap {
   uint32_t before, after;
 };
 
-/* The first two counters, on the way from kernel to kernel, between which something is. */
+/* The first two successive counters, from the sender's kernel to the receiver's, that differ. */
 static bool gap_find(const struct wait *wait, bool met, struct gap *gap) {
   const struct record_proxy *s = wait->sender, *r = wait->receiver;
   const struct rank_state *from = wait->sends ? wait->state : wait->peer,
                           *to = wait->sends ? wait->peer : wait->state;
-  /* What the receiver has no space for yet, it need not have. */
+  /* A message that the receiver has not posted a buffer for is not missing. */
   const uint32_t sent = (int32_t)(r->posted - s->transmitted) < 0 ? r->posted : s->transmitted;
   const uint32_t arrived = (int32_t)(r->received - s->transmitted) < 0 ? r->received : s->transmitted;
   const struct gap gaps[] = {
@@ -185,8 +188,7 @@ static void report_gap(struct comm_ranks *ranks, const struct wait *wait, const 
   blame(ranks, DIAGNOSIS_PROXY, gap->detail, gap->at);
   say(ranks->diagnosis->sentence,
       "operation #%u of comm %s hangs because of a message of channel %u from rank %u to rank %u: the proxy "
-      "of %s "
-      "%s; %.*s %u, %s %u",
+      "of %s %s; %.*s %u, %s %u",
       wait->lane->sequence, ranks_comm_name(ranks, name), wait->lane->channel, rank_number(from),
       rank_number(to), place, gap->text, (int)(comma - gap->detail), gap->detail, gap->before, comma + 2,
       gap->after);
@@ -212,7 +214,7 @@ static bool diagnose_wait(struct comm_ranks *ranks, const struct wait *wait) {
   return true;
 }
 
-/* What contradicts itself before what the other end contradicts: the one may lead to the other. */
+/* Counters with impossible values come first: they may cause the contradictions between the two ends. */
 bool diagnose_links(struct comm_ranks *ranks) {
   for (int pass = 0; pass < 2; pass++)
     for (uint32_t i = 0; i < ranks->count; i++) {

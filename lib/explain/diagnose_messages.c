@@ -1,12 +1,12 @@
-/* diagnose_messages.c: sends and receives, each with its other end: between two ranks the k-th send belongs
- * to the k-th receive. */
+/* diagnose_messages.c: matches sends with receives: between two ranks the k-th send belongs to the k-th
+ * receive. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "explain/comm_ranks.h"
 #include "trace/record_text.h"
 
-/* Messages of a rank in one direction with one peer, counted from the end of its records. */
+/* The messages of a rank to or from one peer, counted from the newest record. */
 struct row {
   const struct rank_state *state;
   uint8_t func;
@@ -17,7 +17,7 @@ static bool row_has(const struct row *row, const union record *record) {
   return record->kind == RECORD_CALL && record->call.func == row->func && record->call.peer == row->peer;
 }
 
-/* How many there are that have not ended, or of all records. */
+/* The number of messages in the ring; with `pending` only of those that have not ended. */
 static uint32_t row_count(const struct row *row, bool pending) {
   struct record_iter iter = record_iter_begin(row->state);
   uint32_t count = 0;
@@ -30,7 +30,7 @@ static uint32_t row_count(const struct row *row, bool pending) {
   return count;
 }
 
-/* The one with so many behind it. */
+/* The message after which the ring holds `behind` others. */
 static const struct record_call *row_at(const struct row *row, uint32_t behind) {
   struct record_iter iter = record_iter_begin(row->state);
   for (const union record *record = record_iter_back(&iter); record != NULL; record = record_iter_back(&iter))
@@ -47,8 +47,8 @@ static uint32_t row_behind(const struct row *row, const struct record_call *call
   return behind;
 }
 
-/* The other end of a message that has not ended. Where records are gone, those that have not ended are
- * compared: as many have ended on both sides. */
+/* The other end of a message that has not ended. If a ring has lost records, only messages that have not
+ * ended are matched: equally many have ended on both sides. */
 static const struct record_call *partner_find(const struct row *row, const struct row *theirs,
                                               const struct record_call *call) {
   const bool whole = row->state->view->first == 0 && theirs->state->view->first == 0;
@@ -103,7 +103,7 @@ const struct record_call *message_partner(const struct rank_state *state, const 
   return partner_find(&row, &theirs, call);
 }
 
-/* `behind`: also where the other rank has not come so far. */
+/* `behind`: also if the other rank has not reached this point of its program yet. */
 static bool diagnose_message(struct comm_ranks *ranks, const struct rank_state *state,
                              const struct record_call *call, bool behind) {
   const struct rank_state *other = ranks_find(ranks, call->peer);
@@ -117,7 +117,7 @@ static bool diagnose_message(struct comm_ranks *ranks, const struct rank_state *
   return true;
 }
 
-/* The first message of the rank that has not ended, and that something is wrong with. */
+/* Diagnoses the rank's first message that has not ended and has a problem. */
 static bool diagnose_rank(struct comm_ranks *ranks, const struct rank_state *state, bool behind) {
   const uint32_t told = ranks->diagnosis->evidence_count;
   struct record_iter iter = record_iter_begin(state);
@@ -128,13 +128,13 @@ static bool diagnose_rank(struct comm_ranks *ranks, const struct rank_state *sta
     if (widen(state->view->comm->calls, record->call.sequence) < state->done) break;
     if (!is_message(record->call.func)) continue;
     if (state->first != NULL && (int32_t)(record->call.sequence - state->first->sequence) > 0) continue;
-    if (found) ranks->diagnosis->evidence_count = told; /* of a later one */
+    if (found) ranks->diagnosis->evidence_count = told; /* keep the evidence of the earliest */
     found = diagnose_message(ranks, state, &record->call, behind) || found;
   }
   return found;
 }
 
-/* Messages that a collective stands before are looked at when that has ended. */
+/* A message that waits behind a collective is checked only once that collective has ended. */
 bool diagnose_messages(struct comm_ranks *ranks, bool behind) {
   for (uint32_t i = 0; i < ranks->count; i++)
     if (ranks->states[i].pending_messages > 0 && diagnose_rank(ranks, &ranks->states[i], behind)) return true;

@@ -1,6 +1,7 @@
-/* diagnose_slow.c: nothing hangs, and one rank is what the others wait for. Of the last collectives, how long
- * each rank kept the others of its host waiting: from when most had made a call, and it had made its own one
- * before, to when it made it. Ranks of one host alone are compared, whose ticks are of one clock. */
+/* diagnose_slow.c: nothing hangs, but the others wait for one rank. For each of the last collectives it
+ * measures how long each rank kept the others waiting: the time between the median rank's call and its own,
+ * as far as its previous call was made before. Only ranks of one host are compared, because they share a
+ * clock. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,21 +11,21 @@
 
 #define CALLS_MOST 64u
 #define CALLS_LEAST 8u
-#define KEPT_NS_LEAST 500000.0 /* a call */
+#define KEPT_NS_LEAST 500000.0 /* mean per call, below which no rank is called slow */
 
-/* When which rank made which of its last calls; in the middle, and the last two of a host. */
+/* The times at which each rank made its last calls. */
 struct pace {
   const struct comm_ranks *ranks;
   uint32_t calls;
   uint64_t *ticks;  /* by rank, then by call */
-  uint64_t *sorted; /* of a host, of one call */
+  uint64_t *sorted; /* scratch space: one call on all ranks of one host */
 };
 
 static uint64_t *ticks_of(const struct pace *pace, uint32_t index) {
   return pace->ticks + (size_t)index * CALLS_MOST;
 }
 
-/* The calls before `end`; false where a record of them is gone. */
+/* Reads the last calls before `end`; false if the ring has lost one of them. */
 static bool pace_read(const struct pace *pace, uint32_t index, uint32_t end) {
   struct record_iter iter = record_iter_begin(&pace->ranks->states[index]);
   uint32_t left = pace->calls;
@@ -43,10 +44,10 @@ static int ticks_compare(const void *left, const void *right) {
 }
 
 struct middle {
-  uint64_t ticks, second, last; /* the middle one; the last but one, and the last */
+  uint64_t ticks, second, last; /* when the median, the last but one and the last rank made the call */
 };
 
-/* Ranks of the rank's host that made the call. */
+/* Fills *middle for one call on the rank's host; returns the number of ranks there. */
 static uint32_t middle_of(const struct pace *pace, uint32_t index, uint32_t call, struct middle *middle) {
   const char *host = pace->ranks->states[index].file->header.host;
   uint32_t count = 0;
@@ -61,16 +62,16 @@ static uint32_t middle_of(const struct pace *pace, uint32_t index, uint32_t call
 }
 
 struct keeping {
-  double kept, span, apart,
-      behind;    /* ticks: that it kept the others, in all; before the last but one, the middle */
-  uint32_t last; /* calls that it was the last to make */
+  double kept, span;    /* ticks: how long the rank kept the others waiting, and the whole time measured */
+  double apart, behind; /* ticks after the last but one, and after the median, summed over `last` calls */
+  uint32_t last;        /* number of calls that the rank was the last to make */
 };
 
 static void keeping_add(const struct pace *pace, uint32_t index, uint32_t call, const struct middle *now,
                         const struct middle *before, struct keeping *keeping) {
   const uint64_t own = ticks_of(pace, index)[call], previous = ticks_of(pace, index)[call - 1];
   const bool ahead =
-      now->ticks <= previous; /* the others do not wait for one call before they make the next */
+      now->ticks <= previous; /* the others make their next call without waiting for this one */
   const uint64_t free = ahead ? previous + (now->ticks - before->ticks) : now->ticks;
   if (own > free) keeping->kept += (double)(own - free);
   if (own != now->last) return;
@@ -79,7 +80,8 @@ static void keeping_add(const struct pace *pace, uint32_t index, uint32_t call, 
   keeping->behind += (double)(own - now->ticks);
 }
 
-/* Of two ranks one is the last half of the time by chance, of more less often: then it tells more. */
+/* With two ranks each is the last in half of the calls by chance; with more ranks less often, so the
+ * thresholds fall with the number of ranks. */
 static bool keeping_is_clear(const struct keeping *keeping, uint32_t steps, uint32_t rank_count) {
   const uint32_t last = keeping->last * 20, often = rank_count == 2 ? 15 : rank_count == 3 ? 14 : 12;
   const double kept = keeping->kept / keeping->span;
@@ -117,7 +119,7 @@ static bool report_slow(struct comm_ranks *ranks, const struct pace *pace, uint3
   blame(ranks, DIAGNOSIS_SLOW, "rank", state);
   say(ranks->diagnosis->sentence,
       "%s of comm %s is slow: it came last to %u of the last %u collectives, and kept the others of its host "
-      "waiting for %.1f of %.1f ms; nothing stands",
+      "waiting for %.1f of %.1f ms; nothing hangs",
       place, ranks_comm_name(ranks, name), keeping->last, steps, kept_ms, span_ms);
   show(ranks->diagnosis, "on average it made its call %.2f ms after most, and %.2f ms after the last but one",
        ticks_ms(state, keeping->behind) / keeping->last, ticks_ms(state, keeping->apart) / keeping->last);
@@ -131,7 +133,7 @@ static bool pace_diagnose(struct comm_ranks *ranks, struct pace *pace, uint32_t 
   struct keeping keeping;
   for (uint32_t i = 0; i < ranks->count; i++)
     if (!pace_read(pace, i, end)) return false;
-  /* The last to make most calls is the one to look at. */
+  /* Only the rank that was last most often is a candidate. */
   uint32_t most = 0, at = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
     uint32_t last = 0;

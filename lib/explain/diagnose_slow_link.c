@@ -1,7 +1,7 @@
-/* diagnose_slow_link.c: messages come, and those of one connection take long. Sender and receiver both note
- * how long they wait for the network between them; of a rank that is late only its sender waits, or only its
- * receiver. So a connection is as slow as the end of it that waits less, and is compared with all others.
- * Knows nothing of connections whose other end left no file. */
+/* diagnose_slow_link.c: messages arrive, but those of one connection take long. Sender and receiver both
+ * record how long they wait for the network. If a rank is late, only one end of its connections waits; if the
+ * network is slow, both do. So a connection counts as slow as the end that waits less, and is compared with
+ * all others. Connections whose other end left no file are ignored. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,29 +9,30 @@
 #include "explain/comm_ranks.h"
 
 #define MESSAGES_LEAST 8u
-#define MESSAGE_NS_LEAST 100000.0 /* nobody calls what takes less slow */
-#define SHARE_LEAST 0.05          /* of the time that is counted */
-#define APART 3.0                 /* the others are more than so many times as fast */
-#define STILL_MESSAGES 16.0       /* who waits longer than for so many messages waits for one that is lost */
+#define MESSAGE_NS_LEAST 100000.0 /* a message that takes less is never slow */
+#define SHARE_LEAST 0.05          /* part of the measured time that both ends waited */
+#define APART 3.0                 /* the other connections are at least this many times as fast */
+/* A wait longer than this many messages take, and longer than this time, is for a lost message. */
+#define STILL_MESSAGES 16.0
 #define STILL_NS 1e9
 
-/* A connection that both ends know. */
+/* A connection that both ends have recorded. */
 struct conn {
   const struct rank_state *from, *to;
   const struct record_pace *out, *in;
-  double share;      /* of the time, that it kept both */
-  double message_ns; /* that it took for one */
+  double share;      /* part of the time that both ends waited for the network */
+  double message_ns; /* mean wait per message */
 };
 
 struct conns {
   struct conn *items;
-  uint32_t count, slow;          /* slow ones come first */
-  double message_ns;             /* of the slowest */
-  double rest_ns, rest_messages; /* of all others */
-  uint32_t rank, peer; /* that the slow ones have in common; peer: if they have two, else the same */
+  uint32_t count, slow;          /* items, of which the first `slow` are slow */
+  double message_ns;             /* of the slowest connection */
+  double rest_ns, rest_messages; /* sums over the connections that are not slow */
+  uint32_t rank, peer; /* the rank, or both ranks, that all slow connections have; peer == rank if one */
 };
 
-/* When the file was last written to, as far as that is noted. */
+/* The latest time in the file. */
 static uint64_t rank_now(const struct rank_state *state) {
   uint64_t now = state->file->header.last_ticks;
   if (state->view->comm->moved_ticks > now) now = state->view->comm->moved_ticks;
@@ -91,7 +92,7 @@ static void conns_read(const struct comm_ranks *ranks, struct conns *conns) {
     }
 }
 
-/* Slow ones to the front; false unless all others are faster by far, taken together. */
+/* Moves the slow connections to the front; true if the others are faster by the factor APART on average. */
 static bool conns_part(struct conns *conns) {
   for (uint32_t i = 0; i < conns->count; i++) {
     const struct conn conn = conns->items[i];
@@ -116,7 +117,7 @@ static bool all_touch(const struct conns *conns, uint32_t rank) {
   return true;
 }
 
-/* One pair of ranks, or all of them of one rank. */
+/* All slow connections join one pair of ranks, or have one rank in common. */
 static bool conns_meet(struct conns *conns) {
   const uint32_t from = rank_number(conns->items[0].from), to = rank_number(conns->items[0].to);
   const bool has_from = all_touch(conns, from), has_to = all_touch(conns, to);
@@ -125,7 +126,7 @@ static bool conns_meet(struct conns *conns) {
   return has_from || has_to;
 }
 
-/* A wait that takes longer than those before is not one for a link that is slow. */
+/* A wait much longer than the earlier ones is for a lost message, not for a slow link. */
 static bool conn_is_stuck(const struct conn *conn) {
   const uint64_t since = conn->out->since, now = rank_now(conn->from);
   if (since == 0 || now <= since) return false;

@@ -1,4 +1,4 @@
-/* rank_state.c: reads a rank's ring from its end, as far back as something has not ended. */
+/* rank_state.c: reads a rank's ring from the newest record back to the first operation that has not ended. */
 #include "explain/rank_state.h"
 
 static bool is_operation(const struct record_call *call) {
@@ -26,7 +26,7 @@ const union record *record_iter_back(struct record_iter *iter) {
   return NULL;
 }
 
-/* Past so many calls, each of which has a record at least, without a look at them. */
+/* Skips `calls` records at once, to get close to a call: each call has at least one record. */
 static void record_iter_skip(struct record_iter *iter, uint32_t calls) {
   const uint64_t left = iter->number - iter->view->first;
   iter->number -= calls < left ? calls : left;
@@ -42,13 +42,13 @@ const struct record_call *record_iter_collective(struct record_iter *iter) {
 static void rank_note_launch(struct rank_state *state, const struct record_launch *launch) {
   const struct record_comm *comm = state->view->comm;
   const uint64_t end = widen(comm->calls, launch->sequence) + launch->operations;
-  /* What a graph has captured runs when the graph does: nothing waits for it now. */
+  /* Captured operations run when the graph is launched: as calls they have ended. */
   const bool ended = launch->captured || launch->number < comm->ended;
   if (end > state->launched) state->launched = end;
   if (ended && end > state->done) state->done = end;
 }
 
-/* The kernel that is to start next is none that was launched by a call, and graphs have captured some. */
+/* The next kernel to start was not launched by a call, and some operations have been captured by graphs. */
 static bool rank_queues_graph(const struct rank_state *state) {
   const struct record_comm *comm = state->view->comm;
   bool captured = comm->graph_runs != 0;
@@ -62,7 +62,7 @@ static bool rank_queues_graph(const struct rank_state *state) {
   return captured;
 }
 
-/* What is called and launched is known from the last records; what has ended from the count of kernels. */
+/* The last records show what was called and launched; the counts of kernels show what has ended. */
 void rank_state_read(struct rank_state *state) {
   const struct record_comm *comm = state->view->comm;
   state->graph = comm->graph_operation != 0 && comm->state == RECORD_OPEN;
@@ -88,7 +88,7 @@ void rank_state_read(struct rank_state *state) {
   }
 }
 
-/* The collective of this number; NULL where its record is gone, or it was not called. */
+/* NULL if the rank did not call it, or the ring no longer holds its record. */
 const struct record_call *rank_find_collective(const struct rank_state *state, uint32_t collective) {
   struct record_iter iter = record_iter_begin(state);
   const struct record_call *call = record_iter_collective(&iter);
@@ -125,7 +125,8 @@ bool rank_has_ended(const struct rank_state *state, uint32_t collective) {
   return widen(state->view->comm->calls, call->sequence) < state->done;
 }
 
-/* Of an operation that has not ended; a graph's began long ago, and begins again. */
+/* Skips rows of operations that have ended. While a graph runs, every row counts: its operations were called
+ * long ago and run again. */
 const struct record_lane *rank_next_lane(const struct rank_state *state, uint32_t *row) {
   for (; *row < state->view->lane_rows; *row += 1) {
     const struct record_lane *lane = &state->view->lanes[*row];
@@ -145,7 +146,7 @@ const struct record_lane *rank_next_wait(const struct rank_state *state, uint32_
   return lane;
 }
 
-/* Of the earliest operation; NULL: the rank waits for nobody. */
+/* A waiting lane of the earliest operation; NULL if the rank waits for no other. */
 const struct record_lane *rank_first_wait(const struct rank_state *state) {
   const struct record_lane *first = NULL;
   uint32_t row = 0;

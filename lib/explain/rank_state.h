@@ -1,5 +1,5 @@
-/* rank_state.h: one rank of one communicator, as its records tell: what it has called, launched and ended,
- * and what it waits for. */
+/* rank_state.h: the state of one rank of one communicator, read from its records: what it has called,
+ * launched and finished, and what it waits for. */
 #ifndef TUTTI_EXPLAIN_RANK_STATE_H
 #define TUTTI_EXPLAIN_RANK_STATE_H
 
@@ -11,13 +11,13 @@
 struct rank_state {
   const struct record_file *file;
   const struct record_view *view;
-  uint64_t called, launched, done; /* operations: sequence numbers, each the end of what is */
-  uint32_t collectives;            /* called */
-  const struct record_call *first; /* the first collective that has not ended; NULL: there is none */
-  const struct record_error *refused;
-  uint32_t pending_messages;
-  bool graph;        /* a kernel of a graph is under way */
-  bool graph_queued; /* one has yet to start, before all else */
+  uint64_t called, launched, done;    /* operations: one past the last sequence number in that state */
+  uint32_t collectives;               /* number of collectives called */
+  const struct record_call *first;    /* the first collective that has not ended; NULL if all have */
+  const struct record_error *refused; /* the refused call, if it was the last one; else NULL */
+  uint32_t pending_messages;          /* sends and receives that have not ended */
+  bool graph;                         /* a graph's kernel is running */
+  bool graph_queued;                  /* a graph's kernel is the next to start */
 };
 
 static inline uint32_t rank_number(const struct rank_state *state) { return state->view->comm->rank; }
@@ -26,7 +26,7 @@ static inline bool rank_has_waits(const struct rank_state *state) { return state
 static inline bool rank_pends(const struct rank_state *state) {
   return state->first != NULL || state->pending_messages > 0 || state->graph || state->graph_queued;
 }
-/* A kernel of it is under way. */
+/* A kernel of this communicator is running on the rank's device. */
 static inline bool rank_runs(const struct rank_state *state) {
   return rank_pends(state) && state->view->comm->started > state->view->comm->ended;
 }
@@ -35,51 +35,53 @@ static inline bool rank_has_called(const struct rank_state *state, uint32_t coll
 }
 static inline bool is_message(uint8_t func) { return func == FUNC_SEND || func == FUNC_RECV; }
 
-/* A number's low bits, and one that is a little above it. */
+/* The largest number up to `near` whose low 32 bits are `low`. */
 static inline uint64_t widen(uint64_t near, uint32_t low) { return near - (uint32_t)((uint32_t)near - low); }
 
-/* The records of a rank, the newest first, without calls that a group's failure has taken back. */
+/* Iterates over a rank's records from the newest to the oldest, without the calls that a failed group has
+ * dropped. */
 struct record_iter {
   const struct record_view *view;
-  uint64_t number; /* records before this one are still to be seen */
-  uint64_t limit;  /* operations from here on have been dropped */
+  uint64_t number; /* the next record to return is the one before this */
+  uint64_t limit;  /* operations from this sequence number on have been dropped */
 };
 struct record_iter record_iter_begin(const struct rank_state *state);
-const union record *record_iter_back(struct record_iter *iter); /* NULL: there are no more */
+const union record *record_iter_back(struct record_iter *iter); /* NULL at the end */
 
-/* The same of collectives alone. */
+/* The next older collective call; NULL at the end. */
 const struct record_call *record_iter_collective(struct record_iter *iter);
-/* All ranks of all communicators, each once, ordered by communicator, then by rank; os_free() them. NULL:
- * memory is out. (diagnose.c) */
+/* All ranks of all communicators, each once, ordered by communicator, then by rank. The caller frees them
+ * with os_free(). NULL if out of memory. (diagnose.c) */
 struct rank_state *rank_states_gather(const struct record_file *files, uint32_t file_count,
                                       uint32_t *state_count);
-/* They are of one communicator. */
+/* Both belong to the same communicator. */
 static inline bool rank_states_same_comm(const struct rank_state *a, const struct rank_state *b) {
   return a->view->comm->comm_id == b->view->comm->comm_id &&
          a->view->comm->rank_count == b->view->comm->rank_count;
 }
 
-/* Fills what follows from file and view. */
+/* Fills the other members from `file` and `view`. */
 void rank_state_read(struct rank_state *state);
-/* The collective of this number; NULL where its record is gone, or it was not called. */
+/* The collective with this number; NULL if the rank did not call it, or the ring no longer holds its record.
+ */
 const struct record_call *rank_find_collective(const struct rank_state *state, uint32_t collective);
-/* The operation of this number (low bits); NULL where its record is gone. */
+/* The operation with this sequence number (low 32 bits); NULL if the ring no longer holds its record. */
 const struct record_call *rank_find_call(const struct rank_state *state, uint32_t sequence);
-/* They are of one process, and its device: the same rank's, where it has several communicators. */
+/* Both belong to the same process and use the same device. */
 static inline bool rank_states_same_device(const struct rank_state *a, const struct rank_state *b) {
   return a->file == b->file && a->view->comm->device == b->view->comm->device;
 }
-/* Of these ranks the one whose kernel runs on the device of another, whose own has not started: what holds
- * it. NULL: nothing that was recorded. */
+/* `held` has a kernel that has not started: the one of `states` whose kernel runs on the same device and
+ * blocks it. NULL if no record shows such a kernel. */
 const struct rank_state *rank_holder(const struct rank_state *states, uint32_t count,
                                      const struct rank_state *held);
-/* A collective has ended here. */
+/* The collective has ended on this rank. */
 bool rank_has_ended(const struct rank_state *state, uint32_t collective);
-/* Rows of lanes that tell of now, waiting or not, from *row on; NULL behind the last. */
+/* Iterates over the lane rows of operations that have not ended, from *row on; NULL at the end. */
 const struct record_lane *rank_next_lane(const struct rank_state *state, uint32_t *row);
-/* The same of those that wait. */
+/* The same, only rows of lanes that wait. */
 const struct record_lane *rank_next_wait(const struct rank_state *state, uint32_t *row);
-/* What the rank waits for in the earliest operation that has not ended; NULL: it waits for nobody. */
+/* A waiting lane of the rank's earliest operation that has not ended; NULL if the rank waits for no other. */
 const struct record_lane *rank_first_wait(const struct rank_state *state);
 
 #endif

@@ -1,4 +1,4 @@
-/* wrong_comm.c: a rank made on one communicator the call that the others of another one made there. */
+/* wrong_comm.c: a rank made a call on one communicator that the other ranks made on another one. */
 #include "explain/wrong_comm.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static uint32_t ranks_end(const struct rank_state *states, uint32_t count, uint3
   return end;
 }
 
-/* The one rank that has called more than all others, and the first of those calls; NULL: there is none. */
+/* The first call that only one rank made, and *lone, that rank; NULL if there is none. */
 static const struct record_call *lone_call(const struct rank_state *states, uint32_t count,
                                            const struct rank_state **lone) {
   uint32_t others = 0;
@@ -21,8 +21,8 @@ static const struct record_call *lone_call(const struct rank_state *states, uint
   return rank_has_called(*lone, others) ? rank_find_collective(*lone, others) : NULL;
 }
 
-/* What most others called as this collective, if that is the misplaced call; *same: it is what the rank
- * itself did. */
+/* The call that most other ranks made as this collective, if it matches the misplaced call, else NULL. *same:
+ * most of them made the same call as this rank. */
 static const struct record_call *others_call(const struct comm_ranks *ranks, const struct rank_state *self,
                                              uint32_t collective, const struct record_call *misplaced,
                                              bool *same) {
@@ -42,8 +42,9 @@ static const struct record_call *others_call(const struct comm_ranks *ranks, con
   return misplaced_count * 2 > called ? found : NULL;
 }
 
-/* The collective of this communicator that the rank should have made: the first that it did not make as the
- * others did. Some of those that have ended are looked at, too: not all wait for all. */
+/* The collective that the rank should have called on this communicator: the first at which it differs from
+ * the others. Collectives that have ended are compared, too, because not every rank of one waits for all
+ * others. */
 static const struct record_call *missed_call(const struct comm_ranks *ranks, const struct rank_state *self,
                                              const struct record_call *misplaced) {
   const struct record_call *first = ranks_first_pending(ranks);
@@ -68,8 +69,7 @@ static bool report_wrong_comm(struct comm_ranks *ranks, const struct rank_state 
   ranks->diagnosis->comm_id = self->view->comm->comm_id;
   say(ranks->diagnosis->sentence,
       "%s called %s on comm '%.40s', as operation #%u, where the others call it on comm %s, as operation "
-      "#%u: "
-      "another communicator",
+      "#%u: another communicator",
       place, text, lone->view->comm->name, call->sequence, ranks_comm_name(ranks, name), right->sequence);
   show(ranks->diagnosis, "on comm '%.40s' rank %u alone called it; on comm %s it is missing",
        lone->view->comm->name, rank_number(lone), name);

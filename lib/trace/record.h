@@ -1,7 +1,7 @@
-/* record.h: what a recorder's file looks like, drawn in traces/README.md: a header, then one section for each
- * communicator that a rank of this process had, with a ring of records of 32 bytes and tables of what is
- * going on now. Little endian, the same layout in the file and in memory. Whoever reads a file trusts none of
- * its numbers (record_read.h). */
+/* record.h: the layout of a record file, drawn in traces/README.md: a header, then a section for each
+ * communicator of each rank of this process, with a ring of 32-byte records and tables of the current state.
+ * Little endian; the same layout in the file and in memory. Readers must validate every number of a file
+ * (record_read.h). */
 #ifndef TUTTI_TRACE_RECORD_H
 #define TUTTI_TRACE_RECORD_H
 
@@ -16,8 +16,8 @@
 
 enum record_state {
   RECORD_OPEN = 0,
-  RECORD_ENDED = 1,  /* in good order: a process that exited, a communicator that was destroyed */
-  RECORD_ABORTED = 2 /* communicators: ncclCommAbort */
+  RECORD_ENDED = 1,  /* a process that exited, a communicator that was destroyed */
+  RECORD_ABORTED = 2 /* communicators only: ncclCommAbort */
 };
 
 struct record_header {
@@ -27,41 +27,41 @@ struct record_header {
   uint64_t used_bytes;                     /* where the last section ends */
   uint64_t process_realm, process_born;    /* struct os_process */
   uint32_t process, state;                 /* enum record_state */
-  uint64_t first_ticks, first_ns, wall_ns; /* the clock of records, and what it was then in nanoseconds */
-  uint64_t last_ticks, last_ns;            /* the same a while later, for the clock's rate; 0: not yet */
-  uint32_t rank;                           /* of the first communicator: what %r became */
+  uint64_t first_ticks, first_ns, wall_ns; /* one moment in ticks, on the monotonic clock, since 1970 */
+  uint64_t last_ticks, last_ns;            /* a later moment, which gives the rate of ticks; 0: not set yet */
+  uint32_t rank;                           /* in the first communicator: the %r of the file's name */
   uint32_t refused;                        /* communicators for which there was no space */
   char host[64], library[32];
-  char control[64]; /* where its control server listens, as text; "": it has none, or is of before */
+  char control[64]; /* address of the process's control server as text; "" if it has none, or in old files */
 };
 static_assert(sizeof(struct record_header) == 264, "the format says so");
 
-/* Behind the header, in its page: who calls, by the return addresses of records. */
+/* After the header, in the same page: the file and offset of the return addresses in records. */
 #define RECORD_CALLERS 48u
 #define RECORD_CALLERS_OFFSET 1024u
 struct record_caller {
   uint64_t address; /* 0: free */
-  uint64_t offset;  /* from where its file is mapped, as addr2line wants it */
-  char file[48];    /* without folders */
+  uint64_t offset;  /* within that file, as addr2line expects it */
+  char file[48];    /* name without directories */
 };
 static_assert(RECORD_CALLERS_OFFSET + RECORD_CALLERS * sizeof(struct record_caller) == RECORD_PAGE_BYTES,
               "they fill the page");
 
-/* A section begins so; readers skip sections of kinds that they do not know. */
+/* The begin of each section; readers skip sections of unknown kinds. */
 enum record_section_kind { RECORD_SECTION_COMM = 1 };
 struct record_section {
   uint32_t kind, header_bytes;
-  uint64_t bytes; /* of all of it, a multiple of RECORD_PAGE_BYTES */
+  uint64_t bytes; /* size of the section, a multiple of RECORD_PAGE_BYTES */
 };
 
-/* Whether the backend keeps counts of kernels: no; always; as they were when it last looked. */
+/* Whether the backend counts kernels: no; yes, exactly; yes, as of the last time that it read them. */
 enum record_counts { RECORD_COUNTS_NONE = 0, RECORD_COUNTS_TRUE = 1, RECORD_COUNTS_SEEN = 2 };
 
 #define RECORD_STREAMS 16
 #define RECORD_REASON_BYTES 128
 #define RECORD_PLANS 64
 
-/* A communicator of one rank. Offsets count from the section's begin. */
+/* One rank of one communicator. Offsets are relative to the section's begin. */
 struct record_comm {
   struct record_section section;
   uint64_t comm_id, born; /* ticks */
@@ -72,31 +72,31 @@ struct record_comm {
   uint32_t ring_offset, plan_offset, lane_offset, link_offset;
   uint32_t proxy_rows, proxy_offset;
   char name[48];
-  char reason[RECORD_REASON_BYTES]; /* why it broke, "" if it did not */
-  uint32_t error, links_refused;    /* ncclResult_t that it broke with */
-  uint64_t streams[RECORD_STREAMS]; /* handles that records name by number */
-  /* live, each written by one thread */
-  uint64_t tail;       /* records written since the begin; the last ring_records of them are there */
-  uint64_t calls;      /* operations called: the next one's number */
-  uint32_t open_group; /* the group that its thread is in, 0: none */
-  uint32_t counts;     /* enum record_counts, of the next four */
+  char reason[RECORD_REASON_BYTES]; /* the error message if the communicator failed, else "" */
+  uint32_t error, links_refused;    /* ncclResult_t of that error; links for which there was no row */
+  uint64_t streams[RECORD_STREAMS]; /* stream handles, which records refer to by index */
+  /* updated while the communicator runs, each by one thread */
+  uint64_t tail;       /* records written so far; the ring holds the last ring_records of them */
+  uint64_t calls;      /* operations called so far: the number of the next one */
+  uint32_t open_group; /* the group that its thread is in; 0 if none */
+  uint32_t counts;     /* enum record_counts, for the next four */
   uint64_t launched, started, ended, moved_ticks; /* kernels, and when the last one ended */
   uint64_t links_used, proxies_used;
-  uint32_t pace_rows, pace_offset; /* 0 where the writer knew of none */
+  uint32_t pace_rows, pace_offset; /* 0 if the writer had no such table */
   uint64_t paces_used;
-  /* of kernels that graphs launch, for which there are no records: of the one under way the operation that
-   * was captured, low bits and one more, 0: none is; and how many have begun, 0 where nobody counts */
+  /* Kernels launched by graphs leave no records. graph_operation: low bits of the captured operation that is
+   * under way, plus one; 0 if none is. graph_runs: how many such kernels have started; 0 if not counted. */
   uint32_t graph_operation, graph_runs;
 };
 static_assert(sizeof(struct record_comm) == 512, "the format says so");
 
 enum record_kind {
   RECORD_NONE = 0,
-  RECORD_CALL = 1,   /* an operation was called; a place follows at once */
-  RECORD_PLACE = 2,  /* where its memory is, and its caller */
-  RECORD_LAUNCH = 3, /* operations were handed to the device */
+  RECORD_CALL = 1,   /* an operation was called; its RECORD_PLACE follows directly */
+  RECORD_PLACE = 2,  /* its buffers, stream and caller */
+  RECORD_LAUNCH = 3, /* operations were launched on the device */
   RECORD_ERROR = 4,  /* a call failed */
-  RECORD_DROP = 5,   /* a group was given up: operations from `sequence` on have not been */
+  RECORD_DROP = 5,   /* a group failed: operations from `sequence` on do not take place */
   RECORD_LIFE = 6    /* enum record_life */
 };
 enum record_life { LIFE_FINALIZE = 1, LIFE_DESTROY = 2, LIFE_ABORT = 3, LIFE_REVOKE = 4, LIFE_SPLIT = 5 };
@@ -104,25 +104,25 @@ enum record_life { LIFE_FINALIZE = 1, LIFE_DESTROY = 2, LIFE_ABORT = 3, LIFE_REV
 struct record_call {
   uint8_t kind, func; /* enum work_func */
   uint8_t dtype, op;  /* ncclDataType_t; ncclRedOp_t, 255: the user's own */
-  uint32_t peer;      /* root, or the other rank of a message; 0 elsewhere */
+  uint32_t peer;      /* the root, or the other rank of a message; else 0 */
   uint64_t ticks, count;
   uint32_t sequence;   /* low bits of the operation's number on the communicator */
   uint32_t collective; /* low bits of how many collectives were called before it */
 };
 struct record_place {
-  uint8_t kind, stream; /* number in streams; 255: none of those */
+  uint8_t kind, stream; /* index into streams; 255 if the stream is not there */
   uint16_t flags;       /* enum record_flag */
-  uint32_t group;       /* number of the group that it is in, 0: none */
+  uint32_t group;       /* number of the group of this call; 0 if none */
   uint64_t in, out, caller;
 };
-enum record_flag { RECORD_CACHED = 1 /* it went the fast path of calls that are made again */ };
+enum record_flag { RECORD_CACHED = 1 /* a repeated call that took the fast path */ };
 struct record_launch {
-  uint8_t kind, captured; /* captured: a graph has it, and launches it as often as it likes */
+  uint8_t kind, captured; /* captured: into a graph, which runs it any number of times */
   uint16_t streams;
   uint32_t operations;
   uint64_t ticks;
   uint32_t sequence; /* of the first operation; low bits */
-  uint32_t plan;     /* low bits of the plan's number; its row is that modulo plan_rows */
+  uint32_t plan;     /* low bits of the plan's number; its row is the number modulo plan_rows */
   uint64_t number;   /* kernels that were launched before it */
 };
 struct record_error {
@@ -136,7 +136,7 @@ struct record_life_event {
   uint64_t ticks, sequence, zero;
 };
 
-/* A plan, by its number: what its first work says, and of all of them what ranks have in common. */
+/* A plan: the parameters of its first work element, and a digest of all that the ranks must agree on. */
 struct record_plan {
   uint8_t used, func, algo, proto; /* used: 1 */
   uint16_t works, channels;
@@ -147,16 +147,16 @@ struct record_plan {
   uint8_t chunk_steps, slice_steps, slots, element_bytes;
 };
 
-/* Where a lane that had to wait for long stands. */
+/* The position of a lane that has waited for long. */
 enum record_wait { WAITS_NOT, WAITS_OFFER, WAITS_DATA, WAITS_SLOT, WAITS_LL, WAITS_LIST };
 struct record_lane {
   uint8_t used, channel, lane, wait; /* used: 1; enum record_wait */
   uint32_t peer;
   uint32_t sequence; /* of the operation; low bits */
-  uint32_t step;     /* steps of it that are done */
+  uint32_t step;     /* steps completed in it */
   uint64_t have, need;
 };
-/* One end of a connection, as this rank knew it when a lane of it had to wait. */
+/* One end of a connection, as this rank saw it when a lane last waited on it. */
 struct record_link {
   uint8_t used, channel, proto, conn; /* used: 1; conn: enum work_conn, and 128 for the sender's end */
   uint32_t peer;
@@ -164,25 +164,24 @@ struct record_link {
 };
 #define RECORD_LINK_SENDS 128u
 
-/* The host's half of a connection over a network, in messages: low bits of its counters. A sender's proxy
- * counts posted, transmitted (to the network), done; a receiver's posted (space for it), received, flushed,
+/* The proxy's end of a connection over a network: the low bits of its message counters. A sender's proxy
+ * counts posted, transmitted (to the network), done; a receiver's counts posted (buffers), received, flushed,
  * transmitted (to the kernel), done. */
 struct record_proxy {
-  uint8_t used, channel, proto, conn; /* as of links */
+  uint8_t used, channel, proto, conn; /* as in record_link */
   uint32_t peer;
   uint32_t posted, received, flushed, transmitted, done, connected; /* connected: 1 */
 };
 
-/* How long an end of a connection waits for the path between the two: a sender for what it has handed to the
- * network, a receiver, which has space, for what comes. A link that both wait for is what is slow. What is
- * old counts less and less: once [begin, now) is longer than RECORD_PACE_TICKS, begin moves to its middle. */
+/* How long one end of a connection waits for the network: a sender while a message of its own is in flight, a
+ * receiver while it has a buffer posted. A link is slow if both ends wait for it. Old waits lose weight: once
+ * [begin, now) is longer than RECORD_PACE_TICKS, begin moves to its middle. */
 struct record_pace {
-  uint8_t used, channel, device, conn; /* used: 1; device: NIC; conn: as of links */
+  uint8_t used, channel, device, conn; /* used: 1; device: NIC; conn: as in record_link */
   uint32_t peer;
-  uint64_t begin,
-      since; /* ticks: what is counted from; the last message while it waits for one, 0: it does not */
-  uint32_t waited,
-      count; /* since begin: ticks / RECORD_PACE_UNIT, without what goes on; messages that came */
+  uint64_t begin;         /* ticks from which waited and count are measured */
+  uint64_t since;         /* ticks of the last message, while the end waits for the next one; else 0 */
+  uint32_t waited, count; /* since begin: ticks / RECORD_PACE_UNIT of waits that ended; messages completed */
 };
 #define RECORD_PACE_UNIT 16u
 #define RECORD_PACE_TICKS (UINT64_C(1) << 33)

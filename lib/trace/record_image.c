@@ -1,12 +1,13 @@
-/* record_image.c: rows in use are moved together; of records the last ones that are not about memory. */
+/* record_image.c: packs the rows in use, and copies the newest records that are not RECORD_PLACE. */
 #include "trace/record_image.h"
 
 #include <string.h>
 
-/* Behind the first operation that has not ended: what was called before may have been wrong already. */
+/* Records kept from before the first operation that has not ended: earlier calls may be mismatched already.
+ */
 #define PAST_RECORDS 64u
 #define COMM_BYTES 512u /* of the section, before its tables */
-static_assert(sizeof(struct record_comm) <= COMM_BYTES, "tables come behind it");
+static_assert(sizeof(struct record_comm) <= COMM_BYTES, "tables come after it");
 
 struct image {
   struct record_comm *comm;
@@ -16,7 +17,7 @@ struct image {
 
 static bool row_is_used(const uint8_t *row) { return row[0] == 1; }
 
-/* The rows of a table that are in use; where it lies now. */
+/* Copies the rows of a table that are in use; returns their number, and the new *offset. */
 static uint32_t rows_put(struct image *image, const void *table, uint32_t rows, uint32_t *offset) {
   uint32_t count = 0;
   *offset = image->used;
@@ -30,7 +31,7 @@ static uint32_t rows_put(struct image *image, const void *table, uint32_t rows, 
   return count;
 }
 
-/* A plan's row is found by its number: they stay where they are. */
+/* Plans are found by row number, so all rows are copied. */
 static uint32_t plans_put(struct image *image, const struct record_plan *plans, uint32_t rows,
                           uint32_t *offset) {
   *offset = image->used;
@@ -40,12 +41,12 @@ static uint32_t plans_put(struct image *image, const struct record_plan *plans, 
   return rows;
 }
 
-/* What is launched has ended where the kernel's number says so. */
+/* A launch has ended if the count of ended kernels is beyond its number. */
 static bool record_has_ended(const struct record_comm *comm, const union record *record) {
   return record->kind == RECORD_LAUNCH && comm->counts != 0 && record->launch.number < comm->ended;
 }
 
-/* The number of the first record that goes along, and how many do from there on; `most` at most. */
+/* The number of the first record to copy; *count: how many to copy from there on, at most `most`. */
 static uint64_t records_first(const struct record_view *view, uint32_t most, uint32_t *count) {
   uint64_t number = view->end;
   uint32_t past = 0;
@@ -67,7 +68,7 @@ static void records_put(struct image *image, const struct record_view *view) {
   comm->ring_records = 1;
   while (comm->ring_records < count) comm->ring_records *= 2;
   comm->ring_offset = image->used;
-  /* That records are gone before the first one is told by its number, as in a ring that went round. */
+  /* If older records are left out, the tail is that of a ring that has wrapped around. */
   comm->tail = count + (number > 0 ? 2 * (uint64_t)comm->ring_records : 0);
   for (uint32_t put = 0; put < count; number++) {
     const union record *record = record_at(view, number);

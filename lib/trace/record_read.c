@@ -1,4 +1,5 @@
-/* record_read.c: sections one after another, each bounded by the file, each table by its section. */
+/* record_read.c: reads the sections in order. Each section is checked against the file's size, each table
+ * against its section's. */
 #include "trace/record_read.h"
 
 #include <inttypes.h>
@@ -77,7 +78,7 @@ const struct record_caller *record_caller_of(const struct record_file *file, uin
 
 /* ---- sections ---- */
 
-/* A table within a section: rows that are there; 0, and a finding, where it does not lie in it. */
+/* The number of a table's rows that lie within the section. Missing rows are reported. */
 static uint32_t table_rows(const struct reading *reading, const struct record_view *view, uint64_t capacity,
                            uint32_t offset, uint32_t rows, const char *what) {
   if (rows == 0) return 0;
@@ -102,7 +103,7 @@ static uint32_t table_rows(const struct reading *reading, const struct record_vi
   return (uint32_t)fit;
 }
 
-/* Numbers of the records that lie in what is there of the ring. */
+/* Finds the numbers of the records in the ring. */
 static void ring_read(const struct reading *reading, struct record_view *view, uint64_t capacity) {
   const struct record_comm *comm = view->comm;
   const uint32_t wanted = comm->ring_records;
@@ -116,7 +117,7 @@ static void ring_read(const struct reading *reading, struct record_view *view, u
   view->ring_records = wanted;
   view->ring = (const uint8_t *)comm + comm->ring_offset;
   if (there == wanted) return;
-  /* A ring that was not filled once lies there from its begin; of others the rest is out of order. */
+  /* A cut-off ring is usable only if it has not wrapped around yet. */
   if (view->first == 0 && there > 0) {
     if (view->end > there) view->end = there;
     return;

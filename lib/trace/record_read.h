@@ -1,6 +1,6 @@
-/* record_read.h: reads the files of recorder.c, which a killed process, a full disk or a stranger may have
- * left in any state. Trusts nothing: whatever can be read is used, and what cannot is told with its place.
- * Points into the bytes that it is given, and takes memory for 32 bytes a section beside them. */
+/* record_read.h: reads record files, which a killed process, a full disk or anybody else may have left in any
+ * state. Every number is validated: what can be read is used, the rest is reported with its offset. The views
+ * point into the caller's bytes; only the array of views is allocated. */
 #ifndef TUTTI_TRACE_RECORD_READ_H
 #define TUTTI_TRACE_RECORD_READ_H
 
@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "trace/record.h"
 
-/* What does not fit: the byte, which record or row of what lies there, and what was expected. */
+/* A problem in a file: the offset, and a sentence that says what is there and what was expected. */
 struct record_finding {
   const char *file;
   uint64_t offset;
@@ -19,13 +19,13 @@ struct record_finding {
 typedef void (*record_report)(void *argument, const struct record_finding *finding);
 
 struct record_listener {
-  record_report tell; /* NULL: nobody listens */
+  record_report tell; /* NULL: findings are ignored */
   void *argument;
-  uint32_t told; /* findings so far; no more than RECORD_FINDINGS_MOST are told */
+  uint32_t told; /* number of findings so far; only the first RECORD_FINDINGS_MOST are reported */
 };
 #define RECORD_FINDINGS_MOST 20u
 
-/* A communicator in a file. Rows and records lie within it. */
+/* One communicator's section. Rows and records are known to lie within the file. */
 struct record_view {
   const struct record_comm *comm;
   const uint8_t *ring;
@@ -35,9 +35,9 @@ struct record_view {
   const struct record_proxy *proxies;
   const struct record_pace *paces;
   uint64_t offset;       /* of the section in the file */
-  uint32_t ring_records; /* a power of two; 0: none of them is there */
+  uint32_t ring_records; /* a power of two; 0 if the ring cannot be read */
   uint32_t plan_rows, lane_rows, link_rows, proxy_rows, pace_rows;
-  uint64_t first, end; /* numbers of the records that are there */
+  uint64_t first, end; /* the ring holds the records [first, end) */
 };
 
 struct record_file {
@@ -45,30 +45,30 @@ struct record_file {
   const uint8_t *bytes;
   size_t byte_count;
   struct record_header header;
-  const struct record_caller *callers; /* RECORD_CALLERS rows; NULL: the file is cut off before them */
+  const struct record_caller *callers; /* RECORD_CALLERS rows; NULL if the file ends before them */
   struct record_view *views;
   uint32_t view_count, view_capacity;
 };
 
-/* `bytes` stay the caller's and must stay, aligned to 8. ncclInvalidArgument when nothing of it can be read,
- * ncclSystemError when memory is out: then there is nothing to free. */
+/* The caller keeps `bytes`, aligned to 8, until record_file_free(). ncclInvalidArgument if nothing can be
+ * read, ncclSystemError if out of memory; in both cases there is nothing to free. */
 ncclResult_t record_file_read(const char *name, const void *bytes, size_t byte_count,
                               struct record_listener *listener, struct record_file *file);
 void record_file_free(struct record_file *file);
 
-/* True when the bytes begin like a file of records. */
+/* True if the bytes begin like a record file. */
 bool record_is_file(const void *bytes, size_t byte_count);
 
-/* The record of this number, first <= number < end. */
+/* The record with this number, first <= number < end. */
 static inline const union record *record_at(const struct record_view *view, uint64_t number) {
   const size_t row = (size_t)(number & (view->ring_records - 1));
   return (const union record *)(const void *)(view->ring + row * RECORD_BYTES);
 }
 
-/* The row of a return address; NULL: none tells of it. Its file's name ends with a zero. */
+/* The row of a return address, with a zero-terminated file name; NULL if there is none. */
 const struct record_caller *record_caller_of(const struct record_file *file, uint64_t address);
 
-/* Nanoseconds since the file was begun. */
+/* Nanoseconds from the creation of the file to `ticks`. */
 double record_elapsed_ns(const struct record_header *header, uint64_t ticks);
 
 #endif

@@ -1,4 +1,4 @@
-/* record_text.c: one table of fields for each kind of line, from which both directions follow. */
+/* record_text.c: reads and writes the text form. A table of fields for each kind of line serves both. */
 #include "trace/record_text.h"
 
 #include <inttypes.h>
@@ -13,11 +13,11 @@
 
 #define LINE_BYTES 1024
 #define FIRST_LINE "# tutti records 1"
-/* Sections that a text may ask for: more than the recorder makes. */
+/* The largest section that a text may define: larger than any of the recorder's. */
 #define SECTION_BYTES_MOST (256u << 10)
 #define FILE_BYTES_MOST (256u << 20)
 
-/* ---- what lines hold ---- */
+/* ---- the tables of fields ---- */
 
 struct names {
   const char *const *words;
@@ -354,7 +354,7 @@ struct packing {
   uint32_t line;
   uint8_t *bytes;
   size_t byte_count, capacity;
-  size_t section; /* where the open one begins; 0: none is */
+  size_t section; /* offset of the current section; 0 before the first */
 };
 
 static ncclResult_t pack_fail(const struct packing *packing, const char *format, ...) LOG_FORMAT(2, 3);
@@ -378,7 +378,7 @@ static ncclResult_t pack_grow(struct packing *packing, size_t more) {
   return ncclSuccess;
 }
 
-/* One word after another; words end at a space or the line's end. */
+/* Iterates over a line's words, which end at a space or at the end of the line. */
 struct words {
   const char *at, *end;
 };
@@ -494,7 +494,7 @@ static ncclResult_t pack_section(struct packing *packing, struct words *words) {
   return ncclSuccess;
 }
 
-/* Where row `number` of a table lies, NULL where that is not in the section. */
+/* The address of row `number` of a table; NULL if it does not lie in the section. */
 static uint8_t *pack_row(const struct packing *packing, uint64_t offset, uint64_t rows, uint64_t number) {
   const struct record_comm *comm = pack_comm(packing);
   if (comm == NULL || number >= rows || rows > SECTION_BYTES_MOST / RECORD_BYTES) return NULL;

@@ -1,7 +1,6 @@
-/* recorder.c: the process's file of records: where it lies, how it grows by a section for each communicator,
- * when it goes. Promises that a program does not fail, nor wait, for want of a place to record; and that with
- * the default nothing is left behind by processes that end in good order, at most TUTTI_TRACE_KEEP_BYTES by
- * the others. */
+/* recorder.c: the process's record file: opens it, adds a section for each communicator, and deletes it. A
+ * program never fails or waits because it cannot record. With the default setting, processes that end without
+ * an error leave no file, and the files of all others take at most TUTTI_TRACE_KEEP_BYTES. */
 #include "trace/recorder.h"
 
 #include <errno.h>
@@ -15,7 +14,7 @@
 #include "base/param.h"
 #include "tutti.h"
 
-/* Rows of a section. Communicators beyond the first half of the file's space get short ones. */
+/* Rows of a section's tables. Once half of the file's space is taken, new sections get the short sizes. */
 #define RING_RECORDS 4096u
 #define LANE_ROWS 512u
 #define LINK_ROWS 256u
@@ -31,24 +30,24 @@
 #define FILE_END ".trace"
 #define DEFAULT_NAME FILE_BEGIN "%h.%p.%r" FILE_END
 
-/* Sections of communicators that are gone and whose space is not taken again yet. */
+/* Sections of ended communicators that are kept before their space is reused. */
 #define GONE_MOST 8u
 
 static struct {
   os_mutex lock;
-  struct mapped_file mapped; /* memory NULL: there is no file */
-  bool tried;                /* there is a file, or there will be none */
-  bool volatile_name;        /* the file goes when all has ended well */
-  uint32_t live, gone;       /* communicators that are recorded; sections of those that are not any more */
+  struct mapped_file mapped; /* memory is NULL if there is no file */
+  bool tried;                /* opening the file has been tried, with or without success */
+  bool volatile_name;        /* the file is deleted if everything ends without an error */
+  uint32_t live, gone;       /* open communicators; sections of ended ones */
   uint32_t fork_count;
-  bool at_exit, spoilt; /* spoilt: something went wrong that the file is to tell of */
+  bool at_exit, spoilt; /* spoilt: a communicator failed, so the file is kept */
 } process = {.lock = OS_MUTEX_INITIALIZER};
 
 static struct record_header *header(void) { return (struct record_header *)(void *)process.mapped.memory; }
 
 /* ---- the file ---- */
 
-/* Puts host, process and rank into a pattern. False when it does not fit. */
+/* Expands %h, %p and %r. False if the path does not fit. */
 static bool path_make(const char *pattern, uint32_t rank, char *out, size_t out_bytes) {
   char host[64];
   size_t used = 0;
@@ -69,7 +68,7 @@ static bool path_make(const char *pattern, uint32_t rank, char *out, size_t out_
   return true;
 }
 
-/* A file of a process that is no more. */
+/* The process that wrote the file has ended. */
 static bool file_is_stale(const char *path) {
   struct record_header old;
   if (mapped_file_peek(path, &old, sizeof old) != sizeof old) return true;
@@ -100,7 +99,7 @@ static void header_fill(uint32_t rank) {
   memcpy(h->magic, RECORD_MAGIC, sizeof h->magic);
 }
 
-/* As far as anybody knows. */
+/* If the backend does not count kernels, they are taken as ended. */
 static bool comm_has_ended(const struct record_comm *comm) {
   return comm->counts != RECORD_COUNTS_TRUE || __atomic_load_n(&comm->launched, __ATOMIC_RELAXED) ==
                                                    __atomic_load_n(&comm->ended, __ATOMIC_RELAXED);
@@ -110,7 +109,7 @@ static bool comm_has_failed(const struct record_comm *comm) {
   return __atomic_load_n(&comm->error, __ATOMIC_RELAXED) != 0;
 }
 
-/* All that was recorded has ended, and well. */
+/* Every recorded communicator has ended without an error. */
 static bool all_is_well(void) {
   const uint8_t *memory = process.mapped.memory;
   if (process.spoilt) return false;
@@ -122,7 +121,9 @@ static bool all_is_well(void) {
   return true;
 }
 
-/* Exits are as good as destroying what is there, unless something makes no progress. */
+/* A program may exit without destroying its communicators; the file is still deleted unless a kernel is
+ * pending.
+ */
 static void process_exit(void) {
   if (process.mapped.memory == NULL || process.fork_count != os_fork_count()) return;
   header()->state = RECORD_ENDED;
@@ -163,7 +164,7 @@ static bool file_open(uint32_t rank) {
   return false;
 }
 
-/* A child of a fork leaves its parent's file alone, and begins one of its own. */
+/* A forked child does not write to its parent's file; it opens its own. */
 static void process_renew(void) {
   if (process.fork_count == os_fork_count()) return;
   process.fork_count = os_fork_count();
@@ -210,9 +211,9 @@ static void section_lay_out(struct record_comm *comm, bool is_short) {
   comm->ring_offset = (uint32_t)round_page(comm->pace_offset + comm->pace_rows * RECORD_BYTES);
   comm->section.bytes = round_page(comm->ring_offset + (uint64_t)comm->ring_records * RECORD_BYTES);
 }
-static_assert(sizeof(struct record_comm) <= RECORD_PAGE_BYTES / 8, "plans come behind it");
+static_assert(sizeof(struct record_comm) <= RECORD_PAGE_BYTES / 8, "plans come after it");
 
-/* A fresh one at the end of the file. Locked. */
+/* Appends a section to the file. Locked. */
 static struct record_comm *section_append(void) {
   const uint64_t used = header()->used_bytes;
   struct record_comm shape;
@@ -224,7 +225,7 @@ static struct record_comm *section_append(void) {
   return comm;
 }
 
-/* The section of the communicator that has been gone for longest. Locked. */
+/* The section of the communicator that ended first. Locked. */
 static struct record_comm *section_oldest(void) {
   struct record_comm *oldest = NULL;
   for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
@@ -291,8 +292,8 @@ void recorder_open(struct recorder *recorder, const struct recorder_birth *birth
   os_mutex_unlock(&process.lock);
 }
 
-/* With the last communicator a file goes whose ranks all ended well; the next one begins another. No backend
- * writes to it any more: a rank's device-side half is closed before its recorder. */
+/* Deletes the file after the last communicator if all ended without an error; the next communicator opens a
+ * new file. No backend still writes to it: a rank's device side is closed before its recorder. */
 static void process_settle(void) {
   if (process.live > 0 || !process.volatile_name || !all_is_well()) return;
   mapped_file_remove(&process.mapped);
@@ -334,13 +335,13 @@ uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream) {
   return (uint8_t)i;
 }
 
-/* Rows are filled once, and never emptied. Where there is no space, an address must do. */
+/* Rows are never emptied. If they are all taken, the record has only the address. */
 void recorder_add_caller(struct recorder *recorder, const void *caller) {
   struct record_caller *rows =
       (struct record_caller *)(void *)(process.mapped.memory + RECORD_CALLERS_OFFSET);
   uint32_t i = 0;
   recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
-  if (!os_mutex_try_lock(&process.lock)) { /* nobody waits here: it is noted the next time */
+  if (!os_mutex_try_lock(&process.lock)) { /* a caller must not wait here: the next call tries again */
     recorder->callers[((uintptr_t)caller >> 2) % 8] = NULL;
     return;
   }
@@ -385,16 +386,16 @@ void recorder_life(struct recorder *recorder, enum record_life life, uint64_t se
 void recorder_plan(struct recorder *recorder, const struct record_plan *plan) {
   if (recorder->comm == NULL) return;
   recorder->plans[plan->number % RECORD_PLANS] = *plan;
-  if (!os_mutex_try_lock(&process.lock)) return; /* who has it notes the time */
+  if (!os_mutex_try_lock(&process.lock)) return; /* the thread that holds it notes the time */
   clock_note();
   os_mutex_unlock(&process.lock);
 }
 
-/* ---- for who looks on ---- */
+/* ---- for the watchdog and tutti status ---- */
 
 typedef uint64_t __attribute__((may_alias)) live_word;
 
-/* Locked. Memory that other threads write to meanwhile: words of before and after may come side by side. */
+/* Locked. Other threads write this memory at the same time: the copy may mix old and new words. */
 __attribute__((no_sanitize_thread)) static void live_copy(void *out, const void *in, size_t bytes) {
   live_word *to = (live_word *)out;
   const live_word *from = (const live_word *)in;
@@ -410,7 +411,7 @@ static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_
   return hash;
 }
 
-/* Locked. There is a file of this process. */
+/* This process has a file. Locked. */
 static bool process_has_file(void) {
   return process.mapped.memory != NULL && process.fork_count == os_fork_count();
 }

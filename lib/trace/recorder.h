@@ -1,6 +1,7 @@
-/* recorder.h: notes what each communicator of this process does, where it outlives the process: TUTTI_TRACE.
- * A communicator's records have one writer, the thread that drives it, which takes no lock and allocates
- * nothing. Where recording is off, or there is no space, recorders are empty and cost a comparison. */
+/* recorder.h: records what each communicator of this process does, in a file that survives the process
+ * (TUTTI_TRACE). A communicator's records have one writer, the thread that drives it; it takes no lock and
+ * allocates nothing. If recording is off or there is no space, the recorder is empty and costs a comparison.
+ */
 #ifndef TUTTI_TRACE_RECORDER_H
 #define TUTTI_TRACE_RECORDER_H
 
@@ -10,9 +11,9 @@
 #include "base/ticks.h"
 #include "trace/record.h"
 
-/* What a backend fills: see record.h. Never unmapped, so that it may be written to at any time. */
+/* The tables that a backend fills (record.h). They are never unmapped, so writing is safe at any time. */
 struct recorder_live {
-  struct record_comm *comm; /* launched, started, ended, moved_ticks, links_used; NULL: nobody records */
+  struct record_comm *comm; /* launched, started, ended, moved_ticks, links_used; NULL: nothing is recorded */
   struct record_lane *lanes;
   struct record_link *links;
   struct record_proxy *proxies;
@@ -31,7 +32,7 @@ struct recorder {
   uint32_t mask;
   uint32_t collectives; /* called so far */
   uint32_t last_stream;
-  const void *callers[8]; /* that are noted, each in its place */
+  const void *callers[8]; /* direct-mapped cache of return addresses that the file has already */
 };
 
 struct recorder_birth {
@@ -41,9 +42,9 @@ struct recorder_birth {
   const char *name;
 };
 
-/* Begins to record. Never fails: where it cannot, the recorder is empty, and the log says why, once. */
+/* Begins to record. Never fails: on an error the recorder is empty, and the log says why, once. */
 void recorder_open(struct recorder *recorder, const struct recorder_birth *birth);
-/* The communicator is no more. */
+/* The communicator has ended. */
 void recorder_close(struct recorder *recorder, enum record_state state);
 struct recorder_live recorder_live(const struct recorder *recorder);
 
@@ -67,7 +68,7 @@ static inline uint64_t recorder_caller(struct recorder *recorder, const void *ca
   return (uint64_t)(uintptr_t)caller;
 }
 
-/* `ticks` are of when the call began. Its number is that of the next operation. */
+/* call->ticks is the time at which the call began; call->sequence is the next operation's number. */
 static inline void recorder_call(struct recorder *recorder, const struct record_call *call,
                                  const struct record_place *place) {
   const uint64_t tail = recorder->tail;
@@ -78,7 +79,7 @@ static inline void recorder_call(struct recorder *recorder, const struct record_
   __atomic_store_n(&recorder->comm->tail, tail + 2, __ATOMIC_RELEASE);
 }
 
-/* A call that is launched already; `launch` has its kind. */
+/* Records a call together with its launch, whose `kind` the caller has set. */
 static inline void recorder_call_launched(struct recorder *recorder, const struct record_call *call,
                                           const struct record_place *place,
                                           const struct record_launch *launch) {
@@ -89,20 +90,21 @@ static inline void recorder_call_launched(struct recorder *recorder, const struc
   ring[(tail + 2) & recorder->mask].launch = *launch;
   recorder->tail = tail + 3;
   __atomic_store_n(&recorder->comm->tail, tail + 3, __ATOMIC_RELEASE);
-  /* What operations move drives the ring out of near caches, and whatever is stored behind a record that
-   * waits for memory waits too: where the next call's come is fetched meanwhile. */
+  /* Collectives evict the ring from the caches, and a store that misses delays the stores after it. So the
+   * lines of the next call's records are prefetched. */
   __builtin_prefetch(&ring[(tail + 3) & recorder->mask], 1);
   __builtin_prefetch(&ring[(tail + 5) & recorder->mask], 1);
 }
 
-/* The operations [sequence, sequence + operations) were handed to the device, as launch `number` of it. */
+/* The operations [sequence, sequence + operations) were launched as kernel `number` of the communicator. */
 void recorder_launch(struct recorder *recorder, const struct record_launch *launch);
 void recorder_error(struct recorder *recorder, uint32_t result, uint64_t sequence);
 void recorder_drop(struct recorder *recorder, uint64_t sequence);
 void recorder_life(struct recorder *recorder, enum record_life life, uint64_t sequence);
-/* It broke, with this sentence; the first one stays. Any thread; NULL: nobody records it. */
+/* The communicator failed with this message; only the first one is kept. From any thread; `comm` may be NULL.
+ */
 void recorder_break(struct record_comm *comm, uint32_t error, const char *reason);
-/* A plan that has not been noted; its row is that of its number. */
+/* Records a plan in the row of its number. */
 void recorder_plan(struct recorder *recorder, const struct record_plan *plan);
 static inline bool recorder_knows_plan(const struct recorder *recorder, uint64_t number) {
   const struct record_plan *row = &recorder->plans[number % RECORD_PLANS];
@@ -111,52 +113,54 @@ static inline bool recorder_knows_plan(const struct recorder *recorder, uint64_t
 
 /* ---- for backends ---- */
 
-/* The row of one end of a connection, found or made; NULL when there is no space. One thread at a time. */
+/* Finds or adds the row of one end of a connection; NULL if there is no space. One thread at a time. */
 struct record_link *recorder_link(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                   uint8_t proto, uint8_t conn);
 
-/* A fresh row of a connection's proxy; NULL when there is no space, or nobody records. One thread at a time.
+/* Adds a row for a connection's proxy; NULL if there is no space or nothing is recorded. One thread at a
+ * time.
  */
 struct record_proxy *recorder_proxy(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                     uint8_t proto, uint8_t conn);
 
-/* The same of how long it waits; a NIC of 255 is none. */
+/* Adds a row for how long the connection waits; `device` is the NIC, 255 if there is none. */
 struct record_pace *recorder_pace(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                   uint8_t device, uint8_t conn);
-/* `given` more messages than before have come, and it waits for others, or for none. */
+/* `given` more messages have completed; `waits`: another one is expected. */
 void recorder_pace_turn(struct record_pace *pace, bool waits, uint32_t given);
 static inline void recorder_pace_note(struct record_pace *pace, bool waits, uint32_t given) {
   if (pace != NULL && (given > 0 || waits != (pace->since != 0))) recorder_pace_turn(pace, waits, given);
 }
 
-/* ---- for who looks on ---- */
+/* ---- for the watchdog and tutti status ---- */
 
-/* Where other processes reach this one: goes into the header. */
+/* Stores the address of the process's control server in the header. */
 void recorder_note_address(const char *text);
 
-/* Where files are looked at later, this is known to have been: the process lives. Any thread. */
+/* Stores the current time in the header, which shows a later reader that the process was alive. Any thread.
+ */
 void recorder_note_time(void);
 
-/* Copies what the file holds from `offset` on, as it is now; returns how many bytes of it there are, at most
- * `bytes`. Any thread. */
+/* Copies the file's current content from `offset` on; returns the number of bytes copied, at most `bytes`.
+ * Any thread. */
 size_t recorder_copy(uint64_t offset, void *out, size_t bytes);
 
-/* A communicator, for who watches whether it moves. */
+/* The progress of a communicator. */
 struct recorder_look {
   uint64_t comm_id;
-  uint64_t moves; /* changes whenever something of it moves */
+  uint64_t moves; /* a hash that changes when the communicator makes progress */
   uint32_t rank;
-  bool pends; /* kernels are launched that have not ended, and it is not broken */
+  bool pends; /* a launched kernel has not ended, and the communicator has not failed */
 };
-/* The communicator at *offset or behind it (0: the first); *offset becomes the place behind it. False: there
- * are no more. Any thread. */
+/* Reads the communicator at *offset (0: the first) and advances *offset to the next one; false if there are
+ * no more. Any thread. */
 bool recorder_look_next(uint64_t *offset, struct recorder_look *look);
 
 /* ---- for tests ---- */
 
-/* Forgets what TUTTI_TRACE said and the file that it led to; nothing may be recorded at the time. */
+/* Closes the file; the next recorder_open() reads TUTTI_TRACE again. No recorder may be open. */
 void recorder_reset(void);
-/* Path of the file that this process writes, "" when there is none. */
+/* Path of the file that this process writes, "" if there is none. */
 const char *recorder_path(void);
 
 #endif

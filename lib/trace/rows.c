@@ -1,5 +1,5 @@
-/* rows.c: rows of the recorder's tables, found and made, and why a communicator broke. Apart from recorder.c,
- * because a backend in a library of its own has them too. */
+/* rows.c: finds and adds rows of the recorder's tables, and records why a communicator failed. Separate from
+ * recorder.c, because backends that are libraries of their own link it, too. */
 #include <stdio.h>
 
 #include "trace/recorder.h"

@@ -1,4 +1,4 @@
-/* trace.c: writer, reader and text spelling of traces. */
+/* trace.c: writes, reads and prints traces of events. */
 #include "trace/trace.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* arena.c: see arena.h. Spans are a list in the order of their addresses. New ones are cut behind the newest
- * until the end is reached, then from the first gap that is wide enough. */
+/* arena.c: see arena.h. Spans are in a list ordered by address. A new one is placed after the newest until
+ * the end is reached, then in the first gap that is large enough. */
 #include "backends/emu/arena.h"
 
 #include <sys/mman.h>
@@ -19,9 +19,9 @@ struct span {
 static struct {
   os_mutex lock;
   uint8_t *memory;
-  size_t bytes, newest; /* newest: end of the span that was cut last */
+  size_t bytes, newest; /* newest: the end of the span that was allocated last */
   uint32_t pin_count;
-  int pid; /* who made it: a child of that process makes its own */
+  int pid; /* the process that made it: a forked child makes its own */
   struct span *first, *last;
 } arena = {.lock = OS_MUTEX_INITIALIZER};
 
@@ -32,7 +32,7 @@ static bool offset_in_arena(const void *address, uint64_t *offset) {
   return true;
 }
 
-/* A child's view of its parent's arena stays as it is, private. Nothing more is cut from it. */
+/* A forked child keeps its parent's arena as private memory, and allocates nothing more from it. */
 static void arena_leave_parents(void) {
   if (arena.memory == NULL || arena.pid == os_pid()) return;
   arena.memory = NULL;
@@ -40,8 +40,8 @@ static void arena_leave_parents(void) {
   arena.pin_count = 0;
 }
 
-/* Smaller where a limit on addresses or files says so, and none where that leaves too little. False when it
- * cannot be made for another reason. */
+/* Makes a smaller arena if a limit on address space or files requires it, and none if that leaves too little.
+ * False if it cannot be made for another reason. */
 static bool arena_make(void) {
   void *memory = NULL;
   arena_leave_parents();
@@ -63,7 +63,7 @@ static void arena_drop(void) {
   arena.memory = NULL;
 }
 
-/* The span that a gap of `bytes` lies behind, NULL for the begin; false when there is none. */
+/* Finds a gap of `bytes`; *before is the span before it, NULL at the begin. False if there is none. */
 static bool gap_find(size_t bytes, struct span **before, size_t *offset) {
   *before = arena.last;
   *offset = arena.newest;
@@ -133,7 +133,7 @@ bool emu_arena_alloc(size_t bytes, bool reserve, void **memory) {
   return made;
 }
 
-/* Locked. From the end: what was made last goes first, as a rule. */
+/* Locked. Searches from the end, because the newest span is usually freed first. */
 static struct span *span_of(const void *memory) {
   uint64_t offset;
   if (!offset_in_arena(memory, &offset)) return NULL;

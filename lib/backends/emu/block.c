@@ -1,7 +1,7 @@
-/* block.c: kernels of the emulator. A launch is a plan bound to a rank; each channel of it is a block, each
- * work of a block's current batch a lane that runs the shared executors. guarded: lanes are actors, one event
- * at a time, with the checks around it. threads: a block is a thread that advances its lanes in turn. Knows
- * nothing of algorithms: works say what to do. */
+/* block.c: the emulator's kernels. A launch is a plan bound to a rank. Each channel of it is a block, and
+ * each work of a block's current batch is a lane that runs the shared executors. guarded: lanes are actors
+ * that run one event at a time, with the checks around it. threads: a thread advances a block's lanes in
+ * turn. The algorithms are in the works, not here. */
 #include "backends/emu/block.h"
 
 #include <inttypes.h>
@@ -93,7 +93,7 @@ static void lane_bind_link(struct link *link, struct emu_conn *conn, const struc
   link->peer = peer;
 }
 
-/* LL has slots of their connection's. */
+/* LL uses the connection's own slots. */
 static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct work *work,
                            const struct emu_conn *conn, bool sends) {
   const struct device_comm *comm = emu->block->run->launch->comm;
@@ -102,7 +102,7 @@ static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct
       (uint8_t *)map_find(&comm->slots, backend_slots_key(conn->channel_index, emu->lane_index, sends));
 }
 
-/* Connects the lane to its rank's ends of connections; core has opened all of them. */
+/* Gives the lane its rank's ends of connections, all of which core has opened. */
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
   emu->remote = false;
@@ -122,14 +122,14 @@ static void lane_bind(struct emu_lane *emu, const struct work *work) {
   }
 }
 
-/* Who may have to be woken when the other end moves: guarded mode alone asks. */
+/* Registers the lane at its connections, so that the other end can wake it. Guarded mode only. */
 static void lane_attach(struct emu_lane *emu, const struct work *work) {
   emu->bound = true;
   for (uint32_t i = 0; i < work->recv_count; i++) emu->recv_conn[i]->recv_lane = emu;
   for (uint32_t i = 0; i < work->send_count; i++) emu->send_conn[i]->send_lane = emu;
 }
 
-/* Senders of other processes reach no output outside of the arena. */
+/* Senders of other processes cannot store into an output outside the arena. */
 static void lane_hide_output(const struct emu_lane *emu, struct work *work, const void *out) {
   uint64_t offset;
   work->flags &= ~(uint32_t)WORK_OUTPUT_HIDDEN;
@@ -150,13 +150,13 @@ static inline void lane_wake(struct emu_lane *emu) {
   if (emu != NULL) emu_actor_wake(&emu->actor);
 }
 
-/* A step of a list has ended: the rank's others may wait for it. */
+/* A step of a list has ended: wakes the rank's other lanes, which may wait for it. */
 static void lane_wake_lists(const struct emu_lane *emu) {
   if (emu->lane.progress == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
   run_wake_lanes(emu->block->run);
 }
 
-/* Wakes whoever may wait for what this action changed. */
+/* Wakes the actors that may wait for what this action changed. */
 static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   const struct work *work = emu->lane.work;
   if (action == LANE_POST || action == LANE_END) lane_wake_lists(emu);
@@ -175,7 +175,7 @@ static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
 
 static bool lane_actor_enabled(struct emu_actor *actor) {
   struct emu_lane *emu = (struct emu_lane *)actor;
-  if (emu->actions != 0) return true; /* what was possible stays possible until this lane moves */
+  if (emu->actions != 0) return true; /* an enabled action stays enabled until this lane runs */
   if (emu->lane.phase == LANE_DONE) return false;
   if (prim_aborted(&emu->prim)) emu->actions = EMU_LANE_ABORT;
   else if (emu->frozen) return false;
@@ -190,7 +190,7 @@ void emu_lane_wait(struct emu_lane *emu, struct lane_wait *wait) {
   *wait = lane_wait_first(&emu->lane, &emu->prim);
 }
 
-/* One of several possible actions, drawn by the world. */
+/* One of the enabled actions, drawn at random. */
 static uint32_t lane_choose(uint32_t actions) {
   if ((actions & (actions - 1)) == 0) return actions;
   uint32_t skip = (uint32_t)(emu_random() >> 32) % (uint32_t)__builtin_popcount(actions);
@@ -220,7 +220,7 @@ void emu_lane_stores_seen(struct emu_lane *emu) {
   lane_faultless();
 }
 
-/* Checks, makes and traces one action. False when an invariant broke. */
+/* Checks, performs and traces one action. False if an invariant is broken. */
 static bool lane_act(struct emu_lane *emu, uint32_t action) {
   const char *broken = emu_check_before(emu, action);
   if (broken == NULL) {
@@ -229,12 +229,12 @@ static bool lane_act(struct emu_lane *emu, uint32_t action) {
     lane_move(&emu->lane, &emu->prim, action);
     emu_meter.steps_done += emu->lane.steps_done - steps;
     broken = emu_check_after(emu, action);
-    /* A slice that was moved at its begin has nothing left to do: its finish needs no turn of its own. */
+    /* The data of this slice was moved at its begin, so its finish is part of the same event. */
     if (action == LANE_BEGIN && !emu->prim.late && emu->lane.begun == emu->lane.finished + 1) {
       emu_check_before(emu, LANE_FINISH);
       lane_move(&emu->lane, &emu->prim, LANE_FINISH);
       if (emu->lane.depth == 1)
-        emu->actions = LANE_POST; /* nothing else can be possible: saves the question */
+        emu->actions = LANE_POST; /* the only enabled action: saves a call of lane_enabled() */
     }
   }
   if (broken != NULL) lane_report_broken(emu, broken);
@@ -281,7 +281,7 @@ static uint64_t lane_actor_key(const struct device_comm *comm, const struct work
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
-/* Output that is longer than this would only drive out of the caches what is still of use there. */
+/* A longer output would only evict data that is still needed from the caches. */
 #define REMOTE_BYTES 8388608u
 
 static size_t work_output_bytes(const struct work *work) {
@@ -289,13 +289,13 @@ static size_t work_output_bytes(const struct work *work) {
   return work->part_count * work->element_bytes * (blocks ? work->rank_count : 1);
 }
 
-/* A list's steps may read what they wrote. */
+/* Not for lists, whose steps may read what they wrote. */
 static bool lane_is_remote(const struct work *work) {
   return emu_options()->mode == EMU_THREADS && work->algo != ALGO_CUSTOM &&
          work_output_bytes(work) >= REMOTE_BYTES;
 }
 
-/* What stays as it is from run to run of a launch. */
+/* Sets the members that are the same for all runs of a launch. */
 static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
                          const struct work *work) {
   const struct emu_launch *launch = block->run->launch;
@@ -339,8 +339,8 @@ static void lane_start_guarded(struct emu_lane *emu, struct work *work, const st
   emu_check_open(emu);
 }
 
-/* Opens the lanes of the block's current batch. Opening returns credits that rounding skipped, so senders are
- * woken too. */
+/* Opens the lanes of the block's current batch. Opening frees the steps that rounding skipped, so senders are
+ * woken, too. */
 static void block_batch_start(struct emu_block *block) {
   const struct emu_launch *launch = block->run->launch;
   const struct plan_batch *batch = &launch->plan.batches[block->batch_index];
@@ -394,14 +394,14 @@ static void run_unlist(struct emu_kernel_run *run) {
   run->listed = false;
 }
 
-/* The rank's next launch may start; the streams look at ready() again when ended() tells them. */
+/* The rank's next launch may start; streams call ready() again after ended(). */
 static void run_pass_turn(struct emu_kernel_run *run) {
   struct device_comm *comm = run->launch->comm;
   if (__atomic_load_n(&comm->error, __ATOMIC_RELAXED) != ncclSuccess) run->error = ERROR_LAUNCH_TIMEOUT;
   run->over = true;
   if (run->launch->captured) emu_record_graph_ended(comm);
   emu_record_ended(comm, run->turn + 1);
-  __atomic_store_n(&comm->turn, run->turn + 1, __ATOMIC_RELEASE); /* nobody else has the turn */
+  __atomic_store_n(&comm->turn, run->turn + 1, __ATOMIC_RELEASE); /* only this run writes it now */
 }
 
 static int run_close(struct emu_kernel_run *run) {
@@ -413,8 +413,8 @@ static int run_close(struct emu_kernel_run *run) {
   return run->error;
 }
 
-/* Who looks at the lanes looks at what their other ends hear of too: there may be no core for anybody else.
- */
+/* The thread that drives the lanes also drives the proxies of the launch: there may be no core for another
+ * thread. */
 static bool run_turn_hook(const struct emu_kernel_run *run, bool last) {
   const struct launch_hook *hook = &run->hook;
   if (hook->turn == NULL || (!last && comm_aborted(run->launch->comm))) return false;
@@ -434,12 +434,12 @@ static bool run_ready(struct emu_kernel_run *run) {
          (emu_gate == NULL || emu_gate->kernel(comm, run->turn));
 }
 
-/* A rank that was aborted starts nothing any more. */
+/* Calls the hook at the start of a run, except after an abort. */
 static void run_signal_start(const struct emu_kernel_run *run) {
   if (run->hook.start != NULL && !comm_aborted(run->launch->comm)) run->hook.start(run->hook.argument);
 }
 
-/* The launch's blocks are this run's now. */
+/* Gives the launch's blocks to this run. */
 static void run_begin(struct emu_kernel_run *run) {
   const struct emu_launch *launch = run->launch;
   run->started = true;
@@ -470,7 +470,7 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
     run_ended(run);
     return;
   }
-  /* The last block's end may free the run: the count is taken before. */
+  /* The end of the last block may free the run, so the count is read before. */
   const uint32_t block_count = run->launch->block_count;
   run->blocks_live += 1;
   for (uint32_t b = 0; b < block_count; b++) block_next_batch(&run->launch->blocks[b]);
@@ -480,7 +480,7 @@ static void run_start(struct emu_kernel_run *run, void (*ended)(void *argument, 
 
 /* ---- threads mode ---- */
 
-/* Binds the lanes of the block's current batch, unless they still are from the run before. */
+/* Binds the lanes of the block's current batch, unless they are still bound from the previous run. */
 static void block_batch_bind(struct emu_block *block, const struct plan_batch *batch) {
   const struct emu_launch *launch = block->run->launch;
   if (block->bound_batch == block->batch_index + 1) return;
@@ -504,8 +504,7 @@ static void block_batch_open(struct emu_block *block) {
   block->lane_count = batch->work_count;
 }
 
-/* What a block's lanes say at their end: a mismatch, or, when the world stopped them, what they waited for.
- */
+/* Handles the end of a block's lanes: reports a mismatch or, after a deadlock, what they waited for. */
 static void block_settle_batch(struct emu_block *block) {
   emu_lock();
   emu_record_block(block);
@@ -518,7 +517,7 @@ static void block_settle_batch(struct emu_block *block) {
   emu_unlock();
 }
 
-/* Changes with every event of the lane. */
+/* A number that changes with every event of the lane. */
 static uint64_t lane_mark(const struct lane *lane) {
   return (lane->steps_done << 24) + ((uint64_t)lane->line_index << 8) + lane->begun + lane->posted +
          lane->offer_index + ((uint64_t)lane->step_open << 7);
@@ -532,8 +531,8 @@ static bool lane_go(struct emu_lane *emu, uint64_t slices) {
   }
 }
 
-/* Looks that find nothing to do, until it is noted what the lanes wait for, and until it is noted again: part
- * of it may have come. */
+/* Polls without progress before the recorder's rows of waiting lanes are written, and before they are written
+ * again. */
 #define RECORD_LOOKS 256u
 #define RECORD_LOOKS_PERIOD 4096u /* a power of two */
 
@@ -550,12 +549,13 @@ static void block_record(struct emu_block *block, bool moved) {
   block->shown = false;
 }
 
-/* By a network that reads what it sends without a copy, unless nobody waits for that any more. */
+/* The lane must not end yet, because the network still reads what it sends without a copy; not after an
+ * abort. */
 static bool lane_is_kept(const struct emu_lane *emu) {
   return emu->prim.direct != NULL && !prim_aborted(&emu->prim) && emu_lane_is_held(emu);
 }
 
-/* Advances the lanes of the current batch as far as they go without waiting; true when any of them moved. */
+/* Advances the lanes of the current batch as far as possible without waiting; true if one made progress. */
 static bool block_advance(struct emu_block *block) {
   bool moved = false, broken = false;
   uint32_t running = 0;
@@ -564,7 +564,8 @@ static bool block_advance(struct emu_block *block) {
     return true;
   }
   if (block->lane_count == 0) block_batch_open(block);
-  /* Lanes take turns: while one copies all that it may, the other end of another waits for its slots. */
+  /* Lanes take turns slice by slice: if one copied all its slices, the peer of another would wait for slots.
+   */
   const uint64_t slices = block->lane_count > 1 ? 1 : LANE_ALL_SLICES;
   for (uint32_t i = 0; i < block->lane_count; i++) {
     struct emu_lane *emu = &block->lanes[i];
@@ -590,7 +591,7 @@ static bool block_advance(struct emu_block *block) {
   return true;
 }
 
-/* A block with a thread of its own. */
+/* The main function of a block with a thread of its own. */
 static void block_thread(void *argument) {
   struct emu_block *block = (struct emu_block *)argument;
   for (uint32_t looks = 0; !block->done; looks++) {
@@ -601,7 +602,8 @@ static void block_thread(void *argument) {
   __atomic_fetch_sub(&block->run->blocks_live, 1, __ATOMIC_RELEASE);
 }
 
-/* The first block stays with whoever drives the run, and others for which there is no thread. */
+/* Gives blocks to threads of their own. The first one, and any for which there is no thread, stay with the
+ * thread that drives the run. */
 static void run_share(struct emu_kernel_run *run) {
   const struct emu_launch *launch = run->launch;
   if (!launch->shares || comm_aborted(launch->comm)) return;
@@ -609,7 +611,7 @@ static void run_share(struct emu_kernel_run *run) {
     launch->blocks[b].given = emu_pool_run(block_thread, &launch->blocks[b]);
 }
 
-/* One look at every block that was not given away. */
+/* Polls every block that has no thread of its own once. */
 static bool run_look(struct emu_kernel_run *run) {
   const struct emu_launch *launch = run->launch;
   bool moved = false;
@@ -624,7 +626,8 @@ static bool run_look(struct emu_kernel_run *run) {
   return moved;
 }
 
-/* Between two looks that found nothing: with more ranks than cores another one is what this one waits for. */
+/* Pauses between two polls without progress. With more ranks than cores it yields often, because the rank
+ * that this one waits for needs a core. */
 static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
   const uint32_t often = emu_comm_is_crowded(run->launch->comm) ? 2 : 256; /* a power of two */
   if ((looks & (often - 1)) == often - 1) os_yield();
@@ -662,7 +665,7 @@ static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patienc
 
 static bool run_turn_came(void *argument) { return run_ready((struct emu_kernel_run *)argument); }
 
-/* For nodes of graphs, which have threads that wait. */
+/* For graph nodes, whose threads may block. */
 static int run_execute(struct emu_kernel_run *run) {
   emu_lock();
   emu_wait(run_turn_came, run, 0);
@@ -723,8 +726,8 @@ static struct emu_kernel_run *launch_enqueue(struct emu_kernel *kernel) {
   return run;
 }
 
-/* A launch that never started gives its turn back: as if it had run when it is the next to run, as if it had
- * never been when it is the last in line. Those behind any other one would wait for it forever. */
+/* A launch that never started must give up its turn. If it is the next to run, it counts as run; if it is the
+ * last one, as never launched. It cannot be any other, since the launches after it would wait forever. */
 static void launch_retire(struct emu_kernel_run *run) {
   struct emu_launch *launch = run->launch;
   if (run->over) {
@@ -760,11 +763,11 @@ static bool run_is_brief(const struct emu_kernel_run *run) {
   return run->launch->brief && run->hook.turn == NULL && run->hook.start == NULL;
 }
 
-/* Lanes that wait for another process are looked at for as long as it takes to leave and to come again; what
- * this process owes them may have to wait for the lock. */
+/* Polls of lanes that wait for another process, about as long as releasing and taking the lock would take.
+ * Not more, because another thread of this process may need the lock. */
 #define WHOLE_LOOKS 64u
 
-/* True when all have ended well. */
+/* True if all lanes have ended without an error. */
 static bool block_run_whole(struct emu_block *block, uint32_t lane_count) {
   const struct emu_launch *launch = block->run->launch;
   bool remote = false;
@@ -796,7 +799,7 @@ static bool launch_whole(struct emu_kernel *kernel, struct emu_kernel_run **run)
     return false;
   }
   block->run = *run;
-  (*run)->buffers = launch->plan.buffers; /* as long as it has no other */
+  (*run)->buffers = launch->plan.buffers; /* until the launch has another run */
   if (block_run_whole(block, lane_count)) {
     comm->launches += 1;
     comm->ended += 1;
@@ -824,7 +827,7 @@ static const struct emu_kernel_ops launch_ops = {
     .finish = run_close,
 };
 
-/* Blocks and their lanes, behind one another. */
+/* Lays out the blocks and their lanes in the launch's allocation. */
 static void launch_lay_out(struct emu_launch *launch, struct emu_lane *lanes) {
   const struct plan *plan = &launch->plan;
   for (uint32_t batch = 0; batch < plan->batch_count; launch->block_count++) {
@@ -836,7 +839,7 @@ static void launch_lay_out(struct emu_launch *launch, struct emu_lane *lanes) {
   }
 }
 
-/* Bytes of a channel from which on handing it over costs little beside it. */
+/* Bytes per channel from which on a thread of its own pays off. */
 #define SHARE_BYTES_MIN 262144u
 
 static bool launch_shares(const struct device_comm *comm, const struct plan *plan, uint32_t block_count) {
@@ -846,8 +849,7 @@ static bool launch_shares(const struct device_comm *comm, const struct plan *pla
   return block_count > 1 && comm->cores > comm->config.rank_count && bytes / block_count >= SHARE_BYTES_MIN;
 }
 
-/* Bytes of a plan that a core carries in less time than it takes to wake another; where no other rank of this
- * process may wait for the lock, that it carries within microseconds. */
+/* Bytes of a plan that a core moves in less time than waking another thread takes. */
 #define BRIEF_BYTES 2048u
 #define BRIEF_REMOTE_BYTES 32768u
 
@@ -860,7 +862,7 @@ static bool launch_is_brief(const struct device_comm *comm, const struct plan *p
   return plan->work_count <= 4 && bytes <= (comm->has_remote ? BRIEF_REMOTE_BYTES : BRIEF_BYTES);
 }
 
-/* Copies the plan behind the launch: works, buffers, batches, then blocks and lanes, in one allocation. */
+/* Allocates the launch with a copy of the plan after it: works, buffers, batches, then blocks and lanes. */
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan, bool captured) {
   const size_t work_bytes = plan->work_count * sizeof *plan->works;
   const size_t buffer_bytes = plan->work_count * sizeof *plan->buffers;
@@ -898,7 +900,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   return &launch->kernel;
 }
 
-/* The newest first. Its next run has this memory. */
+/* Finds a kept launch of this plan, the newest first, and sets the buffers of its next run. */
 static struct emu_launch *launch_kept(const struct device_comm *comm, uint64_t serial,
                                       uint64_t first_sequence, const struct plan_buffers *buffers) {
   for (uint32_t i = 1; i <= COMM_LAUNCHES_KEPT && serial != 0; i++) {
@@ -914,7 +916,7 @@ static struct emu_launch *launch_kept(const struct device_comm *comm, uint64_t s
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan) {
   struct emu_launch *launch = launch_kept(comm, plan->serial, plan->first_sequence, plan->buffers);
   if (launch != NULL) {
-    hook_drop(&launch->hook); /* of a run that failed to be */
+    hook_drop(&launch->hook); /* of a run that could not be made */
     launch->hook = plan->hook != NULL ? *plan->hook : (struct launch_hook){NULL, NULL, NULL, NULL};
     launch->kernel.reference_count += 1;
     return &launch->kernel;
@@ -943,18 +945,18 @@ void emu_launch_drop_kept(struct device_comm *comm) {
   }
 }
 
-/* ---- what the world asks ---- */
+/* ---- functions for world.c ---- */
 
 bool emu_lanes_waiting(void) { return emu_runs != NULL; }
 
-/* The first lane from here on that has not ended and is linked to another process. */
+/* The first lane from `from` on that has not ended and is linked to another process. */
 static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from) {
   for (uint32_t i = from; i < block->lane_count; i++)
     if (block->lanes[i].bound && block->lanes[i].remote) return &block->lanes[i];
   return NULL;
 }
 
-/* What lanes do is their thread's to know in threads mode: there the whole rank answers. */
+/* In threads mode only their own threads may read lanes, so the answer is that of the whole rank. */
 static bool run_is_outside(const struct emu_kernel_run *run) {
   if (comm_aborted(run->launch->comm)) return false;
   if (emu_options()->mode == EMU_THREADS) return run->launch->comm->has_remote;
@@ -969,7 +971,8 @@ bool emu_lanes_outside(void) {
   return false;
 }
 
-/* guarded mode: nothing moves any more here, or not before another process does. */
+/* guarded mode: writes the recorder's rows when no lane here can run, or not before another process has
+ * acted. */
 static void lanes_record(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) emu_record_block(&run->launch->blocks[b]);

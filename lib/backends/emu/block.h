@@ -1,4 +1,4 @@
-/* block.h: what the emulator's own files share about ranks, connections, kernels and lanes. */
+/* block.h: the emulator's structs of ranks, connections, kernels and lanes, shared by its files. */
 #ifndef TUTTI_BACKENDS_EMU_BLOCK_H
 #define TUTTI_BACKENDS_EMU_BLOCK_H
 
@@ -11,23 +11,24 @@
 #include "protocol/run.h"
 #include "trace/recorder.h"
 
-/* Streams that one launch may join. */
+/* The number of streams that one launch may join. */
 #define LAUNCH_STREAMS_MAX 64
 
-/* The checks' own account of a connection, steps; see check.h. */
+/* The checks' own counters of a connection, in steps; see check.h. */
 struct emu_shadow {
   uint64_t writing, written, announced, reading, read, freed;
   bool write_open, read_open;    /* more schedule steps will use the last slot that was begun */
-  uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements that were written to it, where a chunk is one slice */
+  uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements written to it, if a chunk is one slice */
 };
 
-/* What a sender of another process leaves in the receiver's memory, for whoever wants to free it. */
+/* The state of a sender in another process, in the receiver's memory, which the receiver reads before it
+ * frees it. */
 struct emu_guest {
-  struct os_process process; /* realm and born are 0 until it has come */
-  uint32_t came, left;       /* atomic; left: it touches nothing any more */
+  struct os_process process; /* realm and born are 0 until the sender has mapped the memory */
+  uint32_t came, left;       /* atomic; left: the sender no longer accesses the memory */
 };
 
-/* Both ends of a connection: one memory is near to all. */
+/* Both ends of a connection in one block of memory. */
 struct emu_fifo {
   struct fifo_sender sender;
   struct fifo_receiver receiver;
@@ -35,29 +36,29 @@ struct emu_fifo {
   struct emu_conn *sender_conn, *receiver_conn; /* each end's own: they may live in two processes */
 };
 
-/* Where a connection's memory lies: with both ends in this process; here, for a sender of another process;
- * with the receiver, of another process. */
+/* Where a connection's memory lies. WITHIN: both ends are in this process. EXPORTED: here, and the sender is
+ * in another process. IMPORTED: in the receiver's process, and the sender is here. */
 enum emu_conn_place { EMU_CONN_WITHIN, EMU_CONN_EXPORTED, EMU_CONN_IMPORTED };
 
-/* One connection of two ranks; shared by both ends, freed by the second that closes. */
+/* One connection of two ranks, shared by both ends; the second end that closes frees it. */
 struct emu_conn {
-  struct emu_fifo *fifo; /* at a line's border within fifo_memory */
+  struct emu_fifo *fifo; /* aligned to a cache line within fifo_memory */
   void *fifo_memory;
   enum emu_conn_place place;
-  void *peer_memory;   /* IMPORTED: the mapping that all of it lies in, ... */
-  size_t peer_bytes;   /* ... counted once by this connection */
-  uint64_t peer_shift; /* IMPORTED: what makes an address of ours of one of the receiver's */
+  void *peer_memory;   /* IMPORTED: the mapping that contains it, ... */
+  size_t peer_bytes;   /* ... of which this connection holds one reference */
+  uint64_t peer_shift; /* IMPORTED: added to an address of the receiver's it gives one of this process */
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
-  size_t block_bytes;         /* shared by proxies, behind the FIFO; 0: no PXN proxy */
-  bool invited;               /* EXPORTED: the sender's process has been told where it lies */
+  size_t block_bytes;         /* memory after the FIFO that PXN proxies share; 0: no PXN proxy */
+  bool invited;               /* EXPORTED: the sender's process has its handle */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
-  bool net;                         /* one end alone: the other lies behind a network, and a proxy plays it */
-  bool pooled;                      /* net: its slots are sets of the rank's */
-  struct device_net_direct *direct; /* where net, and lanes may send without a copy */
+  bool net;                         /* only one end is here: a proxy acts for the other, behind a network */
+  bool pooled;                      /* net: its slots come from the rank's sets of slots */
+  struct device_net_direct *direct; /* net: lanes may send without a copy; else NULL */
   uint64_t comm_id;
   struct emu_lane *send_lane, *recv_lane; /* the lanes at the ends, while a kernel uses the connection */
   struct emu_shadow shadow;
@@ -71,7 +72,7 @@ struct emu_peer {
   void *memory; /* its arena */
 };
 
-/* Memory for steps of lists; the newest block of a rank is the largest. */
+/* Scratch memory for the steps of lists; a rank's newest block is the largest. */
 struct emu_scratch {
   struct emu_scratch *next;
   void *memory;
@@ -82,30 +83,30 @@ struct emu_scratch {
 
 struct device_comm {
   struct device_comm_config config;
-  struct recorder_live live; /* where kernels, and lanes that wait, are noted */
+  struct recorder_live live; /* the recorder's tables of kernels and waiting lanes */
   char name[64];
   struct emu_owner *owner;
   int abort_flag;               /* atomic; read by lanes */
-  bool closed;                  /* the user's handle is gone; kernels held by graphs remain */
-  uint32_t cores;               /* that the process may use */
+  bool closed;                  /* the communicator is destroyed; kernels held by graphs remain */
+  uint32_t cores;               /* number of cores that the process may use */
   ncclResult_t error;           /* atomic */
-  uint64_t launches, turn;      /* kernels enqueued and ended: they run in this order; turn: atomic */
-  uint64_t ended;               /* of those that ended, gone from their streams too */
+  uint64_t launches, turn;      /* kernels enqueued and ended, in this order; turn: atomic */
+  uint64_t ended;               /* kernels that have ended and left their streams */
   uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */
-  enum pointer_kind net_memory; /* of slots of connections over networks */
+  enum pointer_kind net_memory; /* kind of memory of the slots of network connections */
   uint64_t memory_bytes;
   bool reaches_out; /* has connections that may lead out of the process */
   bool has_remote;  /* has connections that it shares with other processes */
-  uint64_t asked;   /* atomic; how often its blocks were asked what they wait for (stall.c) */
+  uint64_t asked;   /* atomic; number of requests to its blocks to report their waits (stall.c) */
   struct map conns; /* its ends of connections, by backend_conn_key() */
-  struct map peers; /* struct emu_peer, by number of the block that they share */
+  struct map peers; /* struct emu_peer, by the number of its shared block */
   struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
-  bool pinned;      /* others may map the arena, under ... */
+  bool pinned;      /* others may map the arena with this ticket */
   struct share_ticket ticket;
   uint64_t arena_base;
   struct emu_scratch *scratch;
-  struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* of plans that come again */
-  uint32_t kept_next;                          /* whose place the next one takes */
+  struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* launches of plans that are used repeatedly */
+  uint32_t kept_next;                          /* the entry to replace next */
   struct device_comm *next;
 };
 
@@ -115,53 +116,54 @@ static inline bool emu_comm_is_crowded(const struct device_comm *comm) {
 
 struct emu_lane {
   struct emu_actor actor;
-  uint32_t actions;        /* of lane_enabled(), until one is taken */
+  uint32_t actions;        /* result of lane_enabled(), until one of them is taken */
   uint8_t lane_index, lag; /* lag: percent of slices that are moved late */
   uint64_t trace_key;
-  uint64_t since; /* its last event: number of the event (guarded), monotonic ns (threads) */
+  uint64_t since; /* of its last event: the event's number (guarded), monotonic ns (threads) */
   struct emu_block *block;
   struct prim prim;
-  bool frozen;             /* guarded mode: it makes no progress any more (fault_injection.h) */
+  bool frozen;             /* guarded mode: stopped by an injected fault (fault_injection.h) */
   bool bound;              /* guarded mode: has its connections, and has not ended */
-  bool remote;             /* is linked to another process: nobody here knows when it can go on */
-  struct device_wait said; /* threads mode: what it waited for when the block was asked; locked */
-  bool waited;             /* for somebody, then */
-  bool keeps_step; /* threads mode, LL: the next run of the same work begins with the step of this one */
+  bool remote;             /* linked to another process: no event here shows that it can continue */
+  struct device_wait said; /* threads mode: what it waited for at the last request (stall.c); locked */
+  bool waited;             /* it did wait at that time */
+  bool keeps_step; /* threads mode, LL: the next run of the same work begins at the step after this one */
   struct emu_conn *recv_conn[STEP_LINKS_MAX], *send_conn[STEP_LINKS_MAX];
   struct lane lane;
 };
 
-/* One rank on one channel. A rank's launches run one after another, so one launch needs its blocks once. */
+/* One rank on one channel. A rank's launches run one after another, so a launch needs only one set of blocks.
+ */
 struct emu_block {
-  struct emu_kernel_run *run;                   /* that has them now */
+  struct emu_kernel_run *run;                   /* the run that uses the block now */
   uint32_t first_batch, batch_index, batch_end; /* in the plan; batch_index: atomic in threads mode */
   uint32_t lane_count, lanes_live;
   uint64_t progress; /* atomic; threads mode */
   struct emu_lane *lanes;
   /* threads mode */
-  uint32_t bound_batch;             /* + 1: whose connections the lanes hold; 0: none */
-  bool given, done;                 /* to a thread of its own; has ended */
-  bool shown;                       /* the recorder has where its lanes wait */
-  uint32_t idle_looks;              /* that found nothing to do, since the last event */
-  uint64_t reported, reported_turn; /* the last asking that its lanes have answered, in this run ... */
-  uint32_t reported_batch;          /* ... and this batch; locked, but for its own thread's reads */
+  uint32_t bound_batch;             /* the batch whose connections the lanes hold, + 1; 0: none */
+  bool given, done;                 /* it runs on a thread of its own; it has ended */
+  bool shown;                       /* the recorder has rows of its waiting lanes */
+  uint32_t idle_looks;              /* polls without progress since the last event */
+  uint64_t reported, reported_turn; /* the last request that its lanes have answered, and in which run ... */
+  uint32_t reported_batch;          /* ... and batch; locked, except for reads by its own thread */
 };
 
-/* Everything behind the struct lies in the same allocation. */
+/* The plan's arrays, blocks and lanes follow the struct in the same allocation. */
 struct emu_launch {
   struct emu_kernel kernel;
   struct device_comm *comm;
-  struct plan plan;        /* a copy; its buffers are those of the next run */
-  uint64_t first_sequence; /* of the next run: plan.works count from it */
-  struct launch_hook hook; /* of the next run where the launch is kept, else of all; all 0: none */
+  struct plan plan;        /* a copy, with the buffers of the next run */
+  uint64_t first_sequence; /* of the next run; plan.works are numbered from it */
+  struct launch_hook hook; /* of the next run if the launch is kept, else of all runs; all 0: none */
   uint32_t block_count;
-  bool shares;   /* threads mode: so much work that blocks are worth threads of their own */
-  bool brief;    /* threads mode: so little work that it is done with the lock held */
+  bool shares;   /* threads mode: so much work that each block gets a thread */
+  bool brief;    /* threads mode: so little work that it runs with the lock held */
   bool whole;    /* brief, and in one batch */
-  bool kept;     /* to be launched again */
-  bool captured; /* graphs launch it */
+  bool kept;     /* kept for further launches of the same plan */
+  bool captured; /* launched by graphs */
   struct emu_block *blocks;
-  struct emu_kernel_run *idle; /* runs that are over, to be used again */
+  struct emu_kernel_run *idle; /* runs that have ended, for reuse */
 };
 
 struct emu_kernel_run {
@@ -169,7 +171,7 @@ struct emu_kernel_run {
   uint64_t turn; /* among the rank's launches */
   uint64_t first_sequence;
   struct plan_buffers *buffers; /* by work */
-  struct launch_hook hook;      /* the run's own where the launch is kept */
+  struct launch_hook hook;      /* the run's own, if the launch is kept */
   bool started, over, listed;
   int error;
   uint32_t blocks_live; /* atomic in threads mode */
@@ -183,7 +185,7 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
                                uint32_t conn_index, bool sends);
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
                            uint32_t conn_index, uint8_t proto);
-/* The connection of an end whose other end is no rank of this process; NULL with the error in *result. */
+/* Makes the connection of an end whose other end lies behind a network. */
 ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
                                struct emu_conn **made);
 void emu_conn_close_all(struct device_comm *comm);
@@ -207,21 +209,21 @@ ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struc
 void emu_pxn_drop(struct device_net_conn *conn);
 ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_name *name, size_t block_bytes,
                          struct device_pxn *pxn);
-/* Closes this rank's end of one of these connections, and frees it now or later. `failed`: nothing will be
- * transferred any more, whatever the sender thinks. */
+/* Closes this rank's end of a shared connection, and frees it now or later. `failed`: the communicator has
+ * failed, so no more data will be transferred. */
 void emu_conn_unshare(struct emu_conn *conn, bool failed);
-/* The rank maps nothing of others any more, and need not be mapped. */
+/* Unmaps the arenas of other processes, and allows others no longer to map this one's. */
 void emu_comm_unshare(struct device_comm *comm);
 
-/* conn_kept.c: takes over a connection whose memory a sender of another process may still use. */
+/* conn_kept.c: keeps a closed connection whose memory a sender of another process may still use. */
 void emu_conn_keep(struct emu_conn *conn, bool failed);
-/* The connection's memory and itself. */
+/* Frees the connection and its memory. */
 void emu_conn_free_exported(struct emu_conn *conn);
 
 /* net_end.c */
 bool emu_net_may_zero_copy(void);
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work);
-/* Some of what the lane sends without a copy is still being read. */
+/* The network still reads data that the lane sends without a copy. */
 bool emu_lane_is_held(const struct emu_lane *emu);
 ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                           struct device_net_end *end);
@@ -241,9 +243,9 @@ void emu_net_slots_free(struct device_comm *comm);
 ncclResult_t emu_service_add(const struct device_service *service, void **handle);
 void emu_service_wake(void *handle);
 void emu_service_remove(void *handle);
-/* Kernels have changed something that services look at. Locked. */
+/* Wakes the services after kernels have changed something that they poll. Locked. */
 void emu_services_poke(void);
-/* What they wait for, one after the other. Locked. */
+/* Lists what the services wait for. Locked. */
 void emu_services_report(char *out, size_t out_bytes);
 
 /* report.c */
@@ -251,74 +253,70 @@ const char *emu_func_name(uint8_t func);
 /* One sentence: rank or switch, channel, operation, step, and what the lane waits for, from whom, since when.
  */
 void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
-/* A connection's end: a rank's number, or the switch that the rank hosts, in words. Returns `out`. */
+/* A connection's end as text: the rank, or the switch that the rank hosts. Returns `out`. */
 #define EMU_END_BYTES 64
 const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends);
-/* Logs what every waiting lane waits for and how to run this again. threads mode: starts the report that
- * emu_report_stopped() completes as each lane is stopped by its own thread. */
+/* Logs what every waiting lane waits for, and the command that repeats the run. threads mode: begins the
+ * report; emu_report_stopped() adds to it as each lane is stopped by its own thread. */
 void emu_report_stuck(void);
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */
 void emu_report_reproduce(char *out, size_t out_bytes);
 
-/* ll.c: lane_open() and lane_advance() of lanes whose work speaks LL. */
+/* ll.c: lane_open() and lane_advance() for lanes of LL. */
 void emu_ll_open(struct emu_lane *emu, const struct work *work, const struct plan_buffers *buffers);
 bool emu_ll_advance(struct emu_lane *emu);
-/* simple.c: lane_advance() of lanes whose work speaks Simple. */
+/* simple.c: lane_advance() for lanes of Simple. */
 bool emu_simple_advance(struct emu_lane *emu, uint64_t slices);
 
 /* block.c */
 extern struct device_comm *emu_comms; /* every open rank */
-/* Every started launch; in threads mode, those of them that had to wait. */
+/* Every started launch; in threads mode only those that had to wait. */
 extern struct emu_kernel_run *emu_runs;
 struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan *plan, bool captured);
-/* The same, but a plan that comes again (plan.serial) is taken from where it was kept. Its next run has these
- * buffers. */
+/* The same, but reuses the kept launch of a repeated plan (plan.serial), with the new buffers. */
 struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *plan);
-/* One that is still kept, else NULL; no reference comes with it. */
+/* A launch that is still kept, without a new reference; else NULL. */
 struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
                                           const struct device_cached_launch *cached);
 void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
 void emu_comm_fail(uint64_t comm_id, ncclResult_t error);
-/* Ends the kernels of one rank where they stand. Locked. */
+/* Ends the kernels of one rank at once. Locked. */
 void emu_comm_abort_rank(struct device_comm *comm);
-/* Stores of this lane have become visible: wakes its peers, and tells what was found broken by them. Locked.
- */
+/* Stores of this lane have become visible: wakes its peers, and reports a broken invariant. Locked. */
 void emu_lane_stores_seen(struct emu_lane *lane);
 /* The first thing that the lane waits for (lane_wait_first). */
 void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
-/* Number of the operation that the lane's current step is of. */
+/* Number of the operation to which the lane's current step belongs. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 
 /* stall.c */
 void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall);
-/* On the thread that advances the block: notes what its lanes wait for. */
+/* Reports what the block's lanes wait for; called by the thread that advances the block. */
 void emu_block_report(struct emu_block *block);
-/* Somebody has asked since the block last told. */
+/* There was a request since the block's last report. */
 static inline bool emu_block_is_asked(const struct emu_block *block, const struct device_comm *comm) {
   return block->reported != __atomic_load_n(&comm->asked, __ATOMIC_RELAXED);
 }
 
-/* pool.c: a thread for every block that must run beside others (threads mode). False when none could be
- * started. */
+/* pool.c: runs a block on a thread of its own (threads mode); false if no thread could be started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
-/* In the child of a fork: it has none of the threads. */
 
 /* options.c */
 struct emu_meter {
-  uint64_t trace_hash, steps_done; /* of the world since it started */
+  uint64_t trace_hash, steps_done; /* of all events since the start */
   bool tracing;                    /* a trace file is open */
 };
 extern struct emu_meter emu_meter;
-/* "mode=guarded,slots=2": the value of TUTTI_EMU that gives the settings of now. */
+/* The value of TUTTI_EMU that gives the current settings, for example "mode=guarded,slots=2". */
 void emu_options_text(char *out, size_t out_bytes);
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value);
 
-/* What of a record stays the same for all events of one actor, as one number. */
+/* The part of a trace record that is the same for all events of one actor, as one number. */
 static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *comm, uint32_t channel,
                                      uint32_t lane) {
   return ((uint64_t)kind << 56 | (uint64_t)(channel & 0xff) << 40 | (uint64_t)(lane & 0xff) << 32 |
@@ -326,7 +324,7 @@ static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *com
          comm->config.comm_id * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Every event enters the hash, whether a trace is written or not. guarded mode only. */
+/* Adds an event to the hash, also if no trace is written. guarded mode only. */
 static inline void emu_trace_hash(uint64_t key, uint8_t action, uint64_t value) {
   const uint64_t mixed =
       (emu_meter.trace_hash ^ key ^ (uint64_t)action << 48 ^ value * UINT64_C(0x9e3779b97f4a7c15)) *

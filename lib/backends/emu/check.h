@@ -1,16 +1,16 @@
-/* check.h: what must hold around every guarded event, in constant time. Beside each connection stand the
- * checks' own counters, moved by what lanes do and not by what they store, in steps since the connection was
- * made:
+/* check.h: the invariants that are checked around every guarded event, in constant time. Each connection has
+ * counters of its own for the checks, which follow what lanes do and not what they store, in steps since the
+ * connection was made:
  *
  *   freed <= read <= reading <= announced <= written <= writing <= freed + slots
  *
- * Each action moves one of them and proves one of the inequalities; the counters that the ends share must
- * then say the same. Schedule steps that share a slot move the account with the first (writing, reading) and
- * the last of them (the others); within the slot, what is written must be new or added to, and follow what is
- * there, and what is read must lie there. Of an end in another process stand the counters that it shares, and
- * nothing is known of what a slot holds. A broken rule is a fault of the protocol or a misplaced store, never
- * of the user's calls. The functions return NULL, or a sentence about what is broken. A header, because
- * block.c, which alone includes it, asks at every event. */
+ * Each action advances one of them and checks one of the inequalities; the counters that the ends share must
+ * then agree. If several schedule steps share a slot, the first advances `writing` and `reading`, and the
+ * last one the others; a write within the slot must append to its content, or add to what is there, and a
+ * read must lie within it. Of an end in another process only the shared counters are known, and nothing of
+ * the content of slots. A broken invariant is an error of the protocol or a misplaced store, never of the user's
+ * calls. The functions return NULL, or a sentence that says what is broken. This is a header because block.c,
+ * its only user, calls it at every event. */
 #ifndef TUTTI_BACKENDS_EMU_CHECK_H
 #define TUTTI_BACKENDS_EMU_CHECK_H
 
@@ -35,8 +35,8 @@ static inline uint64_t raise_to(uint64_t *counter, uint64_t value) {
   return *counter;
 }
 
-/* The steps that rounding skips at an operation's start were neither written nor read: they are free at once.
- */
+/* Steps that rounding skips at an operation's start are neither written nor read, so they count as free at
+ * once. */
 static inline void emu_check_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
@@ -49,7 +49,7 @@ static inline void emu_check_open(struct emu_lane *emu) {
   }
 }
 
-/* A slot that is open lies before `writing`, or `reading`. */
+/* A slot that more steps will use is counted in `writing` and `reading` already. */
 static inline const char *begin_send(struct emu_conn *conn, const struct link *link, uint32_t steps) {
   struct emu_shadow *shadow = &conn->shadow;
   const uint64_t step = link->step;
@@ -75,7 +75,7 @@ static inline const char *begin_recv(struct emu_conn *conn, uint64_t step, uint3
   return NULL;
 }
 
-/* What a slice writes lies behind, or within, what its slot holds. */
+/* A slice must be written right after the slot's content, or added within it. */
 static inline const char *begin_send_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
   struct emu_shadow *shadow = &conn->shadow;
   const struct step *step = &lane->step;
@@ -92,20 +92,20 @@ static inline const char *begin_send_place(struct emu_conn *conn, const struct l
   return NULL;
 }
 
-/* What it reads was written. */
+/* A slice must be read from within the slot's content. */
 static inline const char *begin_recv_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
   struct emu_shadow *shadow = &conn->shadow;
   const struct step *step = &lane->step;
   shadow->read_open = (step->flags & STEP_RECV_MORE) != 0;
   if (emu_conn_is_remote(conn)) return NULL;
-  if (conn->net) return NULL;        /* what its slots hold is known to the proxy alone, which compares it */
-  if (emu_gate != NULL) return NULL; /* a replay: its ranks may well have called different things */
+  if (conn->net) return NULL;        /* only the proxy knows the content of its slots, and checks it */
+  if (emu_gate != NULL) return NULL; /* a replay, whose ranks may have made different calls */
   if ((uint64_t)step->recv_place + step->count > shadow->held[slot])
     return check_failed(conn, shadow->reading - 1, "the receiver reads more than the slot holds");
   return NULL;
 }
 
-/* Places count where a chunk is one slice: only there steps may share a slot. */
+/* Steps may share a slot only if a chunk is one slice. */
 static inline const char *begin_link(struct emu_conn *conn, const struct lane *lane, const struct link *link,
                                      bool sends) {
   const uint32_t steps = lane->work->slice_steps, shares = STEP_SEND_MORE | STEP_RECV_MORE | STEP_SEND_ADD;
@@ -131,7 +131,7 @@ static inline const char *check_begin(struct emu_lane *emu) {
   return text;
 }
 
-/* A finished slice is the next one behind what was finished before, on each of its links. */
+/* Slices finish in order on each of their links. */
 static inline const char *check_finish(struct emu_lane *emu) {
   struct lane *lane = &emu->lane;
   const struct flight *flight = lane_flight(lane, lane->finished);
@@ -164,8 +164,8 @@ static inline const char *check_post(struct emu_lane *emu) {
   return NULL;
 }
 
-/* Lines carry their own announcement; what is left to prove is that a step opens only on free slots, and
- * frees each once. */
+/* LL lines carry their own flags, so only two things remain to check: a step begins only on free slots, and
+ * frees each slot once. */
 static inline const char *check_ll_open(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   if (lane->step_open) return NULL;
@@ -189,8 +189,8 @@ static inline const char *check_ll_post(struct emu_lane *emu) {
   return NULL;
 }
 
-/* What a sender will store to is the output that the receiver's lane has now; that of a fused work changes.
- */
+/* The sender must have taken the receiver's current output. Not checked for fused works, whose output
+ * changes. */
 static inline const char *check_take(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   if ((lane->work->flags & WORK_FUSED) != 0) return NULL;

@@ -1,6 +1,6 @@
-/* conn.c: the table of a rank's connections, and how those inside the process are made, and all are freed. A
- * connection is found by peer, channel, index and direction; buffers are mapped protocol by protocol when
- * first asked for and counted to the receiver, who owns them. */
+/* conn.c: the table of a rank's connections; makes those within the process, and frees all. A connection is
+ * found by peer, channel, index and direction. The buffers of a protocol are mapped at first use and
+ * accounted to the receiver, which owns them. */
 #include "backends/emu/block.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -12,8 +12,8 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
 
 #define PAGE_BYTES 4096u
 
-/* Buffers of different connections begin at different places in a page: else their first slots, which are the
- * busiest, would all compete for the same sets of the cache. */
+/* Buffers of different connections begin at different offsets in a page. Otherwise their first slots, which
+ * are the busiest, would compete for the same cache sets. */
 size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
   const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + proto * 3u;
   return color * FIFO_LINE_BYTES % PAGE_BYTES;
@@ -84,7 +84,7 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
                            uint32_t conn_index, uint8_t proto) {
   struct emu_conn *conn = emu_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
   if (conn == NULL) {
-    /* A rank that is linked to itself takes both places in one table: one more than half of it at worst. */
+    /* A rank that is linked to itself puts both ends into one table, which map_reserve() leaves space for. */
     if (!map_reserve(&sender->conns) || !map_reserve(&receiver->conns))
       return emu_conn_no_memory(receiver, sizeof *conn);
     conn = conn_create(sender, receiver, channel_index, conn_index);
@@ -103,7 +103,7 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
   return ncclSuccess;
 }
 
-/* Its steps begin where a sender has no leave yet. */
+/* The steps begin so that a sender has no free slots yet. */
 static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, bool sends) {
   struct emu_shadow *shadow = &conn->shadow;
   conn->pooled = true;
@@ -115,7 +115,7 @@ static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, b
   shadow->freed = sends ? 0 : conn->slots;
 }
 
-/* The other rank lends its number alone. */
+/* Of the other rank only the number is used. */
 ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
                                struct emu_conn **made) {
   struct emu_conn *conn = emu_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
@@ -129,7 +129,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     conn->reference_count = 1;
     conn->net = true;
     if (emu_net_may_zero_copy())
-      conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: slots will do */
+      conn->direct = (struct device_net_direct *)os_alloc(sizeof *conn->direct); /* NULL: uses slots */
     if (name->conn_index == CONN_MESSAGE) conn_pool(conn, &comm->config.limits, name->sends);
     conn->comm_id = comm->config.comm_id;
     comm->reaches_out = !emu_options()->net; /* the emulated network is within the process */

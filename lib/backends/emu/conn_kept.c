@@ -1,14 +1,13 @@
 /* conn_kept.c: connections that a receiver has closed while their sender, in another process, may still use
- * them: their memory is freed once the sender has said that it left, or its process has ended. Nobody waits
- * for that; who opens, closes or allocates something later looks. Promises that no connection of a good
- * communicator is freed under its sender's hands, and that none is kept for longer than its sender's process
- * lives, where this one can see that. Where the communicator has failed, a sender that is still there has
- * heard so, or is silent and lost itself: after TUTTI_PEER_TIMEOUT_SECONDS nobody waits for it any more. */
+ * them. Their memory is freed once the sender has left, or its process has ended; later calls that open,
+ * close or allocate something check that, so that no thread waits for it. While the communicator has not
+ * failed, no connection is freed before its sender has left, and none is kept after the sender's process has
+ * ended, if this process can see that. After a failure it is kept for at most TUTTI_PEER_TIMEOUT_SECONDS. */
 #include "backends/emu/block.h"
 #include "base/os.h"
 #include "base/param.h"
 
-#define LOOK_NS UINT64_C(50000000) /* least time between two looks at which processes live */
+#define LOOK_NS UINT64_C(50000000) /* least time between two checks of which processes live */
 
 static struct {
   os_mutex lock;
@@ -23,14 +22,14 @@ void emu_conn_free_exported(struct emu_conn *conn) {
   os_free(conn);
 }
 
-/* A guest that was invited and has not come may be on its way. */
+/* A sender that has the handle may still be about to map the memory. */
 static bool guest_present(const struct emu_conn *conn, uint64_t now_ns, bool look) {
   const struct emu_guest *guest = &conn->fifo->guest;
   if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0 || now_ns >= conn->kept_until_ns) return false;
   return !look || __atomic_load_n(&guest->came, __ATOMIC_ACQUIRE) == 0 || !os_process_gone(&guest->process);
 }
 
-/* Takes those that can go out of the list. */
+/* Removes the connections that can be freed from the list. */
 static struct emu_conn *kept_take(void) {
   struct emu_conn *taken = NULL;
   const uint64_t now_ns = os_time_ns();

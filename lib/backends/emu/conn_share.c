@@ -1,7 +1,7 @@
-/* conn_share.c: connections between processes of one host. The receiver's process has FIFO and buffers in its
- * arena (arena.h); the sender's maps that arena, once for all connections, and finds them by their offsets.
- * With the same mapping it stores into outputs that receivers offer. What comes in handles is checked before
- * it becomes an address. Knows nothing of how handles travel. */
+/* conn_share.c: connections between processes of one host. FIFO and buffers are in the arena (arena.h) of the
+ * receiver's process. The sender's process maps that arena once for all connections, and finds them by
+ * offsets; with the same mapping it stores into outputs that receivers offer. Handles are validated before
+ * any address is made from them; the caller exchanges them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 
 #define HANDLE_MAGIC UINT64_C(0x7475747469636431)
 #define CONN_MAGIC UINT64_C(0x7475747469636e31)
-#define HANDLE_NO_SHARING 1u /* the process's settings forbid it */
+#define HANDLE_NO_SHARING 1u /* the process's settings forbid sharing */
 
 struct comm_handle {
   uint64_t magic;
-  struct share_ticket ticket; /* of the arena; 0 bytes: there is none */
+  struct share_ticket ticket; /* of the arena; 0 bytes if there is none */
   uint64_t flags;
 };
 static_assert(sizeof(struct comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle holds it");
@@ -28,7 +28,7 @@ struct conn_handle {
   uint64_t base;         /* address of the arena in the receiver's process */
   uint64_t fifo, buffer; /* offsets in the arena */
   uint32_t slots, step_bytes;
-  uint64_t block_bytes; /* behind the FIFO: of a PXN proxy */
+  uint64_t block_bytes; /* after the FIFO, for a PXN proxy */
 };
 static_assert(sizeof(struct conn_handle) <= DEVICE_CONN_HANDLE_BYTES, "a handle holds it");
 
@@ -36,7 +36,7 @@ static bool sharing_forbidden(void) {
   return param_int(PARAM_SHM_DISABLE) != 0 && param_int(PARAM_P2P_DISABLE) != 0;
 }
 
-/* Others may map the arena from now on, until the rank is closed. */
+/* Allows other processes to map the arena until the rank is closed. */
 static ncclResult_t comm_pin(struct device_comm *comm) {
   struct share_ticket ticket;
   uint64_t base;
@@ -72,7 +72,7 @@ ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle
   return ncclSuccess;
 }
 
-/* ---- whose memory is mapped ---- */
+/* ---- mappings of other processes' memory ---- */
 
 static ncclResult_t peer_no_memory(const struct device_comm *comm) {
   return log_no_memory("comm %s: rank %" PRIu32 ": noting ranks of other processes", comm->name,
@@ -86,7 +86,7 @@ static bool peer_known(struct device_comm *comm, const struct share_ticket *tick
   return known;
 }
 
-/* Keeps the mapping until the rank is closed; of two threads that made it, the first is right. */
+/* Keeps the mapping until the rank is closed. If two threads made it, the first one's is kept. */
 static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticket *ticket, void *memory) {
   struct emu_peer *peer = (struct emu_peer *)os_alloc(sizeof *peer);
   emu_lock();
@@ -104,7 +104,7 @@ static ncclResult_t peer_note(struct device_comm *comm, const struct share_ticke
   return known ? ncclSuccess : peer_no_memory(comm);
 }
 
-/* A failure is not kept: there may be descriptors, or addresses, the next time. */
+/* A failure is not remembered: the next try may find descriptors or address space. */
 static ncclResult_t peer_map(struct device_comm *comm, const struct share_ticket *ticket, bool *reach) {
   void *memory = NULL;
   *reach = comm != NULL && peer_known(comm, ticket);
@@ -129,17 +129,17 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
   if (content.flags != 0 || sharing_forbidden() || !share_possible(&content.ticket)) return ncclSuccess;
   if (comm == NULL) return peer_map(NULL, &content.ticket, reach);
   if (!comm->pinned) return ncclSuccess;
-  *reach = content.ticket.number == comm->ticket.number; /* of this process */
+  *reach = content.ticket.number == comm->ticket.number; /* it is this process's own arena */
   return *reach ? ncclSuccess : peer_map(comm, &content.ticket, reach);
 }
 
-/* Where a PXN proxy's block begins behind its FIFO. */
+/* The offset of a PXN proxy's block after its FIFO. */
 #define BLOCK_OFFSET \
   ((sizeof(struct emu_fifo) + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES * (size_t)FIFO_LINE_BYTES)
 
 /* ---- the receiver's end ---- */
 
-/* The sentence of what is missing follows the one of what it is for. */
+/* The error message names the purpose, then the cause. */
 static ncclResult_t arena_take(const struct device_comm *receiver, size_t bytes, void **memory) {
   const bool made = emu_arena_alloc(bytes, true, memory);
   char why[256];
@@ -229,7 +229,7 @@ static void handle_fill(const struct device_comm *comm, const struct emu_conn *c
   memcpy(handle->bytes, &content, sizeof content);
 }
 
-/* A sender's end lies beside its receiver's: where it is asked for all the same, there is nothing to say. */
+/* The sender's end needs no handle of its own; both_ends only makes core ask for it. */
 bool emu_conn_both_ends(void) { return emu_options()->both_ends; }
 
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
@@ -253,7 +253,7 @@ ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_c
 
 /* ---- the sender's end ---- */
 
-/* What the handle names lies in the block, and fits what this rank plans with. */
+/* The handle's offsets lie in the block, and its sizes match those that this rank plans with. */
 static bool conn_handle_fits(const struct conn_handle *handle, const struct plan_limits *limits,
                              uint8_t proto) {
   const uint64_t bytes = handle->ticket.bytes,
@@ -266,7 +266,7 @@ static bool conn_handle_fits(const struct conn_handle *handle, const struct plan
          handle->fifo <= bytes - handle->block_bytes - BLOCK_OFFSET && handle->buffer <= bytes - buffer_bytes;
 }
 
-/* The checks' account begins where the steps do. */
+/* The checks' counters begin at the first step. */
 static void import_pxn(struct emu_conn *conn, uint32_t step_bytes) {
   struct emu_shadow *shadow = &conn->shadow;
   conn->step_bytes[PROTO_SIMPLE] = step_bytes;
@@ -274,7 +274,7 @@ static void import_pxn(struct emu_conn *conn, uint32_t step_bytes) {
     shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading = conn->slots;
 }
 
-/* Locked. The connection counts the mapping, whose count the caller gives away: *used says whether it was. */
+/* Locked. The connection takes over the caller's reference to the mapping. */
 static struct emu_conn *import_create(struct device_comm *sender, const struct device_conn_name *name,
                                       const struct conn_handle *handle, void *memory) {
   if (!map_reserve(&sender->conns)) return NULL;
@@ -333,12 +333,12 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
 
 /* ---- PXN proxies: a sender of another process, and a proxy of this one ---- */
 
-/* As the receiver's end counts, whose messages lie in shared slots (conn.c). */
+/* The same as at the receiver's end, whose messages use shared slots (conn.c). */
 static uint64_t pxn_first_step(const struct emu_conn *conn) {
   return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
 }
 
-/* All its slots are free. */
+/* Begins with all slots free. */
 static void pxn_begin(struct emu_conn *conn) {
   conn->fifo->sender.head = conn->fifo->sender.send_step = pxn_first_step(conn);
 }
@@ -356,7 +356,7 @@ static void pxn_fill(struct emu_conn *conn, uint8_t proto, struct device_pxn *px
   pxn->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 
-/* Slots and counters. What was taken when it fails is the caller's to free. */
+/* Allocates slots and counters. On failure the caller frees what was allocated. */
 static ncclResult_t pxn_furnish(struct device_comm *comm, uint8_t proto, struct emu_conn *conn) {
   void *pages = NULL;
   if (conn->conn_index == CONN_MESSAGE) conn->step_bytes[proto] = plan_pool_step_bytes(&comm->config.limits);
@@ -369,7 +369,7 @@ static ncclResult_t pxn_furnish(struct device_comm *comm, uint8_t proto, struct 
   return ncclSuccess;
 }
 
-/* Of no rank's table: it outlives the rank. Locked. */
+/* Not in a rank's table, because it may outlive the rank. Locked. */
 static ncclResult_t pxn_create(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
                                size_t block_bytes, struct emu_conn **made) {
   struct emu_conn *conn =
@@ -401,7 +401,7 @@ ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struc
   return ncclSuccess;
 }
 
-/* Its proxy has told the sender, or heard from it, that nothing more is carried. */
+/* The proxy and the sender have agreed that no more data is transferred. */
 void emu_pxn_drop(struct device_net_conn *conn) {
   emu_lock();
   emu_conn_unshare((struct emu_conn *)(void *)conn, true);
@@ -419,11 +419,11 @@ ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_na
   return ncclSuccess;
 }
 
-/* ---- giving back ---- */
+/* ---- closing ---- */
 
-/* A receiver may be through before its sender is: steps without data, and the sender's own counting at the
- * end, come later. Nobody waits for that; the memory does. Who fails before the sender has come will not be
- * missed: to a late one the empty pages look like a fresh connection. */
+/* A receiver may finish before its sender, which still handles steps without data and updates counters at its
+ * end. The receiver does not wait for that; the memory is kept instead. After a failure before the sender has
+ * mapped the memory it may be freed: a late sender finds zeroed pages, which look like a new connection. */
 void emu_conn_unshare(struct emu_conn *conn, bool failed) {
   if (conn->place == EMU_CONN_IMPORTED) {
     __atomic_store_n(&conn->fifo->guest.left, 1, __ATOMIC_RELEASE);

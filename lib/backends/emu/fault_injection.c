@@ -1,5 +1,5 @@
-/* fault_injection.c: what goes wrong in a lane, where TUTTI_EMU asks for it (fault.h): it stops, or one of
- * its counters does, or shows what it cannot. Guarded mode alone, where nothing else moves meanwhile. */
+/* fault_injection.c: the faults of lanes that TUTTI_EMU may request (fault.h): a lane stops, or one of its
+ * counters is stale or corrupt. Only in guarded mode, where no other event runs at the same time. */
 #include "backends/emu/fault_injection.h"
 
 #include "backends/fault.h"
@@ -7,8 +7,8 @@
 
 static struct {
   struct fault_plan plan;
-  uint64_t *counter; /* NULL: all of them are right */
-  uint64_t value;    /* that it shows */
+  uint64_t *counter; /* the wrong counter; NULL if there is none */
+  uint64_t value;    /* its wrong value */
 } injected;
 
 void emu_fault_restart(const struct emu_options *options) {
@@ -35,21 +35,21 @@ static bool counter_hold(const struct emu_lane *emu, const struct link *link, ui
   return true;
 }
 
-/* What the lane has told a receiver of its slices, as it was before the last; or a number below what the
- * receiver has read of them. */
+/* Sets a receiver's tail back to its value before the last slice or, to corrupt it, below the receiver's
+ * head. */
 static bool tail_spoil(const struct emu_lane *emu, bool corrupt) {
   const uint32_t steps = emu->lane.work->slice_steps;
   for (uint32_t i = 0; i < emu->lane.work->send_count && emu->lane.work->proto == PROTO_SIMPLE; i++) {
     const struct link *link = &emu->lane.send[i];
     const uint64_t head = prim_load_acquire(&link->sender->head);
     if (emu->send_conn[i]->net || link->posted < steps || (corrupt && head == 0)) continue;
-    if (prim_load_acquire(&link->receiver->tail) != link->posted) continue; /* this slice did not go there */
+    if (prim_load_acquire(&link->receiver->tail) != link->posted) continue; /* the slice was not sent there */
     return counter_hold(emu, link, &link->receiver->tail, corrupt ? head - 1 : link->posted - steps);
   }
   return false;
 }
 
-/* The same of slots that it has freed. */
+/* The same for the head, which counts the slots that the lane has freed. */
 static bool head_spoil(const struct emu_lane *emu, bool corrupt) {
   const uint32_t steps = emu->lane.work->proto == PROTO_SIMPLE ? emu->lane.work->slice_steps : 1;
   for (uint32_t i = 0; i < emu->lane.work->recv_count; i++) {
@@ -75,7 +75,7 @@ void emu_fault_inject(struct emu_lane *emu, uint32_t action) {
     emu->frozen = true;
     injected_report(emu, emu->block->run->launch->comm->config.rank);
     injected.plan.kind = FAULT_NOTHING;
-  } else if (tail_spoil(emu, corrupt) || head_spoil(emu, corrupt)) { /* else the next one that can be */
+  } else if (tail_spoil(emu, corrupt) || head_spoil(emu, corrupt)) { /* else the next slice is tried */
     prim_store_release(injected.counter, injected.value);
   }
 }

@@ -1,5 +1,5 @@
-/* ll.c: lanes of LL, compiled for themselves: small messages are made of them, and what the compiler knows
- * of a lane it need not ask. For free threads, whose lanes are not actors. */
+/* ll.c: lanes of LL in threads mode, compiled for this protocol alone, so that small messages need fewer
+ * branches. */
 #define PRIM_PROTO PROTO_LL
 #define PRIM_STRONG 1
 #include "backends/emu/block.h"
@@ -14,7 +14,7 @@ __attribute__((flatten)) void emu_ll_open(struct emu_lane *emu, const struct wor
   lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
 }
 
-/* An LL lane runs from the moment that it is open. */
+/* An LL lane can run as soon as it is open. */
 __attribute__((flatten)) bool emu_ll_advance(struct emu_lane *emu) {
   if (!ll_go(&emu->lane, &emu->prim, false)) return emu->lane.error != LANE_OK || prim_aborted(&emu->prim);
   emu->keeps_step = lane_keeps_step(&emu->lane);

@@ -1,5 +1,5 @@
-/* net_end.c: connections of which one end lies behind a network: how a proxy sees them. It reads and writes
- * the counters that the lane at the other end would, and the checks' account of that end moves with it. */
+/* net_end.c: a proxy's access to connections whose other end lies behind a network. The proxy reads and
+ * writes the counters in place of the lane at that end, and updates the checks' counters of it. */
 #include <inttypes.h>
 
 #include "backends/emu/block.h"
@@ -38,13 +38,13 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
 
 /* ---- slots as device memory ---- */
 
-/* That is the host's all the same, but nobody of the host is to touch it. */
+/* It is host memory in the emulator, but the host must not access it. */
 bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind) {
   comm->net_memory = kind;
   return true;
 }
 
-/* A descriptor that is one, for emulated verbs, which go by addresses. */
+/* Any valid descriptor will do, because emulated verbs use addresses. */
 ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset) {
   (void)bytes;
   *offset = (uintptr_t)memory % PAGE_BYTES;
@@ -94,8 +94,8 @@ static void account_broken(const struct emu_conn *conn, uint64_t value, const ch
   emu_comm_fail(conn->comm_id, ncclInternalError);
 }
 
-/* The proxy of a sender frees what it has sent, that of a receiver announces what has come: neither falls,
- * nor runs further ahead of the lane than there are slots. */
+/* A sender's proxy frees the slots that it has sent, a receiver's announces the slots that have arrived.
+ * Neither counter may decrease, or run further ahead of the lane than there are slots. */
 static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
   struct emu_shadow *shadow = &conn->shadow;
   if (head) {
@@ -114,7 +114,7 @@ static void account_move(struct emu_conn *conn, bool head, uint64_t value) {
 void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t value) {
   struct emu_conn *conn = conn_of(net);
   const bool head = counter == &conn->fifo->sender.head;
-  /* The lane at a PXN proxy's other end is another process's, which looks by itself. */
+  /* A PXN proxy's lane is in another process, which polls. */
   if (emu_options()->mode == EMU_THREADS || conn->place == EMU_CONN_EXPORTED) {
     __atomic_store_n(counter, value, __ATOMIC_RELEASE);
     return;
@@ -127,16 +127,16 @@ void emu_net_store(struct device_net_conn *net, uint64_t *counter, uint64_t valu
   emu_unlock();
 }
 
-static struct prim plain; /* whose memory is not weak */
+static struct prim plain; /* stores at once, also with weak memory */
 
-/* The tail that follows wakes who waits for it. */
+/* Wakes no lane: the store of the tail, which follows, does. */
 void emu_net_announce(struct device_net_conn *net, uint32_t slot, uint32_t tag, uint64_t bytes) {
   prim_tagged_store(&plain, &conn_of(net)->fifo->receiver.announced[slot], tag, bytes);
 }
 
 /* ---- LL ---- */
 
-/* A PXN proxy has slots of Simple alone. */
+/* A PXN proxy has slots for Simple only. */
 bool emu_net_ll(bool pxn) { return !pxn; }
 
 static uint8_t *line_slot_of(const struct emu_conn *conn, const struct device_net_step *step) {
@@ -144,7 +144,7 @@ static uint8_t *line_slot_of(const struct emu_conn *conn, const struct device_ne
          step->line % conn->slots * fifo_slot_bytes(PROTO_LL, conn->step_bytes[PROTO_LL]);
 }
 
-/* Stores of weak memory that are still on their way are not seen here either. */
+/* With weak memory, stores that are not performed yet are not visible here either. */
 bool emu_net_take(struct device_net_conn *net, const struct device_net_step *step, void *data) {
   const uint8_t *slot = line_slot_of(conn_of(net), step), *lines = slot + FIFO_LL_TAGGED_BYTES;
   uint64_t bytes;
@@ -183,7 +183,7 @@ static bool is_in_slots(const struct link *link, const void *data) {
   return (uintptr_t)data - (uintptr_t)link->buffer < link->slots * (size_t)link->step_bytes;
 }
 
-/* The number of the slot that begins there; -1 for other memory. */
+/* The index of the slot that begins at this address; -1 for other memory. */
 static int slot_at(const struct link *link, const void *data) {
   const size_t offset = (uintptr_t)data - (uintptr_t)link->buffer;
   return is_in_slots(link, data) && offset % link->step_bytes == 0 ? (int)(offset / link->step_bytes) : -1;
@@ -195,12 +195,12 @@ static bool is_copy(const struct move *move) {
   return move->source_count == 1 && !before && !after;
 }
 
-/* Whoever reads a slot that is spared reads rubbish, where that is looked for. */
+/* Fills an unused slot with rubbish, to detect a read of it. */
 static void slot_spoil(uint8_t *slot, size_t bytes) {
   if (emu_options()->mode == EMU_GUARDED) memset(slot, 0xd1, bytes);
 }
 
-/* What the proxy has brought elsewhere is read there. */
+/* Data that the proxy received without a copy is read where it was received. */
 static void move_from_zero_copy(const struct emu_lane *emu, size_t bytes, struct move *move) {
   const struct device_net_direct *direct = emu->recv_conn[0]->direct;
   for (uint32_t i = 0; i < move->source_count; i++) {
@@ -211,7 +211,7 @@ static void move_from_zero_copy(const struct emu_lane *emu, size_t bytes, struct
   }
 }
 
-/* What lies in user memory, or is brought there anyway, need not be written to the slot too. */
+/* Data in user memory, or that this move writes there, is sent from there instead of from the slot. */
 static void move_zero_copy_send(const struct emu_lane *emu, size_t bytes, struct move *move) {
   struct device_net_direct *direct = emu->send_conn[0]->direct;
   const uint32_t last = move->destination_count - 1u;
@@ -228,7 +228,7 @@ static void move_zero_copy_send(const struct emu_lane *emu, size_t bytes, struct
   __atomic_store_n(&direct->zero_copy_sends[slot].data, data, __ATOMIC_RELEASE);
   slot_spoil(unused, bytes);
   move->destination_count -= 1;
-  if (data != move->source[0]) move->remote_destinations = 0; /* the proxy reads it soon */
+  if (data != move->source[0]) move->remote_destinations = 0; /* so the proxy finds it in the caches */
 }
 
 void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
@@ -248,7 +248,7 @@ void emu_net_move(const struct emu_lane *emu, const struct move *asked) {
   kernel_move(&move);
 }
 
-/* Not where stores are late, or one step is under way while another is in hand. */
+/* Not with weak memory, and not with several slices in flight. */
 bool emu_net_may_zero_copy(void) {
   const struct emu_options *options = emu_options();
   return options->mode == EMU_THREADS || (!emu_weak_on && options->depth == 1);
@@ -263,7 +263,7 @@ bool emu_lane_is_held(const struct emu_lane *emu) {
   return false;
 }
 
-/* Rings and messages alone: elsewhere, what is sent may be overwritten before the receiver has it. */
+/* Only rings and messages: other algorithms may overwrite data before the receiver has it. */
 bool emu_lane_is_direct(const struct emu_lane *emu, const struct plan *plan, const struct work *work) {
   const uint8_t family = algo_family(work);
   if (!emu_net_may_zero_copy() || (family != FAMILY_RING && family != FAMILY_P2P)) return false;

@@ -1,10 +1,11 @@
-/* network.c: the network between emulated nodes of one process, and what goes wrong there (fault.h). A
- * message waits until its receive is posted, then for as many turns as the seed says; within a connection
- * nothing overtakes, between connections everything may. In the guarded world a service of the world makes
- * the turns, so a run is a function of program and seed; otherwise whoever tests a request makes one.
+/* network.c: the network between the emulated nodes of one process, and its injected faults (fault.h). A
+ * message waits until its receive is posted, then for a number of turns drawn from the seed. Messages of one
+ * connection stay in order; those of different connections may overtake each other. In guarded mode a service
+ * makes the turns, so that a run depends only on program and seed; in threads mode each test of a request
+ * makes one.
  *
- * A lost peer is ncclRemoteError, with a sentence that names ranks, device and fault. Nothing here has a
- * clock but threads mode's cut. */
+ * A lost peer is ncclRemoteError, with a message that names ranks, device and fault. No real time is used,
+ * except for slow and cut connections in threads mode. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,10 +23,10 @@
 #define NICS_MAX 64 /* as TUTTI_EMU's nics */
 #define NIC_MBPS 400000
 #define MESSAGE_BYTES_MAX (1u << 30)
-#define HOLD_TURNS 200    /* that a held message is late */
-#define SLOW_TURNS 100    /* that a slow connection takes for a message: guarded */
+#define HOLD_TURNS 200    /* delay of a held message */
+#define SLOW_TURNS 100    /* time that a slow connection takes for a message: guarded */
 #define SLOW_NS 20000000u /* the same in threads mode */
-#define CUT_TURNS 64      /* without a word until an end gives up: guarded */
+#define CUT_TURNS 64      /* silence after which an end gives up: guarded */
 #define CUT_NS 300000000u /* the same in threads mode */
 #define NAME_BYTES 64
 
@@ -36,16 +37,16 @@ struct request {
   enum request_state state;
   struct end *end;
   uint8_t *data;
-  size_t bytes;       /* of the message; of a receive until it is done, the space */
-  size_t other_bytes; /* REQUEST_TOO_LONG: what the other end has */
+  size_t bytes;       /* of the message; of a receive that is not done, the buffer's size */
+  size_t other_bytes; /* REQUEST_TOO_LONG: the size at the other end */
   uint64_t due;       /* sends: the turn from which on it may arrive */
   uint64_t due_ns;    /* sends of a slow connection in threads mode: the time; else 0 */
-  bool twice;         /* sends: it arrives again */
-  bool lingers;       /* sends: when it has arrived, nobody is told */
+  bool twice;         /* sends: the message arrives twice */
+  bool lingers;       /* sends: the message arrives, but its send never completes */
 };
 
-/* Requests of one end in order: those that wait are within [first, last). A place is used again when its
- * request is free. */
+/* The requests of one end, in order: those that wait are in [first, last). A free request's place is reused.
+ */
 struct end {
   struct wire *wire;
   bool sends, open, told;
@@ -59,13 +60,13 @@ enum wire_state { WIRE_GOOD, WIRE_CUT, WIRE_STOPPED, WIRE_SILENT, WIRE_RESET, WI
 struct wire {
   struct wire *next;
   enum wire_state state;
-  uint64_t comm_key, listener; /* the number of the listener that is to accept it; 0: it has */
+  uint64_t comm_key, listener; /* number of the listener that will accept it; 0: accepted */
   uint32_t sender, receiver, device;
   char comm_name[NAME_BYTES];
-  bool refuses;              /* takes no message any more */
-  bool slow;                 /* takes long for each */
-  uint64_t cut_turn, cut_ns; /* since when it is WIRE_CUT */
-  uint64_t due, due_ns;      /* of the message before: nothing arrives earlier */
+  bool refuses;              /* accepts no more messages */
+  bool slow;                 /* takes long for each message */
+  uint64_t cut_turn, cut_ns; /* when it became WIRE_CUT */
+  uint64_t due, due_ns;      /* of the previous message: no later one arrives earlier */
   uint8_t *duplicate;        /* a message that arrives a second time, before any other */
   size_t duplicate_bytes;
   struct end send, recv;
@@ -77,7 +78,7 @@ struct listener {
   uint64_t number;
 };
 
-/* What the handle's bytes are. */
+/* The content of a handle. */
 struct place {
   uint64_t mark, process, number;
 };
@@ -89,8 +90,8 @@ static struct {
   uint64_t messages[NICS_MAX]; /* sent, by device */
   struct fault_plan fault;
   struct listener *listeners;
-  struct wire *wires; /* in the order of their making, which is the same on every run of a guarded world */
-  void *service;      /* NULL: whoever tests a request makes the turns */
+  struct wire *wires; /* in the order of creation, which is the same on every guarded run */
+  void *service;      /* NULL: tests of requests make the turns */
 } net = {.mutex = OS_MUTEX_INITIALIZER};
 
 void emu_network_restart(const struct emu_options *options) {
@@ -113,7 +114,7 @@ static struct request *request_at(struct end *end, uint64_t number) {
   return &end->requests[number % NET_REQUESTS_MAX];
 }
 
-/* The oldest that waits. */
+/* The oldest waiting request. */
 static struct request *request_head(const struct end *end) {
   for (uint64_t number = end->first; number < end->last; number++) {
     struct request *request = request_at((struct end *)(uintptr_t)end, number);
@@ -142,14 +143,14 @@ static void request_finish(struct end *end, struct request *request, enum reques
   while (end->first < end->last && request_at(end, end->first)->state != REQUEST_WAITS) end->first += 1;
 }
 
-/* Kept for its second arrival; without memory for that it arrives once. */
+/* Copies the message for its second arrival; if out of memory, it arrives only once. */
 static void wire_repeat(struct wire *wire, const struct request *send) {
   wire->duplicate = (uint8_t *)os_alloc(send->bytes);
   wire->duplicate_bytes = send->bytes;
   if (wire->duplicate != NULL) memcpy(wire->duplicate, send->data, send->bytes);
 }
 
-/* A message of its own, which takes a receive and no send. */
+/* The second arrival of a message, which completes a receive and no send. */
 static void arrive_duplicate(struct wire *wire, struct request *recv) {
   recv->bytes = wire->duplicate_bytes < recv->bytes ? wire->duplicate_bytes : recv->bytes;
   memcpy(recv->data, wire->duplicate, recv->bytes);
@@ -200,7 +201,7 @@ static void cut_go_on(void) {
   }
 }
 
-/* Time passes; one message arrives, any of those that are due. */
+/* One turn: advances the network's time and delivers one of the messages that are due, drawn at random. */
 static void make_turn(void) {
   net.turn += 1;
   const uint32_t count = count_due();
@@ -236,7 +237,7 @@ static bool service_outside(void *argument) {
   return false;
 }
 
-/* Connections on which somebody waits in vain. */
+/* Lists the connections on which requests wait. */
 static void service_report(void *argument, char *out, size_t out_bytes) {
   static const char *const words[] = {"", "cut", "silent", "lost", "reset", "closed"};
   size_t used = 0;
@@ -256,8 +257,8 @@ static void service_report(void *argument, char *out, size_t out_bytes) {
   os_mutex_unlock(&net.mutex);
 }
 
-/* What can be done has changed. Without the mutex, which the service's functions take with the world locked.
- */
+/* Wakes the service after a change. Called without the mutex, because the service's functions take it with
+ * the world locked. */
 static void service_wake(void) {
   if (net.service != NULL) backend_ops()->network->service_wake(net.service);
 }
@@ -284,7 +285,7 @@ static void fault_stop(const struct wire *hit) {
       wire->state = WIRE_STOPPED;
 }
 
-/* One message at a time. */
+/* Sets when the message may arrive: after all earlier ones of the connection. */
 static void wire_delay(struct wire *wire, struct request *send) {
   if (emu_options()->mode == EMU_GUARDED) {
     wire->due = send->due += SLOW_TURNS;
@@ -294,7 +295,7 @@ static void wire_delay(struct wire *wire, struct request *send) {
   wire->due_ns = send->due_ns = (now_ns > wire->due_ns ? now_ns : wire->due_ns) + SLOW_NS;
 }
 
-/* What happens to a message that is about to be sent. */
+/* Injects the fault into a message that is about to be sent. */
 static void fault_happen(struct wire *wire, struct request *send) {
   const enum fault_kind kind = fault_next(&net.fault);
   if (kind == FAULT_NOTHING) return;
@@ -312,7 +313,7 @@ static void fault_happen(struct wire *wire, struct request *send) {
   if (kind == FAULT_LINGER) send->lingers = true;
 }
 
-/* The sentence of a connection that is lost, once an end. */
+/* Logs that the connection is lost, once at each end. */
 static ncclResult_t end_fail(struct end *end) {
   const struct wire *wire = end->wire;
   const char *why = wire->state == WIRE_RESET    ? "the connection was reset"
@@ -363,7 +364,7 @@ static ncclResult_t network_listen(uint32_t device, const struct net_peer *peer,
   if (net.process == 0) net.process = os_entropy() | 1;
   net.number += 1;
   listener->peer = *peer;
-  listener->peer.comm_name = NULL; /* the caller's */
+  listener->peer.comm_name = NULL; /* belongs to the caller */
   listener->number = net.number;
   listener->next = net.listeners;
   net.listeners = listener;
@@ -474,7 +475,7 @@ static ncclResult_t network_close_listen(void *listener) {
   *link = at->next;
   for (struct wire *wire = net.wires, *next; wire != NULL; wire = next) {
     next = wire->next;
-    if (wire->listener == at->number) end_close(&wire->recv); /* nobody will accept it */
+    if (wire->listener == at->number) end_close(&wire->recv); /* it will never be accepted */
   }
   os_mutex_unlock(&net.mutex);
   os_free(at);
@@ -496,7 +497,7 @@ static ncclResult_t network_unregister(void *connection, void *registration) {
   return ncclSuccess;
 }
 
-/* NULL when all places are taken. */
+/* NULL if all places are in use. */
 static struct request *request_begin(struct end *end, void *data, size_t bytes) {
   struct request *request = request_at(end, end->last);
   if (request->state != REQUEST_FREE) return NULL;
@@ -604,7 +605,7 @@ static struct net_ops network_ops = {
     .close_listen = network_close_listen,
 };
 
-/* Its service is there from the first question for devices on: later calls may come from within the world. */
+/* Adds the service here, at the first call, because later calls may come from within an event. */
 static ncclResult_t network_devices(uint32_t *count) {
   static const struct device_service service = {
       .name = "network",

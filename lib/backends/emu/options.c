@@ -55,7 +55,7 @@ enum option_id {
 static const char *const mode_names[] = {"guarded", "threads", NULL};
 static const char *const rule_names[] = {"random", "priority", "round_robin", NULL};
 
-/* The keys of TUTTI_EMU with their bounds; words stand for numbers where a key has names. */
+/* The keys of TUTTI_EMU with their bounds, and names of values if a key has them. */
 static const struct option_row {
   const char *name;
   uint32_t lowest, highest, usual;
@@ -172,7 +172,7 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
   return true;
 }
 
-/* What a key takes, or without a row the keys themselves: "a, b, c". */
+/* Lists the values of a key or, without a row, the keys: "a, b, c". */
 static void option_names(char *out, size_t out_bytes, const struct option_row *row) {
   size_t used = 0;
   out[0] = '\0';
@@ -191,7 +191,7 @@ static void option_complain(const struct option_row *row, const char *name, cons
              row->highest);
 }
 
-/* One key=value of TUTTI_EMU; a bad one is left out, and named unless this text was complained of before. */
+/* Reads one key=value of TUTTI_EMU. A bad one is ignored, with a warning unless `quiet`. */
 static void option_parse(struct emu_options *o, char *item, bool quiet) {
   const struct option_row *row = NULL;
   uint32_t value;
@@ -213,7 +213,8 @@ static uint64_t seed_of_environment(void) {
   return 1;
 }
 
-/* Each process of a launch uses a device of its own, so there are as many as it has processes here. */
+/* The default number of devices: each process of a launch uses its own, so one for each process on this host.
+ */
 static uint32_t devices_usual(void) {
   struct launch launch;
   if (launch_read(&launch) != ncclSuccess || launch.local_count <= EMU_DEVICES_DEFAULT)
@@ -232,7 +233,7 @@ static struct emu_options options_of_environment(void) {
   o.direct = true;
   o.seed = seed_of_environment();
   o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
-  static char told[512]; /* the text whose faults were told last; the environment is read more than once */
+  static char told[512]; /* the last text with a warning: the environment is read more than once */
   char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
   const bool quiet = list != NULL && strcmp(list, told) == 0;
   if (list != NULL) snprintf(told, sizeof told, "%s", list);
@@ -245,7 +246,7 @@ static struct emu_options options_of_environment(void) {
 
 #define PATH_BYTES 4096
 
-/* Each process of a launch writes a file of its own: rank 0 FILE, rank 3 FILE.3. */
+/* Each process of a launch writes its own file: rank 0 FILE, rank 3 FILE.3. */
 static ncclResult_t trace_open(const char *path) {
   struct trace_header header;
   struct launch launch;
@@ -300,7 +301,7 @@ const struct emu_options *emu_options(void) {
   return &options;
 }
 
-/* ---- what the library exports ---- */
+/* ---- exported functions ---- */
 
 struct config_check {
   uint32_t value;
@@ -354,13 +355,13 @@ bool emu_is_wanted(const char **how) {
   return true;
 }
 
-/* True, and then the streams have started anew, when nothing of the world is in use. */
+/* If nothing of the world is in use, restarts the streams and returns true. */
 static bool world_vacated(void *argument) {
   (void)argument;
   return emu_comms == NULL && emu_world_idle() && emu_streams_restart();
 }
 
-/* A stream's thread may still be leaving its last operation: give it a moment. */
+/* A stream's thread may still be finishing its last operation, so the caller waits this long. */
 #define VACATE_MS 1000
 
 static ncclResult_t configure_locked(const struct emu_options *fresh, const char *trace_path) {
@@ -382,7 +383,7 @@ ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
         "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
   TRY(config_check(config));
   const struct emu_options fresh = config_merge(config);
-  emu_options(); /* what the environment says is read, and its trace opened, before it is replaced */
+  emu_options(); /* reads the environment and opens its trace, before both are replaced */
   emu_lock();
   const ncclResult_t result = configure_locked(&fresh, config->trace_path);
   emu_unlock();
@@ -408,7 +409,7 @@ ncclResult_t tutti_emu_trace_close(void) {
   return result;
 }
 
-/* A trace that the program did not close is still whole. */
+/* Completes a trace that the program did not close. */
 __attribute__((destructor)) static void trace_end(void) { trace_close(); }
 
 /* ---- called at every event that is traced ---- */

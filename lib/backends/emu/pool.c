@@ -1,5 +1,5 @@
-/* pool.c: threads that run blocks in threads mode. A thread is reused when idle, started when there is none,
- * so as many blocks run at once as are asked for. The threads end when the library is unloaded. */
+/* pool.c: threads that run blocks in threads mode. An idle thread is reused; if there is none, a new one is
+ * started, so that all requested blocks run at once. The threads end when the library is unloaded. */
 #include "backends/emu/block.h"
 #include "base/os.h"
 

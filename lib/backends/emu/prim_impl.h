@@ -1,6 +1,7 @@
-/* prim_impl.h (emu): the device seam over C11 atomics and the CPU's kernels. One worker a lane. A move marked
- * `late` by the scheduler happens at its finish instead of at its begin; that is all the asynchrony a copy
- * engine can show to others. Where memory is weak, weak.h takes over what a lane stores and acquires. */
+/* prim_impl.h (emu): the device primitives (protocol/prim.h) with C11 atomics and the CPU's kernels, one
+ * thread per lane. The data of a move that the scheduler marks `late` is moved at its finish instead of at
+ * its begin, which is all the asynchrony of a copy engine that others can see. With weak memory, weak.h
+ * handles stores and acquires. */
 #ifndef TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 #define TUTTI_BACKENDS_EMU_PRIM_IMPL_H
 
@@ -9,11 +10,11 @@
 
 #define PRIM_LINKS STEP_LINKS_MAX
 #define PRIM_DEPTH 4
-#define PRIM_SHIFTS 1 /* outputs of other processes lie elsewhere in this one */
+#define PRIM_SHIFTS 1 /* outputs of other processes have other addresses in this one */
 #define PRIM_COHERENT 1
 
 #if defined PRIM_STRONG && defined __SSE2__ && !defined __SANITIZE_THREAD__
-#define PRIM_WHOLE_LINES 1 /* a line of LL in one load or store, whose halves are each whole */
+#define PRIM_WHOLE_LINES 1 /* an LL line in one load or store, each half of which is atomic */
 #include <emmintrin.h>
 #endif
 
@@ -23,14 +24,14 @@
 struct emu_lane;
 struct prim {
   const int *abort_flag; /* of the rank; set by any thread */
-  bool late; /* the move being begun is carried out at its finish; set by the scheduler before each begin */
+  bool late; /* the next move's data is moved at its finish; set by the scheduler before each begin */
   uint32_t pauses;
-  struct emu_weak *weak;         /* 0: what is stored is visible at once */
-  const struct emu_lane *direct; /* the lane, where a network may be spared slots (net_end.c); else 0 */
+  struct emu_weak *weak;         /* 0: stores are visible at once */
+  const struct emu_lane *direct; /* the lane, if its data may bypass a network's slots (net_end.c); else 0 */
 };
 void emu_net_move(const struct emu_lane *lane, const struct move *move);
 
-/* PRIM_STRONG: this file is for lanes of free threads, whose memory is the machine's own. */
+/* PRIM_STRONG: compiled for lanes of threads mode, which never have weak memory. */
 PRIM_FN bool prim_is_weak(const struct prim *prim) {
 #ifdef PRIM_STRONG
   (void)prim;
@@ -102,7 +103,7 @@ PRIM_FN bool prim_aborted(const struct prim *prim) {
   return __atomic_load_n(prim->abort_flag, __ATOMIC_RELAXED) != 0;
 }
 
-/* Spins a little, then gives the core away: there may be more lanes than cores. */
+/* Spins a little, then yields the core, because there may be more lanes than cores. */
 PRIM_FN void prim_pause(struct prim *prim) {
   prim->pauses += 1;
   if (prim->pauses % 64 == 0) sched_yield();
@@ -125,7 +126,8 @@ PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
   if (move->note) prim_move(prim, move);
 }
 
-/* LL's line is two words of {data, flag}, each stored whole; LL128's flag is stored behind the data. */
+/* An LL line is two words of {data, flag}, each stored atomically; the flag of LL128 is stored after the
+ * data. */
 PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag) {
   const uint64_t *words = (const uint64_t *)(const void *)line;
   if (kind == LINE_LL128) return prim_load_acquire(&words[15]) == flag;
@@ -134,7 +136,7 @@ PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag)
 }
 
 #ifdef PRIM_WHOLE_LINES
-/* What the machine keeps in order, the compiler must. */
+/* x86 keeps these loads and stores in order; the compiler must, too. */
 PRIM_FN void prim_keep_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 PRIM_FN __m128i prim_ll_line(const uint8_t *lines, uint32_t index) {
@@ -144,7 +146,7 @@ PRIM_FN __m128i prim_ll_line(const uint8_t *lines, uint32_t index) {
 PRIM_FN bool prim_ll_ready(const uint8_t *lines, uint32_t line_count, uint64_t flag) {
   const __m128i flags = _mm_set1_epi32((int)(uint32_t)flag);
   __m128i same = _mm_cmpeq_epi32(prim_ll_line(lines, line_count - 1), flags);
-  if ((_mm_movemask_epi8(same) & 0xf0f0) != 0xf0f0) return false; /* the likeliest to be missing */
+  if ((_mm_movemask_epi8(same) & 0xf0f0) != 0xf0f0) return false; /* the most likely to be missing */
   for (uint32_t i = 0; i + 1 < line_count; i++)
     same = _mm_and_si128(same, _mm_cmpeq_epi32(prim_ll_line(lines, i), flags));
   prim_keep_order();
@@ -177,7 +179,7 @@ PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_
 #ifdef PRIM_WHOLE_LINES
   if (kind == LINE_LL) return prim_ll_ready(line, line_count, flag);
 #endif
-  for (uint32_t i = line_count; i-- > 0;) /* the last line is the likeliest to be missing */
+  for (uint32_t i = line_count; i-- > 0;) /* the last line is the most likely to be missing */
     if (!prim_line_flagged(kind, line + (size_t)i * wire_bytes, flag)) return false;
   return true;
 }
@@ -235,7 +237,7 @@ PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *lin
 
 PRIM_FN void prim_fragment_zero(struct prim_fragment *fragment) { memset(fragment->data, 0, 120); }
 
-/* A group's parts are carried out one by one; where memory is weak, together and later. */
+/* The primitives of a group are performed at once; with weak memory together and later. */
 PRIM_FN void prim_group_begin(const struct prim *prim) {
   if (prim_is_weak(prim)) emu_weak_group_begin(prim->weak);
 }
@@ -245,14 +247,14 @@ PRIM_FN void prim_group_end(const struct prim *prim, uint8_t kind, uint32_t line
   if (prim_is_weak(prim)) emu_weak_group_end(prim->weak, kind, work);
 }
 
-/* A call of memcpy takes longer than the least that it may have to do. */
+/* For 8 bytes a call of memcpy takes longer than the copy. */
 PRIM_FN void prim_copy(void *to, const void *from, size_t bytes) {
   if (bytes == 8) memcpy(to, from, 8);
   else memcpy(to, from, bytes);
 }
 
-/* Own input into registers, pre-multiplied where the operator asks for it; what a last line leaves free is
- * zero. */
+/* Loads the rank's own input into registers, pre-multiplied if the operator requires it; the unused rest of
+ * the last line is zeroed. */
 PRIM_FN void prim_fragment_load(struct prim *prim, struct prim_fragment *fragment, const void *user,
                                 size_t bytes, const struct work *work) {
   if (prim_is_weak(prim)) {

@@ -1,5 +1,5 @@
-/* record.c: lanes and their connections as rows of the recorder's tables. Rows of a lane have one writer, who
- * drives the lane; those of connections are found and made with the world locked. */
+/* record.c: writes lanes and their connections to the recorder's tables. The row of a lane is written only by
+ * the thread that drives the lane; rows of connections are found and added with the world locked. */
 #include "backends/emu/record.h"
 
 #include "base/log.h"
@@ -28,14 +28,14 @@ static void link_record(const struct emu_lane *emu, const struct link *link, boo
   row->tail = sends ? link->posted : link->cached;
 }
 
-/* Links of lanes that have ended, too: what they sent may be what another rank waits for. */
+/* Also writes the links of lanes that have ended, because another rank may wait for what they sent. */
 static void lane_record(struct emu_lane *emu) {
   struct record_lane *row = lane_row(emu);
   struct lane_wait wait;
   for (uint32_t i = 0; i < emu->lane.work->recv_count; i++) link_record(emu, &emu->lane.recv[i], false);
   for (uint32_t i = 0; i < emu->lane.work->send_count; i++) link_record(emu, &emu->lane.send[i], true);
   if (row == NULL) return;
-  row->used = 0; /* what it said is older than the links now */
+  row->used = 0; /* the row's content is older than the links */
   if (emu->lane.phase == LANE_DONE) return;
   emu_lane_wait(emu, &wait);
   *row = (struct record_lane){.used = 1,

@@ -1,5 +1,5 @@
-/* report.c: sentences about lanes that wait, and the line that runs the program again. Reads lanes, changes
- * nothing. */
+/* report.c: describes waiting lanes in sentences, and prints the command that repeats the run. Only reads
+ * lanes. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void switch_text(char *out, size_t out_bytes, uint32_t channel_index, uin
   snprintf(out, out_bytes, "the switch of channel %" PRIu32 " at rank %" PRIu32, channel_index, rank);
 }
 
-/* Who is at the other end of a lane's link. */
+/* The rank or switch at the other end of a lane's link. */
 static void other_text(char *out, size_t out_bytes, const struct work *work, uint32_t peer, bool sends) {
   if (switch_is_behind(work, peer, sends)) switch_text(out, out_bytes, work->channel_index, peer);
   else snprintf(out, out_bytes, "rank %" PRIu32, peer);
@@ -110,7 +110,7 @@ static bool peer_is_networked(const struct emu_lane *emu, uint32_t peer) {
   return false;
 }
 
-/* Why a peer cannot help: it never launched as many kernels as the waiting rank has. */
+/* Why a peer does not respond, for example because it has launched fewer kernels than the waiting rank. */
 static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, uint32_t peer) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
@@ -192,7 +192,7 @@ static void report_lanes(void) {
 
 void emu_report_stuck(void) {
   if (emu_options()->mode == EMU_THREADS) {
-    if (report.collecting) return; /* a second waiter saw the same: what lanes have said already stays */
+    if (report.collecting) return; /* another waiter has begun this report already */
     report.collecting = true;
     report_begin("deadlock: no kernel has made progress for TUTTI_STALL_SECONDS; these lanes wait:");
     return;
@@ -208,7 +208,7 @@ static bool link_is_remote(struct device_comm *comm, const struct work *work, ui
   return emu_conn_is_remote(conn) || conn->net;
 }
 
-/* All that can be said of a work while its thread runs it: whom it is linked to. */
+/* While a thread runs a work, only its peers can be reported. */
 static void report_links(const struct emu_kernel_run *run, const struct work *work) {
   struct device_comm *comm = run->launch->comm;
   report.lane_count += 1;

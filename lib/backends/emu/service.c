@@ -1,6 +1,6 @@
-/* service.c: duties of the host as actors of the guarded world: proxies, emulated networks. A service is
- * asked once after every change that it may care for; when its turn changes something, all are asked again.
- * So two that find nothing to do leave the world to its verdict. */
+/* service.c: host tasks as actors of the guarded scheduler: proxies, emulated networks. A service gets a turn
+ * after every change that may concern it; if its turn changes something, all services get another one. If
+ * none of them changes anything, a deadlock can be detected. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,13 +9,13 @@
 #include "base/os.h"
 #include "trace/trace.h"
 
-#define SERVICE_KEY_KIND UINT64_C(4) /* of actors' keys, beside lanes' 2 and stores' 3 */
+#define SERVICE_KEY_KIND UINT64_C(4) /* a kind of actors' keys; lanes have 2, stores 3 */
 #define SERVICE_TRACE_ACTION 0x81u
 
 struct emu_service {
   struct emu_actor actor;
   struct device_service service;
-  bool poked; /* something may have become possible */
+  bool poked; /* its turn may change something */
   struct emu_service *next;
 };
 
@@ -40,7 +40,7 @@ static bool is_outside(const struct emu_service *service) {
   return service->service.outside != NULL && service->service.outside(service->service.argument);
 }
 
-static void service_move(struct emu_actor *actor) {
+static void service_actor_run(struct emu_actor *actor) {
   struct emu_service *service = (struct emu_service *)actor;
   const struct device_service *of = &service->service;
   const bool outside = is_outside(service);
@@ -53,10 +53,10 @@ static void service_move(struct emu_actor *actor) {
   emu_changed();
 }
 
-static const struct emu_actor_ops service_ops = {service_enabled, service_move};
+static const struct emu_actor_ops service_ops = {service_enabled, service_actor_run};
 
-/* Drawn from the seed and its key alone: a service may be older than the world, and must leave the world's
- * own draws as they are. */
+/* Drawn only from the seed and the key: a service may exist before the world starts, and must not change the
+ * world's own random numbers. */
 static void service_draw_priority(struct emu_service *service) {
   uint64_t z = (emu_options()->seed ^ service->actor.key) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -90,7 +90,8 @@ ncclResult_t emu_service_add(const struct device_service *service, void **handle
   return ncclSuccess;
 }
 
-/* A service that has outlived its guarded world has nobody to turn it, and needs no lock that others have. */
+/* A service that still exists after a switch to threads mode gets no turns, so the lock is not taken for it.
+ */
 void emu_service_wake(void *handle) {
   if (handle == NULL || emu_options()->mode != EMU_GUARDED) return;
   emu_lock();

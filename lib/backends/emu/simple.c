@@ -1,4 +1,4 @@
-/* simple.c: lanes of Simple, compiled for themselves as those of LL are (ll.c). For free threads. */
+/* simple.c: lanes of Simple in threads mode, compiled for this protocol alone, like those of LL (ll.c). */
 #define PRIM_PROTO PROTO_SIMPLE
 #define PRIM_STRONG 1
 #include "backends/emu/block.h"

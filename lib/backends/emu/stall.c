@@ -1,6 +1,6 @@
-/* stall.c: what a rank's lanes wait for, for the core, which asks other processes about it. guarded: lanes
- * make no progress while the world is locked, and are looked at. threads: a lane is its driver's alone, so
- * blocks are asked, and note what their lanes wait for the next time that these find nothing to do. */
+/* stall.c: reports what a rank's lanes wait for to core, which asks other processes about it. guarded: lanes
+ * do not run while the world is locked, so they are read directly. threads: only a lane's own thread may read
+ * it, so the blocks are asked, and report what their lanes wait for at their next poll without progress. */
 #include <string.h>
 
 #include "backends/emu/block.h"
@@ -23,7 +23,7 @@ static uint64_t run_moves(const struct emu_kernel_run *run) {
   return sum;
 }
 
-/* False when the lane has ended, could move, or waits for another lane of its rank. */
+/* False if the lane has ended, can continue, or waits for another lane of its rank. */
 static bool lane_waits(struct emu_lane *emu, struct device_wait *result) {
   struct lane_wait wait;
   emu_lane_wait(emu, &wait);
@@ -35,7 +35,7 @@ static bool lane_waits(struct emu_lane *emu, struct device_wait *result) {
   return true;
 }
 
-/* All of the block's lanes are those of the batch that it told of: batches do not overlap. */
+/* All of the block's lanes belong to the reported batch, because batches do not overlap. */
 static void stall_add_reported(struct device_stall *stall, const struct emu_kernel_run *run,
                                const struct emu_block *block) {
   const struct plan_batch *batches = run->launch->plan.batches;

@@ -1,6 +1,6 @@
-/* weak.c: late and unordered stores; see weak.h for what is promised. A lane's notes are a list in the order
- * of its program. Counters remember how much of the list their last visible release covers; an acquire
- * carries that much out. Knows the primitives' contracts, nothing of executors or schedules. */
+/* weak.c: late and unordered stores; weak.h has the rules. A lane's notes are a list in program order. A
+ * counter remembers how much of the list its last visible release covers, and an acquire performs that much.
+ */
 #include "backends/emu/weak.h"
 
 #include <inttypes.h>
@@ -11,28 +11,28 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define WEAK_NOTES_MAX 128 /* notes that a lane may have open */
-#define WEAK_STEPS_MAX 4   /* steps of its lane that a note may wait: far fewer than half a period of flags */
+#define WEAK_NOTES_MAX 128 /* pending notes of a lane */
+#define WEAK_STEPS_MAX 4   /* steps that a note may wait: far fewer than half a period of flags */
 #define WEAK_PIECE_BYTES 16
 #define WEAK_OPS_MAX (3 * STEP_LINKS_MAX + 8)
-#define WEAK_KEY_KIND UINT64_C(3) /* of actors' keys, beside lanes' 2 */
+#define WEAK_KEY_KIND UINT64_C(3) /* a kind of actors' keys; lanes have 2 */
 #define WEAK_TRACE_ACTION 0x80u
 
 enum note_kind { NOTE_MOVE, NOTE_GROUP, NOTE_STORE };
 
 struct note {
   struct note *previous, *next;
-  uint64_t sequence; /* in the lane's program; the stores of a move have the move's */
-  uint64_t step;     /* of the lane when it was noted */
+  uint64_t sequence; /* in program order; the stores of a move have the move's number */
+  uint64_t step;     /* the lane's step when the note was made */
   uint8_t kind;
-  bool polled;  /* a store that others poll: it wakes them, and no acquire hurries it */
-  bool release; /* a counter that covers what was noted before */
+  bool polled;  /* a store that others poll: it wakes them, and an acquire does not perform it */
+  bool release; /* a counter whose release covers the earlier notes */
   uint8_t *address, *data;
   size_t bytes;
   _Alignas(16) uint8_t body[]; /* struct move, struct group, or a store's data */
 };
 
-/* One primitive of a group; registers are numbered as they come. */
+/* One primitive of a group; registers are numbered in the order of first use. */
 struct group_op {
   uint8_t action, fragment, other;
   uint32_t line_count;
@@ -60,7 +60,7 @@ struct emu_weak {
   uint32_t count, cover_count;
   uint64_t sequence;
   struct cover covers[2 * STEP_LINKS_MAX];
-  struct group group; /* the one that is being noted */
+  struct group group; /* the group between group_begin and group_end */
   const struct prim_fragment *fragments[2];
   uint32_t fragment_count;
 };
@@ -77,7 +77,7 @@ const char *const emu_weaken_names[WEAKEN_COUNT + 1] = {"nothing",          "tai
 
 static bool weakened(enum weak_point point) { return emu_options()->weaken == point; }
 
-/* ---- what was found ---- */
+/* ---- broken invariants ---- */
 
 static struct {
   struct emu_lane *lane;
@@ -91,7 +91,7 @@ const char *emu_weak_fault(struct emu_lane **lane) {
   return fault.text;
 }
 
-/* Only the first is told: what follows may come of it. */
+/* Only the first one is reported: later ones may be its consequences. */
 static void fault_note(struct emu_lane *lane, const struct emu_conn *conn, const uint8_t *address,
                        const char *what) {
   char place[64] = "the receiver's output";
@@ -186,7 +186,7 @@ static struct note *note_new(struct emu_weak *weak, enum note_kind kind, size_t 
   return note;
 }
 
-/* Behind `place`, as part of it; at the end of the program when that is NULL. */
+/* Inserts the note after `place`, as part of it; if that is NULL, at the end of the list. */
 static void note_insert(struct emu_weak *weak, struct note *place, struct note *note) {
   note->previous = place != NULL ? place : weak->last;
   note->next = place != NULL ? place->next : NULL;
@@ -219,7 +219,7 @@ static struct note *store_add(struct emu_weak *weak, struct note *place, void *a
   return note;
 }
 
-/* A store that others poll; where `cut` lies inside of it, both parts become visible for themselves. */
+/* Adds a store that others poll. If `cut` lies inside it, the two parts become visible separately. */
 static struct note *polled_add(struct emu_weak *weak, struct note *place, uint8_t *address,
                                const uint8_t *data, size_t bytes, size_t cut) {
   for (size_t at = 0, part; at < bytes; at += part) {
@@ -231,9 +231,9 @@ static struct note *polled_add(struct emu_weak *weak, struct note *place, uint8_
   return place;
 }
 
-/* ---- carrying out ---- */
+/* ---- performing notes ---- */
 
-static struct prim plain; /* whose memory is not weak */
+static struct prim plain; /* stores at once */
 
 static void cover(struct emu_weak *weak, const struct note *note) {
   const uint64_t *counter = (const uint64_t *)(const void *)note->address;
@@ -243,7 +243,7 @@ static void cover(struct emu_weak *weak, const struct note *note) {
   weak->covers[i] = (struct cover){counter, note->sequence};
 }
 
-/* `bytes` from `from` on reach memory, the rest stays: one end of the store, or all of it. */
+/* Writes `bytes` of the store from `from` on to memory: one end of it, or all. The rest stays pending. */
 static void store_carry(struct emu_weak *weak, struct note *note, size_t from, size_t bytes) {
   check_write(weak->lane, note->address + from, bytes);
   memcpy(note->address + from, note->data + from, bytes);
@@ -253,7 +253,7 @@ static void store_carry(struct emu_weak *weak, struct note *note, size_t from, s
   if (note->bytes == 0) note_drop(weak, note);
 }
 
-/* The lane's own loads find its own stores. */
+/* Performs the lane's own pending stores to memory that it reads. */
 static void read_begin(struct emu_weak *weak, const void *address, size_t bytes) {
   for (struct note *note = weak->first, *next; note != NULL; note = next) {
     next = note->next;
@@ -326,8 +326,7 @@ static void note_carry(struct emu_weak *weak, struct note *note) {
   else store_carry(weak, note, 0, note->bytes);
 }
 
-/* Whoever acquires may rely on all that was noted before `until`, except what is polled: nobody finds that by
- * a counter. */
+/* An acquire performs all notes before `until`, except polled stores, which no counter covers. */
 static void carry_until(struct emu_weak *weak, uint64_t until) {
   struct note *note = weak->first;
   while (note != NULL && note->sequence < until) {
@@ -467,13 +466,13 @@ void emu_weak_group_end(struct emu_weak *weak, uint8_t kind, const struct work *
   note_insert(weak, NULL, note);
 }
 
-/* ---- the scheduler's part ---- */
+/* ---- the scheduler's events ---- */
 
 static bool weak_enabled(struct emu_actor *actor) { return ((struct emu_weak *)actor)->count > 0; }
 
 static uint32_t below(uint32_t bound) { return (uint32_t)((emu_random() >> 32) % bound); }
 
-/* Part of a long store, from either end. */
+/* Performs a part of a long store, from either end. */
 static void store_carry_some(struct emu_weak *weak, struct note *note) {
   const uint32_t pieces = (uint32_t)((note->bytes + WEAK_PIECE_BYTES - 1) / WEAK_PIECE_BYTES);
   if (note->polled || pieces < 2) {
@@ -485,7 +484,7 @@ static void store_carry_some(struct emu_weak *weak, struct note *note) {
   else store_carry(weak, note, cut, note->bytes - cut);
 }
 
-/* Any store; but the first one to its address, and the first move there is. */
+/* Performs a random note: the first move, or a store that is the first one to its address. */
 static void carry_any(struct emu_weak *weak) {
   struct note *chosen = weak->first, *note = weak->first;
   for (uint32_t skip = below(weak->count); skip > 0; skip--) chosen = chosen->next;
@@ -497,7 +496,7 @@ static void carry_any(struct emu_weak *weak) {
   else note_carry(weak, note);
 }
 
-static void weak_move(struct emu_actor *actor) {
+static void weak_actor_run(struct emu_actor *actor) {
   struct emu_weak *weak = (struct emu_weak *)actor;
   struct emu_lane *lane = weak->lane;
   emu_trace_hash(lane->trace_key, WEAK_TRACE_ACTION, weak->count);
@@ -506,7 +505,7 @@ static void weak_move(struct emu_actor *actor) {
   emu_lane_stores_seen(lane);
 }
 
-static const struct emu_actor_ops weak_ops = {weak_enabled, weak_move};
+static const struct emu_actor_ops weak_ops = {weak_enabled, weak_actor_run};
 
 void emu_weak_settle(struct emu_weak *weak) {
   bool any = false;

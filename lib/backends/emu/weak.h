@@ -1,19 +1,16 @@
-/* weak.h: the emulator's weak memory (weak=1, guarded mode): what a lane does to memory that others see
- * happens late and out of order, unless a release and an acquire of the protocol say otherwise. A lane notes
- * its moves, groups of LL lines and stores in the order of its program; the scheduler carries them out one by
- * one:
+/* weak.h: the emulator's weak memory (weak=1, guarded mode). A lane's accesses to shared memory take effect
+ * late and out of order, unless a release and an acquire of the protocol order them. A lane's data moves,
+ * groups of LL lines and stores are queued as notes in program order; the scheduler performs them one by one:
  *
- *   a move, or an LL group        reads its sources when it is carried out, in the order of the lane's moves;
- *                                 what it writes becomes stores
- *   a store                       reaches memory in any order, in pieces; those to one address in theirs
- *   a counter's release           once the counter is visible, whoever acquires it finds carried out all that
- *                                 the lane noted before; reads as much as writes
+ *   a move, or an LL group   reads its sources when it is performed, in the order of the lane's moves; its
+ * writes become stores a store                  reaches memory in any order, and in pieces; stores to one
+ * address stay in order a counter's release      once the counter is visible, an acquire of it finds all
+ * earlier notes of the lane performed, reads as well as writes
  *
- * Every place has one reader, so memory itself is what a load without acquire sees. A lane's own loads find
- * its own stores. Who reads what is written and not yet visible, or writes over what is not yet read, is told
- * as a broken invariant. A lane that is linked to another process stores at once: nobody there would carry
- * out what is noted here. Known to prim_impl.h, which hands over what a lane with weak memory does, and to
- * block.c. */
+ * Every location has one reader, so a load without acquire sees memory itself. A lane's own loads see its own
+ * stores. Reading data that is written and not yet visible, or overwriting data that is not yet read, is
+ * reported as a broken invariant. A lane that is linked to another process stores at once, because that
+ * process cannot perform notes of this one. Used by prim_impl.h and block.c. */
 #ifndef TUTTI_BACKENDS_EMU_WEAK_H
 #define TUTTI_BACKENDS_EMU_WEAK_H
 
@@ -22,16 +19,18 @@
 #include <stdint.h>
 
 struct emu_lane;
-struct emu_weak; /* one lane's notes */
+struct emu_weak; /* the notes of one lane */
 struct tagged_word;
 struct move;
 struct prim_fragment;
 struct work;
 
-/* Set when the options are: guarded mode and weak=1. */
+/* Set together with the options: guarded mode and weak=1. */
 extern bool emu_weak_on;
 
-/* What weaken= leaves out of the protocol, to see it caught. In the order of the names in weak.c. */
+/* What weaken= leaves out of the protocol, so that tests can see the error found. In the order of the names
+ * in weak.c.
+ */
 enum weak_point {
   WEAKEN_NOTHING,
   WEAKEN_TAIL_RELEASE,      /* prim_store_tail orders nothing */
@@ -61,7 +60,7 @@ bool emu_weak_load_tagged(const uint64_t *halves, uint32_t tag, uint64_t *value)
 bool emu_weak_ll_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag);
 void emu_weak_move(struct emu_weak *weak, const struct move *move);
 
-/* Between group_begin and group_end the primitives of a group are noted; they are carried out together. */
+/* The primitives between group_begin and group_end are queued as one note and performed together. */
 enum weak_action {
   WEAK_USER_LOAD,
   WEAK_USER_STORE,
@@ -79,13 +78,13 @@ void emu_weak_group_end(struct emu_weak *weak, uint8_t kind, const struct work *
 
 /* ---- for block.c; locked ---- */
 
-/* The notes of a lane that begins: NULL where memory is not weak, or has run out. */
+/* Makes the notes of a lane that begins; NULL if memory is not weak, or out of memory. */
 struct emu_weak *emu_weak_open(struct emu_lane *lane);
-/* Behind a move of the lane: what has waited too long becomes visible. */
+/* After an event of the lane: performs the notes that have waited too long. */
 void emu_weak_settle(struct emu_weak *weak);
-/* The lane ends, before it leaves its connections: all becomes visible, or, after an abort, nothing more. */
+/* The lane ends, before it leaves its connections: performs all notes, or drops them after an abort. */
 void emu_weak_close(struct emu_weak *weak, bool aborted);
-/* What was found broken since the last question, and the lane that did it; NULL when nothing was. */
+/* The broken invariant found since the last call, and its lane; NULL if there is none. */
 const char *emu_weak_fault(struct emu_lane **lane);
 
 #endif

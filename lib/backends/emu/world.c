@@ -1,7 +1,7 @@
-/* world.c: the lock, the guarded scheduler and the waiting of host threads. See world.h for the rules of the
- * game. The ready set is an array without order: an actor is in it when it was enabled at the time it was
- * last looked at; it leaves when it is found stuck, and whoever changes what it waits for wakes it. A move
- * costs one draw, one predicate, one event. */
+/* world.c: the lock, the guarded scheduler and the waiting of host threads (see world.h). The ready set is an
+ * unordered array of the actors that may be enabled. An actor leaves it when it is found stuck; a change of
+ * what it waits for wakes it, which adds it again. An event costs one random number, one call of enabled()
+ * and the event itself. */
 #include "backends/emu/world.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 
-/* A bound for the arrays below; pages are taken only as they are touched. */
+/* The size of the arrays below; only the pages in use take memory. */
 #define EMU_ACTORS_MAX (1u << 20)
 
 #define LOCK_SPINS 512u
@@ -37,16 +37,16 @@ struct emu_waiter {
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  int taken;         /* atomic: a hint for those who would take the lock */
+  int taken;         /* atomic: a hint for threads that want the lock */
   int prepared;      /* atomic */
   uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
-  bool pumping, inside; /* a thread runs events; and it is within one, not within a call-out */
+  bool pumping, inside; /* a thread runs events; it is within an event, and not in user code */
   bool change;          /* a waiter's condition may have become true */
-  bool outside;         /* nothing can move but what comes from outside of the world */
-  int outside_waits;    /* of the host, for other processes: they may bring what kernels wait for */
-  uint64_t generation;  /* counts emu_changed() and wakes: something happened while nobody pumped */
+  bool outside;         /* no actor can run until something comes from outside the world */
+  int outside_waits;    /* host threads that wait for other processes, which may unblock kernels */
+  uint64_t generation;  /* counts emu_changed() and wakes, to notice changes between two runs of events */
   uint64_t random[2];
   struct emu_waiter *waiters;
   struct emu_owner *owners;
@@ -86,14 +86,15 @@ static void world_make_condition(void) {
   pthread_condattr_destroy(&attributes);
 }
 
-/* ---- forks: the child has the thread that forked and no other ---- */
+/* ---- forks: the child has only the thread that forked ---- */
 
 #define FORK_PATIENCE_MS 1000
 
-static bool fork_locked; /* of the thread that forks, from before to after */
+static bool fork_locked; /* the forking thread has the lock */
 
-/* Others may hold this lock while they wait for one that the forking thread has already; so no longer than
- * this. */
+/* Another thread may hold this lock while it waits for one that the forking thread has, so the wait for it is
+ * limited.
+ */
 static void fork_before(void) {
   fork_locked = false;
   for (unsigned tries = 0; !fork_locked && tries < FORK_PATIENCE_MS; tries++) {
@@ -129,11 +130,11 @@ static void world_prepare(void) {
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL)
-    abort(); /* 16 MiB of address space: nothing could work without */
+    abort(); /* 16 MiB of address space, without which nothing works */
   __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
 }
 
-/* Also around sleeps, which give the lock away. */
+/* Also called around sleeps, which release the lock. */
 static void lock_note(int taken) { __atomic_store_n(&world.taken, taken, __ATOMIC_RELAXED); }
 
 static inline bool world_try(void) {
@@ -145,7 +146,7 @@ static inline bool world_try(void) {
 
 static void world_take(void) {
   if (!__atomic_load_n(&world.prepared, __ATOMIC_ACQUIRE)) pthread_once(&world_once, world_prepare);
-  /* It is held for moments only, and to wake a sleeper takes longer. */
+  /* The lock is held for microseconds, and waking a sleeping thread takes longer. */
   for (uint32_t i = 0; i < LOCK_SPINS; i++) {
     if (world_try()) return;
     __builtin_ia32_pause();
@@ -159,11 +160,12 @@ static void world_give(void) {
   pthread_mutex_unlock(&world.lock);
 }
 
-/* A service's turn has the lock and may call what takes it, as may comm_fail(). */
+/* The lock is recursive: a service's turn holds it and calls functions that take it, and so does comm_fail().
+ */
 static _Thread_local uint32_t lock_depth;
 
 void emu_lock(void) {
-  uint32_t *depth = &lock_depth; /* to find it takes a call */
+  uint32_t *depth = &lock_depth; /* finding a thread-local variable takes a call */
   if (*depth == 0) world_take();
   *depth += 1;
 }
@@ -240,7 +242,8 @@ static int actor_compare(const void *left, const void *right) {
   return a->key < b->key ? -1 : a->key > b->key;
 }
 
-/* What host threads woke enters the ready set in the order of keys, so that arrival order leaves no mark. */
+/* Actors that host threads woke enter the ready set in the order of their keys, so that the run does not
+ * depend on the order of arrival. */
 static void pending_enter(void) {
   const uint32_t count = world.pending_count;
   if (count == 0) return;
@@ -253,7 +256,7 @@ static void pending_enter(void) {
   }
 }
 
-/* An actor may stand in the ready set until it is picked and found stuck: such ones leave it here. */
+/* Actors that are stuck may still be in the ready set: removes them first. */
 bool emu_world_idle(void) {
   pending_enter();
   for (uint32_t i = world.ready_count; i-- > 0;)
@@ -265,8 +268,7 @@ static struct emu_actor *pick_by_priority(void) {
   struct emu_actor *best = world.ready[0];
   for (uint32_t i = 1; i < world.ready_count; i++)
     if (world.ready[i]->priority > best->priority) best = world.ready[i];
-  if (random_below(32) == 0)
-    best->priority = random_next() >> 1; /* a change point: it may fall behind from here on */
+  if (random_below(32) == 0) best->priority = random_next() >> 1; /* a change point of the priority rule */
   return best;
 }
 
@@ -293,8 +295,8 @@ static void waiter_release(struct emu_waiter *waiter) {
   }
 }
 
-/* Releases every waiter whose condition holds; true when there was one. From then on the world makes no
- * progress until they wait again. */
+/* Releases every waiter whose condition holds; true if there was one. Then no event runs until they wait
+ * again. */
 static bool waiters_release(void) {
   bool any = false;
   world.change = false;
@@ -308,14 +310,14 @@ static bool waiters_release(void) {
   return any;
 }
 
-/* True when no thread that drives a rank is outside of a waiting call. */
+/* True if every thread that owns a rank is in a waiting call. */
 static bool owners_wait(void) {
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
     if (owner->rank_count > 0 && !owner->ended && !owner->absent && owner->waiting == 0) return false;
   return true;
 }
 
-/* Runs events until a waiter's condition holds (true) or nothing can move (false). */
+/* Runs events until a waiter's condition holds (true) or no actor can run (false). */
 static bool pump(void) {
   const enum emu_rule rule = emu_options()->rule;
   uint64_t limit = waiters_event_limit();
@@ -327,7 +329,7 @@ static bool pump(void) {
       if ((any = waiters_release())) break;
       limit = waiters_event_limit();
     }
-    /* Behind the release: what the freed threads are about to wake must enter together with what is here. */
+    /* Only after the release: actors that the released threads wake must enter together with these. */
     if (world.pending_count > 0) pending_enter();
     if (world.ready_count == 0) break;
     struct emu_actor *actor = pick(rule);
@@ -337,7 +339,7 @@ static bool pump(void) {
     }
     emu_events += 1;
     world.inside = true;
-    actor->ops->move(actor);
+    actor->ops->run(actor);
     world.inside = false;
   }
   world.pumping = false;
@@ -369,7 +371,7 @@ static void wait_for_change_us(uint64_t timeout_us) {
 
 static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
-/* The owners that stay away longer than allowed are no longer waited for; said once each. */
+/* Stops waiting for owners that have been outside waiting calls for too long, with a warning for each. */
 static void owners_mark_absent(void) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
@@ -390,15 +392,15 @@ static bool threads_beyond_waiters(void) {
   return os_thread_count() > waiting;
 }
 
-/* How long a waiter has seen nothing happen. Waits with a deadline and polls come back to it, so that a loop
- * of them gets its verdict as one long wait does; after a pause in which nobody looked it begins anew. */
+/* How long a waiter has seen no change. Waits with a deadline and polls share it, so that a loop of them
+ * detects a deadlock as one long wait does. It is reset after a pause in which no thread waited. */
 struct quiet {
   uint64_t since_ns, seen_ns, generation;
-  bool polls; /* the thread is about to go on, maybe to call what is missing */
+  bool polls; /* the thread will continue, and may make the missing call */
 };
 
-/* Nothing can move and every owner waits: final at once when no thread is left that could change that, else
- * after a while without change. */
+/* No actor can run and every owner waits. That is a deadlock at once if no other thread could change it, else
+ * after a while without a change. */
 static bool quiet_is_final(struct quiet *quiet) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   if (!quiet->polls && !threads_beyond_waiters()) return true;
@@ -411,9 +413,9 @@ static bool quiet_is_final(struct quiet *quiet) {
   return now_ns - quiet->since_ns >= stall_ns;
 }
 
-/* Lanes wait for another process, and nothing moves here: said once, when it has lasted long. */
+/* Lanes wait for another process, and nothing happens here: warns once, after a long time. */
 static void outside_complain(uint64_t moved) {
-  static struct quiet still; /* locked; its generation is what moved */
+  static struct quiet still; /* locked; `generation` holds the progress */
   static bool said;
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u, now_ns = os_time_ns();
   if (moved != still.generation || now_ns - still.seen_ns > stall_ns / 2) {
@@ -427,8 +429,8 @@ static void outside_complain(uint64_t moved) {
   emu_report_slow();
 }
 
-/* A wait for another process only gives the core away for so many turns; then it sleeps, each time longer, up
- * to a limit, which is the crowd's for each rank that a core serves: who looks takes time from the others. */
+/* A wait for another process first yields the core this many times. Then it sleeps, longer each time, up to a
+ * limit that grows with the number of ranks per core, because polling takes time from the other ranks. */
 #define NAP_SPINS 100
 #define NAP_US_MOST 1000
 #define NAP_US_CROWD 30
@@ -440,11 +442,11 @@ void emu_world_outside_moved(void) { nap_count = 0; }
 void emu_world_outside_wait(int more) {
   world.outside_waits += more;
   if (world.outside_waits < 0)
-    world.outside_waits = 0; /* the child of a fork gives up what its parent began */
+    world.outside_waits = 0; /* the waits of a fork's parent do not exist in the child */
   emu_changed();
 }
 
-/* What another process does wakes nobody here: looks again after a while that grows as nothing happens. */
+/* Another process cannot wake threads of this one: sleeps before the next poll, longer each time. */
 static void outside_nap(void) {
   if (nap_events != emu_events) nap_count = 0;
   nap_events = emu_events;
@@ -462,11 +464,12 @@ static void outside_nap(void) {
   wait_for_change_us(nap_us < limit_us ? nap_us : limit_us);
 }
 
-/* Declares kernels that wait stuck when that is final. True when this changed anything. */
+/* Stops the waiting kernels if the deadlock is final; true if this changed anything. */
 static bool stuck_declare(struct quiet *quiet) {
   if (!emu_lanes_waiting()) return false;
   const bool outside = world.outside || world.outside_waits > 0;
-  if (outside) outside_complain(emu_lanes_progress()); /* services that look around run events too */
+  /* The progress of lanes, because events do not show any: polling services run events, too. */
+  if (outside) outside_complain(emu_lanes_progress());
   if (outside || !quiet_is_final(quiet)) return false;
   emu_lanes_stop_stuck();
   return true;
@@ -491,14 +494,14 @@ static void waiter_leave(struct emu_waiter *waiter) {
   if (!waiter->released) waiter_release(waiter);
 }
 
-static uint64_t world_turns; /* of waiting threads that could move whatever can move; locked */
+static uint64_t world_turns; /* turns of waiting threads that could run events; locked */
 
-/* One turn of a guarded wait: lends the thread to the world, or sleeps until something changes. */
+/* One turn of a guarded wait: runs events, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
   if (!world.pumping && owners_wait()) {
     world_turns += 1;
     if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
-    if (emu_lanes_look()) { /* a long operation with another process must not keep everybody out */
+    if (emu_lanes_look()) { /* a long operation with another process must not hold the lock all the time */
       emu_unlock();
       os_yield();
       emu_lock();
@@ -540,10 +543,11 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
   return ncclSuccess;
 }
 
-/* Threads mode: since when no lane has made progress while some waited. One for all waits, so that a loop of
- * short ones sees what a long one would; after a pause in which nobody looked it begins anew. */
+/* Threads mode: no lane has made progress for too long while some waited. All waits share the state, so that
+ * a loop of short waits detects a deadlock as one long wait does. It is reset after a pause in which no
+ * thread waited. */
 static bool lanes_are_stuck(void) {
-  static struct quiet still; /* locked; its generation is the lanes' progress */
+  static struct quiet still; /* locked; `generation` holds the lanes' progress */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
   if (progress != still.generation || !emu_lanes_waiting() || emu_lanes_reach_out() ||
@@ -560,11 +564,11 @@ void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
   lock_note(1);
 }
 
-/* How long a waiter looks before it sleeps: waking up takes as long as many short operations. */
+/* How long a waiter polls before it sleeps: waking up takes as long as many short operations. */
 #define LOOK_NS 2000000u
 
-/* Until something may have changed: at once at first, later asleep, but not for long, because what comes from
- * another process wakes nobody. */
+/* Pauses until something may have changed: first it polls, later it sleeps, but briefly, because another
+ * process cannot wake it. */
 static void threads_pause(uint64_t idle_ns, uint64_t deadline_ms) {
   if (idle_ns >= LOOK_NS) {
     wait_for_change(deadline_ms == 1 || idle_ns < 100 * (uint64_t)LOOK_NS ? 1 : 10);
@@ -575,8 +579,8 @@ static void threads_pause(uint64_t idle_ns, uint64_t deadline_ms) {
   emu_lock();
 }
 
-/* Threads mode: the waiter carries out what it waits for, as far as it is its own to carry out; a watch over
- * progress finds kernels that make no progress. */
+/* Threads mode: the waiter executes the operations that it waits for, if it may, and detects kernels that
+ * make no progress. */
 static ncclResult_t threads_wait(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
   uint64_t begin_ns = 0, idle_since_ns = 0;
   while (!done(argument)) {
@@ -620,7 +624,7 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count
   waiter_leave(&waiter);
 }
 
-/* ---- other processes wait, and no thread of this one does ---- */
+/* ---- other processes wait for this one, and no thread of it waits ---- */
 
 #define DRIVE_IDLE_MS 20
 #define DRIVE_IDLE_EVENTS 20000u
@@ -630,7 +634,7 @@ static bool never(void *argument) {
   return false;
 }
 
-/* Without a warning: where there are several processes no run is deterministic. */
+/* Without a warning, because runs with several processes are not deterministic anyway. */
 static void owners_excuse(void) {
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
     owner->absent = owner->absent || owner->waiting == 0;
@@ -644,12 +648,12 @@ bool emu_world_settle(uint64_t event_count) {
   return settled;
 }
 
-/* One turn, without a verdict; true when something moved, or can. */
+/* One turn, without a report of deadlocks; true if an event ran or can run. */
 static bool drive_idle_turn(void) {
-  const uint64_t moves = emu_events;
+  const uint64_t events_before = emu_events;
   emu_world_settle(DRIVE_IDLE_EVENTS);
   emu_services_look_outside();
-  return emu_lanes_look() || emu_events != moves;
+  return emu_lanes_look() || emu_events != events_before;
 }
 
 bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
@@ -658,14 +662,14 @@ uint32_t emu_drive_idle(void) {
   static uint64_t seen_turns; /* locked */
   if (emu_options()->mode != EMU_GUARDED) return UINT32_MAX;
   emu_lock();
-  bool moves = false;
+  bool busy = false;
   if (world_turns == seen_turns && !world.pumping) {
     owners_excuse();
-    moves = drive_idle_turn();
+    busy = drive_idle_turn();
   }
   seen_turns = world_turns;
   emu_unlock();
-  return moves ? 0 : DRIVE_IDLE_MS;
+  return busy ? 0 : DRIVE_IDLE_MS;
 }
 
 /* ---- owners ---- */
@@ -677,7 +681,7 @@ static void owner_unlink(struct emu_owner *owner) {
   os_free(owner);
 }
 
-/* A thread that ended drives nothing any more; its slots still point here until they are set or cleared. */
+/* A thread that has ended owns no ranks; their slots still point to it until they are set or cleared. */
 static void owner_thread_ended(void *value) {
   struct emu_owner *owner = (struct emu_owner *)value;
   emu_lock();
@@ -708,8 +712,7 @@ void emu_owner_set(struct emu_owner **slot) {
   emu_owner_clear(slot);
   if (owner == NULL) {
     owner = (struct emu_owner *)os_alloc(sizeof *owner);
-    if (owner == NULL)
-      return; /* the rank is then driven by nobody in particular: less strict, still correct */
+    if (owner == NULL) return; /* the rank then has no owner: deadlocks are detected later, still correctly */
     owner->next = world.owners;
     world.owners = owner;
     owner->away_since_ns = os_time_ns();

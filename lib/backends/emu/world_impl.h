@@ -1,5 +1,5 @@
-/* world_impl.h: what the world and the kernels (block.c) know of each other, and nobody else. All calls with
- * the world locked. */
+/* world_impl.h: functions shared between world.c and the files of kernels, services and networks. The world
+ * is locked in all of them. */
 #ifndef TUTTI_BACKENDS_EMU_WORLD_IMPL_H
 #define TUTTI_BACKENDS_EMU_WORLD_IMPL_H
 
@@ -9,52 +9,52 @@
 #include "base/os.h"
 struct emu_options;
 
-/* Starts the events and draws anew; the world must be idle. */
+/* Resets the event count and the random numbers; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
-/* guarded mode, locked: runs events until nothing can move any more, or so many were made; true when nothing
- * can. No verdict, whoever waits. */
+/* guarded mode: runs events until no actor can run (true), or `event_count` were run. Reports no deadlock. */
 bool emu_world_settle(uint64_t event_count);
-/* service.c: those that are there draw anew. */
+/* service.c: draws the priorities of the services again. */
 void emu_services_restart(void);
-/* network.c: starts the network's draws and its fault anew. */
+/* network.c: resets the network's random numbers and its fault. */
 void emu_network_restart(const struct emu_options *options);
 
-/* In the child of a fork: streams, graphs and blocks have no threads yet. */
+/* In the child of a fork: the threads of blocks, streams and graphs do not exist there. */
 void emu_pool_forked(void);
 void emu_streams_forked(void);
 
-/* block.c: some lane of a started kernel has not ended. */
+/* block.c: a lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
-/* block.c: one of them is linked to another process: that nothing can move here proves nothing. */
+/* block.c: one of these lanes is linked to another process, so that no event here does not mean a deadlock.
+ */
 bool emu_lanes_outside(void);
-/* Ranks that a core has to serve, in the largest communicator whose kernels are under way; at least 1. */
+/* Ranks per core in the largest communicator with kernels under way; at least 1. */
 uint32_t emu_lanes_crowd(void);
-/* block.c, guarded mode: wakes those that can go on by what came from there; true when there was one. */
+/* block.c, guarded mode: wakes the lanes that can continue because another process has stored something; true
+ * if there was one. */
 bool emu_lanes_look(void);
-/* report.c: what they wait for, as a warning: nothing has moved for long, and the wait goes on. */
+/* report.c: warns that nothing has moved for long and lists what the lanes wait for; the wait continues. */
 void emu_report_slow(void);
-/* block.c: every such lane is stuck for good: report them and end their kernels with an error. */
+/* block.c: a deadlock: reports every waiting lane and ends its kernel with an error. */
 void emu_lanes_stop_stuck(void);
-/* service.c: asks the services that wait for something outside of the world to look again; false when there
- * is none. And world.c: something came from there. */
+/* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
+ * something came from outside. */
 bool emu_services_look_outside(void);
 void emu_world_outside_moved(void);
 uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
 bool emu_keeps_time(void);             /* see keeps_time of backend.h */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
-/* block.c, threads mode: a kernel that has started has connections that lead out of the process: what it
- * waits for need not be here. */
+/* block.c, threads mode: a started kernel has connections to other processes, which it may be waiting for. */
 bool emu_lanes_reach_out(void);
-/* block.c, threads mode: a number that grows whenever any lane gets on. */
+/* block.c, threads mode: a number that grows whenever a lane makes progress. */
 uint64_t emu_lanes_progress(void);
 
-/* threads mode, locked: carries out what is on the streams that the calling thread fed or waits for, as far
- * as it goes; true when something ended. May release the lock meanwhile. */
+/* threads mode: executes operations of the streams that the calling thread enqueued to or waits for, without
+ * blocking; true if one ended. May release the lock meanwhile. */
 bool emu_streams_help(void);
-/* Locked; releases the lock meanwhile. */
+/* Releases the lock while it sleeps. */
 void emu_sleep(os_cond *wake, uint64_t timeout_ms);
 
-bool emu_report_complete(void *argument); /* no report is being collected; argument is not used */
+bool emu_report_complete(void *argument); /* no report is being collected; `argument` is unused */
 
 #endif

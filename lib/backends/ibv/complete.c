@@ -1,6 +1,6 @@
-/* complete.c: what has come of work requests, and what has been heard of the other end. A completion that
- * failed ends the connection with one sentence: which queue pair, from where to where, what the device said,
- * and what the likely cause is. What was delivered before is still handed out. */
+/* complete.c: handles completions, and notices when the other end closes. A failed completion ends the
+ * connection with one message: the queue pair, both ends, the device's status and the likely cause. Messages
+ * that were received before are still delivered. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "base/param.h"
 
 #define BATCH 16
-#define ROUNDS_MAX 8      /* of one call, so that other connections have their turn */
-#define WIRE_PERIOD 256   /* calls without news between two looks at the socket: a system call */
-#define EVENTS_PERIOD 512 /* at the devices' events */
+#define ROUNDS_MAX 8      /* polls in one call, so that other connections make progress, too */
+#define WIRE_PERIOD 256   /* calls without a completion between two reads of the socket, a system call each */
+#define EVENTS_PERIOD 512 /* the same for the devices' events */
 #define GONE_NS 50000000ull
 
 static const struct {
@@ -37,8 +37,8 @@ static const struct {
     {IBV_WC_GENERAL_ERR, "GENERAL_ERR", "the device has failed: see the kernel's log (dmesg)"},
 };
 
-/* That of a queue pair or a link, not of memory or of a request. What Soft-RoCE cannot send, as its port is
- * about to be down, is LOC_QP_OP_ERR there. */
+/* The status is a failure of a queue pair or a link, not of memory or of a request: a new queue pair may
+ * work. Soft-RoCE reports LOC_QP_OP_ERR if it cannot send because its port is about to go down. */
 static bool status_may_pass(enum ibv_wc_status status) {
   return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR || status == IBV_WC_GENERAL_ERR ||
          status == IBV_WC_REM_OP_ERR || status == IBV_WC_LOC_QP_OP_ERR;
@@ -50,7 +50,7 @@ static uint64_t qp_bit(const struct ib_end *end, const struct ib_qp *qp, enum ib
   return bad && index < 64 ? (uint64_t)1 << index : 0;
 }
 
-/* True where queue pairs are made again. Over a port that is down, devices fail in many ways. */
+/* True if the queue pairs are made again. On a port that is down any status counts. */
 static bool goes_on(struct ib_end *end, const struct ib_qp *qp, const struct ibv_wc *wc, bool down) {
   if (!status_may_pass(wc->status) && !down) return false;
   if (wc->wr_id >> 60 == IB_WORK_FLUSH) return ib_flush_reconnect(end);
@@ -82,7 +82,7 @@ static ncclResult_t completion_fail(struct ib_end *end, const struct ib_qp *qp, 
                  (int)wc->status, name, wc->vendor_err, event != NULL ? event : cause);
 }
 
-/* Two devices may give the same number. */
+/* Queue pairs of two devices may have the same number. */
 static struct ib_qp *qp_of(struct ib_end *end, uint32_t outlet, uint32_t number) {
   for (uint32_t i = 0; i < end->qp_count + end->loop_count; i++)
     if (end->qps[i].outlet == outlet && end->qps[i].qp->qp_num == number) return &end->qps[i];
@@ -93,7 +93,7 @@ static ncclResult_t completion_take(struct ib_end *end, uint32_t outlet, const s
   const uint64_t number = wc->wr_id >> 32 & 0xfffffff;
   struct ib_qp *qp = qp_of(end, outlet, wc->qp_num);
   if (qp == NULL && end->reconnect.generation + end->tries > 0)
-    return ncclSuccess; /* of one that it had before */
+    return ncclSuccess; /* of a queue pair from before a reconnect */
   if (qp == NULL)
     return ib_fail(end, ncclInternalError, "a completion of queue pair %u, which is not there", wc->qp_num);
   qp->receives -= wc->wr_id >> 60 == IB_WORK_RECEIVE;
@@ -101,7 +101,7 @@ static ncclResult_t completion_take(struct ib_end *end, uint32_t outlet, const s
   if (wc->status != IBV_WC_SUCCESS && end->phase == IB_DRAIN) return ncclSuccess;
   if (wc->status == IBV_WC_WR_FLUSH_ERR) {
     if (end->flushed == NULL) end->flushed_id = wc->wr_id;
-    end->flushed = qp; /* what stopped it follows, or came before */
+    end->flushed = qp; /* the completion with the cause follows, or came before */
     return ncclSuccess;
   }
   if (wc->status != IBV_WC_SUCCESS) return completion_fail(end, qp, wc);
@@ -113,7 +113,7 @@ static ncclResult_t completion_take(struct ib_end *end, uint32_t outlet, const s
   return ncclSuccess;
 }
 
-/* *count: completions taken. */
+/* *count: completions handled. */
 static ncclResult_t queues_poll(struct ib_end *end, uint32_t *count) {
   struct ibv_wc completions[BATCH];
   for (uint32_t i = 0; i < end->device->port_count; i++) {
@@ -125,13 +125,14 @@ static ncclResult_t queues_poll(struct ib_end *end, uint32_t *count) {
       *count += (uint32_t)got;
       const enum ib_phase phase = end->phase;
       for (int k = 0; k < got; k++) TRY(completion_take(end, i, &completions[k]));
-      if (end->phase != phase) return ncclSuccess; /* it is being made again, which reads on */
+      if (end->phase != phase) return ncclSuccess; /* a reconnect began, which drains the queues */
     }
   }
   return ncclSuccess;
 }
 
-/* What the other end has received is done, whether it was acknowledged or not; the rest never will be. */
+/* The other end has closed: the messages that it has received are done, acknowledged or not; the others fail.
+ */
 static ncclResult_t sender_settle(struct ib_end *end) {
   bool lost = false;
   for (uint32_t i = 0; i < IB_SLOTS; i++) {
@@ -165,7 +166,7 @@ static void wire_look(struct ib_end *end) {
   end->phase_ns = os_time_ns();
 }
 
-/* A receiver waits a moment for completions that are behind the news on the socket. */
+/* The socket may close before the last completions arrive, so a receiver waits GONE_NS for them. */
 static ncclResult_t gone_check(struct ib_end *end) {
   if (end->kind == IB_SEND) return sender_settle(end);
   if (end->finished == end->begun || os_time_ns() - end->phase_ns < GONE_NS) return ncclSuccess;
@@ -210,12 +211,12 @@ static ncclResult_t poll_end(struct ib_end *end, bool closely) {
 
 ncclResult_t ib_poll(struct ib_end *end) { return poll_end(end, false); }
 
-/* An end that failed has said so. */
+/* The proxy's check of an idle connection. */
 ncclResult_t ib_look(struct ib_end *end, enum net_look *wish) {
   *wish = NET_LOOK_NEVER;
   if (end->gone || end->failed != ncclSuccess || ib_reconnect_most() == 0) return ncclSuccess;
   *wish = NET_LOOK_LATER;
-  if (!end->was_ready) return ncclSuccess; /* isend and irecv make it so */
+  if (!end->was_ready) return ncclSuccess; /* isend and irecv drive the connecting */
   TRY(end->phase == IB_READY ? poll_end(end, true) : ib_end_step(end));
   if (end->phase == IB_READY && !end->gone) ib_reconnect_back(end);
   if (end->phase != IB_READY) *wish = NET_LOOK_SOON;

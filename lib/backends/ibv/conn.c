@@ -1,11 +1,11 @@
-/* conn.c: an end of a connection: what it is made of, how it becomes ready, how it fails and how it goes.
+/* conn.c: an end of a connection: its resources, the steps until it is ready, errors, and closing.
  *
- *   sender                                              receiver
- *   connect: dials, authenticates                          ->  accept: which listener is meant
- *   info: queue pairs, GIDs, where it wants to be told  ->  makes its queue pairs, connects them
- *                                                   <-  info
- *   connects its queue pairs, tries each path (path.c)
- *   go                                              ->  may tell the sender of receives */
+ *   sender                                               receiver
+ *   connect: connects the socket, authenticates      ->  accept: finds the listener
+ *   info: queue pairs, GIDs, memory for entries      ->  makes and connects its queue pairs
+ *                                                    <-  info
+ *   connects its queue pairs, tests each path (path.c)
+ *   go                                               ->  may write entries of posted receives */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #define GUESTS_MAX 4
 static_assert(sizeof(struct ib_handle) <= NET_HANDLE_BYTES, "a handle fits");
 
-/* ---- sentences ---- */
+/* ---- error messages ---- */
 
 ncclResult_t ib_fail(struct ib_end *end, ncclResult_t code, const char *format, ...) {
   char text[768], address[SOCK_TEXT_BYTES];
@@ -43,7 +43,7 @@ ncclResult_t ib_gone(struct ib_end *end) {
                  number, end->kind == IB_SEND ? "begun" : "received");
 }
 
-/* ---- what it is made of ---- */
+/* ---- resources ---- */
 
 static uint32_t qps_wanted(const struct ib_device *device) {
   const uint32_t each = (uint32_t)param_int(PARAM_IB_QPS_PER_CONNECTION);
@@ -61,7 +61,7 @@ static void end_names(struct ib_end *end, enum ib_kind kind, const struct net_pe
            peer->comm_name != NULL ? peer->comm_name : "communicator");
 }
 
-/* Completion queues have space for all that can be under way on their queue pairs. */
+/* The completion queue has space for all requests that can be under way on its queue pairs. */
 static ncclResult_t outlet_open(struct ib_end *end, uint32_t index) {
   const struct ib_port *port = &end->device->ports[index];
   struct ib_outlet *outlet = &end->outlets[index];
@@ -104,7 +104,9 @@ static ncclResult_t end_open(struct ib_end *end, uint32_t qp_count) {
   return ib_qps_create(end);
 }
 
-/* A receiver says how far it came: what it has is delivered, whatever became of the acknowledgements. */
+/* A receiver sends the number of messages that it has: those are delivered even if their acknowledgements are
+ * lost.
+ */
 ncclResult_t ib_end_close(struct ib_end *end) {
   if (end->kind == IB_RECEIVE) ib_wire_note_send(&end->wire, WIRE_BYE, end->finished);
   ib_qps_destroy(end);
@@ -145,7 +147,7 @@ static bool info_is_good(const struct ib_end *end) {
          memchr(info->name, '\0', sizeof info->name) != NULL;
 }
 
-/* Both ends come to the same numbers, from both ends' info. */
+/* Both ends compute the same numbers from the two infos. */
 ncclResult_t ib_conn_info_take(struct ib_end *end) {
   const uint32_t own = end->device->port_count;
   if (!info_is_good(end)) return ib_fail(end, ncclRemoteError, "the other end's connection info is invalid");
@@ -275,7 +277,7 @@ struct listener {
   struct ib_handle handle;
   bool claimed, guest_used[GUESTS_MAX];
   struct handshake guests[GUESTS_MAX];
-  struct ib_end *end; /* on its way to be a connection */
+  struct ib_end *end; /* the connection that is being made */
 };
 
 static ncclResult_t listener_open(struct listener *listener) {
@@ -316,7 +318,7 @@ ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_
   return ncclSuccess;
 }
 
-/* A free place; when there is none, the eldest guest's. */
+/* A free place; if there is none, that of the oldest client. */
 static uint32_t guest_place(struct listener *listener) {
   uint32_t eldest = 0;
   for (uint32_t i = 0; i < GUESTS_MAX; i++) {
@@ -338,7 +340,7 @@ static void guests_admit(struct listener *listener) {
   }
 }
 
-/* The guest is the sender: from here on it is an end. How many queue pairs it wants, its info will say. */
+/* The client is the sender: makes an end for it. Its info will say how many queue pairs it wants. */
 static ncclResult_t guest_accept(struct listener *listener, int fd) {
   const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
@@ -370,7 +372,7 @@ static ncclResult_t guest_step(struct listener *listener, uint32_t index) {
   return ncclSuccess;
 }
 
-/* The sender's info has come whole: only now is it known how many queue pairs there are. */
+/* The sender's info is complete, so the number of queue pairs is known. */
 static ncclResult_t receiver_info(struct ib_end *end) {
   const int moved = ib_wire_receive(&end->wire, &end->other, sizeof end->other);
   if (moved < 0) return ib_gone(end);

@@ -1,5 +1,5 @@
-/* device.c: which ports there are, which of them the settings let in, and which are used as one. Each that is
- * not taken leaves a sentence in the log. Devices stay open until ib_finish(). */
+/* device.c: finds the ports, selects those that the settings allow, and merges ports of one NIC into one
+ * device. The log says why a port is left out. Devices stay open until ib_finish(). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ bool ib_list_allows(const char *list, const char *name, uint8_t port) {
   return inverts;
 }
 
-/* Gbit/s of a lane by the code of ibv_port_attr, times lanes. */
+/* The active speed of one lane times the active width. */
 static uint32_t port_speed_mbps(const struct ibv_port_attr *attributes) {
   static const struct {
     uint32_t code, mbps;
@@ -68,7 +68,7 @@ static ncclResult_t port_gid(struct ib_port *port) {
   return ncclSuccess;
 }
 
-/* False where it cannot be used; the log says why. */
+/* False if the port cannot be used; the log says why. */
 static bool port_fill(struct ib_context *of, uint8_t number, struct ib_port *port) {
   const char *list = param_text(PARAM_IB_HCA);
   memset(port, 0, sizeof *port);
@@ -95,14 +95,14 @@ static bool port_fill(struct ib_context *of, uint8_t number, struct ib_port *por
   return port->gid_index >= 0;
 }
 
-/* Functions of one NIC differ behind the last point of its path. */
+/* PCI functions of one NIC have the same path up to its last dot. */
 static bool path_is_same_nic(const char *a, const char *b) {
   const char *end = strrchr(a, '.');
   const size_t length = end != NULL ? (size_t)(end - a) : strlen(a);
   return a[0] != '\0' && strncmp(a, b, length) == 0 && strchr(b + length, '/') == NULL;
 }
 
-/* NCCL_NET_FORCE_MERGE: lists with semicolons between them. */
+/* NCCL_NET_FORCE_MERGE: lists of devices, separated by semicolons. */
 static bool ports_are_forced(const struct ib_port *a, const struct ib_port *b) {
   char list[512] = "=";
   for (const char *at = param_text(PARAM_NET_FORCE_MERGE); *at != '\0';) {
@@ -206,7 +206,7 @@ const struct ib_device *ib_device_of(uint32_t device) {
   return NULL;
 }
 
-/* A descriptor that is none is refused for that reason, where the kernel knows what is asked for. */
+/* Registers an invalid descriptor: a kernel that supports DMA-BUF says that the descriptor is bad. */
 static bool port_takes_dmabuf(const struct ib_port *port) {
   const struct verbs *verbs = port->of->verbs;
   struct ibv_pd *pd = verbs->dmabuf_register != NULL ? verbs->pd_alloc(port->of->context) : NULL;

@@ -1,5 +1,5 @@
-/* events.c: asynchronous events: a device that died, a port that went down or came back, a queue pair or a
- * completion queue in error. No thread waits for them: connections that do not move look. */
+/* events.c: asynchronous events: a fatal device error, a port that went down or came up, a queue pair or
+ * completion queue in error. No thread waits for them; connections that make no progress poll for them. */
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
@@ -14,7 +14,7 @@ static void port_note(struct ib_context *context, int port, bool down) {
   else log_info(LOG_NET, "Network IB: port %d of %s is up again", port, context->name);
 }
 
-/* The end lives: a queue pair is not destroyed before its events are acknowledged. */
+/* The queue pair's end is still valid: destroying a queue pair waits until its events are acknowledged. */
 static void event_note(struct ib_context *context, const struct ibv_async_event *event) {
   struct ib_end *end = NULL;
   switch (event->event_type) {

@@ -1,6 +1,6 @@
-/* flush.c: what was received into device memory may still be on its way there when its completion is seen. A
- * read of the last of it, over the same port, comes behind all that was written: each port has a queue pair
- * that leads back to itself, made with the first registration of device memory. */
+/* flush.c: data received into device memory may not have arrived there when its completion is seen. A read of
+ * its last byte over the same port is ordered after the writes. For that each port has a queue pair to
+ * itself, made with the first registration of device memory. */
 #include <string.h>
 
 #include "backends/ibv/ib.h"

@@ -1,6 +1,6 @@
-/* gid.c: the choice of a GID. On InfiniBand the first will do. On Ethernet the table has each address of the
- * interface several times: as RoCE v1 and v2, link-local and routable; those that fit more of the wishes come
- * first, and of equals the first. */
+/* gid.c: chooses a GID. On InfiniBand it takes the first one. On Ethernet the table has several entries for
+ * each address of the interface: RoCE v1 and v2, link-local and routable. It takes the entry that matches
+ * most of the settings, and the first of equals. */
 #include "backends/ibv/gid.h"
 
 #include <arpa/inet.h>
@@ -54,7 +54,8 @@ ncclResult_t gid_wishes_read(struct gid_wishes *wishes) {
   return ncclSuccess;
 }
 
-/* How many wishes an entry fulfils, the heavier first; -1: it cannot be used. */
+/* The rank of an entry by the settings that it matches, the more important ones first; -1 if it cannot be
+ * used. */
 static int entry_worth(const struct gid_entry *entry, const struct gid_wishes *wishes) {
   if (entry->kind == GID_NONE) return -1;
   const enum gid_kind wanted = wishes->roce_version == 1 ? GID_ROCE1 : GID_ROCE2;

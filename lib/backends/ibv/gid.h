@@ -1,5 +1,5 @@
-/* gid.h: which GID of a port a connection uses: a pure function of the port's table and of what was wished
- * for, with the reason in words. A wrong one is the commonest cause of timeouts. */
+/* gid.h: chooses the GID of a port that a connection uses, from the port's table and the settings alone, and
+ * gives the reason as text. A wrong GID is the most common cause of timeouts. */
 #ifndef TUTTI_IBV_GID_H
 #define TUTTI_IBV_GID_H
 
@@ -24,9 +24,9 @@ struct gid_wishes {
   uint32_t range_bits; /* 0: any address; IPv4 addresses are taken as mapped into IPv6 */
 };
 
-/* What the settings wish for; ncclInvalidUsage where they make no sense. */
+/* Reads the settings; ncclInvalidUsage if they are invalid. */
 ncclResult_t gid_wishes_read(struct gid_wishes *wishes);
-/* The index, or -1 where none can be used; `why` says why in any case. */
+/* The index of the chosen GID, or -1 if none can be used; `why` gets the reason in both cases. */
 int gid_choose(const struct gid_entry *entries, int count, bool ethernet, const struct gid_wishes *wishes,
                char why[GID_WHY_BYTES]);
 /* "::ffff:10.0.0.1", or "fe80::1". Returns `out`. */

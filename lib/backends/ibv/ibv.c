@@ -1,4 +1,4 @@
-/* ibv.c: the ibv net's table: which file does what. */
+/* ibv.c: the ibv net's table of functions. */
 #include "backends/ibv/ib.h"
 
 static ncclResult_t net_register(void *connection, void *data, size_t bytes, enum net_memory kind,
@@ -47,8 +47,8 @@ static ncclResult_t net_receive_parts(void *connection, const struct net_part *f
   return ib_receive_split((struct ib_end *)connection, places, whole_bytes, request);
 }
 
-/* What a device was asked for cannot be moved: it stops. Why the operation was given up is said already, and
- * stays what ncclGetLastError tells. */
+/* Posted work requests cannot be redirected, so the queue pairs stop. The operation's own error has been
+ * logged already and remains the text of ncclGetLastError(). */
 static void net_part_move(void *handle, void *first) {
   struct ib_end *end = ((struct ib_request *)handle)->end;
   (void)first;
@@ -71,7 +71,7 @@ static ncclResult_t net_test(void *handle, bool *done, size_t *bytes) {
   *done = false;
   if (!request->done) {
     const ncclResult_t result = ib_end_poll(request->end);
-    if (!request->done) return result; /* what came before a failure has come all the same */
+    if (!request->done) return result; /* a request completed before the failure still succeeds */
   }
   for (uint32_t i = 0; bytes != NULL && i < request->count; i++) bytes[i] = request->bytes[i];
   request->used = false;

@@ -1,6 +1,6 @@
-/* path.c: before anything rests on a connection, each of its queue pairs carries a write without data. A
- * wrong GID or route shows here, by name and at once, and not as a timeout in the middle of an operation. The
- * write is repeated now and then: where a packet was lost, the next one makes its receiver ask for it. */
+/* path.c: tests each queue pair of a new connection with a write without data. A wrong GID or route is
+ * reported here at once, with both GIDs, and not as a timeout in the middle of an operation. The write is
+ * repeated: if a packet was lost, the next one makes the receiver request it again. */
 #include <string.h>
 
 #include "backends/ibv/ib.h"

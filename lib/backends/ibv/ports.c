@@ -1,13 +1,13 @@
-/* ports.c: between which ports the queue pairs of a connection lie. The k-th lies at port k modulo their
- * number, at both ends, unless one of the two is known to be bad: then where the next one lies whose ports
- * are not. Both ends tell what they know, so both choose the same. Of a port that was down and is up again,
- * its own end says so, after a while, and then the connection goes back. */
+/* ports.c: assigns the queue pairs of a connection to ports. Queue pair k uses port k modulo the number of
+ * ports, at both ends. If one of these two ports is known to be bad, it uses the ports of the next queue pair
+ * whose ports are good. The ends exchange what they know, so both choose the same ports. When a port has been
+ * up again for a while, its own end reports it, and the connection returns to it. */
 #include <string.h>
 
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-/* Bits of the queue pairs whose first ports, here or there, were those of a bad one. */
+/* Adds the queue pairs that share a first port, at either end, with a bad one. */
 static uint64_t bad_spread(const struct ib_end *end, uint64_t bad) {
   const uint32_t own = end->device->port_count, others = end->other.port_count;
   const uint32_t period = own > others ? own : others;
@@ -17,7 +17,7 @@ static uint64_t bad_spread(const struct ib_end *end, uint64_t bad) {
   return spread;
 }
 
-/* Of the queue pairs whose first port this is. */
+/* Bits of the queue pairs whose first port this is. */
 static uint64_t port_bits(const struct ib_end *end, uint32_t outlet) {
   uint64_t bits = 0;
   for (uint32_t i = outlet; i < end->qp_count && i < 64; i += end->device->port_count)
@@ -29,12 +29,12 @@ static bool port_is_down(const struct ib_port *port) {
   return __atomic_load_n(&port->of->port_down[port->number], __ATOMIC_RELAXED) != 0;
 }
 
-/* When it came up again; 0: it was never down. */
+/* When the port came up again; 0 if it was never down. */
 static uint64_t port_up_ns(const struct ib_port *port) {
   return __atomic_load_n(&port->of->port_up_ns[port->number], __ATOMIC_RELAXED);
 }
 
-/* Which queue pair lay first where this one lies now. */
+/* The queue pair whose first ports this one uses now. */
 static uint32_t place_of(const struct ib_end *end, uint32_t index) {
   const uint32_t count = end->qp_count;
   uint32_t k = index;
@@ -42,8 +42,8 @@ static uint32_t place_of(const struct ib_end *end, uint32_t index) {
   return k % count;
 }
 
-/* Bad for a port of this end: it is down, or was since the connection became ready. A device may say so after
- * its queue pairs have failed. */
+/* Marks ports of this end that are down, or were down since the connection became ready. A device may report
+ * that only after its queue pairs have failed. */
 static void left_note(struct ib_end *end) {
   for (uint32_t i = 0; i < end->device->port_count; i++) {
     const struct ib_port *port = &end->device->ports[i];
@@ -65,7 +65,7 @@ void ib_ports_choose(struct ib_end *end) {
 }
 
 bool ib_ports_agree(const struct ib_end *end) {
-  if (end->other.port_count == 0) return true; /* info that is invalid: ib_conn_info_take says so */
+  if (end->other.port_count == 0) return true; /* invalid info, which ib_conn_info_take() reports */
   for (uint32_t i = 0; i < end->qp_count; i++)
     if (end->other.outlets[i] != place_of(end, i) % end->other.port_count) return false;
   return true;
@@ -85,7 +85,7 @@ bool ib_ports_left(struct ib_end *end) {
   return left;
 }
 
-/* What the infos say of it still holds. */
+/* The port is active and still has the GID and LID of the info. */
 static bool port_is_itself(const struct ib_port *port) {
   const struct verbs *verbs = port->of->verbs;
   struct ibv_port_attr now;

@@ -1,6 +1,6 @@
-/* qp.c: queue pairs, from their making to ready to send, and the space in their send queues. What a work
- * request is for, which message it is of and how many were posted before it all travel in its id, because a
- * completion that failed says nothing else for certain. */
+/* qp.c: creates queue pairs, connects them, and counts the free entries of their send queues. A work
+ * request's id contains its purpose, its message and the number of requests posted before it, because a
+ * failed completion has no other reliable field. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static ncclResult_t qp_create(struct ib_end *end, struct ib_qp *qp) {
   return ncclSuccess;
 }
 
-/* What the device's maker offers, zero where there is nothing. */
+/* The vendor options (ECE) of the device; zero if there are none. */
 static void qp_options(struct ib_end *end, const struct ib_qp *qp) {
   struct ibv_ece *options = &end->own.ports[qp->outlet].options;
   const struct verbs *verbs = end->verbs;
@@ -105,7 +105,7 @@ ncclResult_t ib_qps_create(struct ib_end *end) {
   return ncclSuccess;
 }
 
-/* A global route is needed on Ethernet, to other subnets, and where a port has no local identifier. */
+/* A global route is needed on Ethernet, to other subnets, and if a port has no LID. */
 static void qp_address(const struct ib_end *end, const struct ib_port *port, const struct ib_port_info *other,
                        struct ibv_ah_attr *at) {
   const int64_t own_class = end->kind == IB_RECEIVE ? param_int(PARAM_IB_FIFO_TC) : -1;
@@ -147,8 +147,8 @@ static ncclResult_t qp_connect(struct ib_end *end, struct ib_qp *qp, const struc
   return ncclSuccess;
 }
 
-/* Options of the makers of both devices, where both have any: the sender says what it can, the receiver's
- * device what of that it can too. */
+/* Negotiates vendor options (ECE) if both devices have them: the sender offers its options, and the
+ * receiver's device returns those that it supports, too. */
 static void qp_agree(struct ib_end *end, struct ib_qp *qp, uint32_t index) {
   struct ib_port_info *own = &end->own.ports[qp->outlet];
   const struct ibv_ece *other = &end->other.ports[end->other.outlets[index]].options;

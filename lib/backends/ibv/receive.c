@@ -1,14 +1,14 @@
-/* receive.c: the receiving end. For each call it posts one empty receive on every queue pair that will bring
- * a part, and then writes into the sender's memory where the messages may go. A call is done when each of
- * those queue pairs has notified it. */
+/* receive.c: the receiving end. For each call to irecv it posts one empty receive on every queue pair that
+ * will carry a part, and then writes an entry with the buffers' addresses into the sender's memory. A call is
+ * done when each of those queue pairs has notified it. */
 #include <string.h>
 
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
-#define SIGNAL_PERIOD 16 /* of so many writes on a queue pair one is asked for, to know what it has done */
+#define SIGNAL_PERIOD 16 /* one of this many writes on a queue pair is signalled, to retire the others */
 
-/* `receives`: how many the call has, or IB_SPLIT. */
+/* `receives`: the number in this call, or IB_SPLIT. */
 static void clear_fill(struct ib_end *end, struct ib_clear *clear, uint64_t number, uint32_t receives,
                        const struct ib_place *place, int tag) {
   clear->address = (uint64_t)(uintptr_t)place->data;
@@ -19,13 +19,13 @@ static void clear_fill(struct ib_end *end, struct ib_clear *clear, uint64_t numb
   clear->number = IB_CLEAR_NUMBER(number, receives);
 }
 
-/* Where what has been filled of an entry begins: at a word. */
+/* The offset of the first byte of an entry that is in use, a multiple of a word. */
 static size_t clear_begin(const struct ib_end *end) {
   const size_t keys = IB_PORTS_MAX - end->device->port_count;
   return (offsetof(struct ib_clear, keys) + keys * sizeof(uint32_t)) & ~(size_t)7;
 }
 
-/* Its queue pairs will notify it: they need a receive each, in the order of the calls. */
+/* Each queue pair that will notify the call needs a receive, in the order of the calls. */
 static ncclResult_t receives_post(struct ib_end *end, uint64_t number) {
   for (uint32_t stripe = 0; stripe < end->stripes; stripe++) {
     struct ib_qp *qp = &end->qps[ib_qp_of_turn(end, number * end->stripes + stripe)];
@@ -41,7 +41,7 @@ static ncclResult_t receives_post(struct ib_end *end, uint64_t number) {
   return ncclSuccess;
 }
 
-/* `count` entries. */
+/* Writes `count` entries. */
 static ncclResult_t clear_write(struct ib_end *end, struct ib_qp *qp, uint64_t number, uint32_t count) {
   const uint32_t slot = (uint32_t)(number % IB_SLOTS), index = (uint32_t)(qp - end->qps);
   const size_t begin = clear_begin(end), bytes = count * sizeof(struct ib_clear) - begin;
@@ -61,10 +61,10 @@ static ncclResult_t clear_write(struct ib_end *end, struct ib_qp *qp, uint64_t n
   return ib_qp_post(end, qp, &request, 1);
 }
 
-/* The queue pair that the next call tells its sender over. */
+/* The queue pair over which the next call's entries are written. */
 static struct ib_qp *clear_qp(struct ib_end *end) { return &end->qps[ib_qp_of_turn(end, end->begun)]; }
 
-/* NULL: not now. */
+/* *request is NULL if there is no space now. */
 static ncclResult_t receive_take(struct ib_end *end, uint32_t count, struct ib_request **request) {
   *request = NULL;
   if (end->failed != ncclSuccess) return end->failed;
@@ -124,7 +124,7 @@ ncclResult_t ib_receive_split(struct ib_end *end, const struct ib_place places[I
   return ncclSuccess;
 }
 
-/* Calls that are not done begin anew, on new queue pairs: ... */
+/* After a reconnect, posts the receives of calls that are not done on the new queue pairs. */
 ncclResult_t ib_receive_reconnect(struct ib_end *end) {
   for (uint64_t number = end->finished; number < end->begun; number++) {
     struct ib_answer *answer = &end->answers[number % IB_SLOTS];
@@ -135,7 +135,7 @@ ncclResult_t ib_receive_reconnect(struct ib_end *end) {
   return ncclSuccess;
 }
 
-/* ... and the sender may not have heard of them: an entry that comes twice is the same. */
+/* Then writes their entries again, since the sender may not have them; writing an entry twice is harmless. */
 ncclResult_t ib_receive_reannounce(struct ib_end *end) {
   for (uint64_t number = end->finished; number < end->begun; number++) {
     const uint32_t slot = (uint32_t)(number % IB_SLOTS);
@@ -147,7 +147,7 @@ ncclResult_t ib_receive_reannounce(struct ib_end *end) {
   return ncclSuccess;
 }
 
-/* What came, message by message, and whether it fits what was posted. */
+/* Sets the size of each received message, and checks that it fits its buffer. */
 static ncclResult_t receive_sizes(struct ib_end *end, struct ib_request *request) {
   const uint32_t *sizes = end->memory->sizes[request->slot % IB_SLOTS];
   for (uint32_t i = 0; i < request->count; i++) {

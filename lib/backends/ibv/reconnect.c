@@ -1,8 +1,8 @@
-/* reconnect.c: a connection whose queue pairs failed is connected again, where TUTTI_IB_RECONNECT allows it,
- * and goes on where it was. Both ends stop, read what has come until nothing more can, make new queue pairs,
- * beside ports that lead nowhere if there are others, and tell each other over the socket. The receiver's
- * word counts: what it has is done, what it has not comes again, to the same place. So nothing is lost, and
- * nobody sees what came twice.
+/* reconnect.c: makes new queue pairs for a connection whose queue pairs failed, if TUTTI_IB_RECONNECT allows
+ * it, and resumes. Both ends stop, drain their completions, make new queue pairs, on good ports if there are
+ * any, and exchange their state over the socket. The receiver decides: calls that it reports as done are
+ * done; all others are sent again, to the same buffers, which no caller has read. So no message is lost or
+ * delivered twice.
  *
  *   either end                                          the other
  *   stops, drains, new queue pairs
@@ -17,8 +17,8 @@
 #include "base/param.h"
 
 #define DRAIN_NS 1000000000ull
-#define FAILOVERS 8       /* with NCCL_IB_RESILIENCY_PORT_FAILOVER, which says that, and not how often */
-#define DIFFERENCES_MAX 4 /* about ports; then what each end has chosen is tried */
+#define FAILOVERS 8       /* reconnects allowed by NCCL_IB_RESILIENCY_PORT_FAILOVER, which gives no number */
+#define DIFFERENCES_MAX 4 /* rounds in which the ends choose different ports, before they try them anyway */
 
 uint64_t ib_reconnect_most(void) {
   const int64_t set = param_int(PARAM_TUTTI_IB_RECONNECT);
@@ -54,7 +54,7 @@ bool ib_reconnect_begin(struct ib_end *end, uint64_t bad, bool asked) {
   return true;
 }
 
-/* Only while another failure would be survived. */
+/* Only if the limit leaves a reconnect for a failure on the way. */
 void ib_reconnect_back(struct ib_end *end) {
   const bool may = end->tries < ib_reconnect_most() && ib_ports_left(end);
   const uint64_t back = may ? ib_ports_back(end) : 0;
@@ -71,7 +71,8 @@ ncclResult_t ib_reconnect_asked(struct ib_end *end) {
   return ib_fail(end, ncclRemoteError, "the other end asks to be connected again, out of turn");
 }
 
-/* The word whose begin has been seen. 1: there is none, or it is there; 0: not yet; -1: closed. */
+/* Reads the rest of the other end's struct ib_reconnect. 1: complete, or none is due; 0: not yet; -1: closed.
+ */
 static int word_read(struct ib_end *end) {
   if (!end->told || end->heard) return 1;
   const int got = ib_wire_receive(&end->wire, &end->others, sizeof end->others);
@@ -79,7 +80,7 @@ static int word_read(struct ib_end *end) {
   return got;
 }
 
-/* A note that begins a word, or says that the receiver leaves. */
+/* Reads a note that announces a struct ib_reconnect, or that the receiver closes. */
 static int note_read(struct ib_end *end) {
   const int got = ib_wire_note_receive(&end->wire);
   if (got <= 0) return got;
@@ -117,7 +118,8 @@ static ncclResult_t step_drain(struct ib_end *end) {
   return ncclSuccess;
 }
 
-/* A queue pair cannot be connected, as of a port whose route has gone: that one is bad, too. */
+/* A queue pair could not be connected, for example because its port has no route any more: marks it bad, too.
+ */
 static bool relink(struct ib_end *end) {
   const ncclResult_t failed = end->failed;
   const uint64_t bad = end->unlinked < 64 ? UINT64_C(1) << end->unlinked : 0;
@@ -130,7 +132,7 @@ static bool relink(struct ib_end *end) {
 
 static ncclResult_t reconnect_take(struct ib_end *end) {
   end->told = end->heard = false;
-  if (end->others.generation < end->reconnect.generation) return ncclSuccess; /* what it has said before */
+  if (end->others.generation < end->reconnect.generation) return ncclSuccess; /* of an earlier reconnect */
   if (end->others.generation > end->reconnect.generation)
     return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
   end->other = end->others.info;

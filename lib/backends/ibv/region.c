@@ -1,5 +1,5 @@
-/* region.c: registered memory of a connection, in whole pages, and kept until its last user gives it back: a
- * piece that lies within one that is there costs nothing. Registered once a port. */
+/* region.c: the registered memory of a connection, in whole pages, once for each port. A region is kept until
+ * its last user returns it, and memory within an existing region is not registered again. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* send.c: the sending end. The receiver writes into this end's memory which receive is posted next; the
- * answer is a write of each message into its place, and on each queue pair that has a part of it a last one
- * that notifies the receiver. Messages of one call to irecv go together. */
+/* send.c: the sending end. The receiver writes an entry for each posted receive into this end's memory. The
+ * sender then writes each message to the entry's address; the last write on each queue pair that carries a
+ * part of it notifies the receiver. The messages of one call to irecv are sent together. */
 #include <arpa/inet.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct chain {
   uint32_t count;
 };
 
-/* A write of what is put behind it. */
+/* Adds a write whose parts the caller adds next. */
 static struct ibv_send_wr *chain_add(struct chain *chain, uint64_t to, uint32_t key) {
   struct ibv_send_wr *request = &chain->requests[chain->count];
   memset(request, 0, sizeof *request);
@@ -35,7 +35,7 @@ static void write_put(struct ibv_send_wr *request, const void *data, size_t byte
         (struct ibv_sge){(uint64_t)(uintptr_t)data, (uint32_t)bytes, own_key};
 }
 
-/* The last one notifies, and is the one whose completion is asked for. */
+/* The last request notifies the receiver and is the only signalled one. */
 static void chain_end(struct chain *chain, uint64_t id, uint32_t immediate) {
   struct ibv_send_wr *last = &chain->requests[chain->count - 1];
   last->wr_id = id + chain->count;
@@ -44,7 +44,7 @@ static void chain_end(struct chain *chain, uint64_t id, uint32_t immediate) {
   last->send_flags = IBV_SEND_SIGNALED;
 }
 
-/* The processor reads it then, which it cannot where it is a GPU's. */
+/* Inline data is read by the CPU, which is impossible for GPU memory. */
 static void chain_inline(const struct ib_answer *answer, struct chain *chain) {
   struct ibv_send_wr *last = &chain->requests[chain->count - 1];
   const struct ib_region *region = answer->count == 1 ? answer->requests[0]->places[0].region : NULL;
@@ -56,7 +56,7 @@ static uint32_t qp_index(const struct ib_end *end, uint64_t number, uint32_t str
   return ib_qp_of_turn(end, number * end->stripes + stripe);
 }
 
-/* The stripe's part of a message. */
+/* The part of a message that a stripe carries. */
 static size_t stripe_part(const struct ib_end *end, size_t bytes, uint32_t stripe, size_t *offset) {
   *offset = 0;
   if (end->stripes == 1) return bytes;
@@ -67,7 +67,7 @@ static size_t stripe_part(const struct ib_end *end, size_t bytes, uint32_t strip
   return rest < part ? rest : part;
 }
 
-/* Bytes [begin, end) of something, or none. */
+/* The bytes [begin, end) of a message; may be empty. */
 struct span {
   size_t begin, end;
 };
@@ -77,7 +77,7 @@ static struct span span_cut(struct span a, size_t begin, size_t bytes) {
   return cut;
 }
 
-/* The span of a message, from where that lies here to what is `shift` beyond where `clear` says. */
+/* Adds a write of the span of a message to `shift` bytes after the address of `clear`. */
 static void chain_span(const struct ib_end *end, const struct ib_request *request, struct span span,
                        const struct ib_clear *clear, size_t clear_begin, uint32_t index,
                        struct chain *chain) {
@@ -94,7 +94,7 @@ static void chain_span(const struct ib_end *end, const struct ib_request *reques
   }
 }
 
-/* Where a message of the right size is cut in two; no other one is. */
+/* Where a message is cut for a receive in two places; 0 if its size does not match. */
 static size_t split_bytes(const struct ib_answer *answer, const struct ib_clear *clear, size_t bytes) {
   if (answer->split && clear[1].tag == IB_TAIL) return bytes > clear[1].bytes ? bytes - clear[1].bytes : 0;
   return answer->split && bytes == clear[0].bytes + (size_t)clear[1].tag ? clear[0].bytes : 0;
@@ -126,7 +126,7 @@ static void chain_sizes(struct ib_end *end, const struct ib_answer *answer, uint
   write_put(write, end->memory->sizes[slot], bytes, end->outlets[end->qps[index].outlet].memory->lkey);
 }
 
-/* Where it is refused none of it goes, and the receiver hears that. */
+/* If the answer is refused, only the notification with IB_TOO_LONG is sent. */
 static ncclResult_t answer_post(struct ib_end *end, struct ib_answer *answer) {
   const uint32_t refused = answer->refused;
   const bool inlines = param_int(PARAM_IB_USE_INLINE) != 0;
@@ -154,7 +154,7 @@ void ib_send_completed(struct ib_end *end, uint64_t number) {
     if (answer->requests[i] != NULL) answer->requests[i]->done = true;
 }
 
-/* The receiver's next call, when all of it is visible; NULL: it is not there yet. */
+/* The receiver's next call to irecv, once all of its entries are visible; else NULL. */
 static struct ib_answer *answer_next(struct ib_end *end) {
   const uint64_t number = end->begun;
   const uint32_t slot = (uint32_t)(number % IB_SLOTS);
@@ -178,7 +178,7 @@ static struct ib_answer *answer_next(struct ib_end *end) {
   return answer;
 }
 
-/* Which of the call's receives this message is for: order alone decides where there is one. */
+/* The receive of the call that this message is for, by tag; a single receive takes the next message. */
 static bool answer_place(const struct ib_end *end, const struct ib_answer *answer, int tag, uint32_t *index) {
   const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
   for (uint32_t i = 0; i < answer->count; i++) {
@@ -194,14 +194,14 @@ static bool answer_has_space(const struct ib_end *end, const struct ib_answer *a
   return true;
 }
 
-/* For a message of any size. */
+/* The longest message that the receive can take. */
 static uint64_t answer_capacity(const struct ib_end *end, const struct ib_answer *answer, uint32_t index) {
   const struct ib_clear *clear = end->memory->clear[answer->number % IB_SLOTS];
   if (!answer->split) return clear[index].bytes;
   return (uint64_t)clear[1].bytes + (clear[1].tag == IB_TAIL ? clear[0].bytes : 0);
 }
 
-/* The receiver is told too; what was begun before goes on. */
+/* Notifies the receiver, so that it reports the mismatch, too; earlier messages still complete. */
 static ncclResult_t answer_refuse(struct ib_end *end, struct ib_answer *answer, uint32_t index,
                                   size_t bytes) {
   const uint32_t slot = (uint32_t)(answer->number % IB_SLOTS);
@@ -253,8 +253,8 @@ ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES]
   return ncclSuccess;
 }
 
-/* What the receiver has is done. What it has not goes again, in order: one that was acknowledged it must
- * have. */
+/* Messages that the receiver has are done; the others are sent again, in order. An acknowledged message that
+ * the receiver does not have is an error. */
 ncclResult_t ib_send_reconnect(struct ib_end *end) {
   const struct ib_reconnect *others = &end->others;
   if (others->finished + IB_SLOTS < end->begun)
@@ -286,7 +286,7 @@ static bool send_is_quiet(const struct ib_end *end) {
   return true;
 }
 
-/* What the receiver is told of a message that was too long is under way: a moment for it. */
+/* Before closing: waits shortly until a notification of a message that was too long has been sent. */
 void ib_send_linger(struct ib_end *end) {
   const uint64_t begin_ns = os_time_ns();
   if (end->refused == ncclSuccess) return;

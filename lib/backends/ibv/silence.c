@@ -1,19 +1,19 @@
-/* silence.c: a device ends each request, well or not, when its repetitions are used up. Where it has
- * forgotten that it waits, as Soft-RoCE does at times when packets are lost in a row, nothing comes, for
- * ever. So a queue pair that has something under way and completes nothing is asked now and then, by a write
- * without data: the packet makes its receiver ask for what is missing. One that has long been due has failed.
- */
+/* silence.c: detects queue pairs that complete nothing. A device must complete each request, with success or
+ * with an error, when its retries are used up. Soft-RoCE sometimes does not, if several packets in a row are
+ * lost. So a queue pair with requests under way and no completions is probed with a write without data: the
+ * packet makes the receiver request what is missing. If several probes do not help, the queue pair has
+ * failed. */
 #include <stdio.h>
 
 #include "backends/ibv/ib.h"
 #include "base/param.h"
 
 #define ACK_UNIT_NS 4096ull    /* times two to the power of NCCL_IB_TIMEOUT */
-#define ACK_FACTOR 4           /* a device may take so much longer than it was asked to */
-#define LEAST_NS 2000000000ull /* a busy machine is not a silent one */
-#define ASKS 8                 /* until it has failed */
+#define ACK_FACTOR 4           /* a device's timeout may be this much longer than configured */
+#define LEAST_NS 2000000000ull /* a busy machine may delay completions by less than this */
+#define ASKS 8                 /* probes before the queue pair has failed */
 
-/* How long nothing may come; 0: for ever. */
+/* How long a queue pair may complete nothing; 0: without limit. */
 static uint64_t silence_ns(void) {
   const int64_t set_ms = param_int(PARAM_TUTTI_IB_SILENCE_MS), exponent = param_int(PARAM_IB_TIMEOUT);
   if (set_ms > 0) return (uint64_t)set_ms * 1000000;
@@ -22,7 +22,7 @@ static uint64_t silence_ns(void) {
   const uint64_t owed = (ACK_UNIT_NS << exponent) * times, due = owed > LEAST_NS ? owed : LEAST_NS;
   const uint64_t patience = (uint64_t)param_int(PARAM_TUTTI_NET_PATIENCE_SECONDS) * 750000000;
   const bool may = ib_reconnect_most() > 0 && patience > 0;
-  return may && patience < due ? patience : due; /* before the communicator is given up */
+  return may && patience < due ? patience : due; /* before the communicator's own timeout */
 }
 
 static ncclResult_t qp_give_up(struct ib_end *end, const struct ib_qp *qp, uint64_t limit_ns) {
@@ -47,7 +47,7 @@ static ncclResult_t qp_look(struct ib_end *end, uint32_t index, uint64_t now_ns,
     return ncclSuccess;
   }
   if (now_ns - qp->asked_ns < limit_ns / ASKS) return ncclSuccess;
-  /* An end that was away for long, as its process was, asks before it judges. */
+  /* If this process itself was stopped for long, it probes before it takes the queue pair as failed. */
   if (now_ns - qp->asked_ns > limit_ns) qp->received_ns = now_ns;
   qp->asked_ns = now_ns;
   if (now_ns - qp->received_ns >= limit_ns) return qp_give_up(end, qp, limit_ns);

@@ -1,6 +1,5 @@
-/* verbs.c: libibverbs by dlopen, so that the library needs none. What its header has as inline functions
- * (polling, posting) goes straight to the driver; the rest is looked up by name. Knows nothing of
- * connections. */
+/* verbs.c: loads libibverbs with dlopen, so that the library does not depend on it. The header's inline
+ * functions (polling, posting) call the driver directly; the others are looked up by name. */
 #include "backends/ibv/verbs.h"
 
 #include <dlfcn.h>
@@ -18,7 +17,7 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 
-/* By the names of the library; the last ones may be missing. */
+/* Pointers by symbol name; the last ones are optional. */
 static struct {
   struct ibv_device **(*get_device_list)(int *);
   void (*free_device_list)(struct ibv_device **);
@@ -90,7 +89,7 @@ static struct ibv_context *context_open(struct ibv_device *device) {
   return NULL;
 }
 
-/* The function of this name fills what its first version had, which is all that is used here. */
+/* The exported function fills only the members of its first version, and no others are used here. */
 static int port_query(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes) {
   memset(attributes, 0, sizeof *attributes);
   return library.query_port(context, port, attributes);

@@ -1,5 +1,5 @@
-/* wire.c: the socket beside a connection: the two infos, then notes. It stays open, so that each end hears
- * when the other has closed, or its process has ended, in which case a queue pair would say nothing. */
+/* wire.c: the socket beside a connection. It carries the two infos, then notes. It stays open, so that each
+ * end notices when the other closes or its process ends, which a queue pair does not report. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,7 +34,7 @@ static socklen_t libc_address(const struct sock_address *address, struct sockadd
   return sizeof *four;
 }
 
-/* Each is a wish: a kernel that lacks one carries notes all the same. */
+/* Options only tune the socket, so errors are ignored. */
 static void wire_options(int fd) {
   const int one = 1, seconds = (int)param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS), ms = seconds * 1000;
   const int quarter = seconds > 4 ? seconds / 4 : 1, tries = 3;
@@ -82,7 +82,8 @@ int ib_wire_receive(struct ib_wire *wire, void *data, size_t bytes) {
   return wire->received == bytes;
 }
 
-/* A note fits the buffer of a socket that carries nothing else; where the other end is gone nobody misses it.
+/* Does not block: a note always fits into the socket's buffer, and if the other end is gone the note is not
+ * needed.
  */
 void ib_wire_note_send(struct ib_wire *wire, uint32_t kind, uint64_t number) {
   const struct ib_note note = {NOTE_MAGIC, kind, number};

@@ -1,5 +1,5 @@
-/* device.c: every matching interface is a device, with what /sys knows of it; and the settings of a
- * connection. Knows nothing of connections. */
+/* device.c: the devices (every interface that the settings allow, with its properties from /sys) and the
+ * settings of a connection. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/os.h"
 #include "base/param.h"
 
-#define SPEED_UNKNOWN_MBPS 10000 /* what NCCL takes where a driver does not say */
+#define SPEED_UNKNOWN_MBPS 10000 /* NCCL's default if the driver does not report a speed */
 #define VENDOR_AWS 0x1d0f
 #define VENDOR_GOOGLE 0x1ae0
 
@@ -20,7 +20,7 @@ static struct {
   struct sock_interface interfaces[SOCK_INTERFACES_MAX];
 } devices = {OS_MUTEX_INITIALIZER, 0, {{"", {0}}}};
 
-/* A number from /sys/class/net/NAME/WHAT; -1 where there is none. */
+/* The number in /sys/class/net/NAME/WHAT; -1 if there is none. */
 static long sys_number(const char *name, const char *what) {
   char path[128], *text;
   snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, what);
@@ -79,15 +79,15 @@ ncclResult_t socket_properties(uint32_t device, struct net_properties *propertie
   return ncclSuccess;
 }
 
-/* Some clouds' NICs carry one stream slowly, and many fast. */
+/* The networks of some clouds limit a single stream, so several are faster. */
 static void cloud_defaults(const char *name, uint32_t *threads, uint32_t *each) {
   const long vendor = sys_number(name, "device/vendor");
   *threads = vendor == VENDOR_AWS ? 2 : vendor == VENDOR_GOOGLE ? 4 : 0;
   *each = vendor == VENDOR_AWS ? 8 : vendor == VENDOR_GOOGLE ? 1 : 0;
 }
 
-/* One core copies 3 to 5 GB/s into a socket, so where there are many cores long messages have more than one;
- * short ones would wait longer for a helper to wake than for their bytes. */
+/* One core copies 3 to 5 GB/s into a socket, so with many cores long messages are copied by several. A short
+ * message would take less time than a helper needs to wake up. */
 #define MANY_CORES 16u
 #define MANY_CORES_THREADS 2u
 #define MANY_CORES_EACH 2u

@@ -1,6 +1,5 @@
-/* dial.c: the sockets of a sending end on their way to a listener, all at once and without waiting:
- * connected, authenticated, welcomed; or refused, which is tried again as often and as slowly as
- * NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC say. */
+/* dial.c: connects and authenticates all sockets of a sender at once, without blocking. A refused connection
+ * is retried NCCL_SOCKET_RETRY_CNT times, at intervals of NCCL_SOCKET_RETRY_SLEEP_MSEC. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,7 +16,7 @@ struct dial {
   enum dial_phase phase;
   int fd;
   uint32_t tries;
-  uint64_t at_ns; /* of the next try, or the begin of this one */
+  uint64_t at_ns; /* when the next try is due, or this one began */
   uint64_t key;
   struct handshake_client client;
 };
@@ -39,7 +38,7 @@ static bool worth_another_try(int error) {
          error == EAGAIN || error == EINTR || error == ECONNRESET;
 }
 
-/* Waits for the next try, or gives up. */
+/* Schedules the next try, or gives up. */
 static ncclResult_t dial_failed(struct dial *dial, int error, char *text, size_t text_bytes) {
   const int64_t tries = param_int(PARAM_SOCKET_RETRY_CNT),
                 pause_ms = param_int(PARAM_SOCKET_RETRY_SLEEP_MSEC);
@@ -102,7 +101,7 @@ static ncclResult_t dial_connecting(struct dial *dial, char *text, size_t text_b
   return ncclSuccess;
 }
 
-/* A listener that closes without a word had too many guests: it is asked again. */
+/* A listener closes the socket without an answer if it has too many clients in handshake: connect again. */
 static ncclResult_t dial_handshake(struct dial *dial, char *text, size_t text_bytes) {
   const int64_t seconds = param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
   char reason[128] = "";

@@ -1,5 +1,4 @@
-/* end.c: what sending and receiving ends have in common: their names in sentences, their errors, the options
- * of their sockets. */
+/* end.c: the common part of senders and receivers: error messages, requests, socket options. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -98,7 +97,7 @@ const char *socket_error_text(int error) {
 }
 
 static void option(int fd, int level, int name, int value) {
-  /* Each of them is a wish: a kernel that lacks one carries data all the same. */
+  /* Options only tune the socket: without one the connection still works, so errors are ignored. */
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 

@@ -1,5 +1,7 @@
-/* frame.c: frames, endpoints and cuts to bytes and back. All hosts of a communicator have one byte order, so
- * numbers travel as they lie in memory; the magic tells a host that has the other one. */
+/* frame.c: converts frames and endpoints to bytes and back, and cuts messages. All hosts of a communicator
+ * must have the same byte order, so numbers are sent as they lie in memory; a host of the other order fails
+ * the magic's check.
+ */
 #include "backends/socket/frame.h"
 
 #include <string.h>
@@ -38,7 +40,7 @@ struct endpoint_bytes {
   uint64_t magic;
   struct endpoint endpoint;
 };
-_Static_assert(sizeof(struct endpoint_bytes) <= NET_HANDLE_BYTES, "an endpoint fits a handle");
+_Static_assert(sizeof(struct endpoint_bytes) <= NET_HANDLE_BYTES, "an endpoint fits into a handle");
 
 void endpoint_write(const struct endpoint *endpoint, struct net_handle *handle) {
   const struct endpoint_bytes bytes = {ENDPOINT_MAGIC, *endpoint};

@@ -1,7 +1,7 @@
-/* io_threads.c: the data sockets of one end, and the helper threads that move them. A data socket is a queue
- * with one producer, the end's thread, and one consumer, its helper (or the end's thread where there are
- * none). A helper that has nothing to do sleeps in poll(). Promises that io_threads_close() comes back only
- * when no helper touches user memory any more. Knows nothing of frames. */
+/* io_threads.c: the data sockets of one end, and the helper threads that drive them. A data socket has a
+ * queue with one producer, the end's thread, and one consumer, its helper (or the end's thread if there are
+ * no helpers). An idle helper sleeps in poll(). Once io_threads_close() returns, no helper accesses user
+ * memory. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -11,8 +11,8 @@
 #include "backends/socket/socket.h"
 #include "base/log.h"
 
-#define SLEEP_MS 1000   /* a helper looks around now and then even when nobody wakes it */
-#define IDLE_ROUNDS 200 /* looks of an idle helper before it sleeps */
+#define SLEEP_MS 1000   /* a helper polls at this interval even if it is not woken */
+#define IDLE_ROUNDS 200 /* rounds without work before a helper sleeps */
 
 struct io_thread {
   struct io_threads *io;
@@ -25,7 +25,7 @@ struct io_thread {
 
 enum data_socket_state { DATA_SOCKET_IDLE, DATA_SOCKET_MOVED, DATA_SOCKET_BLOCKED, DATA_SOCKET_FAILED };
 
-static atomic_uint helpers; /* of the process */
+static atomic_uint helpers; /* running in this process */
 
 uint32_t io_threads_running(void) { return atomic_load(&helpers); }
 
@@ -34,7 +34,7 @@ static void io_threads_fail(struct io_threads *io, int error) {
   atomic_compare_exchange_strong(&io->failure, &none, error);
 }
 
-/* Moves some of the first piece. */
+/* Sends or receives as much of the first piece as the socket takes. */
 static enum data_socket_state data_socket_move(struct io_threads *io, struct data_socket *data_socket) {
   const uint32_t done = atomic_load_explicit(&data_socket->done, memory_order_relaxed);
   if (done == atomic_load_explicit(&data_socket->pushed, memory_order_acquire)) return DATA_SOCKET_IDLE;
@@ -58,7 +58,7 @@ static enum data_socket_state data_socket_move(struct io_threads *io, struct dat
   return DATA_SOCKET_MOVED;
 }
 
-/* One turn over some data sockets; `blocked` (may be NULL) gets those that wait for their socket. */
+/* One round over the given data sockets. `blocked` (may be NULL) gets those whose socket is full or empty. */
 static bool data_sockets_move(struct io_threads *io, uint32_t first, uint32_t count, struct pollfd *blocked,
                               nfds_t *blocked_count) {
   bool moved = false;
@@ -74,7 +74,7 @@ static bool data_sockets_move(struct io_threads *io, uint32_t first, uint32_t co
   return moved;
 }
 
-/* Data sockets that have something to move. */
+/* The number of the member's data sockets that have work. */
 static nfds_t member_work(const struct io_thread *member) {
   nfds_t count = 0;
   for (uint32_t i = member->first; i < member->first + member->count; i++) {
@@ -84,15 +84,15 @@ static nfds_t member_work(const struct io_thread *member) {
   return count;
 }
 
-/* Until one of the blocked sockets may move, somebody wakes the member, or a while has passed. What was
- * pushed before `asleep` was seen is found here; whoever pushes later wakes. */
+/* Sleeps until a blocked socket is ready, the member is woken, or SLEEP_MS have passed. A piece that was
+ * pushed before the producer could see `asleep` is found by member_work(); a later push wakes the member. */
 static void member_sleep(struct io_thread *member, bool failed, struct pollfd *polled, nfds_t count) {
   uint64_t woken;
   atomic_store(&member->asleep, true);
   const bool sleeps = failed || member_work(member) < count; /* all that have work are blocked */
   if (sleeps && !atomic_load(&member->stop)) poll(polled, count, SLEEP_MS);
   atomic_store(&member->asleep, false);
-  if (read(member->wake, &woken, sizeof woken) < 0) return; /* nobody had woken it */
+  if (read(member->wake, &woken, sizeof woken) < 0) return; /* it was not woken */
 }
 
 static void *member_run(void *argument) {
@@ -115,10 +115,10 @@ static void *member_run(void *argument) {
 static void member_wake(struct io_thread *member) {
   const uint64_t one = 1;
   if (!atomic_load(&member->asleep)) return;
-  if (write(member->wake, &one, sizeof one) < 0) return; /* full: it is awake soon enough */
+  if (write(member->wake, &one, sizeof one) < 0) return; /* full: a wake-up is pending already */
 }
 
-/* The members' shares of the data sockets differ by one at most. */
+/* Distributes the data sockets evenly over the members. */
 static ncclResult_t members_start(struct io_threads *io, uint32_t count) {
   io->members = (struct io_thread *)os_alloc(count * sizeof *io->members);
   if (io->members == NULL) return log_no_memory("socket net: %u threads", count);
@@ -202,7 +202,8 @@ void io_threads_close(struct io_threads *io) {
   for (uint32_t i = 0; i < io->member_count; i++) {
     struct io_thread *member = &io->members[i];
     atomic_store(&member->stop, true);
-    if (member->wake >= 0 && write(member->wake, &one, sizeof one) < 0) continue; /* full: it wakes anyway */
+    if (member->wake >= 0 && write(member->wake, &one, sizeof one) < 0)
+      continue; /* full: a wake-up is pending */
   }
   for (uint32_t i = 0; i < io->member_count; i++) {
     struct io_thread *member = &io->members[i];

@@ -1,8 +1,7 @@
-/* port.c: where connections come in. A device has one listening socket while any listener of it is open,
- * whoever connects is authenticated, and its key says which listener, and which socket of a connection, is
- * meant. Promises that strangers hold nobody up: they wait in a bounded queue, and the eldest leaves when it
- * is full.
- */
+/* port.c: accepts connections. A device has one listening socket while any of its listeners is open. Each
+ * client is authenticated; its key says for which listener, and as which socket of a connection, it comes.
+ * Foreign clients cannot delay a connection: the number in handshake is bounded, and the oldest is closed
+ * when it is reached. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -13,8 +12,8 @@
 #include "base/handshake.h"
 #include "base/log.h"
 
-#define GUESTS_MAX 64  /* of a device, in handshake */
-#define ACCEPTS_MAX 64 /* of one look */
+#define GUESTS_MAX 64  /* clients of a device in handshake */
+#define ACCEPTS_MAX 64 /* clients accepted in one call */
 #define EVENTS_MAX 32
 #define EVENT_LISTEN UINT32_MAX
 #define EVENT_READY (UINT32_MAX - 1)
@@ -33,7 +32,7 @@ struct listener {
 };
 
 struct port {
-  int fd, epoll, ready; /* ready: eventfd, counts connections that are whole and that nobody has taken */
+  int fd, epoll, ready; /* ready: an eventfd that counts complete connections not yet accepted */
   struct sock_address at;
   struct listener *listeners;
   uint32_t guest_count;
@@ -41,7 +40,7 @@ struct port {
   bool guest_used[GUESTS_MAX];
 };
 
-/* Calls for different connections may come from different threads. */
+/* Different connections may be used by different threads. */
 static os_mutex mutex = OS_MUTEX_INITIALIZER;
 static struct port *ports[SOCK_INTERFACES_MAX];
 
@@ -75,7 +74,7 @@ static ncclResult_t port_create(const struct sock_interface *interface, struct p
   port->ready = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
   ncclResult_t result = sock_listen(&interface->address, &port->fd, &port->at);
   if (result == ncclSuccess) {
-    socket_options(port->fd); /* buffers are inherited, and must be known before the first byte */
+    socket_options(port->fd); /* accepted sockets inherit the buffer sizes */
     if (port->epoll < 0 || port->ready < 0 || !port_watch(port, port->fd, EVENT_LISTEN) ||
         !port_watch(port, port->ready, EVENT_READY)) {
       result = log_fail(ncclSystemError, "socket net: no descriptors to listen at %s: %s", interface->name,
@@ -131,7 +130,7 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
   return ncclSuccess;
 }
 
-/* A guest is who it should be: its socket goes to the listener that it names. */
+/* An authenticated client: gives its socket to the listener of its key. */
 static void guest_accept(struct port *port, uint32_t index) {
   struct handshake *guest = &port->guests[index];
   const uint32_t socket_index = (uint32_t)(guest->key & 0xff);
@@ -164,19 +163,19 @@ static void guest_step(struct port *port, uint32_t index) {
   }
 }
 
-/* A free place; when there is none, the eldest guest's, who had more time than anybody. */
+/* A free place; if there is none, that of the oldest client, which is dropped. */
 static uint32_t guest_place(struct port *port) {
   uint32_t eldest = 0;
   for (uint32_t i = 0; i < GUESTS_MAX; i++) {
     if (!port->guest_used[i]) return i;
     if (port->guests[i].begin_ns < port->guests[eldest].begin_ns) eldest = i;
   }
-  guest_step(port, eldest); /* perhaps it has just spoken */
+  guest_step(port, eldest); /* its bytes may just have arrived */
   if (port->guest_used[eldest]) guest_drop(port, eldest, true);
   return eldest;
 }
 
-/* -2: out of descriptors, as sock_accept() says. */
+/* Returns -2 if out of descriptors, as sock_accept() does. */
 static int guests_admit(struct port *port) {
   struct sock_address from;
   int fd = -1;
@@ -200,7 +199,7 @@ static void guests_late(struct port *port) {
   }
 }
 
-/* Looks once at everything that may have happened at a device. */
+/* Handles all events that are pending at a device. */
 static ncclResult_t port_look(struct port *port, const struct listener *listener) {
   struct epoll_event events[EVENTS_MAX];
   const int count = epoll_wait(port->epoll, events, EVENTS_MAX, 0);
@@ -220,7 +219,7 @@ static ncclResult_t port_look(struct port *port, const struct listener *listener
       listener->comm_name, listener->rank, listener->peer, listener->interface.name);
 }
 
-/* The count of connections that wait for their taker goes down by one. */
+/* A complete connection has been accepted: decrements the eventfd. */
 static void ready_take(struct port *port) {
   uint64_t one;
   if (read(port->ready, &one, sizeof one) < 0) log_info(LOG_NET, "eventfd is empty");

@@ -1,6 +1,6 @@
-/* receive.c: the receiving end. It announces its receives, several a call, and reads ahead: one call takes
- * the rest of a large message and the frames and small messages behind it. What has come before its receive
- * is posted lies there, or in the kernel. */
+/* receive.c: the receiving end. It announces several receives at a time, and reads ahead: one system call
+ * reads the rest of a large message and the frames and small messages after it. A message that arrives before
+ * its receive is posted stays in the read-ahead buffer or in the kernel. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,20 +10,20 @@
 #include "base/log.h"
 
 #define AHEAD_BYTES 16384
-#define LARGE_BYTES 32768 /* behind messages of so many, nothing is read ahead but a frame */
-#define CALLS_MAX 8       /* of one move, so that other connections have their turn */
+#define LARGE_BYTES 32768 /* after a message of this size or more, only the next frame is read ahead */
+#define CALLS_MAX 8       /* system calls in one move, so that other connections make progress, too */
 
 struct receiver {
   struct end end;
-  bool inside; /* the frame of message `moved` is read, and not all of its data */
-  bool large;  /* the last message was */
+  bool inside; /* the frame of message `moved` is read, and its data is not complete */
+  bool large;  /* the last message has LARGE_BYTES or more */
   size_t current_moved;
-  uint32_t arrived;   /* messages whose frame is read */
-  uint32_t announced; /* receives that were announced, or are in credit_bytes; of end.begun */
+  uint32_t arrived;   /* number of messages whose frame is read */
+  uint32_t announced; /* number of receives announced, including those in credit_bytes */
   bool deaf;          /* the sender has closed the credit socket: it needs no more credits */
   uint32_t credit_have;
   uint8_t credit_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
-  bool drained; /* the last read brought a message's end, and all that there was */
+  bool drained; /* the last read ended at a message's end and left the socket empty */
   uint32_t ahead_begin, ahead_end;
   uint8_t ahead[AHEAD_BYTES];
 };
@@ -47,7 +47,8 @@ ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interfa
   return result;
 }
 
-/* Writes what is announced. A sender that closed has all it wanted, or its stream will say so. */
+/* Sends the announcements. If the sender has closed the credit socket, it is done, or the stream will fail.
+ */
 static ncclResult_t credits_write(struct receiver *receiver) {
   while (receiver->credit_have > 0 && !receiver->deaf) {
     const ssize_t sent = send(receiver->end.credit, receiver->credit_bytes, receiver->credit_have,
@@ -70,8 +71,8 @@ static void credit_write(struct receiver *receiver) {
   receiver->announced++;
 }
 
-/* The first receive is announced at once, as the first message waits for it; then several together: the
- * sender runs ahead. */
+/* Announces the first receive at once, because the first message waits for it, and later ones together,
+ * because the sender runs ahead. */
 static ncclResult_t credits_announce(struct receiver *receiver, uint32_t least) {
   struct end *end = &receiver->end;
   const bool due = receiver->announced == 0 || end->begun - receiver->announced >= least;
@@ -82,7 +83,7 @@ static ncclResult_t credits_announce(struct receiver *receiver, uint32_t least) 
   return credits_write(receiver);
 }
 
-/* A message's frame: its receive now knows how long it is, and its data sockets may begin. */
+/* Handles a message's frame: sets the receive's size and starts its data sockets. */
 static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes) {
   struct end *end = &receiver->end;
   struct request *request = &end->requests[end->moved % NET_REQUESTS_MAX];
@@ -91,7 +92,7 @@ static ncclResult_t message_open(struct receiver *receiver, const uint8_t *bytes
   if (wrong == NULL && frame.kind == FRAME_CREDIT) wrong = "a frame of a receiver";
   if (wrong != NULL) return end_fail(end, ncclRemoteError, "the sender sent %s", wrong);
   if (frame.kind == FRAME_TOO_LONG || frame.bytes > request->bytes) {
-    TRY(credits_announce(receiver, 1)); /* the sender hears of it by that */
+    TRY(credits_announce(receiver, 1)); /* so that the sender finds the mismatch, too */
     return end_fail(
         end, ncclInvalidUsage,
         "message %u has %llu bytes, but the receive that was posted for it has space for %zu: the "
@@ -132,7 +133,7 @@ static void spans_fill(const struct request *request, size_t at, const uint8_t *
   }
 }
 
-/* Brings what was read ahead to its places. */
+/* Copies data that was read ahead to its destinations. */
 static ncclResult_t ahead_take(struct receiver *receiver) {
   struct end *end = &receiver->end;
   for (;;) {
@@ -158,8 +159,8 @@ static ncclResult_t ahead_take(struct receiver *receiver) {
   return ncclSuccess;
 }
 
-/* One call: the rest of the message in hand to its place, what is behind it ahead. *more says whether another
- * call is worth it. */
+/* One system call: reads the rest of the current message to its destination, and what follows into the
+ * read-ahead buffer. *more: another call may find more. */
 static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   struct end *end = &receiver->end;
   const size_t rest = message_rest(receiver);
@@ -187,8 +188,8 @@ static ncclResult_t stream_read(struct receiver *receiver, bool *more) {
   return ncclSuccess;
 }
 
-/* The look right behind a read that left nothing is spared: whoever took its message asks for the next one at
- * once. */
+/* Right after a read that emptied the socket, one call is skipped: the caller has just taken that message and
+ * asks for the next one at once, which cannot be there yet. */
 ncclResult_t receive_move(struct end *end) {
   struct receiver *receiver = (struct receiver *)end;
   if (end->failed != ncclSuccess) return end->failed;

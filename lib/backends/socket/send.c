@@ -1,6 +1,6 @@
-/* send.c: the sending end. The first message is begun when the receiver has announced credit for it; from
- * then on messages may run ahead of announcements by some, which are compared when they come. Frame and data
- * go out behind those of the messages before, as many a call as fit. */
+/* send.c: the sending end. The first message waits until the receiver has announced its receive; later
+ * messages may run ahead of the announcements and are compared with them when they arrive. One system call
+ * sends the frames and data of as many messages as fit. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,36 +10,36 @@
 #include "backends/socket/socket.h"
 #include "base/log.h"
 
-#define CREDITS_MAX (2 * NET_REQUESTS_MAX) /* receives that wait and messages ahead, in one ring */
-#define AHEAD_LOOK (AHEAD_MAX / 2)         /* ahead of announcements by so many: look for some */
-#define PARTS_MAX 24                       /* of one sendmsg(): eight messages */
-#define FLAT_BYTES 4096                    /* of messages that leave in one piece */
-#define CALL_BYTES (4u << 20)              /* of one sendmsg(), so that other connections have their turn */
+#define CREDITS_MAX (2 * NET_REQUESTS_MAX) /* announced receives and messages ahead, in one ring */
+#define AHEAD_LOOK (AHEAD_MAX / 2)         /* read the credit socket when this many messages ahead */
+#define PARTS_MAX 24                       /* in one sendmsg(): eight messages */
+#define FLAT_BYTES 4096                    /* up to this size messages are copied into one buffer and sent */
+#define CALL_BYTES (4u << 20) /* in one sendmsg(), so that other connections make progress, too */
 
-_Static_assert(AHEAD_MAX <= CREDITS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "credits have places");
+_Static_assert(AHEAD_MAX <= CREDITS_MAX && ANNOUNCE_LEAST <= NET_REQUESTS_MAX, "the ring holds all credits");
 
 struct sender {
   struct end end;
   bool connected;
-  ncclResult_t refused; /* what isend says after a message that was too long; what is under way goes on */
+  ncclResult_t refused; /* isend's result after a message that was too long; earlier ones still complete */
   struct dials dials;
   uint64_t comm_key;
-  size_t current_moved;          /* bytes of frame and data of message `moved` that are out */
-  uint64_t credits[CREDITS_MAX]; /* of messages that are not begun; of those that are, their bytes */
-  uint32_t credits_read;         /* announced */
+  size_t current_moved;          /* bytes of message `moved` sent, including its frame */
+  uint64_t credits[CREDITS_MAX]; /* sizes of announced receives, and of messages sent ahead of theirs */
+  uint32_t credits_read;         /* number of receives announced */
   uint8_t credit_bytes[FRAME_BYTES * NET_REQUESTS_MAX];
   uint32_t credit_reads;
-  uint32_t credit_have; /* bytes of it that begin a frame which is not whole yet */
-  int writable;         /* epoll: readable when the stream takes data; -1 until somebody wants to sleep */
+  uint32_t credit_have; /* bytes of an incomplete frame in credit_bytes */
+  int writable;         /* an epoll that is readable when the stream is writable; -1 until it is needed */
 };
 
-/* A link-local address means something together with an interface of this host alone. */
+/* A link-local address needs the index of this host's own interface. */
 static void scope_own(struct sock_address *address, const struct sock_interface *interface) {
   const bool local = address->family == 6 && address->bytes[0] == 0xfe && (address->bytes[1] & 0xc0) == 0x80;
   if (local) address->scope = interface->address.scope;
 }
 
-/* Takes the sockets on as far as they go; the connection is there when all have been welcomed. */
+/* Continues connecting; the connection is ready when all sockets are accepted. */
 static ncclResult_t send_dial(struct sender *sender) {
   int fds[SOCKETS_MAX];
   char text[256];
@@ -80,7 +80,8 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
   return result;
 }
 
-/* Messages that were begun before their receives were announced; negative: receives that wait. */
+/* The number of messages begun ahead of the announced receives; negative: of announced receives not used yet.
+ */
 static int32_t messages_ahead(const struct sender *sender) {
   return (int32_t)(sender->end.begun - sender->credits_read);
 }
@@ -89,7 +90,7 @@ static const char too_long[] =
     "message %u has %llu bytes, but the receive that was posted for it has space for %llu: the ranks' counts "
     "or calls differ";
 
-/* A receive is announced: of a message that is under way or still to come. */
+/* Handles an announced receive: compares it with the message if that was sent ahead, else stores it. */
 static ncclResult_t credit_take(struct sender *sender, uint64_t credit_bytes) {
   const uint32_t number = sender->credits_read++;
   uint64_t *place = &sender->credits[number % CREDITS_MAX];
@@ -100,7 +101,7 @@ static ncclResult_t credit_take(struct sender *sender, uint64_t credit_bytes) {
   return ncclSuccess;
 }
 
-/* Reads what the receiver has announced. */
+/* Reads the announcements. */
 static ncclResult_t credits_read(struct sender *sender) {
   struct end *end = &sender->end;
   uint8_t *bytes = sender->credit_bytes;
@@ -123,13 +124,14 @@ static ncclResult_t credits_read(struct sender *sender) {
   return ncclSuccess;
 }
 
-/* A receiver that drops the connection over a message that is too long has announced its credit. */
+/* If the receiver closed the connection because a message was too long, the credit that it announced tells
+ * so. */
 static ncclResult_t stream_failed(struct sender *sender, int error) {
   if (messages_ahead(sender) > 0) TRY(credits_read(sender));
   return end_fail_errno(&sender->end, error);
 }
 
-/* Frames and data that are due, from the message in hand on. */
+/* Collects frames and data to send, from the current message on. */
 static size_t parts_gather(struct sender *sender, struct iovec *parts, int *count) {
   struct end *end = &sender->end;
   size_t skip = sender->current_moved, total = 0;
@@ -151,7 +153,7 @@ static size_t parts_gather(struct sender *sender, struct iovec *parts, int *coun
   return total;
 }
 
-/* Few bytes are copied together in less time than the kernel takes for a list of where they lie. */
+/* Copying a few bytes into one buffer takes less time than the kernel needs for a list of parts. */
 static ssize_t parts_write(int fd, struct iovec *parts, int count, size_t bytes) {
   uint8_t flat[FLAT_BYTES];
   size_t at = 0;
@@ -215,7 +217,7 @@ static void message_begin(struct end *end, enum frame_kind kind, const struct ne
   end->begun++;
 }
 
-/* The receiver is told too; what was begun before goes on. */
+/* Sends FRAME_TOO_LONG, so that the receiver reports it, too; earlier messages still complete. */
 static ncclResult_t message_refuse(struct sender *sender, const void *data, size_t bytes, uint64_t capacity) {
   struct end *end = &sender->end;
   const uint32_t number = end->begun;
@@ -252,13 +254,13 @@ ncclResult_t send_begin(struct end *end, const struct net_part *first, const voi
   if (messages_ahead(sender) < 0 && bytes > *place) return message_refuse(sender, data, bytes, *place);
   *place = bytes;
   message_begin(end, FRAME_MESSAGE, first, data, bytes);
-  if (first == NULL) TRY(send_move(end)); /* large ones go out together, when the first is asked for */
+  if (first == NULL) TRY(send_move(end)); /* large ones are sent together, when the first is tested */
   *request = slot;
   return ncclSuccess;
 }
 
-/* Descriptors are polled for reading, and a stream that is full is waited for writing: epoll turns one into
- * the other. */
+/* Callers poll descriptors for reading, but a full stream must be polled for writing: an epoll descriptor
+ * that is readable when the stream is writable does both. */
 static int writable_descriptor(struct sender *sender) {
   struct epoll_event event = {EPOLLOUT, {NULL}};
   if (sender->writable >= 0) return sender->writable;
@@ -285,7 +287,7 @@ uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t capacity) 
 void send_close(struct end *end) {
   struct sender *sender = (struct sender *)end;
   if (sender->refused != ncclSuccess && end->moved != end->begun)
-    send_move(end); /* the receiver's sentence */
+    send_move(end); /* reads the receiver's last announcements */
   dials_close(&sender->dials);
   io_threads_close(&end->io);
   sock_close(sender->writable);

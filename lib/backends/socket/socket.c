@@ -1,4 +1,4 @@
-/* socket.c: the socket net's table: checks of arguments, and which file does what. */
+/* socket.c: the socket net's table of functions; checks arguments and calls the other files. */
 #include "backends/socket/socket.h"
 #include "base/log.h"
 
@@ -20,7 +20,7 @@ static ncclResult_t net_memory_unregister(void *connection, void *registration) 
 
 static ncclResult_t net_send(void *connection, const void *data, size_t bytes, int tag, void *registration,
                              void **request) {
-  (void)tag; /* order alone decides which receive a message meets */
+  (void)tag; /* messages match receives by order */
   (void)registration;
   return send_begin((struct end *)connection, NULL, data, bytes, request);
 }
@@ -34,7 +34,7 @@ static ncclResult_t net_receive(void *connection, uint32_t count, void *const *d
   return receive_begin((struct end *)connection, NULL, 0, data[0], bytes[0], request);
 }
 
-/* Data sockets take pieces that lie in one place. */
+/* With data sockets a message must be contiguous. */
 static enum net_parts net_takes_parts(void *connection) {
   const struct end *end = (const struct end *)connection;
   return end->endpoint.data_sockets == 0 ? NET_PARTS_ANYWHERE : NET_PARTS_NONE;
@@ -66,7 +66,7 @@ static ncclResult_t net_test(void *handle, bool *done, size_t *bytes) {
   *done = false;
   if (!request_done(request)) {
     const ncclResult_t result = end->kind == END_SEND ? send_move(end) : receive_move(end);
-    if (!request_done(request)) return result; /* what came before a failure has come all the same */
+    if (!request_done(request)) return result; /* a request completed before the failure still succeeds */
   }
   if (bytes != NULL) *bytes = request->bytes;
   request->used = false;

@@ -1,9 +1,9 @@
-/* socket.h: what the files of the socket net share: an end of a connection, its requests, its helpers.
+/* socket.h: shared by the files of the socket net: an end of a connection, its requests, its helper threads.
  *
- * A connection is one stream socket (frames and data, sender to receiver), one credit socket (announced
- * receives, receiver to sender), and any number of data sockets, over which large messages are cut. Data and
- * credits have a socket each because a TCP socket that is closed with unread bytes resets the connection and
- * takes what was not yet delivered with it: so no socket ever carries both ways. */
+ * A connection has one stream socket (frames and data, sender to receiver), one credit socket (announced
+ * receives, receiver to sender), and any number of data sockets, which carry pieces of large messages. No
+ * socket carries data both ways: if a TCP socket is closed with unread bytes, the kernel resets the
+ * connection and drops what it has not delivered yet. */
 #ifndef TUTTI_SOCKET_SOCKET_H
 #define TUTTI_SOCKET_SOCKET_H
 
@@ -21,21 +21,21 @@ enum { SOCKET_STREAM = 0, SOCKET_CREDIT = 1, SOCKET_DATA = 2 }; /* indices of a 
 
 struct end;
 
-/* One isend or irecv. Done when its part of the stream is, and no data socket has any of it left. */
+/* One isend or irecv. Complete when its part of the stream and all its pieces are. */
 struct request {
   struct end *end;
-  uint8_t *first, *data; /* a message begins at `first`, with so many bytes, and goes on at `data` */
+  uint8_t *first, *data; /* the message's first `first_bytes` lie at `first`, the rest at `data` */
   size_t first_bytes;
-  size_t whole_bytes;  /* of a receive: what the message must have to begin at `first`, not at `data` */
-  size_t bytes;        /* of the message; of a receive, until its message comes, the space */
-  size_t stream_bytes; /* of it, over the stream */
+  size_t whole_bytes;  /* receives: only a message of this size begins at `first`; others lie at `data` */
+  size_t bytes;        /* of the message; of a receive whose message has not arrived: the buffer's size */
+  size_t stream_bytes; /* the part that goes over the stream */
   bool used, stream_done;
-  atomic_uint tasks; /* data sockets that still have some of it */
+  atomic_uint tasks; /* pieces that are not done */
   uint8_t frame[FRAME_BYTES];
 };
 
-/* A data socket moves its pieces in order. The end's own thread pushes, one mover (a helper or the same
- * thread) takes. */
+/* A data socket and its queue of pieces, which it moves in order. The end's thread pushes; one consumer (a
+ * helper or the same thread) moves. */
 struct piece {
   uint8_t *data;
   size_t bytes;
@@ -43,35 +43,36 @@ struct piece {
 };
 struct data_socket {
   int fd;
-  size_t moved;             /* of the piece in hand */
+  size_t moved;             /* bytes of the current piece */
   atomic_uint pushed, done; /* pieces; they lie in pieces[number % NET_REQUESTS_MAX] */
   struct piece pieces[NET_REQUESTS_MAX];
 };
 
 struct io_thread;
-/* The data sockets of an end, and the helpers that move them; without helpers io_threads_move() does it. */
+/* The data sockets of an end and the helpers that drive them; without helpers io_threads_move() drives them.
+ */
 struct io_threads {
   bool writes;
   uint32_t data_socket_count, member_count;
-  uint32_t turn;      /* the data socket that the next piece goes to */
+  uint32_t turn;      /* the data socket for the next piece */
   atomic_int failure; /* errno of a data socket that failed; -1: closed by the other end; 0: none */
   struct data_socket *data_sockets;
   struct io_thread *members;
 };
-/* Helper threads of the process that are running. */
+/* The number of running helper threads of the process. */
 uint32_t io_threads_running(void);
 ncclResult_t io_threads_open(struct io_threads *io, bool writes, const struct endpoint *endpoint,
                              const int *fds);
 void io_threads_push(struct io_threads *io, struct request *request, size_t offset, const struct cut *cut);
 void io_threads_move(struct io_threads *io);
 bool io_threads_idle(const struct io_threads *io);
-/* No helper touches any memory when this returns. The sockets are closed. */
+/* Closes the sockets. Once it returns, no helper accesses any memory. */
 void io_threads_close(struct io_threads *io);
 
-/* What both kinds of end have; the first member of each, as callers hold a void pointer. */
+/* The common part of senders and receivers; their first member, because callers hold a void pointer. */
 struct end {
   enum end_kind kind;
-  ncclResult_t failed; /* sticky: a connection that failed once says so again, without words */
+  ncclResult_t failed; /* sticky: after a failure every call returns it, without another message */
   uint32_t rank, peer;
   char comm_name[64];
   struct sock_interface interface;
@@ -80,29 +81,31 @@ struct end {
   int stream, credit;
   struct io_threads io;
   struct request requests[NET_REQUESTS_MAX]; /* request k lies at k % NET_REQUESTS_MAX */
-  uint32_t begun;                            /* requests begun */
-  uint32_t moved;                            /* requests that are done with the stream */
+  uint32_t begun;                            /* number of requests begun */
+  uint32_t moved;                            /* number of requests whose stream part is complete */
 };
 void end_open(struct end *end, enum end_kind kind, const struct net_peer *peer,
               const struct sock_interface *interface);
-/* Where the message lies from byte `at` on, up to `most` bytes of it in at most two spans; their number. */
+/* The memory of the message from byte `at` on, at most `most` bytes in at most two spans; returns their
+ * number. */
 int request_spans(const struct request *request, size_t at, size_t most, struct iovec *spans);
-/* The slot of the next request; NULL when all are in use. */
+/* The slot of the next request; NULL if all are in use. */
 struct request *end_slot(struct end *end);
-/* Logs "<comm>: rank 0 sending to rank 1 at ADDRESS over DEVICE: <text>", and notes the code. */
+/* Logs "<comm>: rank 0 sending to rank 1 at ADDRESS over DEVICE: <text>", and stores the code in `failed`. */
 ncclResult_t end_fail(struct end *end, ncclResult_t code, const char *format, ...) LOG_FORMAT(3, 4);
 /* The same for an errno of a socket (-1: closed by the other end). */
 ncclResult_t end_fail_errno(struct end *end, int error);
-/* ncclSystemError with the cure for EMFILE, ENFILE and their like, ncclRemoteError else. */
+/* ncclSystemError if a local limit is the cause (EMFILE, ENFILE, ...), else ncclRemoteError. The text names
+ * the cure. */
 ncclResult_t socket_error_code(int error);
 const char *socket_error_text(int error);
 
-/* A socket that carries one way alone would acknowledge each message by itself, in the call that reads it, at
- * a quarter of what a small message costs. Held back, an acknowledgement speaks for two: the kernel sends it
- * when the second small message is read. It forgets the wish when a connection was idle for a while, so the
- * wish is repeated; `count`: how often this end has read. */
+/* Delays TCP acknowledgements. A socket that carries data one way would acknowledge each message in the call
+ * that reads it, at a quarter of a small message's cost; delayed, the kernel acknowledges two messages at a
+ * time. The kernel drops the option when a connection was idle, so it is set again from time to time;
+ * `count`: number of reads of this end so far. */
 void acks_hold(int fd, uint32_t count);
-/* Options of every socket of a connection, before it is connected or bound where they need that. */
+/* Sets the options of every socket of a connection; call it before connect or bind. */
 void socket_options(int fd);
 
 const struct net_ops *socket_net_ops(void);
@@ -111,18 +114,18 @@ const struct net_ops *socket_net_ops(void);
 ncclResult_t socket_devices(uint32_t *count);
 ncclResult_t socket_properties(uint32_t device, struct net_properties *properties);
 ncclResult_t socket_interface(uint32_t device, struct sock_interface *out);
-/* Fills the endpoint's settings; the rest of it stays. */
+/* Fills the endpoint's settings; the address and number stay unchanged. */
 void socket_settings(const char *interface_name, struct endpoint *endpoint);
 
-/* ---- port.c: one listening socket a device, shared by its listeners */
+/* ---- port.c: one listening socket per device, shared by its listeners */
 ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
                          void **listener);
 ncclResult_t port_accept(void *listener, void **connection);
 ncclResult_t port_close(void *listener);
-/* What is readable when something happened at the listener's device. */
+/* A descriptor that is readable when there is work at the listener's device. */
 int port_descriptor(void *listener);
 
-/* ---- dial.c: one socket on its way to a listener */
+/* ---- dial.c: connecting the sockets of a sender */
 enum dial_phase { DIAL_WAITING, DIAL_CONNECTING, DIAL_HANDSHAKE, DIAL_DONE };
 struct dial;
 struct dials {
@@ -131,15 +134,15 @@ struct dials {
   uint64_t begin_ns;
 };
 ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key);
-/* Takes every socket as far as it goes now. *error_text is filled when the result is not ncclSuccess. */
+/* Makes progress on every socket without blocking. On failure `text` has the message. */
 ncclResult_t dials_step(struct dials *dials, const struct endpoint *endpoint, char *text, size_t text_bytes);
-int dials_take(struct dials *dials,
-               uint32_t index); /* the connected socket, which is the caller's from now */
+/* Returns the connected socket, which the caller then owns. */
+int dials_take(struct dials *dials, uint32_t index);
 void dials_close(struct dials *dials);
 
 /* ---- send.c, receive.c */
-/* Messages that may be begun before their receives are announced, once the first has been: a sender need
- * not wait for word of a receive that is posted, and a receiver says so for several at a time. */
+/* After the first announced receive a sender may begin AHEAD_MAX messages before their receives are
+ * announced, and a receiver announces ANNOUNCE_LEAST receives at a time. */
 enum { AHEAD_MAX = 64, ANNOUNCE_LEAST = AHEAD_MAX / 2 };
 ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const struct net_handle *handle,
                           void **connection);
@@ -150,7 +153,7 @@ ncclResult_t send_move(struct end *end);
 uint32_t send_descriptors(struct end *end, int *descriptors, uint32_t capacity);
 void send_close(struct end *end);
 
-/* Takes the sockets, also when it fails. */
+/* Takes ownership of the sockets, also on failure. */
 ncclResult_t receive_open(const struct net_peer *peer, const struct sock_interface *interface,
                           const struct endpoint *endpoint, const int *fds, void **connection);
 ncclResult_t receive_begin(struct end *end, const struct net_part *first, size_t whole_bytes, void *data,

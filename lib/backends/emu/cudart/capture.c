@@ -13,7 +13,7 @@ struct emu_capture {
   struct emu_stream *origin;
   struct emu_stream *streams; /* those that take part, origin included; linked by next_in_capture */
   struct emu_graph *graph;
-  struct node_list left; /* frontiers of streams that were destroyed meanwhile */
+  struct node_list left; /* frontiers of streams destroyed during the capture */
 };
 
 static struct emu_capture *captures;
@@ -36,7 +36,7 @@ static void capture_enter(struct emu_capture *capture, struct emu_stream *stream
   capture->streams = stream;
 }
 
-/* All streams go back to work of their own; the graph, unless taken by then, is freed. */
+/* Ends the capture on all streams, and frees the graph unless the caller has taken it. */
 static void capture_dissolve(struct emu_capture *capture) {
   struct emu_capture **link = &captures;
   while (*link != capture) link = &(*link)->next;
@@ -92,7 +92,7 @@ static bool all_marked(const struct node_list *list) {
   return true;
 }
 
-/* Everything that was captured leads to what the origin has reached. */
+/* The origin's frontier depends on every captured node. */
 static bool capture_joined(const struct emu_capture *capture) {
   mark_ancestors(capture->graph, &capture->origin->frontier);
   for (const struct emu_stream *stream = capture->streams; stream != NULL; stream = stream->next_in_capture) {

@@ -1,7 +1,6 @@
-/* cudart.h: the interface between the two libraries of the emulator. libtutti-cudart.so has the names that
- * CUDA programs call and nothing else; everything with a state lives in libnccl.so.2, which needs it too,
- * under the same names with another prefix. One row per function: X(type, name without prefix,
- * (parameters), (arguments)). */
+/* cudart.h: the interface between the emulator's two libraries. libtutti-cudart.so has only the names that
+ * CUDA programs call. The implementation is in libnccl.so.2, which uses it, too, under the same names with
+ * another prefix. One row per function: X(type, name without prefix, (parameters), (arguments)). */
 #ifndef TUTTI_BACKENDS_EMU_CUDART_CUDART_H
 #define TUTTI_BACKENDS_EMU_CUDART_CUDART_H
 

@@ -9,7 +9,7 @@
 
 /* ---- sets of nodes ---- */
 
-/* For nodes known to be new: no look. */
+/* For nodes that are known to be new. */
 static bool node_list_append(struct node_list *list, struct graph_node *node) {
   if (!array_grow(&list->items, &list->capacity, (uint64_t)list->count + 1, sizeof *list->items))
     return false;
@@ -86,7 +86,7 @@ static uint32_t edge_count(const struct emu_graph *graph) {
   return count;
 }
 
-/* Turns "depends on" around, grouped by node; what each node's work refers to is kept. */
+/* Makes the lists of dependents, grouped by node, and takes references for each node's work. */
 static void exec_fill(struct emu_graph_exec *exec, const struct emu_graph *graph) {
   for (uint32_t i = 0; i < exec->node_count; i++) {
     const struct graph_node *node = graph->nodes.items[i];

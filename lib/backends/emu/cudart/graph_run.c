@@ -33,8 +33,7 @@ static void node_retire(struct node_run *node) {
   node->turn.run = NULL;
 }
 
-/* The node is over: gives the ready ones among those that waited for it to `ready`. True when it was the
- * last. */
+/* The node has ended: calls `ready` for each dependent that is now ready. True if it was the last node. */
 static bool node_ended(struct node_run *node, int error, void (*ready)(struct node_run *node, void *argument),
                        void *argument) {
   struct emu_graph_run *run = node->owner;
@@ -116,7 +115,7 @@ static struct {
   struct worker *workers;
 } pool;
 
-/* Carries the node out, then those that become ready, one here and the others elsewhere. */
+/* Executes the node, then the ones that become ready: one here and the others on workers. */
 struct chain {
   struct node_run *next;
   bool *outside;
@@ -191,8 +190,9 @@ static void *worker_body(void *argument) {
   return NULL;
 }
 
-/* Without a thread the node stays queued until a worker is free, which may be too late for a collective:
- * nothing better is left to do when the system gives no more threads. */
+/* If the system gives no more threads, the node stays queued until a worker is free, although a collective
+ * may then hang.
+ */
 static void worker_start(void) {
   struct worker *worker = (struct worker *)os_alloc(sizeof *worker);
   if (worker == NULL) return;
@@ -298,7 +298,7 @@ int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, st
   return 0;
 }
 
-/* Backwards, so that each kernel that a failed launch gives back is the last in its rank's line. */
+/* Backwards, so that each kernel that a failed launch removes is the last of its rank's launches. */
 void emu_graph_run_free(struct emu_graph_run *run) {
   for (uint32_t i = run->exec->node_count; run->nodes != NULL && i-- > 0;) node_retire(&run->nodes[i]);
   emu_graph_exec_drop(run->exec);

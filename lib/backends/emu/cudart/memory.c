@@ -1,8 +1,8 @@
-/* memory.c: emulated device, managed and pinned memory: zeroed pages of the process, where other processes
- * may map them (arena.h), remembered by address so that pointers can be queried, copies checked against the
- * end of their allocation, and double frees named. Promises: a freed allocation is never found again; the
- * table has a lock of its own, so that these calls may be made inside and outside of the world. Knows nothing
- * of streams: whoever frees waits first. */
+/* memory.c: emulated device, managed and pinned memory: zeroed pages, which other processes can map
+ * (arena.h). A table by address serves queries of pointers, checks that copies stay within their allocation,
+ * and reports double frees. A freed allocation is never found again. The table has a lock of its own, so
+ * these functions may be called with or without the world's lock. They do not know streams: the caller waits
+ * before it frees. */
 #include "backends/emu/cudart/memory_impl.h"
 
 #include <string.h>
@@ -28,7 +28,8 @@ static struct {
   uint32_t used_count;
 } memory = {.lock = OS_MUTEX_INITIALIZER};
 
-/* Freed bases, newest last, so that a double free can be told from a pointer that never was ours. */
+/* Recently freed addresses, newest last, to tell a double free from a pointer that was never allocated here.
+ */
 enum { FREED_COUNT = 64 };
 static const void *freed[FREED_COUNT];
 static uint32_t freed_next;
@@ -73,7 +74,7 @@ static bool table_reserve(uint32_t device_index) {
   return true;
 }
 
-/* An empty table holds no memory. */
+/* Frees the table's memory if it is empty. */
 static void table_trim(void) {
   if (memory.count != 0) return;
   os_free(memory.records);
@@ -107,7 +108,7 @@ static int out_of_memory(uint32_t device_index, size_t bytes) {
   return ERROR_MEMORY;
 }
 
-/* Where others can map it, if that is to be had. */
+/* From the arena if possible, so that other processes can map it. */
 static void *pages_take(size_t bytes) {
   void *pages;
   emu_kept_sweep();
@@ -162,7 +163,8 @@ static const char *origin_call(enum emu_memory_origin origin) {
   return "the library's own free";
 }
 
-/* The record that a free names, or NULL after a warning that says what the pointer is instead. */
+/* The record of a pointer to free; NULL, with a warning that says what the pointer is instead, if it is
+ * wrong. */
 static struct record *record_to_free(const void *pointer, enum emu_memory_origin origin) {
   struct record *record = record_of(pointer);
   if (record != NULL && record->allocation.base == pointer && record->origin == origin) return record;

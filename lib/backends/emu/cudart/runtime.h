@@ -1,5 +1,4 @@
-/* runtime.h: what the files that implement the emulated CUDA runtime (runtime_*.c) share. Nobody else
- * includes it. */
+/* runtime.h: shared by the files of the emulated CUDA runtime (runtime_*.c); private to them. */
 #ifndef TUTTI_BACKENDS_EMU_CUDART_RUNTIME_H
 #define TUTTI_BACKENDS_EMU_CUDART_RUNTIME_H
 
@@ -8,7 +7,7 @@
 #include "backends/emu/cudart/cudart.h"
 #include "backends/emu/cudart/memory_impl.h"
 
-/* What a runtime function returns: keeps an error for cudaGetLastError, except "not ready", which is none. */
+/* Converts a result and stores it for cudaGetLastError, except for "not ready", which is not an error. */
 cudaError_t runtime_result(int error);
 
 /* Check a copy or a fill and describe it; empty work when there is nothing to move. Widths in bytes, of

@@ -56,7 +56,7 @@ cudaError_t tutti_cudart_GetDeviceFlags(unsigned *flags) {
   return cudaSuccess;
 }
 
-/* What both the properties and the attributes tell: ROW(attribute, member, value). */
+/* The facts in both the properties and the attributes: ROW(attribute, member, value). */
 #define DEVICE_FACTS(ROW)                                                                 \
   ROW(cudaDevAttrMaxThreadsPerBlock, maxThreadsPerBlock, 1024)                            \
   ROW(cudaDevAttrMaxBlockDimX, maxThreadsDim[0], 1024)                                    \
@@ -149,7 +149,7 @@ cudaError_t tutti_cudart_DeviceGetAttribute(int *value, enum cudaDeviceAttr attr
     case cudaDevAttrMultiGpuBoardGroupID: *value = device; return cudaSuccess;
     default: break;
   }
-  /* Attributes that CUDA knows and the emulator has nothing to say about. */
+  /* CUDA's other attributes, which have no value in the emulator. */
   if ((int)attribute < cudaDevAttrMaxThreadsPerBlock || (int)attribute > 147)
     return runtime_result(cudaErrorInvalidValue);
   *value = 0;

@@ -119,7 +119,7 @@ static int dependencies_add(const struct emu_graph *graph, const cudaGraphNode_t
 cudaError_t tutti_cudart_GraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
                                               const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
                                               size_t count) {
-  (void)edges; /* the ports that it could name exist between kernels of one's own only */
+  (void)edges; /* edge data names ports, which only user kernels have */
   emu_lock();
   int error = dependencies_add(graph_at(graph), from, to, count);
   emu_unlock();

@@ -58,7 +58,7 @@ cudaError_t tutti_cudart_HostAlloc(void **pointer, size_t bytes, unsigned flags)
   return allocate(pointer, bytes, EMU_MEMORY_HOST, flags | cudaHostAllocMapped);
 }
 
-/* The memory is there at once, which no program that keeps to the order of the stream can tell. */
+/* Allocates at once, which a program that respects the order of the stream cannot notice. */
 cudaError_t tutti_cudart_MallocAsync(void **pointer, size_t bytes, cudaStream_t handle) {
   if (pointer == NULL) return runtime_result(cudaErrorInvalidValue);
   emu_lock();
@@ -72,8 +72,8 @@ cudaError_t tutti_cudart_MallocAsync(void **pointer, size_t bytes, cudaStream_t 
   return runtime_result(error);
 }
 
-/* As CUDA does, a free waits for the device. After a verdict that nothing moves the memory goes only if
- * the device is idle. */
+/* As in CUDA, a free waits for the device. After a deadlock the memory is freed only if the device is idle.
+ */
 static cudaError_t release(void *pointer, enum emu_memory_origin origin) {
   struct emu_allocation allocation;
   int error = emu_memory_check(pointer, origin);
@@ -164,9 +164,9 @@ cudaError_t tutti_cudart_IpcCloseMemHandle(void *pointer) {
   return runtime_result(cudaErrorNotSupported);
 }
 
-/* ---- carrying work out ---- */
+/* ---- executing work ---- */
 
-/* The stream is empty and nothing holds its next operation back. */
+/* The stream is empty and its next operation need not wait. */
 static bool stream_clear(const struct emu_stream *stream) {
   if (stream->head != NULL) return false;
   for (const struct emu_stream *other = emu_device_streams(stream->device_index);
@@ -176,8 +176,9 @@ static bool stream_clear(const struct emu_stream *stream) {
   return true;
 }
 
-/* On the legacy stream, to the end. When nothing is before it the calling thread does it itself, in
- * guarded mode too: a host that sets its buffers up need not wait until every other thread waits. */
+/* Executes work on the legacy stream and waits for its end. If no operation is before it, the calling thread
+ * executes it, also in guarded mode, so that a host which fills its buffers need not wait until every other
+ * thread waits. */
 static int work_now(const struct emu_work *work) {
   struct emu_stream *stream = emu_stream_find(NULL);
   if (stream == NULL) return cudaErrorMemoryAllocation;

@@ -77,7 +77,7 @@ bool stream_head_enabled(const struct emu_stream *stream) {
 
 /* ---- the end of an operation ---- */
 
-/* As many as a busy stream has on it; those of a burst go back. */
+/* As many as a busy stream usually has; more, after a burst, are freed. */
 #define IDLE_OPS_MOST 1024
 
 static void op_give_back(struct stream_op *op) {
@@ -134,7 +134,7 @@ void stream_head_ended(struct emu_stream *stream, int error) {
   emu_changed();
 }
 
-/* ---- moves ---- */
+/* ---- executing operations ---- */
 
 static void kernel_ended(void *argument, int error) {
   stream_head_ended((struct emu_stream *)argument, error);
@@ -146,7 +146,7 @@ static struct emu_stream *stream_of(struct emu_actor *actor) {
 
 static bool stream_enabled(struct emu_actor *actor) { return stream_head_enabled(stream_of(actor)); }
 
-static void stream_move(struct emu_actor *actor) {
+static void stream_actor_run(struct emu_actor *actor) {
   struct emu_stream *stream = stream_of(actor);
   struct stream_op *op = stream->head;
   stream->busy = true;
@@ -162,9 +162,9 @@ static void stream_move(struct emu_actor *actor) {
   }
 }
 
-static const struct emu_actor_ops stream_actor_ops = {stream_enabled, stream_move};
+static const struct emu_actor_ops stream_actor_ops = {stream_enabled, stream_actor_run};
 
-/* Threads: carries the head out, blocking. */
+/* threads: executes the head, blocking. */
 static void stream_head_perform(struct emu_stream *stream) {
   struct stream_op *op = stream->head;
   int error = 0;
@@ -195,7 +195,7 @@ bool stream_op_is_own(const struct stream_op *op) {
   return op->kind == OP_GRAPH || (op->kind == OP_WORK && op->work.kind == WORK_HOST);
 }
 
-/* The kernels at the head that may run one after another. */
+/* Collects the kernels at the head that can run one after another. */
 static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op *ops[DRIVE_OPS]) {
   const struct emu_device *device = stream->device;
   const struct emu_stream *legacy = stream->blocking ? device->legacy : NULL;
@@ -210,7 +210,7 @@ static uint32_t drive_collect(const struct emu_stream *stream, struct stream_op 
   return count;
 }
 
-/* OVER: some have ended. */
+/* Returns EMU_RUN_OVER if some have ended. */
 static enum emu_advance drive_kernels(struct emu_stream *stream, uint32_t patience) {
   struct stream_op *ops[DRIVE_OPS];
   const uint32_t count = drive_collect(stream, ops);
@@ -252,8 +252,8 @@ bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own) {
 
 /* ---- enqueueing ---- */
 
-/* The stream's thread exists from here on, so that nothing can fail between a kernel's enqueue() and its
- * place in the queue. */
+/* Starts the stream's thread here, so that nothing can fail between a kernel's enqueue() and its place in the
+ * queue. */
 static struct stream_op *op_new(struct emu_stream *stream, enum stream_op_kind kind) {
   struct stream_op *op = op_take_idle(stream);
   if (op != NULL) {
@@ -334,7 +334,7 @@ int stream_push_graph(struct emu_stream *stream, struct emu_graph_run *run) {
   return 0;
 }
 
-/* ---- what callers do to a stream ---- */
+/* ---- calls on a stream ---- */
 
 /* A use of the legacy stream depends on every blocking stream of its device, which a capture cannot
  * express. */
@@ -370,7 +370,7 @@ int emu_stream_wait_event(struct emu_stream *stream, struct emu_event *event) {
   return stream_push_wait(stream, event->point);
 }
 
-/* `later` goes on after everything that is on `earlier` now. */
+/* Makes `later` wait for everything that is on `earlier` now. */
 static int stream_join(struct emu_stream *later, struct emu_stream *earlier) {
   struct stream_point *point;
   int error = stream_push_record(earlier, &point);
@@ -380,7 +380,7 @@ static int stream_join(struct emu_stream *later, struct emu_stream *earlier) {
   return error;
 }
 
-/* As stream_join when the streams capture: an event that lives for two calls. */
+/* The same for capturing streams, with a temporary event. */
 static int capture_join(struct emu_stream *later, struct emu_stream *earlier) {
   struct emu_event event;
   memset(&event, 0, sizeof event);
@@ -398,8 +398,9 @@ static int join(struct emu_stream *later, struct emu_stream *earlier) {
   return stream_join(later, earlier);
 }
 
-/* Who feeds a stream faster than anybody empties it carries out some of it: what is on it stays in the caches
- * then. Not for long, because the rank that it waits for may be fed by the same thread. */
+/* A thread that enqueues faster than the stream executes helps to execute, which keeps the data in the
+ * caches. Only for a few operations, because the same thread may have to enqueue for the rank that the stream
+ * waits for. */
 #define RELIEVE_OPS DRIVE_OPS
 #define RELIEVE_PATIENCE 64u
 
@@ -410,14 +411,15 @@ static void stream_relieve(struct emu_stream *stream) {
 
 /* ---- threads: kernels that begin at once ---- */
 
-/* A launch on an idle stream begins in the call that makes it, and goes on in the next one: what it waits for
- * comes meanwhile. Looks in a row that find nothing, before the next one takes its place in the queue. */
+/* A launch on an idle stream begins within the launch call, and continues in the next one, since what it
+ * waits for arrives meanwhile. This is the number of polls without progress before the next launch is
+ * enqueued. */
 #define AT_ONCE_PATIENCE 256u
-/* Who waited in vain, because the other ranks are this thread's to launch too, say, tries again after so many
- * launches at most. */
+/* After polls in vain, for example because this thread launches for the other ranks, too, the next tries are
+ * skipped: at most this many. */
 #define AT_ONCE_PAUSE_MOST 1023u
 
-/* Nothing is on the stream, or before it, that a kernel would have to wait for, but one that has begun so. */
+/* The stream has no operation that a kernel would wait for, except a kernel that has begun in this way. */
 static bool stream_is_free(const struct emu_stream *stream) {
   const struct emu_device *device = stream->device;
   const struct stream_op *head = stream->head;
@@ -427,7 +429,7 @@ static bool stream_is_free(const struct emu_stream *stream) {
   return !stream->blocking || device->legacy == NULL || device->legacy->head == NULL;
 }
 
-/* A kernel that has begun, or waits for the one that has. */
+/* Enqueues a kernel that has begun, or that waits for the one that has. */
 static void at_once_push(struct stream_op *op, const struct emu_work *work, struct emu_kernel_run *run,
                          struct stream_op *before) {
   struct emu_stream *stream = op->stream;
@@ -446,7 +448,7 @@ static void at_once_push(struct stream_op *op, const struct emu_work *work, stru
   stream_activate(stream);
 }
 
-/* It has ended without ever having had a place. */
+/* The kernel has ended without having been enqueued. */
 static void at_once_over(struct stream_op *op, const struct emu_kernel_ops *ops, struct emu_kernel_run *run) {
   struct emu_stream *stream = op->stream;
   const int error = ops->finish(run);
@@ -455,7 +457,7 @@ static void at_once_over(struct stream_op *op, const struct emu_kernel_ops *ops,
   op_give_back(op);
 }
 
-/* The kernel before to its end, this one as far as it goes without waiting. */
+/* Advances the previous kernel to its end, then this one as far as possible without waiting. */
 static enum emu_advance at_once_advance(const struct stream_op *before, const struct emu_kernel_ops *ops,
                                         struct emu_kernel_run *run, uint32_t patience, bool *vain) {
   if (before != NULL) *vain = before->turn.ops->advance(before->turn.run, patience) != EMU_RUN_OVER;
@@ -463,7 +465,7 @@ static enum emu_advance at_once_advance(const struct stream_op *before, const st
   return *vain ? EMU_RUN_STUCK : ops->advance(run, 0);
 }
 
-/* What takes moments is done with the lock held, which saves taking it again. */
+/* A brief kernel runs with the lock held, which saves taking it again. */
 static enum emu_advance at_once_drive(struct emu_stream *stream, const struct stream_op *before,
                                       const struct emu_kernel_ops *ops, struct emu_kernel_run *run,
                                       bool *vain) {
@@ -480,7 +482,7 @@ static enum emu_advance at_once_drive(struct emu_stream *stream, const struct st
   return result;
 }
 
-/* False when the launch must go the full path; else it was made, or *error says why not. */
+/* False if the launch must be enqueued; else it was made, or *error has the reason why not. */
 static bool launch_at_once(struct emu_stream *stream, const struct emu_work *work, int *error) {
   const struct emu_kernel_ops *ops = work->as.kernel->ops;
   if (stream->at_once_pause > 0) {
@@ -509,7 +511,7 @@ static bool launch_at_once(struct emu_stream *stream, const struct emu_work *wor
   return true;
 }
 
-/* The one that has begun is over, or there was none. */
+/* Ends the kernel that has begun, if there is one; true if none is left. */
 static bool stream_ends_begun(struct emu_stream *stream) {
   const struct stream_op *head = stream->head;
   if (head == NULL) return true;

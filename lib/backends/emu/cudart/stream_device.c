@@ -1,6 +1,5 @@
-/* stream_device.c: what each emulated device remembers of its streams, the calling thread's current
- * device, and the meaning of the stream handles that callers pass: the legacy default stream and the
- * per-thread one come into being at first use. */
+/* stream_device.c: the streams of each emulated device, the calling thread's current device, and the
+ * resolution of stream handles. The legacy and the per-thread default streams are made at first use. */
 #include "base/array.h"
 #include "backends/emu/cudart/stream_impl.h"
 

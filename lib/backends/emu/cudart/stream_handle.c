@@ -1,7 +1,6 @@
-/* stream_handle.c: which addresses are live handles. An emulator should say "invalid resource handle" for
- * a stream that was destroyed, not crash in it; so every handle that a caller passes in is looked up
- * before it is followed. Chains of embedded links: nothing here allocates or fails. Guarded by the world's
- * lock. */
+/* stream_handle.c: the table of live handles. A destroyed stream must give "invalid resource handle", not a
+ * crash, so every handle is looked up before it is dereferenced. The table links the objects themselves, so
+ * nothing allocates or fails. Protected by the world's lock. */
 #include "backends/emu/cudart/stream_impl.h"
 
 enum { BUCKET_BITS = 10 };

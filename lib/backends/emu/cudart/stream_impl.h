@@ -1,19 +1,18 @@
-/* stream_impl.h: what the files that make up emulated streams, events, captures and graphs share: their
- * structs and the calls between them. Everything here is guarded by the world's lock. Nobody else includes
- * this file.
+/* stream_impl.h: the structs and internal functions of emulated streams, CUDA events, captures and graphs.
+ * All of it is protected by the world's lock. Only the files of streams, graphs and the emulated runtime
+ * include it.
  *
- * A stream is a queue of operations. Each operation takes a ticket from its device when it is enqueued;
- * the ordering of the legacy default stream against the blocking streams of its device is a comparison of
- * tickets, with no object to keep: a legacy operation waits for older tickets on every blocking stream,
- * and a blocking stream's for older legacy tickets. A point is a place in a stream that others may wait
- * for; an event holds the point of its last record. */
+ * A stream is a queue of operations. Each operation takes a ticket from its device when it is enqueued. The
+ * legacy default stream and the blocking streams of its device are ordered by comparing tickets: a legacy
+ * operation waits for older tickets on every blocking stream, and an operation of a blocking stream for older
+ * legacy tickets. A point is a place in a stream that others may wait for; an event holds the point of its
+ * last record. */
 #ifndef TUTTI_BACKENDS_EMU_CUDART_STREAM_IMPL_H
 #define TUTTI_BACKENDS_EMU_CUDART_STREAM_IMPL_H
 
 #include <stddef.h>
 
-/* First of all, so that nccl.h finds the CUDA names already declared and does not go looking for a
- * toolkit's. */
+/* These come first, so that nccl.h finds the CUDA names declared and does not include a toolkit's headers. */
 #include "backends/emu/cudart/include/cuda_runtime.h"
 #include "backends/emu/cudart/include/cuda_fp16.h"
 #include "backends/emu/cudart/include/cuda_bf16.h"
@@ -27,8 +26,7 @@ static inline void stream_wake(struct emu_actor *actor) {
   if (emu_options()->mode == EMU_GUARDED) emu_actor_wake(actor);
 }
 
-/* Handles: which of the addresses that callers pass in are alive, and what they are. Embedded at the start
- * of each object. */
+/* The table of live handles and their kinds. Embedded at the start of each object. */
 enum emu_handle_kind { HANDLE_NONE, HANDLE_STREAM, HANDLE_EVENT, HANDLE_GRAPH, HANDLE_EXEC };
 struct emu_handle {
   struct emu_handle *next;
@@ -38,7 +36,7 @@ void emu_handle_insert(struct emu_handle *handle, enum emu_handle_kind kind);
 void emu_handle_remove(struct emu_handle *handle);
 bool emu_handle_live(const void *pointer, enum emu_handle_kind kind);
 
-/* Work with no waiting in it: what a graph node and a stream operation may both do. */
+/* Work that does not wait, of a stream operation or a graph node. */
 enum emu_work_kind { WORK_EMPTY, WORK_COPY, WORK_FILL, WORK_HOST, WORK_FREE, WORK_KERNEL };
 struct emu_work {
   enum emu_work_kind kind;
@@ -66,14 +64,14 @@ struct emu_work {
     struct emu_kernel *kernel;
   } as;
 };
-/* Does the work; drops the lock while it moves bytes in threads mode, and around host functions. Not for
- * kernels. */
+/* Does the work, except for kernels. Releases the lock around host functions, and in threads mode while it
+ * copies. */
 void emu_work_perform(const struct emu_work *work);
-/* Takes and gives back what the work refers to: its kernel and its staging copy. */
+/* Takes and drops a reference to the work's kernel and staging copy. */
 void emu_work_keep(const struct emu_work *work);
 void emu_work_drop(const struct emu_work *work);
 
-/* A kernel's launch that waits, at the head of its stream or as a ready node, for its turn. */
+/* A kernel launch that waits for its turn, at the head of its stream or as a ready graph node. */
 struct emu_turn {
   struct emu_actor *actor;
   const struct emu_kernel_ops *ops;
@@ -88,7 +86,7 @@ enum stream_op_kind { OP_WORK, OP_RECORD, OP_WAIT, OP_GRAPH };
 struct stream_point {
   uint32_t reference_count;
   bool reached;
-  int error; /* that its stream had not yet reported when the point was reached */
+  int error; /* the stream's unreported error when the point was reached */
   uint64_t time_ns;
   /* in the order of their streams' keys, so that wakes have the same order on every run */
   struct stream_op *waiters;
@@ -99,7 +97,7 @@ struct stream_op {
   struct emu_stream *stream;
   uint64_t ticket;
   enum stream_op_kind kind;
-  bool begun; /* a kernel that began with its launch */
+  bool begun; /* a kernel that began within its launch call */
   struct emu_work work;
   struct emu_turn turn;       /* kernels */
   struct stream_point *point; /* records and waits */
@@ -111,7 +109,7 @@ struct node_list {
   struct graph_node **items;
   uint32_t count, capacity;
 };
-/* a set: duplicates are skipped; false: no memory */
+/* a set: duplicates are skipped; false if out of memory */
 bool node_list_add(struct node_list *list, struct graph_node *node);
 bool node_list_copy(struct node_list *list, const struct node_list *other);
 void node_list_clear(struct node_list *list);
@@ -121,15 +119,15 @@ struct emu_stream {
   struct emu_actor actor;
   struct emu_stream *next_on_device;
   struct emu_device *device;
-  uint32_t device_index, stream_index; /* index: how many streams its device had before */
+  uint32_t device_index, stream_index; /* stream_index: number of streams that the device had before */
   unsigned flags;
   int priority;
   bool legacy, blocking;
-  bool closing;             /* destroyed by its owner; goes when its queue is empty */
+  bool closing;             /* destroyed by the program; freed when its queue is empty */
   bool busy;                /* the head has begun */
-  uint32_t reference_count; /* host threads that look at it, and the handle */
+  uint32_t reference_count; /* host threads that use it, and the handle */
   struct stream_op *head, *tail;
-  struct stream_op *idle; /* operations that are over, to be used again */
+  struct stream_op *idle; /* operations that have ended, for reuse */
   uint32_t idle_count, queued_count;
   int error; /* first one since the last report */
   /* Capture. */
@@ -140,14 +138,14 @@ struct emu_stream {
   os_thread thread;
   /* outside: in code that does not look at the stop flag */
   bool thread_started, thread_ended, thread_outside;
-  bool thread_asleep; /* until it is woken; else it looks around every millisecond */
-  bool driven;        /* a thread carries out what is on it */
-  /* launches that will not be tried at once, and how many after the next one that had to wait */
+  bool thread_asleep; /* it sleeps until it is woken; else it polls every millisecond */
+  bool driven;        /* a thread executes its operations */
+  /* number of launches that are enqueued without a try at once, and that number after the next try in vain */
   uint32_t at_once_pause, at_once_vain;
-  uint64_t looks;     /* how often anyone drove it */
-  uint64_t helper;    /* the thread that fed it last, or waits for it */
-  os_cond wake;       /* its thread's */
-  struct emu_stream *next_active, **active_link; /* while there is work on it; else the link is NULL */
+  uint64_t looks;                                /* how often any thread drove it */
+  uint64_t helper;                               /* the thread that last enqueued to it, or waits for it */
+  os_cond wake;                                  /* wakes its thread */
+  struct emu_stream *next_active, **active_link; /* while it has work; else active_link is NULL */
 };
 
 struct emu_device {
@@ -156,8 +154,8 @@ struct emu_device {
   struct emu_stream *streams;           /* alive, oldest first */
   struct emu_stream *legacy;
 };
-struct emu_device *emu_device(uint32_t device_index); /* NULL when memory is out or the index is none */
-struct emu_stream *emu_device_streams(uint32_t device_index); /* the oldest; NULL when it has none */
+struct emu_device *emu_device(uint32_t device_index); /* NULL if out of memory or the index is invalid */
+struct emu_stream *emu_device_streams(uint32_t device_index); /* the oldest; NULL if it has none */
 
 struct emu_event {
   struct emu_handle handle;
@@ -170,22 +168,22 @@ struct emu_event {
 
 /* Streams. All locked; all return cudaError_t numbers. */
 int emu_stream_create(uint32_t device_index, unsigned flags, int priority, struct emu_stream **stream);
-/* at once for the caller; its work is still carried out */
+/* returns at once; its work is still executed */
 void emu_stream_destroy(struct emu_stream *stream);
-void emu_stream_hold(struct emu_stream *stream); /* a host thread looks at it without the lock */
+void emu_stream_hold(struct emu_stream *stream); /* a host thread uses it without the lock */
 void emu_stream_drop(struct emu_stream *stream);
 int emu_stream_work(struct emu_stream *stream, const struct emu_work *work); /* enqueue or capture */
 int emu_stream_record(struct emu_stream *stream, struct emu_event *event);
 int emu_stream_wait_event(struct emu_stream *stream, struct emu_event *event);
-/* Enqueue without looking at captures. */
+/* These enqueue without regard to captures. */
 int stream_push_wait(struct emu_stream *stream, struct stream_point *point);
 int stream_push_record(struct emu_stream *stream, struct stream_point **point); /* *point: a new reference */
 int stream_push_graph(struct emu_stream *stream, struct emu_graph_run *run);
-/* The head has ended, from a move, a thread or a graph's last node. */
+/* The head has ended; called from an event, a thread or a graph's last node. */
 void stream_head_ended(struct emu_stream *stream, int error);
 bool stream_idle(const struct emu_stream *stream);
-/* Waits for what is on the stream, all streams of a device, or a point, by now; returns and clears the
- * stream's error. */
+/* Waits for the work that is now on the stream, on all streams of a device, or up to a point; returns and
+ * clears the stream's error. */
 int emu_stream_synchronize(struct emu_stream *stream);
 int emu_device_synchronize(uint32_t device_index);
 int emu_point_synchronize(struct stream_point *point);
@@ -201,19 +199,20 @@ bool stream_thread_need(struct emu_stream *stream); /* starts its thread; false:
 /* the stream is closing: its thread ends, is joined, frees it */
 void stream_thread_retire(struct emu_stream *stream);
 void stream_threads_collect(void); /* joins what has ended */
-/* all of them; false: some did not end and were left behind */
+/* stops all threads; false if some did not end */
 bool stream_threads_stop(uint64_t patience_ms);
-/* Has work on it, or none any more. */
+/* The stream now has work, or none any more. */
 void stream_activate(struct emu_stream *stream);
 void stream_deactivate(struct emu_stream *stream);
-/* The calling thread feeds the stream, or waits for it: it carries out what is on it while it waits. */
+/* The calling thread enqueues to the stream, or waits for it: while it waits it executes the stream's
+ * operations. */
 void stream_adopt(struct emu_stream *stream);
-/* The stream's own thread has something to do that nobody else will. */
+/* Wakes the stream's own thread for an operation that no other thread may execute. */
 void stream_thread_wake(struct emu_stream *stream);
-/* Only the stream's own thread carries this out: it takes as long as it likes, or is the user's code. */
+/* Only the stream's own thread may execute this operation, because it may take long or is user code. */
 bool stream_op_is_own(const struct stream_op *op);
-/* Carries out what is on the stream as far as it goes; own operations too where `own` says so. True when
- * something ended. */
+/* Executes the stream's operations without blocking; with `own`, also those that only its own thread may
+ * execute. True if one ended. */
 bool stream_drive(struct emu_stream *stream, uint32_t patience, bool own);
 bool stream_head_enabled(const struct emu_stream *stream);
 void stream_free(struct emu_stream *stream);
@@ -226,10 +225,10 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph);
 int emu_capture_work(struct emu_stream *stream, const struct emu_work *work);
 int emu_capture_record(struct emu_stream *stream, struct emu_event *event);
 int emu_capture_wait(struct emu_stream *stream, struct emu_event *event);
-/* The stream's capture, if any, becomes invalid: returns `error` then, else 0. */
+/* Invalidates the stream's capture, if it has one, and returns `error`; else returns 0. */
 int emu_capture_spoil(struct emu_stream *stream, int error);
-/* The host asks about an event that was last recorded in a capture: 907, or 1 when that capture has ended.
- * Else 0. */
+/* The host queries an event: 907 if it was last recorded in a capture, 1 if that capture has ended, else 0.
+ */
 int emu_capture_event_spoil(const struct emu_event *event);
 /* A call that CUDA forbids while this thread's or a global capture is under way: 0, or 900 and those
  * captures are invalid. */
@@ -248,7 +247,7 @@ struct emu_graph *emu_capture_graph(const struct emu_stream *stream);
 /* Graphs (graph.c). */
 struct graph_node {
   uint32_t node_index; /* place in its graph */
-  bool marked;         /* scratch of whoever traverses the graph, under the lock */
+  bool marked;         /* scratch space for traversals of the graph; locked */
   struct emu_work work;
   struct node_list dependencies;
 };
@@ -258,7 +257,7 @@ struct emu_graph {
 };
 struct emu_graph *emu_graph_new(void);
 void emu_graph_free(struct emu_graph *graph);
-/* Adds a node; keeps what the work refers to. NULL when memory is out. */
+/* Adds a node and takes references for its work. NULL if out of memory. */
 struct graph_node *emu_graph_add(struct emu_graph *graph, const struct emu_work *work,
                                  const struct node_list *dependencies);
 bool emu_graph_has(const struct emu_graph *graph, const struct graph_node *node);

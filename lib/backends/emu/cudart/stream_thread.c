@@ -1,7 +1,7 @@
-/* stream_thread.c: in threads mode each stream that has ever had work has a thread that carries its
- * operations out. A thread ends when its stream is destroyed and empty, and is joined by a later call;
- * those that are left when the process ends are stopped and joined then, except one that is inside a
- * kernel or a host function which does not end. */
+/* stream_thread.c: in threads mode each stream that has had work has a thread that executes its operations. A
+ * thread ends when its stream is destroyed and empty, and is joined by a later call. The remaining threads
+ * are stopped and joined when the process ends, except for one inside a kernel or a host function that does
+ * not end. */
 #include "backends/emu/cudart/stream_impl.h"
 #include "backends/emu/world_impl.h"
 
@@ -15,7 +15,7 @@ static struct emu_stream *retired; /* streams whose threads are ending; linked b
 
 static struct emu_stream *active; /* all streams with work on them */
 
-/* Threads are told apart by a number of their own: addresses are used again. */
+/* Threads are identified by a number, because addresses are reused. */
 static uint64_t thread_number(void) {
   static uint64_t last;
   static _Thread_local uint64_t mine;
@@ -26,7 +26,7 @@ static uint64_t thread_number(void) {
 void stream_adopt(struct emu_stream *stream) { stream->helper = thread_number(); }
 
 void stream_activate(struct emu_stream *stream) {
-  stream->looks += 1; /* who feeds it may be about to wait for it */
+  stream->looks += 1; /* the thread that enqueues may be about to wait for it */
   stream_adopt(stream);
   if (stream->active_link == NULL) {
     stream->next_active = active;
@@ -46,10 +46,10 @@ void stream_deactivate(struct emu_stream *stream) {
 /* ---- helping ---- */
 
 #define HELP_STREAMS 16
-/* Looks at one stream's kernel before its driver turns to something else: some ten microseconds. */
+/* Polls of one stream's kernel before the thread turns to another stream: some ten microseconds. */
 #define HELP_PATIENCE 1000u
 
-/* Those of the calling thread; where there are more than fit, others the next time. */
+/* Collects the calling thread's streams; if there are more than fit, others the next time. */
 static uint32_t help_collect(struct emu_stream *streams[HELP_STREAMS]) {
   static _Thread_local uint32_t turn;
   const uint64_t mine = thread_number();
@@ -80,13 +80,13 @@ bool emu_streams_help(void) {
 
 /* ---- a stream's own thread ---- */
 
-/* It looks around for so many milliseconds after the last work before it sleeps until it is woken. */
+/* The thread polls for this many milliseconds after the last work before it sleeps until it is woken. */
 enum { AWAKE_TICKS = 100 };
 void stream_thread_wake(struct emu_stream *stream) {
   if (stream->thread_started) os_cond_broadcast(&stream->wake);
 }
 
-/* The head is the thread's own to do, or nobody has looked at the stream since this thread last did. */
+/* Only this thread may execute the head, or no other thread has driven the stream since this one last did. */
 static bool thread_wanted(const struct emu_stream *stream, uint64_t seen_looks) {
   if (stream->head == NULL || stream->driven) return false;
   return (stream_op_is_own(stream->head) && stream_head_enabled(stream)) || stream->looks == seen_looks;
@@ -127,15 +127,15 @@ bool stream_thread_need(struct emu_stream *stream) {
 }
 
 void stream_thread_retire(struct emu_stream *stream) {
-  stream->thread_ended = true; /* the thread looks at it before anything else of the stream */
+  stream->thread_ended = true; /* the thread checks this before it reads anything else of the stream */
   stream->next_on_device = retired;
   retired = stream;
   stream_thread_wake(stream);
   emu_changed();
 }
 
-/* A thread on the retired list runs to its end without waiting for anything, so joining it is short; but
- * it needs the lock. */
+/* A thread on the retired list ends without waiting for anything, so joining it is short; but it needs the
+ * lock. */
 void stream_threads_collect(void) {
   while (retired != NULL) {
     struct emu_stream *stream = retired;
@@ -157,7 +157,7 @@ static bool all_inside(void *argument) {
   return emu_graph_workers_inside();
 }
 
-/* A thread that is left behind still uses its stream, which therefore stays. */
+/* A thread that does not end still uses its stream, which therefore is not freed. */
 static bool thread_stop(struct emu_stream *stream) {
   if (!stream->thread_started) return true;
   stream->thread_started = false;
@@ -207,7 +207,7 @@ void emu_streams_forked(void) {
   stopping = threads_used = false;
 }
 
-/* The flag stays up: threads that were left behind must not begin anything new. */
+/* The stop flag stays set: threads that did not end must not begin anything new. */
 __attribute__((destructor)) static void process_end(void) {
   if (!threads_used) return;
   emu_lock();

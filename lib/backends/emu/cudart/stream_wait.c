@@ -1,9 +1,9 @@
-/* stream_wait.c: host threads that wait for streams, devices and events, or ask about them. A wait names
- * the device's newest ticket when it begins, so that work enqueued meanwhile by others does not prolong
- * it. In guarded mode these are the calls in which the world moves. Everything locked. */
+/* stream_wait.c: host threads that wait for streams, devices and CUDA events, or query them. A wait takes the
+ * device's newest ticket when it begins, so that work enqueued later by other threads does not prolong it. In
+ * guarded mode these calls run the events. Everything locked. */
 #include "backends/emu/cudart/stream_impl.h"
 
-/* how far a query lets the guarded world move, so that a polling loop comes to an end */
+/* how many events a query runs in guarded mode, so that a polling loop ends */
 enum { QUERY_EVENT_COUNT = 64 };
 
 struct wait_target {
@@ -16,7 +16,7 @@ static bool stream_passed(const struct emu_stream *stream, uint64_t ticket) {
   return stream->head == NULL || stream->head->ticket > ticket;
 }
 
-/* The legacy stream stands for the blocking streams too. */
+/* Waiting for the legacy stream includes the blocking streams. */
 static bool target_covers(const struct wait_target *target, const struct emu_stream *stream) {
   if (target->stream == NULL || target->stream == stream) return true;
   return target->stream->legacy && stream->blocking;
@@ -34,12 +34,11 @@ static bool target_passed(void *argument) {
 
 static bool point_reached(void *argument) { return ((const struct stream_point *)argument)->reached; }
 
-/* A verdict that nothing can move any more reads, to a CUDA program, as a kernel that was stopped by the
- * watchdog. */
+/* A CUDA program sees a deadlock as a kernel that the watchdog stopped (cudaErrorLaunchTimeout). */
 static int host_wait(bool (*done)(void *argument), void *argument) {
   if (emu_in_host_function()) return cudaErrorNotPermitted;
   const ncclResult_t result = emu_wait(done, argument, 0);
-  /* Whoever hears of an error finds the whole report. */
+  /* The report must be complete before the caller sees the error. */
   if (emu_options()->mode == EMU_THREADS) emu_wait(emu_report_complete, NULL, 0);
   return result == ncclSuccess ? 0 : cudaErrorLaunchTimeout;
 }

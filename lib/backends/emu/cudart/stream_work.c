@@ -34,7 +34,8 @@ static void fill_bytes(const struct emu_work *work) {
   }
 }
 
-/* In guarded mode the bytes move under the lock, as one event does; threads may take as long as they like. */
+/* In guarded mode bytes are moved with the lock held, as part of one event; in threads mode a copy may take
+ * long. */
 static void outside_lock(void (*move_bytes)(const struct emu_work *work), const struct emu_work *work) {
   bool threads = emu_options()->mode == EMU_THREADS;
   if (threads) emu_unlock();
