@@ -51,15 +51,16 @@ static const struct option_row rows[] = {
     {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
-     "the call so often in one group, each time with the next root (default 1)"},
+     "make the call this many times in one group, each time with the next root (default 1)"},
     {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
-     "steps that connections have behind them (default 0)"},
+     "value at which the connections' step counters start (default 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
-    {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0, "ranks do not reach each other's output"},
+    {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0,
+     "ranks cannot store directly into each other's output"},
     {0, "all", NULL, OPTION_FLAG, AT(all), 0, 0,
-     "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
+     "prove every collective, algorithm, protocol, number of channels, and sizes around every boundary"},
     {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
-     "make every known fault in every algorithm and say which rule catches it"},
+     "inject every known fault into every algorithm and print which rule catches it"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "prove the schedule in FILE, tutti's text, MSCCL's XML or MSCCL++'s JSON, for its collective"},
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
@@ -627,37 +628,28 @@ const struct verb verb_check = {
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter.\n"
     "\n"
-    "Makes the plans that all ranks would make of this call and proves of them: every send of a connection "
-    "meets "
-    "its receive, step by step; nothing deadlocks; no slot is written before it was read; no element of "
-    "a "
-    "user's buffer is overwritten before it was read; each element of each output is exactly the combination "
-    "of "
-    "inputs that was asked for, each input once, and all ranks add up in one order; a proxy would count the "
-    "steps "
-    "that the kernel takes.\n"
+    "Makes the plans that all ranks make for this call and proves them: every send of a connection meets its "
+    "receive, step by step; nothing deadlocks; no slot is overwritten before it is read; no element of a "
+    "user's buffer is overwritten before it is read; each element of each output is exactly the requested "
+    "combination of inputs, each input once; all ranks add in the same order; a proxy counts the steps that "
+    "the kernel takes.\n"
     "\n"
-    "What is wrong is reported as the rule that is broken, with rank, channel and step, and as the smallest "
-    "call "
-    "that "
-    "still breaks it.\n"
+    "A failure is reported as the rule that is broken, with rank, channel and step, and as the smallest call "
+    "that still breaks it.\n"
     "\n"
     "--plan proves a schedule from a file (examples/schedules/README.md) for the collective that its header "
-    "names, with every protocol and in every place that it is for, and counts around the borders of its "
-    "chunks "
-    "unless --count or --bytes gives one. Blocks of a rank may wait for each other; memory that two of them "
-    "use "
-    "in no order is reported as wrong. --print writes the plans of a call as such a file.\n"
+    "names, with every protocol that it allows, in place and out of place as it allows, and with counts "
+    "around its chunk boundaries unless --count or --bytes gives one. Blocks of a rank may wait for each "
+    "other; unordered accesses of two blocks to the same memory are an error. --print writes the plans of a "
+    "call as such a file.\n"
     "\n"
     "--all proves the plans of every collective, algorithm and protocol: on one node, rings also on nodes of "
     "one rank, trees\n"
-    "and switches also on nodes of 1, 2, 4 and 8 ranks; one channel and some more; sizes around every chunk "
-    "and slice border,\n"
-    "of more than 32 ranks each second one (the others are those of a rank more); groups of broadcasts. "
-    "--mutants makes every known fault in every algorithm: `.` where an algorithm has "
-    "nothing "
-    "that the\n"
-    "fault could change, the rule that catches it, or `equal` and the reason why it changes nothing.\n",
+    "and switches also on nodes of 1, 2, 4 and 8 ranks; one channel and several; sizes around every chunk "
+    "and slice boundary (beyond 32 ranks every second size: the next rank count has the others); groups of "
+    "broadcasts. --mutants injects every known fault into every algorithm and prints the rule that catches "
+    "it, `.` if the fault does not apply to the algorithm, or `equal` and the reason why it changes "
+    "nothing.\n",
     &check_options,
     check_verb_run,
 };

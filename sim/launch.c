@@ -32,17 +32,17 @@ static const struct option_row rows[] = {
     {'n', "ranks", "N", OPTION_INT, offsetof(struct launch_flags, rank_count), 1, RANKS_MOST,
      "processes to start (default: as many as there are cores to use)"},
     {'x', "export", "NAME=VALUE", OPTION_LIST, offsetof(struct launch_flags, values), 0, 0,
-     "set a variable for all ranks; may be given again; all of the environment is passed on anyway"},
+     "set a variable for all ranks; may be repeated; the whole environment is passed on in any case"},
     {'p', "prefix", NULL, OPTION_FLAG, offsetof(struct launch_flags, prefix), 0, 0,
      "put the rank before each line that it prints: [3] ..., and keep lines whole"},
     {'k', "keep-going", NULL, OPTION_FLAG, offsetof(struct launch_flags, keep_going), 0, 0,
      "let the others go on when a rank fails"},
     {'g', "grace", "SECONDS", OPTION_INT, offsetof(struct launch_flags, grace_seconds), 0, 86400,
-     "between asking ranks to end (SIGTERM) and ending them (SIGKILL) (default 5)"},
+     "time between SIGTERM and SIGKILL (default 5)"},
     {'B', "bind", NULL, OPTION_FLAG, offsetof(struct launch_flags, bind), 0, 0,
-     "give each rank its share of the cores, and no others"},
+     "bind each rank to its own share of the cores"},
     {'v', "verbose", NULL, OPTION_FLAG, offsetof(struct launch_flags, verbose), 0, 0,
-     "tell on standard error what is started and how it ends"},
+     "report on standard error each process that is started, and how it ends"},
 };
 static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true};
 
@@ -414,14 +414,15 @@ const struct verb verb_launch = {
     "in the environment:\n"
     "  TUTTI_RANK, TUTTI_SIZE             rank, and number of ranks\n"
     "  TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE the same, as all are on this host: the device to use\n"
-    "  TUTTI_RENDEZVOUS, TUTTI_JOB        where tutti_launch_id has the ranks meet, and this launch\n"
+    "  TUTTI_RENDEZVOUS, TUTTI_JOB        the rendezvous address that tutti_launch_id uses, and this "
+    "launch's id\n"
     "\n"
     "Rank 0 reads standard input, the others read nothing.\n"
     "\n"
-    "When a rank fails, which is said on standard error, the others are asked to end, and ended after\n"
-    "a while. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to all ranks, and\n"
-    "the first four give them as long. What ranks have started and left running is ended too. When\n"
-    "`tutti launch` itself is killed, so are its ranks.\n"
+    "When a rank fails, `tutti launch` says so on standard error, sends SIGTERM to the other ranks, and "
+    "SIGKILL after --grace seconds. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to "
+    "all ranks; after the first four, ranks have the same time to end. Processes that ranks have left "
+    "running are ended too. When `tutti launch` itself is killed, so are its ranks.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 and the signal's number if a signal\n"
     "ended it; 127 and 126 when there is no such program or it cannot be run; 128 and the number of\n"

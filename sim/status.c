@@ -28,8 +28,8 @@ struct status_flags {
 static const struct option_row rows[] = {
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {'a', "apart", "MS", OPTION_INT, AT(apart_ms), 0, 60000,
-     "look again after so many milliseconds, to see what moves (default 300; of GPUs, whose records are "
-     "brought up to date once a second, 1500)"},
+     "milliseconds between the two samples (default 300; 1500 with GPUs, whose records are updated once a "
+     "second)"},
 };
 static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false};
 
@@ -552,28 +552,26 @@ const struct verb verb_status = {
     "  tutti status $! --json; wait\n"
     "  # needs a job whose log names this address\n"
     "  tutti status node7:40123\n",
-    "Without operand: all jobs of this user on this host. With a process number: that process's job. "
-    "With HOST:PORT of a process's control server, which its log (NCCL_DEBUG=INFO) and the header of "
-    "its records (`tutti trace dump`) name: the same from another host. Where TUTTI_SECRET is set in "
-    "the job it must be set for this command too. Processes of this host are read through their records "
-    "(TUTTI_TRACE), so stopped ones are seen as well; one process is asked for those of other hosts, "
-    "and gathers over the job's control connections.\n"
+    "Without an operand: all jobs of this user on this host. With a PID: that process's job. With HOST:PORT, "
+    "the address of a process's control server: a job on another host; the process's log (NCCL_DEBUG=INFO) "
+    "and the header of its records (`tutti trace dump`) have the address. If TUTTI_SECRET is set in the job, "
+    "set it for this command too. Processes of this host are read through their records (TUTTI_TRACE), so "
+    "stopped processes are seen as well; for other hosts one process is asked, which gathers the answers "
+    "over the job's control connections.\n"
     "\n"
-    "Prints a line for each job; then each communicator, with operations called and ended, from the "
-    "rank with the fewest to that with the most; where it makes no progress, who is behind and who "
-    "waits for whom; ranks that do not answer; and the diagnosis of `tutti explain`. A communicator "
-    "that progressed between two samples does not hang; of such a job the slow network link is named, "
-    "if there is one.\n"
+    "Prints a line for each job; then each communicator, with the least and most operations that its ranks "
+    "have called and ended; if it makes no progress, which ranks are behind and which wait for which; ranks "
+    "that do not answer; and the diagnosis of `tutti explain`. A communicator that progressed between two "
+    "samples does not hang; for such a job a slow network link is named, if there is one.\n"
     "\n"
-    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, "
-    "ranks_seen, called_least, called_most, ended_least, ended_most, state, members: [{rank, process, "
-    "host, called, launched, ended, ends_known, behind, moved, error, waits: {for, rank, operation, "
-    "channel, step, have, need}}]}], silent: [{rank, comm, process, host, address, why}], verdict: "
-    "{kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there where a rank "
-    "waits.\n"
+    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, ranks_seen, "
+    "called_least, called_most, ended_least, ended_most, state, members: [{rank, process, host, called, "
+    "launched, ended, ends_known, behind, moved, error, waits: {for, rank, operation, channel, step, have, "
+    "need}}]}], silent: [{rank, comm, process, host, address, why}], verdict: {kind, sentence, next, "
+    "evidence}}]}. Keys are stable; others may be added. `waits` is present if a rank waits.\n"
     "\n"
-    "The exit code is 0 where all is well, 1 where a job hangs, is broken, slow or has ranks that do "
-    "not answer, 3 where nobody answers, 4 where there is no job to report.\n",
+    "The exit code is 0 if all is well, 1 if a job hangs, is broken or slow or has ranks that do not answer, "
+    "3 if no process answers, 4 if there is no job to report.\n",
     &options,
     status_run,
 };

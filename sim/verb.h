@@ -10,9 +10,9 @@
 #include "option.h"
 
 enum exit_code {
-  EXIT_GOOD = 0,  /* what was asked for holds */
-  EXIT_WRONG = 1, /* the thing looked at is wrong: a deadlock, a mismatch, a bandwidth below its floor */
-  EXIT_USAGE = 2, /* the command line makes no sense */
+  EXIT_GOOD = 0,  /* success */
+  EXIT_WRONG = 1, /* the thing looked at is wrong: a deadlock, a mismatch, a bandwidth below its minimum */
+  EXIT_USAGE = 2, /* the command line is wrong */
   EXIT_ENVIRONMENT = 3, /* memory, a device or a place to write is missing; the text says which */
   EXIT_INPUT = 4        /* a file cannot be read */
 };

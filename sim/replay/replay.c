@@ -31,14 +31,14 @@ static const struct option_row rows[] = {
      "let one missing event happen: `rank 7 channel 2 send 41`, `... recv 8`, `rank 2 call`, `launch` or "
      "`start`"},
     {'u', "until", "PLACE", OPTION_TEXT, AT(until), 0, 0,
-     "stop where a lane comes to a step: `rank 7 channel 2 step 40`"},
+     "stop when a lane reaches a step: `rank 7 channel 2 step 40`"},
     {'s', "step", "N", OPTION_INT, AT(steps), 1, 1000000000,
      "run N scheduler events on from the recorded hang, and stop there"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20,
      "print all lanes of this rank, with their connections"},
-    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of events (default 1)"},
+    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "seed of the order of events (default 1)"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
-     "the schedule from a file that the job ran (TUTTI_CUSTOM_FILE)"},
+     "the schedule file with which the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
 static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false};
@@ -428,16 +428,16 @@ const struct verb verb_replay = {
     "  tutti replay --until 'rank 0 channel 0 step 1' --rank 0 traces/absent/*.txt\n"
     "  tutti replay --json traces/absent/*.txt\n",
     "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same "
-    "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank "
-    "to the point that its records show. It says whether the schedule can hang there (a wrong counter "
-    "makes it impossible), which single event is missing, and what would happen if it came: each "
-    "missing event is tried alone, and the one that leaves the least undone is the root cause of the "
-    "others.\n"
+    "communicators, plans and calls in the guarded emulator, whether the job ran on GPUs or not, and runs "
+    "every rank up to the point that its records show. It reports whether the schedule can hang there (a "
+    "wrong counter makes it impossible), which single event is missing, and what would happen after it: each "
+    "missing event is injected alone, and the one after which the fewest operations are left is the root "
+    "cause.\n"
     "\n"
-    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 "
-    "start`), or a step that it has sent or freed and that has not arrived where it is waited for "
-    "(`rank 7 channel 2 send 41`, `recv`; `channel 0-21` where several wait alike); `comm NAME` selects "
-    "a communicator. Steps are counted as the connection counts them.\n"
+    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 start`), or "
+    "a step that it has sent or freed and that has not reached the rank that waits for it (`rank 7 channel 2 "
+    "send 41`, `recv`; `channel 0-21` if several channels wait for the same step); `comm NAME` selects a "
+    "communicator. Steps are counted as the connection counts them.\n"
     "\n"
     "The exit status is 0 when the recorded hang is reached, 1 when the schedule cannot hang there.\n",
     &replay_options,
