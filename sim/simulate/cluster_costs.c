@@ -6,7 +6,7 @@
 
 #include "simulate/cluster.h"
 
-/* Fitted to all_reduce of NCCL on four H200 over NVLink (bench/sim_fit.py; README.md, "How good it is"); what
+/* Fitted to all_reduce of NCCL on four H200 over NVLink (bench/sim_fit.py; README.md, "Accuracy"); what
  * a network costs is that of the tuner's table. */
 static const struct cluster_costs costs_default = {
     {6.0, 7.24, 16.7},                                     /* launch */
