@@ -1,9 +1,11 @@
 /* bench_rank.c: the ranks that one host thread drives: communicators, streams, buffers with guard zones,
- * timed calls and checked calls. Uses only the public NCCL and CUDA interfaces, and the cost model's. a zone:
- * [ guard | bytes that the row uses ...... | guard, at least as long ] Before a checked call a zone is filled
- * with a pattern, then with the input; after it, every byte outside the output must be unchanged. In guarded
- * mode threads wait for each other only inside NCCL and CUDA calls, because the emulator runs only while all
- * threads that own ranks wait in it. */
+ * timed calls and checked calls. Uses only the public NCCL and CUDA interfaces, and the cost model's.
+ *
+ *   a zone:  [ guard | bytes that the row uses ...... | guard, at least as long ]
+ *
+ * Before a checked call a zone is filled with a pattern, then with the input; after it, every byte outside
+ * the output must be unchanged. In guarded mode threads wait for each other only inside NCCL and CUDA calls,
+ * because the emulator runs only while all threads that own ranks wait in it. */
 #include <math.h>
 #include <string.h>
 

@@ -4,7 +4,8 @@
  *   - both are lists of one rank, and the second has waited, itself or through others, for the first's step;
  *   - the reader took the message that announces the store (and then owns the element);
  *   - the place held an input that was read once, and the written value contains that input: it cannot exist
- * before the read. The order of this run is never used. */
+ *     before the read.
+ * The order in which this run came to them is never used. */
 #include <inttypes.h>
 #include <stdio.h>
 
