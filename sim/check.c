@@ -1,5 +1,5 @@
-/* check.c: the verb `check`: proves the plans of one call, or of all kinds of calls. Reads flags, prints what
- * sim/check has found. */
+/* check.c: the verb `check`: proves the plans of one call, or of all kinds of calls. Parses flags, and prints
+ * the findings of sim/check. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +71,7 @@ static const struct option_row rows[] = {
 };
 static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false};
 
-/* What one command works with. */
+/* The state of one command. */
 struct check_command {
   struct check_flags flags;
   struct check_case c;
@@ -183,7 +183,7 @@ static bool take_flags(struct check_command *command) {
   return true;
 }
 
-/* Which algorithms and protocols may carry the call, as a sentence's end. */
+/* Which algorithms and protocols can carry the call, as the end of a message. */
 static void print_allowed(const struct check_call *call) {
   const char *before = ": ";
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
@@ -198,7 +198,7 @@ static void print_allowed(const struct check_call *call) {
   }
 }
 
-/* False, with the rule, when what was asked for cannot carry the call. */
+/* False, with the rule, if no selected algorithm can carry the call. */
 static bool call_is_possible(const struct check_command *command, const struct graph *graph) {
   struct check_call call = command->c.call, open;
   const char *why = NULL;
@@ -264,7 +264,7 @@ static void print_text(const struct check_command *command, bool proved) {
   if (report->order[0]) printf("order: %s, one of %" PRIu64 "\n", report->order, report->order_count);
 }
 
-/* Of so many ranks on, channels that are alike are run once. */
+/* From this number of ranks on, channels that are alike are run once. */
 enum { RANKS_MANY = 257 };
 
 static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
@@ -331,7 +331,7 @@ static enum exit_code print_plans(struct check_command *command) {
   return code;
 }
 
-/* A schedule from a file: its header says what else there is to say. */
+/* A schedule from a file, whose header has the rest of the call. */
 static enum exit_code check_plan_flags_run(const struct check_command *command, int argc) {
   const struct check_flags *flags = &command->flags;
   struct check_plan_flags plan;
@@ -459,7 +459,7 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
   return report.failed ? EXIT_WRONG : EXIT_GOOD;
 }
 
-/* One line a mutant: how each algorithm's check ends. */
+/* One line per mutant: the outcome under each algorithm. */
 static void print_entry(const struct mutant_entry *entry) {
   static const char *const fates[] = {".", "", "equal", "MISSED"};
   const char *text =

@@ -1,6 +1,6 @@
-/* explain.c: the verb `explain`: `explain plan` prints how an operation would be carried on a machine that is
- * not there: each option that the tuner weighs, with its predicted time or the rule that forbids it, and then
- * the plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
+/* explain.c: the verb `explain`: `explain plan` prints how an operation would run on a described machine:
+ * each option that the tuner considers, with its predicted time or the rule that forbids it, and then the
+ * plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static const struct option_row rows[] = {
 };
 static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false};
 
-/* One operation on one machine, and what came of it. */
+/* One operation on one machine, and its result. */
 struct explain {
   struct explain_flags flags;
   struct graph graph;
@@ -173,7 +173,7 @@ static const char *role_name(uint32_t role) {
   return role < sizeof names / sizeof names[0] ? names[role] : "";
 }
 
-/* Steps of a work, and how many slots of FIFOs they take in each direction, over all links. */
+/* Steps of a work, and the number of FIFO slots that they take in each direction, over all links. */
 struct work_sums {
   uint64_t steps, loops, recv_steps, send_steps;
 };
@@ -220,12 +220,12 @@ static bool candidate_is_chosen(const struct explain *explain, const struct tune
   return !row->forbidden && row->algo == choice->algo && row->proto == choice->proto;
 }
 
-/* A tuning file may have given the choice another number of channels, and so another time. */
+/* A tuning file may give the choice a different number of channels, and so a different time. */
 static double candidate_time_us(const struct explain *explain, const struct tune_candidate *row) {
   return candidate_is_chosen(explain, row) ? explain->choice.time_us : row->time_us;
 }
 
-/* Why an option that is allowed was not taken. */
+/* Why an allowed option was not chosen. */
 static void candidate_reason(const struct explain *explain, const struct tune_candidate *row, char *out,
                              size_t out_bytes) {
   const struct tune_choice *choice = &explain->choice;
@@ -239,7 +239,7 @@ static void candidate_reason(const struct explain *explain, const struct tune_ca
   else snprintf(out, out_bytes, "%.2f times the least", row->time_us / choice->time_us);
 }
 
-/* True when no protocol of the row's algorithm is allowed, all by one rule. */
+/* True if no protocol of the row's algorithm is allowed, all by the same rule. */
 static bool candidate_is_alike(const struct tune_candidate *row) {
   const struct tune_candidate *first = row - row->proto;
   for (int proto = 0; proto < PROTO_COUNT; proto++)
@@ -345,7 +345,7 @@ static void json_explain(const struct explain *explain) {
   fputc('\n', stdout);
 }
 
-/* A plan that cannot be made still shows what forbids each option. */
+/* Without a plan, the rules that forbid each option are still printed. */
 static enum exit_code explain_answer(struct explain *explain) {
   const struct plan_request *request = &explain->request;
   tune_candidates(request, explain->op.func, explain->bytes, explain->candidates);
@@ -384,7 +384,7 @@ static enum exit_code explain_run(int argc, char **argv) {
   explain.flags.nodes = 1;
   explain.flags.gpus = 8;
   explain.flags.type = "float";
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&explain_options, argc, argv, &explain.flags, &operand, &code)) return code;
   if (operand < argc && !strcmp(argv[operand], "plan"))

@@ -1,6 +1,6 @@
 /* help.c: the verb `help`: the list of verbs, one verb's page, the library's settings; the same as manual
- * pages in roff, and as completion for shells. All text comes from the verbs' own structs and from the
- * library's table of settings, so that none of these can name a flag that the parser does not know. */
+ * pages in roff, and as shell completion. All text comes from the verbs' own structs and from the library's
+ * table of settings, so it names only flags that the parser knows. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -188,7 +188,7 @@ static void roff_verb(const struct verb *verb) {
   printf(".BR tutti (1)\n");
 }
 
-/* A manual page is for all readers: it does not say what is set here. */
+/* A manual page does not show this machine's settings. */
 static void roff_params(void) {
   roff_title("TUTTI\\-params");
   roff_section("NAME");

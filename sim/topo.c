@@ -1,6 +1,6 @@
-/* topo.c: the verb `topo`: what a cluster is made of, which paths its devices have, and which rings and trees
- * a communicator over all of its GPUs has, as text of at most 100 columns or as JSON. What it shows is what
- * the library computes for a communicator from the same description and settings. */
+/* topo.c: the verb `topo`: a cluster's devices, their paths, and the rings and trees of a communicator over
+ * all of its GPUs, as text of at most 100 columns or as JSON. These are what the library computes for a
+ * communicator from the same description and settings. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static void matrix_head(const struct paths *paths, uint32_t first, uint32_t last
   printf("\n");
 }
 
-/* In parts, where there are more devices than a line has space for. */
+/* In parts, if there are more devices than fit on a line. */
 static void matrix_print(const struct paths *paths) {
   const uint32_t count = paths->gpu_count + paths->net_count, most = (COLUMNS - MATRIX_HEAD) / COLUMN_WIDTH;
   printf("\npaths of one node, from GPUs (lines) to GPUs (G) and NICs (N):\n");
@@ -165,7 +165,7 @@ static void rings_print(const struct graph *graph) {
   }
 }
 
-/* "0(1(2) 4)": 1 and 4 hang on 0, 2 hangs on 1. `left`: ranks that may still be shown. */
+/* "0(1(2) 4)": 1 and 4 are children of 0, 2 is a child of 1. `left`: ranks that may still be printed. */
 static void tree_print(struct line *line, const struct graph_tree *tree, uint32_t rank, uint32_t *left) {
   if (*left == 0) return;
   *left -= 1;
@@ -191,7 +191,7 @@ static void trees_print(const struct graph *graph) {
   for (uint32_t channel = 0; channel < graph->channel_count; channel++) rows[channel] = graph->tree[channel];
   for (uint32_t channel = 0; channel < graph->channel_count; channel++) {
     struct line line;
-    /* One more than there are, so that it is never used up before the last bracket. */
+    /* One more than there are, so that the last bracket is always printed. */
     uint32_t left = graph->rank_count <= RANKS_SHOWN ? graph->rank_count + 1 : RANKS_SHOWN;
     if (!channels_alike(rows, channel, graph->channel_count, alike)) continue;
     channels_print(&line, "tree", alike, graph->channel_count);

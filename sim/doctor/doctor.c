@@ -1,6 +1,6 @@
-/* doctor.c: the verb `doctor`: which libnccl a program loads, or a process has, whether it is this library,
- * and what else would keep it from working, with one fix per problem. Changes nothing, loads foreign
- * libraries in child processes alone, and needs no GPU. */
+/* doctor.c: the verb `doctor`: which libnccl a program loads, or a process has loaded, whether it is this
+ * library, and what else would keep it from working, with one fix per problem. Changes nothing, loads foreign
+ * libraries only in child processes, and needs no GPU. */
 #include "doctor/doctor.h"
 
 #include <errno.h>
@@ -136,7 +136,7 @@ void doctor_file_look(const struct doctor *doctor, const char *path, struct doct
   close(fd);
 }
 
-/* Where this build's libraries are: beside the command's folder. */
+/* The folder of this build's libraries, beside the command's. */
 static void folder_find(struct doctor *doctor) {
   char path[PATH_MAX], trial[PATH_MAX + 32];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -157,7 +157,7 @@ static void folder_find(struct doctor *doctor) {
 
 /* ---- asking programs */
 
-/* Takes what comes until the other end closes, or the deadline; false then. */
+/* Reads until the other end closes, or the deadline passes; false then. */
 static bool answer_read(int fd, uint64_t deadline_ns, char *answer) {
   size_t bytes = 0;
   for (;;) {

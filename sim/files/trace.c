@@ -1,5 +1,5 @@
-/* trace.c: the verb `trace`: looks into traces, those of events and those of records. The spelling of
- * both is the library's (trace_record_text, record_text.h), so that it is the same everywhere. */
+/* trace.c: the verb `trace`: prints, compares, converts and compresses traces of events and of records. The
+ * text forms are the library's (trace_record_text, record_text.h), so they are the same everywhere. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +125,7 @@ static enum exit_code archive_one(const char *path, const char *archive_path) {
   return EXIT_ENVIRONMENT;
 }
 
-/* FILE.zst beside the file, or of that name in a folder. */
+/* FILE.zst beside the file, or with that name in a folder. */
 static enum exit_code trace_archive(const char *place, int count, char **paths) {
   enum { PATH_BYTES = 4096 };
   struct stat about;
@@ -175,7 +175,7 @@ static enum exit_code trace_do(const struct trace_flags *flags, const char *what
 static enum exit_code trace_run(int argc, char **argv) {
   struct trace_flags flags = {NULL, NULL};
   int operand;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&trace_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";

@@ -1,5 +1,5 @@
-/* goal_verb.c: the verb `goal`: schedules of messages in the formats of other simulators: run under the
- * LogGOPS model, checked, converted. */
+/* goal_verb.c: the verb `goal`: runs schedules of messages under the LogGOPS model, checks them, and converts
+ * between the formats of other simulators. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,7 +81,7 @@ static bool ends_in(const char *text, const char *end) {
   return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* The traces of all ranks, whose collectives follow the flags. */
+/* The traces of all ranks; their collectives are planned according to the flags. */
 static ncclResult_t traces_read(int count, char **paths, const struct goal_flags *flags, struct goal *goal) {
   struct planner planner;
   struct goal_config config = flags->config;
@@ -204,7 +204,7 @@ static enum exit_code goal_save(const struct goal *goal, const char *path, enum 
   return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_ENVIRONMENT);
 }
 
-/* False after one sentence, where -o or --to make no sense. */
+/* False after one sentence if -o or --to are invalid. */
 static bool output_is_sound(const struct goal_flags *flags, enum format *format) {
   static const char *const names[] = {"text", "binary", "chakra"};
   if (flags->output == NULL) {
@@ -285,7 +285,7 @@ static enum exit_code goal_run(int argc, char **argv) {
   flags.config.type = "float";
   flags.bytes = 1 << 20;
   flags.config.nodes = flags.config.channels = 1;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&goal_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";

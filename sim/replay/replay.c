@@ -1,6 +1,6 @@
-/* replay.c: the verb `replay`: runs what files of records tell in the guarded emulator, up to the recorded
- * state, and says whether the schedule can stop there, which single event is missing, and what its arrival
- * would do. */
+/* replay.c: the verb `replay`: runs a job's records in the guarded emulator, up to the recorded state, and
+ * reports whether the schedule can hang there, which single event is missing, and what would happen after it.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "schedules/schedules.h"
 #include "verb.h"
 
-#define TRIES_MOST 16 /* events whose arrival is tried */
-#define LANES_MOST 8  /* that are printed where nobody asked for more */
+#define TRIES_MOST 16 /* events that are injected, one at a time */
+#define LANES_MOST 8  /* lanes that are printed by default */
 #define TRIES_NS UINT64_C(60000000000)
 
 struct replay_flags {
@@ -43,7 +43,7 @@ static const struct option_row rows[] = {
 };
 static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false};
 
-/* What was asked for, and what came of it. */
+/* The flags and the results. */
 struct answer {
   struct replay_flags flags;
   struct replay replay;
@@ -97,7 +97,7 @@ static ncclResult_t answer_run(struct answer *answer, const struct replay_event 
 
 static bool event_makes_work(const struct replay_event *event) { return event->kind <= EVENT_LAUNCH; }
 
-/* What has not ended, or would have to be called or launched yet. */
+/* What has not ended, or still has to be called or launched. */
 static uint32_t outcome_lacks(const struct answer *answer, const struct replay_event *injected,
                               const struct replay_outcome *outcome) {
   uint32_t lacks = outcome->unended + outcome->failed;
@@ -106,12 +106,12 @@ static uint32_t outcome_lacks(const struct answer *answer, const struct replay_e
   return lacks;
 }
 
-/* What was sent and has not come is also why slots behind it are not free. */
+/* Data that was sent and has not arrived also explains why later slots are not free. */
 static bool event_leads(const struct replay_event *event, const struct replay_event *other) {
   return event->kind == EVENT_SEND && other->kind == EVENT_RECV && event->rank == other->waiter;
 }
 
-/* Each missing event is let happen alone: the one that leaves the least undone explains the rest. */
+/* Injects each missing event alone: the one that leaves the fewest operations undone explains the others. */
 static ncclResult_t answer_choose(struct answer *answer) {
   struct replay_outcome *tried = (struct replay_outcome *)os_alloc(sizeof *tried);
   const uint64_t deadline = os_time_ns() + TRIES_NS;
@@ -149,8 +149,8 @@ static bool anybody_absent(const struct replay *replay) {
   return false;
 }
 
-/* What an attempt that came to nothing has noted is of no use; but of messages, how later ones were planned
- * may be what earlier ones need. */
+/* A failed attempt's notes are dropped, except how later messages were planned, which earlier ones may need.
+ */
 static void attempt_begin(struct replay *replay, uint32_t remark_count, bool again) {
   replay->remark_count = remark_count;
   for (uint32_t c = 0; c < replay->comm_count; c++) {
@@ -175,10 +175,10 @@ static bool anybody_seen(const struct replay *replay) {
   return false;
 }
 
-/* What the files leave open is tried: whether outputs were stored to straight, of ranks without files,
- * whether they called what has not ended elsewhere, where only counters were seen, whether lanes waited for
- * what had come, and where nobody counted graphs' launches, whether ranks in none had ended it or not begun.
- * What fails all is told of the first. */
+/* Tries what the files leave open: whether data was stored directly into outputs; whether ranks without files
+ * called what has not ended elsewhere; if only counters are known, whether lanes waited for something that
+ * had arrived; and if graphs' launches are not counted, whether ranks in no graph had ended it or not begun.
+ * If all attempts fail, the first one's reason is reported. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
   const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * TRANSPORT_COUNT;
@@ -339,7 +339,7 @@ static enum exit_code answer_fail(ncclResult_t result) {
   return result == ncclInvalidArgument ? EXIT_INPUT : EXIT_ENVIRONMENT;
 }
 
-/* Ranks that somebody asks for are some communicator's. */
+/* Ranks in arguments are those of a communicator. */
 static bool rank_is_there(const struct replay *replay, const char *flag, uint64_t rank) {
   uint32_t most = 0;
   for (uint32_t c = 0; c < replay->comm_count; c++)

@@ -21,7 +21,7 @@ bool refine_graph_make(uint32_t node_count, const struct refine_edge *edges, uin
     return false;
   }
   uint32_t *at =
-      graph->first + 1; /* it ends at the end of the node's entries, which is `first` of the next node */
+      graph->first + 1; /* ends at the end of the node's entries, so that `first` is right at the end */
   for (uint32_t i = 0; i < edge_count; i++) {
     at[edges[i].one + (size_t)1] += 1;
     at[edges[i].other + (size_t)1] += 1;
@@ -47,7 +47,7 @@ void refine_graph_free(struct refine_graph *graph) {
 
 struct part {
   uint32_t first, count; /* in order */
-  uint32_t touched;      /* by the splitter at hand */
+  uint32_t touched;      /* by the current splitter */
   uint64_t sum;          /* of the first that was touched */
   bool listed, sums_differ;
 };
@@ -60,7 +60,7 @@ struct touch {
 struct refiner {
   const struct refine_graph *graph;
   uint32_t *part_of;
-  uint32_t *order, *place; /* nodes part by part, and back */
+  uint32_t *order, *place; /* nodes part by part, and the reverse */
   struct part *parts;
   uint32_t part_count;
   uint32_t *list, list_count; /* parts that may split others */

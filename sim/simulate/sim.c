@@ -1,5 +1,5 @@
-/* sim.c: the verb `sim`: nccl-tests' table of a machine that is not there. Plans come from the library's own
- * planning, steps from its iterators; the engine gives them a time. Every time is marked as simulated. */
+/* sim.c: the verb `sim`: nccl-tests' table for a described machine. Plans come from the library's own
+ * planning, steps from its iterators; the engine computes their times. Every time is marked as simulated. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -117,23 +117,23 @@ struct sim {
   struct cluster cluster;
   struct check_call call;
   struct check_setup setup;
-  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* what planning may choose from */
+  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* the choices of planning */
   uint32_t algo_mask, proto_mask;                   /* the same for the collective */
   uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
   uint64_t slices, events, spent_ns;
   struct progress progress;
   struct workload workload; /* no ranks: one collective */
-  double compute;           /* of what --scale says it is as fast as */
+  double compute;           /* the speed-up of computing by --scale */
   struct plot plot;
   struct custom_schedule *schedule; /* of --plan, NULL: none */
   uint64_t possible;                /* sizes that some option could carry */
 };
 
-/* What came of one size by one option. */
+/* The result of one size with one option. */
 struct sim_row {
   size_t count, bytes;
   bool possible, is_messages;
-  bool flat; /* simulated as if all nodes were as far from one another */
+  bool flat; /* simulated as if all nodes had the same distance */
   uint8_t algo, proto;
   uint32_t channel_count;
   uint32_t lane_count, run_count; /* lanes of all ranks; those that were simulated */
@@ -204,7 +204,7 @@ static bool costs_read(struct sim *sim) {
   return !expected;
 }
 
-/* What flags and description say. */
+/* The cluster from flags and description. */
 static enum exit_code spec_get(struct sim *sim) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
@@ -235,7 +235,7 @@ static enum exit_code spec_get(struct sim *sim) {
   return EXIT_GOOD;
 }
 
-/* `ranks`: that must have a place, where no flag and no description say how many nodes there are. */
+/* `ranks`: the least number, if neither a flag nor the description gives the number of nodes. */
 static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   const struct sim_flags *flags = &sim->flags;
   if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
@@ -249,7 +249,7 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   return EXIT_GOOD;
 }
 
-/* What --scale and --fault make of the cluster. */
+/* Applies --scale and --fault to the cluster. */
 static enum exit_code faults_set(struct sim *sim) {
   const struct option_list *faults = &sim->flags.faults, *scales = &sim->flags.scales;
   sim->compute = 1;
@@ -275,7 +275,7 @@ static void sizes_complete(struct sim_flags *flags) {
   if (!flags->step_bytes && !flags->step_factor) flags->step_factor = 2;
 }
 
-/* Reads a workload: of the job's calls, and the cluster that has space for them. */
+/* Reads a workload: the job's calls, and a cluster with enough ranks for them. */
 static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operands) {
   const struct sim_flags *flags = &sim->flags;
   const int asked = (flags->workload != NULL) + flags->records + flags->chakra + (flags->plan != NULL);
@@ -309,7 +309,7 @@ static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operan
   return code == EXIT_GOOD ? faults_set(sim) : code;
 }
 
-/* The file says which collective, of how many ranks. */
+/* The file gives the collective and the number of ranks. */
 static enum exit_code schedule_get(struct sim *sim, int operand_count) {
   if (custom_read(sim->flags.plan, &sim->schedule) != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -334,7 +334,7 @@ static enum exit_code collective_get(struct sim *sim, int operand_count, char **
   return sim->collective ? EXIT_GOOD : EXIT_USAGE;
 }
 
-/* The schedule's ranks and the root have their places. */
+/* Checks that the cluster has the schedule's ranks and the root. */
 static enum exit_code ranks_check(const struct sim *sim) {
   const uint32_t ranks = sim->cluster.ranks;
   if (sim->schedule && sim->schedule->rank_count != ranks) {
@@ -378,7 +378,7 @@ static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
   sim->call.in_place = sim->call.custom && (sim->schedule->places & CUSTOM_OUT_OF_PLACE) == 0;
 }
 
-/* The option that planning chose: of the first rank that does anything. */
+/* The option that planning chose, for the first rank that does anything. */
 static void row_option(const struct sim *sim, struct sim_row *row) {
   uint64_t channels = 0;
   for (uint32_t rank = 0; rank < sim->cluster.ranks; rank++) {
@@ -398,7 +398,7 @@ static const char *row_algo(const struct sim_row *row) {
   return row->is_messages ? "messages" : names_algo[row->algo];
 }
 
-/* The same run, and its pictures; each size writes the files anew. */
+/* Repeats the run for the pictures; each size overwrites the files. */
 static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, struct sim_row *row) {
   const struct drawing_ask ask = {sim->flags.perfetto, sim->flags.svg};
   struct drawing drawing;
@@ -418,12 +418,12 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   return drawing_close(&drawing, result, title);
 }
 
-/* Lanes from which on messages are simulated as if leaves were one (below). */
+/* From this number of lanes on, messages are simulated as if all leaves were one (below). */
 enum { LANES_EXACT = 50000 };
 
-/* Folds the row's net; `flat` is the cluster to run it on then, or a copy of it that tells no leaves apart:
- * among leaves hardly two nodes are alike where all send to all, and so many transfers share links that
- * every one of them would be minutes of work. What that adds is at most two switches and cables a message. */
+/* Folds the row's net; `flat` is the cluster to run it on, or a copy that does not distinguish leaves: with
+ * several leaves hardly two nodes are alike in an all-to-all, and so many transfers share links that a run
+ * would take minutes. The copy adds at most two switches and cables per message. */
 static bool row_fold(const struct sim *sim, const struct sim_row *row, const struct sim_net *net,
                      struct cluster *flat, struct fold *fold) {
   *flat = sim->cluster;
@@ -434,7 +434,7 @@ static bool row_fold(const struct sim *sim, const struct sim_row *row, const str
   return false;
 }
 
-/* Planning that finds no option leaves row->possible false. */
+/* If planning finds no option, row->possible stays false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct sim_net net;
   struct cluster cluster;
@@ -475,7 +475,7 @@ static double row_us(const struct sim_row *row) { return (double)row->report.end
 
 /* ---- printing ---- */
 
-/* What the times are of, its parts with `between` between them. */
+/* The machine of the times, its parts separated by `between`. */
 static void model_text(const struct sim *sim, const char *between, char *out, size_t out_bytes) {
   struct check_call call;
   call_fill(&sim->cluster.graph, sim->func, sim->type, 0, (uint32_t)sim->flags.channels, &call);
@@ -559,7 +559,7 @@ static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row
   return EXIT_WRONG;
 }
 
-/* A point of the option's line; without --compare there is one line, of what planning chose. */
+/* A point of the option's line; without --compare there is one line, for planning's choice. */
 static bool row_plot(struct sim *sim, uint32_t series, const struct sim_row *row) {
   const double us = row_us(row), factor = sim->collective->factor(sim->cluster.ranks);
   const char *name = sim->compared_count ? names_algo[__builtin_ctz(sim->compared[series])] : "chosen";
