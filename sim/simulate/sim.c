@@ -49,14 +49,14 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
     {0, "file", "FILE", OPTION_INPUT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
     {0, "cluster", "FILE", OPTION_INPUT, AT(cluster), 0, 0,
-     "lines of text that describe the cluster (below)"},
+     "lines of text that describe the cluster (above)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
      "LogGP's latency, overhead and gap in microseconds, and G in nanoseconds a byte, instead of all costs "
      "and links"},
     {0, "tune", "FILE", OPTION_INPUT, AT(tune), 0, 0,
      "a file of `tutti bench --tune`: its rules choose the algorithm, and costs are fitted to its times"},
     {0, "cost", "NAME=VALUE", OPTION_LIST, AT(costs), 0, 0,
-     "set one cost (below), as launch_us.Simple=5; may be repeated"},
+     "set one cost (above), as launch_us.Simple=5; may be repeated"},
     {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, direct, ..."},
     {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
@@ -73,7 +73,7 @@ static const struct option_row rows[] = {
      "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: this many times as fast, "
      "0.001 to 1000; plans do not change; may be repeated"},
     {'w', "workload", "FILE", OPTION_INPUT, AT(workload), 0, 0,
-     "simulate the calls in this file (format below) instead of one collective"},
+     "simulate the calls in this file (format above) instead of one collective"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "simulate this schedule, tutti's text, MSCCL's XML or MSCCL++'s JSON, instead of the library's own; "
      "with --compare it is the first column"},
