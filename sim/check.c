@@ -46,7 +46,7 @@ static const struct option_row rows[] = {
     {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
     {0, "chunk", "BYTES", OPTION_BYTES, AT(chunk_bytes), 1, 1 << 30,
      "largest chunk (default what the slots hold)"},
-    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes that the ranks lie on (default 1)"},
+    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "number of nodes (default 1)"},
     {0, "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "ranks of a node, instead of --ranks"},
     {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
@@ -141,7 +141,8 @@ static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
   }
   c->gpus = flags->gpus == UNSET ? ranks / c->nodes : (uint32_t)flags->gpus;
   if (flags->gpus == UNSET && c->gpus * c->nodes != ranks) {
-    fprintf(stderr, "tutti check: %u ranks do not lie evenly on %u nodes; give --gpus\n", ranks, c->nodes);
+    fprintf(stderr, "tutti check: %u ranks do not divide evenly over %u nodes; give --gpus\n", ranks,
+            c->nodes);
     return false;
   }
   c->call.rank_count = c->nodes * c->gpus;

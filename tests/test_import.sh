@@ -150,7 +150,7 @@ done
 cat "$work"/log.? >"$work/together"
 try 1 "$work"/log.? && says 'rank 1 (process 101 on node-a) has not called operation #1' \
   "of comm '0xbeef', Broadcast of 100 bfloat16, root 2" \
-  'its last call was #0' 'logs tell what was called, not what was launched'
+  'its last call was #0' 'logs record what was called, not what was launched'
 check $? 'logs, one a process: a rank that is missing'
 cp "$work/out" "$work/apart"
 try 1 "$work/together" && cmp -s "$work/out" "$work/apart"

@@ -87,7 +87,7 @@ static void backend_check(struct doctor *doctor, const char *answer) {
 static void api_write(const char *answer, char *text, size_t bytes) {
   char number[32] = "";
   const long code = doctor_answer_find(answer, "api", number, sizeof number) ? atol(number) : 0;
-  if (code <= 0) snprintf(text, bytes, "it does not tell its version");
+  if (code <= 0) snprintf(text, bytes, "it does not report its version");
   else snprintf(text, bytes, "NCCL API %ld.%ld.%ld", code / 10000, code / 100 % 100, code % 100);
 }
 

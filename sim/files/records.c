@@ -214,10 +214,11 @@ bool records_mixed(const char *verb, const struct records *records) {
 
 const char *records_lack(const struct records *records) {
   if (records->sources == SOURCE_FLIGHT)
-    return "Flight Recorder dumps do not tell operators, roots, streams, channels and steps, what a kernel "
+    return "Flight Recorder dumps do not record operators, roots, streams, channels and steps, what a kernel "
            "waits for, nor the parts of an all-to-all; records of this library (TUTTI_TRACE) do";
   if (records->sources == SOURCE_LOG)
-    return "logs tell what was called, not what was launched, has started or ended, nor what a kernel waits "
+    return "logs record what was called, not what was launched, has started or ended, nor what a kernel "
+           "waits "
            "for; records of this library (TUTTI_TRACE) do";
   return NULL;
 }

@@ -64,9 +64,9 @@ struct looking {
 static const char *heading(const struct looking *looking) {
   const struct replay_flags *flags = &looking->answer->flags;
   if (flags->until != NULL)
-    return looking->shown->until_reached ? "where it comes to that step:"
-                                         : "it does not come to that step; where the ranks are in the end:";
-  if (flags->steps > 0) return "after so many events more:";
+    return looking->shown->until_reached ? "at that step:"
+                                         : "no lane reaches that step; last states of the ranks:";
+  if (flags->steps > 0) return "after that many more events:";
   return flags->inject != NULL ? "in the end:" : "where the ranks are:";
 }
 
@@ -377,9 +377,8 @@ static enum exit_code replay_files(struct answer *answer, int path_count, char *
     return answer_fail(ncclInvalidArgument);
   }
   if (records.count > 0 && records.sources != SOURCE_RECORDS)
-    fputs(
-        "tutti replay: dumps and logs of others tell no plans and no steps: there is nothing to run again\n",
-        stderr);
+    fputs("tutti replay: dumps and logs of other tools have no plans and no steps: nothing to replay\n",
+          stderr);
   else if (records.count > 0) {
     const ncclResult_t result = replay_read(&records, &answer->replay);
     if (result != ncclSuccess) code = answer_fail(result);
@@ -407,7 +406,7 @@ static enum exit_code replay_verb(int argc, char **argv) {
   if (first == argc) fputs("tutti replay: which files? `tutti replay /dev/shm/tutti.*.trace`\n", stderr);
   else if (answer->flags.json &&
            (answer->flags.until != NULL || answer->flags.steps > 0 || answer->flags.rank >= 0))
-    fputs("tutti replay: --json tells no lanes: leave out --until, --step and --rank\n", stderr);
+    fputs("tutti replay: --json prints no lanes: leave out --until, --step and --rank\n", stderr);
   else if (answer->flags.until != NULL && answer->flags.steps > 0)
     fputs("tutti replay: --until and --step: give one of them\n", stderr);
   else if (answer->flags.until != NULL && !replay_mark_parse(answer->flags.until, &answer->mark))

@@ -279,9 +279,9 @@ static ncclResult_t hang_name(const struct run *run) {
     if (run->runners[i].op_index == block->op_count) continue;
     const struct onesided_op *op = &run->plan->ops[block->first_op + run->runners[i].op_index];
     return custom_fail(run->plan->build, op->line, "here rank %u waits without end: %s", block->rank,
-                       op->kind == ONESIDED_MOVE      ? "nobody writes this packet before"
-                       : op->kind == ONESIDED_BARRIER ? "fewer blocks than it names come to this barrier"
-                                                      : "nobody signals, or releases, once more before");
+                       op->kind == ONESIDED_MOVE      ? "no block writes this packet before"
+                       : op->kind == ONESIDED_BARRIER ? "fewer blocks than it names reach this barrier"
+                                                      : "no block signals, or releases, once more before");
   }
   return ncclSuccess;
 }
