@@ -70,7 +70,7 @@ cp "$work/out" "$work/pickled"
 try 1 "$work"/json/* && sed 's/_rank_2\.json/_rank_2/' "$work/out" | cmp -s - "$work/pickled"
 check $? 'Flight Recorder: JSON says the same'
 try 0 "$work"/missing/*0 "$work"/missing/*1 "$work"/missing/*3 && says '1 of 4 ranks left no file: 2' &&
-  says 'were under way when these files were taken, and they do not record whether a rank waits'
+  says 'were under way when these files were taken, and they do not tell whether a rank waits'
 check $? 'Flight Recorder: a dump that is missing'
 try 1 "$work"/group/* && says "of comm '7:mesh_tp' called ReduceScatter of" 'rank 0 called' 'rank 1 called'
 check $? 'Flight Recorder: ranks of a group of its own'
