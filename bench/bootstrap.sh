@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bootstrap.sh: how long it takes ranks to find each other, and how many bytes, by phase: up to 1,024 processes
-# as threads and 256 as processes (bench/bootstrap.c), then 256 real ranks under `tutti launch`, from start to
-# end. Prints it and keeps it, with a line about the machine, in bench/results/bootstrap-<date>.txt. Needs a
+# bootstrap.sh: time and bytes of the bootstrap by phase: up to 1,024 processes as threads and 256 as
+# processes (bench/bootstrap.c), then 256 real ranks under `tutti launch`, from start to end. Prints the
+# results and keeps them, with a line about the machine, in bench/results/bootstrap-<date>.txt. Needs a
 # finished build (`scons . tests`) in ${BUILD:-build}, and 16,384 descriptors.
 set -eu -o pipefail
 export LC_ALL=C
@@ -23,7 +23,7 @@ machine() {
 cc -O2 -std=c11 -D_GNU_SOURCE -I"$here/../lib" -I"$here/../lib/backends/emu/cudart/include" -o "$work/bootstrap" \
   "$here/bootstrap.c" "$build/obj/libtutti_all.a" -pthread -ldl -lm -lexpat -lnettle
 
-# Of all ranks: the slowest of each phase, and the bytes of one.
+# Over all ranks: the slowest of each phase, and the bytes of one.
 timings() {
   sed -n 's/.*Init timings: //p' "$work/log" | tr -c '0-9.\n' ' ' | awk '
     { for (i = 3; i <= 8; i++) if ($i > most[i]) most[i] = $i; ranks = $1 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check.sh: how long the checker takes: every kind of plan of 2 to 64 ranks, single plans of 4,096 ranks, and all
-# mutants. Needs a finished build. Prints what each command printed with its times, and appends that to
-# bench/results/check-<date>.txt; OUT names another folder. No other library does this; there is no second side.
+# check.sh: the time of the checker: every kind of plan of 2 to 64 ranks, single plans of 4,096 ranks, and all
+# mutants. Needs a finished build. Prints the output and times of each command, and appends them to
+# bench/results/check-<date>.txt; OUT names another folder.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti

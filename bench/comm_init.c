@@ -47,7 +47,7 @@ static double now_ms(void) {
   return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
-/* Everybody waits for everybody; ends the process when another has failed. */
+/* A barrier of all processes; ends the process if another has failed. */
 static void meet(void) {
   static int round;
   const struct timespec nap = {0, 20000};

@@ -1,6 +1,6 @@
-/* comm_memory.c: bytes that the library holds for one rank, by tutti_comm_memory(): after the communicator
- * is made, after one all-reduce, and after every rank has also sent to every other. Prints the three
- * numbers of the rank that holds most. NCCL_PROTO and the like choose what is connected.
+/* comm_memory.c: the bytes that the library holds for one rank, by tutti_comm_memory(): after the
+ * communicator is made, after one all-reduce, and after every rank has also sent to every other. Prints the
+ * three numbers of the rank that holds most. NCCL_PROTO and the like select the connections.
  *
  *   comm_memory RANKS */
 #include <stdio.h>

@@ -21,7 +21,7 @@ struct rank {
   ncclUniqueId id;
   ncclComm_t comm;
   cudaStream_t stream;
-  double *value; /* one, of the device's memory */
+  double *value; /* one value, in device memory */
   int device;
   bool each;
   pthread_t thread;

@@ -33,8 +33,8 @@ struct peers {
   int rank, rank_count;
   void *context;      /* the program's */
   float *send, *recv; /* each of the largest size */
-  /* Carries out `calls` equal calls of `count` floats a rank (all-gather and the like: of a block), and waits
-   * for all. */
+  /* Runs `calls` equal calls with `count` floats per rank (for all-gather and the like: per block), and waits
+   * for all of them. */
   void (*run)(struct peers *peers, enum peers_op op, size_t count, int calls);
   double (*most)(struct peers *peers, double value); /* the largest of all ranks' values */
 };
@@ -121,7 +121,7 @@ static inline void peers_point(struct peers *peers, enum peers_op op, size_t byt
   peers->most(peers, 0);
   peers->run(peers, op, count, 1);
   const double wrong = peers->most(peers, (double)peers_wrong(peers, op, count));
-  /* Zeros stay zeros, however often they are added up in place. */
+  /* Zeros stay zeros in repeated in-place sums. */
   memset(peers->send, 0, bytes);
   memset(peers->recv, 0, bytes);
   int calls = peers_calls(peers, seconds, peers_batch(peers, op, count, 2));

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# cpu_peers.sh: the library's collectives on CPU cores beside Open MPI's and MPICH's over shared memory, or
-# beside Open MPI's and Gloo's over TCP on loopback: the same sizes, the same figures, in turns within one
-# sitting, ROUNDS times. Prints a table of the lowest medians, microseconds; everything that was run, with its
-# raw output, goes to bench/results/cpu_peers-<date>.txt. Needs a finished build in ${BUILD:-build}, the peers
-# (Debian: openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev; one that is missing is left out) and a
-# quiet machine.
+# cpu_peers.sh: compares the library's collectives on CPU cores with Open MPI's and MPICH's over shared
+# memory, or with Open MPI's and Gloo's over TCP on loopback: the same sizes and figures, in turns within one
+# session, ROUNDS times. Prints a table of the lowest medians in microseconds; the commands with their raw
+# output go to bench/results/cpu_peers-<date>.txt. Needs a finished build in ${BUILD:-build}, the peers
+# (Debian: openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev; missing ones are left out) and a quiet
+# machine.
 #
 #   TRANSPORT=shm        or tcp: every rank says that it is on a host of its own
 #   RANKS=2        ranks; ROUNDS=5; SECONDS_A_POINT=0.1
@@ -47,7 +47,7 @@ compile() {
   ! has mpicc.mpich || mpicc.mpich -O2 -o "$work/mpich" "$here/cpu_peers_mpi.c"
 }
 
-# keep COMMAND...: runs it and keeps command and output. A peer that fails is said, and left out.
+# keep COMMAND...: runs it and keeps command and output. A peer that fails is reported and left out.
 keep() {
   printf '$ %s\n' "$*" | sed "s#$work/##g" >>"$raw"
   if "$@" >"$work/out" 2>"$work/err"; then
@@ -81,7 +81,7 @@ round() {
     "$work/openmpi" --name openmpi "${range[@]}"
 }
 
-# A column a name; the last is the best peer's time over ours across processes.
+# One column per name; the last is the best peer's time divided by ours across processes.
 table() {
   local names="tutti each processes openmpi mpich" ours=processes peers="openmpi mpich"
   [ "$transport" = shm ] || names="tutti openmpi gloo-ring gloo-hd" ours=tutti peers="openmpi gloo-ring gloo-hd"

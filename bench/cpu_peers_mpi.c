@@ -1,4 +1,4 @@
-/* cpu_peers_mpi.c: cpu_peers.c's twin over MPI, for whatever mpicc builds it with. */
+/* cpu_peers_mpi.c: the same program as cpu_peers.c over MPI, built with any mpicc. */
 #include <mpi.h>
 
 #include "cpu_peers.h"

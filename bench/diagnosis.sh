@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# diagnosis.sh: how often `tutti explain` is right: 1,000 runs of the emulator, each of which goes wrong as its number
-# says (tests/diagnosis_case.h), and what is said of the files that it leaves; a table of precision and recall, and a
-# line for each run that was judged otherwise. Where this build has `tutti replay`, each run's files are given to
-# it, too. Appends commands and raw output to bench/results/diagnosis-<date>.txt. Ten minutes on two cores.
+# diagnosis.sh: the accuracy of `tutti explain`: 1,000 runs of the emulator, each with the fault of its number
+# (tests/diagnosis_case.h), and the diagnosis of the files that it leaves; a table of precision and recall,
+# and a line for each wrong diagnosis. If this build has `tutti replay`, it replays each run's files, too.
+# Appends commands and raw output to bench/results/diagnosis-<date>.txt. Ten minutes on two cores.
 #
 #   bench/diagnosis.sh [FIRST [COUNT]]   the runs of these numbers (default 1 1000)
 set -eu -o pipefail

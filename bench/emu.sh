@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# emu.sh: measures the emulator on this machine and prints one short table. Everything that was run, with
-# its raw output and a line about the machine, goes to bench/results/emu-<date>.txt. Needs a finished
-# build in ${BUILD:-build} and a quiet machine. QUICK=1 tries the script itself with small numbers, and
-# keeps no results.
+# emu.sh: measures the emulator on this machine and prints one short table. The commands with their raw output
+# and a line about the machine go to bench/results/emu-<date>.txt. Needs a finished build in ${BUILD:-build}
+# and a quiet machine. QUICK=1 tests the script itself with small numbers, and keeps no results.
 #
 #   guarded   8 ranks on one core, all-reduce of 64 KiB in chunks of 64 bytes: steps count, bytes do not
 #   ring      1,024 ranks on one channel, one loop of the ring (64 bytes a chunk), out of place and in place
@@ -151,6 +150,6 @@ for part in guarded ring seeds threads size memory; do $part; done
   echo "The table:"
   cat "$work/table"
 } >>"$raw"
-# Where the tree lay on this machine says nothing to a reader.
+# Removes this machine's paths.
 sed -i "s#$(dirname "$here")/##g; s#$work/##g" "$raw"
 [ -n "${QUICK:-}" ] || echo "raw output: bench/results/$(basename "$raw")"

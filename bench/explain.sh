@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# explain.sh: what `tutti explain` takes for 1,024 ranks that made 10,000 calls each, from whom it is worst: rings
-# of 4,096 records, as the recorder has them, and of 32,768, which hold all of the calls. Appends commands and raw
-# output to bench/results/explain-<date>.txt. Needs a finished build in ${BUILD:-build}, and 1.2 GB in $TMPDIR.
+# explain.sh: the time of `tutti explain` for 1,024 ranks that made 10,000 calls each, for the slowest kinds
+# of faults: with rings of 4,096 records, the recorder's size, and of 32,768, which hold all of the calls.
+# Appends commands and raw output to bench/results/explain-<date>.txt. Needs a finished build in
+# ${BUILD:-build}, and 1.2 GB in $TMPDIR.
 . "$(dirname "$0")/bench.inc"
 ranks=${RANKS:-1024}
 

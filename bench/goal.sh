@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# goal.sh: `tutti goal sim` beside LogGOPSim (github.com/spcl/LogGOPSim) on the same files: the last rank and its end
-# must be the same to the nanosecond; user seconds and peak memory, in turns.
-# The files are the library's own schedules, exported. LOGGOPSIM is a folder with the programs LogGOPSim and txt2bin,
-# built by whoever runs this. LogGOPSim begins what is free by std::sort; every message here has a tag of its own, so
-# that the order among equals makes no difference. PARTS: `ends`, `time` or both (the default). Appends raw output to
-# bench/results/goal-<date>.txt. Needs a finished build in ${BUILD:-build}, and 1 GB in $TMPDIR.
+# goal.sh: compares `tutti goal sim` with LogGOPSim (github.com/spcl/LogGOPSim) on the same files, which are
+# exports of the library's own schedules: the last rank and its end must be equal to the nanosecond; user
+# seconds and peak memory are measured in turns. LOGGOPSIM is a folder with the programs LogGOPSim and
+# txt2bin, which you build. LogGOPSim orders ready operations by std::sort; every message here has a tag of
+# its own, so the order of equal ones does not matter. PARTS: `ends`, `time` or both (the default). Appends
+# raw output to bench/results/goal-<date>.txt. Needs a finished build in ${BUILD:-build}, and 1 GB in $TMPDIR.
 set -eu -o pipefail
 unset NCCL_DEBUG TUTTI_EMU
 export LC_ALL=C TUTTI_TRACE=off
@@ -20,7 +20,7 @@ different=0
 
 say() { printf '%s\n' "$*" | tee -a "$raw"; }
 
-# timed COMMAND...: "U s user, M KiB"; what it says is in $work/said.
+# timed COMMAND...: "U s user, M KiB"; the command's output is in $work/said.
 timed() { /usr/bin/time -o "$work/took" -f '%U s user, %M KiB' "$@" >"$work/said" 2>&1 && tail -n 1 "$work/took"; }
 
 # ours FILE COSTS, theirs FILE COSTS: "HOST: NS" of the last rank.

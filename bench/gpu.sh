@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# gpu.sh: on a machine with GPUs, checks this library and measures it beside NVIDIA's. It needs a finished
-# build, nccl-tests' programs built there or elsewhere, bash, awk and coreutils; a C compiler only for the
-# digests. What every command printed goes to files in $OUT; on standard output there is a line a check and,
-# last, one table and one summary: by kind of run and collective the geometric mean of speed-ups, and the
-# sizes at which this library is slower.
+# gpu.sh: on a machine with GPUs, checks this library and compares its speed with NVIDIA's. It needs a
+# finished build, the programs of nccl-tests, bash, awk and coreutils; a C compiler only for the digests. The
+# output of every command goes to files in $OUT; standard output has a line per check and, last, one table and
+# one summary: the geometric mean of speed-ups per kind of run and collective, and the sizes at which this
+# library is slower.
 #
 #     bench/gpu.sh check [nccl-tests|digests|sanitizer|graphs]
 #     bench/gpu.sh bench [large|small|p2p|processes|registered|graphs|budget|init|hosts]
 #     bench/gpu.sh tune
 #     bench/gpu.sh all
 #
-# A name runs one part alone; each part ends within MINUTES, and says what it left out. Exit status 1: a check
-# failed or a comparison could not be made; a missed target is not a failure.
+# A name runs only that part; each part ends within MINUTES, and reports what it left out. Exit status 1: a
+# check failed or a comparison could not be made; a missed target is not a failure.
 #
 #     BUILD=build          has lib/libnccl.so.2, lib/libtutti-cuda.so; and gpu/*, programs that must succeed
 #     NCCL_TESTS=          folder of nccl-tests' *_perf programs, and of *_perf_mpi, made with MPI=1
@@ -28,8 +28,8 @@
 #     MINUTES=8            longest time of one part
 #     QUICK=1              few sizes, one round: tries the script itself
 #
-# Which library a program got is not trusted: each run's own NCCL_DEBUG=VERSION line must name it.
-# Settings of the library in the environment are unset, apart from NCCL_NVLS_ENABLE, which a machine may need.
+# Each run's own NCCL_DEBUG=VERSION line must name the library that it is for. Settings of the library in the
+# environment are unset, except NCCL_NVLS_ENABLE, which a machine may need.
 set -u -o pipefail
 unset NCCL_PROTO NCCL_ALGO NCCL_DEBUG NCCL_DEBUG_FILE NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_BUFFSIZE \
   TUTTI_EMU TUTTI_SEED TUTTI_TRACE TUTTI_BACKEND NCCL_MAX_CTAS NCCL_HOSTID NCCL_P2P_DISABLE NCCL_SHM_DISABLE \
@@ -53,14 +53,14 @@ mpirun=${MPIRUN:-mpirun --allow-run-as-root --oversubscribe --bind-to none --mca
 
 # ---- running things
 
-# What the last command said of its failure: results that nccl-tests found wrong, or the end of it.
+# The last command's failure: results that nccl-tests found wrong, or the end of its output.
 detail() {
   awk '/^ *[0-9]+ +[0-9]+ / && NF >= 12 && ($9 + 0 > 0 || $13 + 0 > 0)' "$work/out" | head -n 3 >"$work/wrong"
   [ -s "$work/wrong" ] || tail -n 5 "$work/out" >"$work/wrong"
   strip <"$work/wrong" | cut -c1-160 | sed 's/^/    /'
 }
 
-# ok STATUS DESCRIPTION: one line; of the first failures also what was said.
+# ok STATUS DESCRIPTION: prints one line; for the first failures also the output.
 ok() {
   if [ "$1" -eq 0 ]; then
     echo "ok - $2" | tee -a "$raw"
@@ -73,7 +73,7 @@ ok() {
 
 skip() { echo "skip: $1" | tee -a "$raw"; }
 
-# Where things lie on this machine, and what it is called, says nothing to a reader.
+# Removes paths and names of this machine from the output.
 strip() {
   sed -E "s#$work/##g; s#$build/#build/#g; s#$tests/##g; s#$root/##g; s# Pid +[0-9]+ on +[^ ]+ device# device#
     s#^[^ ]+:[0-9]+:[0-9]+ \[#[#; s#\b$(uname -n)(:| pid)#host\1#g"
@@ -100,7 +100,7 @@ keep() {
   folder=$build/lib
   if [ "$library" = tutti ]; then backend=TUTTI_BACKEND=cuda; else folder=$work/nccl; fi
   printf '\n$ [%s] %s\n' "$library" "$*" | strip >>"$raw"
-  # An empty $backend is no word.
+  # An empty $backend must not become a word.
   # shellcheck disable=SC2086
   env $backend NCCL_DEBUG=VERSION LD_LIBRARY_PATH="$folder:$toolkit/lib64:${LD_LIBRARY_PATH:-}" \
     timeout -k 5 "$seconds" "$@" >"$work/out" 2>&1
@@ -111,7 +111,7 @@ keep() {
   return "$status"
 }
 
-# loaded LIBRARY: the last command's own words say that it had this library.
+# loaded LIBRARY: the output of the last command says that it loaded this library.
 loaded() {
   case $1 in
     tutti) grep -q 'NCCL version .*(tutti' "$work/out" ;;
@@ -121,9 +121,8 @@ loaded() {
   return 1
 }
 
-# perf LIBRARY LIMIT COLLECTIVE FLAGS...: a program of nccl-tests, with the words of $settings set, in
-# $processes processes where that is not 0, on two "hosts" where $hosts is set; true when every result was
-# right.
+# perf LIBRARY LIMIT COLLECTIVE FLAGS...: runs a program of nccl-tests with the settings in $settings, in
+# $processes processes unless that is 0, on two "hosts" if $hosts is set; true if every result is right.
 perf() {
   local library=$1 limit=$2 program=$tests/$3_perf half=$((processes / 2))
   shift 3
@@ -155,7 +154,7 @@ machine() {
   nvidia-smi topo -m 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' | grep '^GPU[0-9]' >>"$raw" || true
 }
 
-# NVIDIA's library, linked to $work/nccl so that no other comes with it.
+# Links NVIDIA's library to $work/nccl, so that no other library is in its folder.
 nccl_find() {
   local path=${NCCL_LIB:-}
   [ -n "$path" ] || path=$(ldconfig -p 2>/dev/null | awk '$1 == "libnccl.so.2" { print $NF; exit }')
@@ -170,7 +169,7 @@ nccl_find() {
 
 # ---- checks
 
-# set_run COLLECTIVE FLAGS...: counts a run of ours; notes one that fails.
+# set_run COLLECTIVE FLAGS...: counts a run of this library; records a failure.
 set_run() {
   local status
   perf tutti 100 "$@"
@@ -218,7 +217,7 @@ check_nccl_tests() {
   done
 }
 
-# digest KIND: the program's path, built where nobody brought one; KIND is cuda or emu.
+# digest KIND: the program's path; builds it if DIGESTS has none; KIND is cuda or emu.
 digest_build() {
   digest=${DIGESTS:-$work}/digest-$1
   [ ! -x "$digest" ] || return 0
@@ -239,7 +238,7 @@ digest_run() {
   loaded tutti && grep -v '^NCCL version\|^\[' "$work/out" >"$work/gpu"
 }
 
-# digest_same FILE: the GPUs' lines are this file's; else tells how many are not, of what, and the first.
+# digest_same FILE: compares the GPUs' lines with this file; else reports how many differ, and the first.
 digest_same() {
   grep -v '^#' "$1" | diff - "$work/gpu" >"$work/out" && return
   {
@@ -261,7 +260,7 @@ digest_recorded() {
   ok $? "digests, $n GPUs, $protocol: the recorded bits (small buffers)"
 }
 
-# The order of a sum is the algorithm's: both sides are told the same ones.
+# The order of a sum depends on the algorithm: both sides use the same one.
 direct="allreduce:Direct;allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
 
 # The same with buffers of the usual size, and more elements, against the emulator on this machine.
@@ -315,7 +314,7 @@ check_sanitizer() {
   skip "racecheck: the warps of a block meet through words of shared memory, which it takes for races"
 }
 
-# Programs of our own: graphs, aborts and what else nccl-tests does not do.
+# Our own programs: graphs, aborts and other things that nccl-tests does not test.
 check_graphs() {
   local program found=0
   for program in "$build"/gpu/*; do
@@ -329,7 +328,7 @@ check_graphs() {
 
 # ---- comparisons
 
-# measure LIBRARY MODE COLLECTIVE FLAGS...: one library's half of a turn; notes a row a size.
+# measure LIBRARY MODE COLLECTIVE FLAGS...: one library's half of a turn; stores a row per size.
 measure() {
   local library=$1 mode=$2
   shift 2
@@ -342,7 +341,7 @@ measure() {
     print mode, collective, $1, library, $6, $8 }' "$work/out" >>"$work/rows"
 }
 
-# turn MODE COLLECTIVE FLAGS...: NCCL's library, then ours, same flags.
+# turn MODE COLLECTIVE FLAGS...: NCCL's library, then this one, with the same flags.
 turn() {
   measure nccl "$@" -c 0
   measure tutti "$@" -c 0
@@ -370,7 +369,7 @@ turns_small() {
   turn graph all_reduce -t "$gpus_most" -g 1 -b 8 -e $last -f 4 -n 20 -w 5 -G $((iterations / 10))
 }
 
-# One process a GPU, as most programs are started.
+# One process per GPU, the usual way to start programs.
 turns_processes() {
   local collective first=1K last=1G processes=$gpus_most
   [ -n "$quick" ] && last=1M
@@ -380,7 +379,7 @@ turns_processes() {
   done
 }
 
-# NCCL's best of plain, registered and symmetric buffers, beside ours, plain: it finds out what it can map.
+# NCCL's best of plain, registered and symmetric buffers, beside this library with plain buffers.
 turns_registered() {
   local collective option last=1G
   [ -n "$quick" ] && last=1M
@@ -425,7 +424,7 @@ turns_hosts() {
   done
 }
 
-# How long communicators take to be made, and how much GPU memory they take.
+# Time to make communicators, and their GPU memory.
 turns_init() {
   local library status program=${COMM_INIT:-$work/comm_init}
   [ -x "$program" ] || cc -O2 -o "$program" "$here/comm_init.c" -I"$build/include" -I"$toolkit/include" \
@@ -440,8 +439,8 @@ turns_init() {
   done
 }
 
-# Every way of every collective, one process a GPU, into $OUT/gpus<N>-<date>.tune, which TUTTI_TUNE_FILE takes;
-# then NCCL beside this library with those rules, and without.
+# Every option of every collective, one process per GPU, into $OUT/gpus<N>-<date>.tune, which TUTTI_TUNE_FILE
+# takes; then NCCL beside this library with those rules, and without.
 turns_tune() {
   local collective first last=1G processes=$gpus_most settings rules
   rules=$out_folder/gpus$gpus_most-$(date +%Y-%m-%d).tune
@@ -460,7 +459,7 @@ turns_tune() {
   done
 }
 
-# bench PART: its turns, as many rounds as there is time for.
+# bench PART: its turns, as many rounds as time allows.
 bench() {
   local round begin now rounds=$rounds
   if [ ! -x "$tests/all_reduce_perf" ] || ! nccl_find; then
@@ -487,8 +486,7 @@ bench() {
   done
 }
 
-# What the table and the summary compute with, in awk: the median of value[key, 1..count[key]], and sizes as
-# they are written.
+# awk functions of the table and the summary: the median of value[key, 1..count[key]], and sizes as text.
 functions='
   function median(key, i, j, n, swap) {
     n = count[key]
@@ -505,7 +503,7 @@ functions='
   }
 '
 
-# Medians of the rows, in the order in which they came; with a pattern, of the modes that have it alone.
+# Medians of the rows, in the order of the runs; with a pattern, only of the modes that match it.
 table() {
   grep -E "^(${1:-.*}) " "$work/rows" | awk -v gpus="$gpus_most" "$functions"'
     function is_bandwidth(mode) { return mode == "large" || mode == "p2p" || mode == "budget" }
@@ -541,8 +539,8 @@ table() {
     }'
 }
 
-# How much faster this library is than NCCL, by time, whose medians are compared; of registered buffers NCCL's
-# best way counts. A size at which this library is more than 2 % slower is named, with the ratio of times.
+# NCCL's median time divided by this library's; for registered buffers NCCL's best option counts. Sizes at
+# which this library is more than 2 % slower are named, with the ratio of times.
 summary() {
   awk "$functions"'
     function best(key, i, least) {
@@ -612,7 +610,7 @@ done
   table 'large|p2p|plain|graph|budget'
   summary
 } | tee -a "$raw"
-# The other rows are many: they go to the raw file alone.
+# The other rows go only to the raw file.
 table 'processes|tuned|registered|graphs|hosts[0-9]*' >>"$raw"
 [ "$failures" -eq 0 ] || echo "$failures not ok"
 [ "$failures" -eq 0 ]

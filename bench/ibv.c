@@ -58,7 +58,7 @@ static bool is_done(void *request) {
   return done;
 }
 
-/* Nanoseconds of `count` messages with at most `depth` under way. */
+/* Nanoseconds of `count` messages with at most `depth` in flight. */
 static uint64_t net_stream(size_t bytes, uint32_t count, uint32_t depth) {
   void *sends[MESSAGES], *receives[MESSAGES];
   uint32_t posted = 0, sent = 0, send_done = 0, received = 0;
@@ -90,7 +90,7 @@ static void bare_write(size_t bytes, bool notifies) {
   must(sender->verbs->send_post(sender->qps[0].qp, &request, &bad) == 0, "bare write");
 }
 
-/* 1: one of these has completed. The net may have left others of its own. */
+/* 1: one of these has completed. The net may have left completions of its own. */
 static uint32_t bare_poll(struct ib_end *end, enum ibv_wc_opcode opcode) {
   struct ibv_wc completion;
   const int got = end->verbs->cq_poll(end->outlets[0].cq, 1, &completion);

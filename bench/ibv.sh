@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ibv.sh: the ibv net beside perftest and bare verbs on Soft-RoCE, in the guest of tests/test_softroce.sh: one
-# device, and two with a wire between them. Prints what each says and keeps it, with a line about the machine,
-# in bench/results/ibv-<date>.txt. Bandwidths, and the times in their tables, are by a clock that counts
-# instructions, so that they are the same on any machine, busy or not; rounds between two processes are by the
-# machine's clock on two emulated cores, and need two quiet ones. Needs a finished build in ${BUILD:-build} in
-# which that test has run, and Debian's perftest. ROUNDS=n: how often those are measured, in turns with perftest's.
+# ibv.sh: measures the ibv net, perftest and bare verbs on Soft-RoCE, in the guest of tests/test_softroce.sh:
+# one device, and two with a wire between them. Prints the results and keeps them, with a line about the
+# machine, in bench/results/ibv-<date>.txt. Bandwidths, and the times in their tables, use a clock that counts
+# instructions, so they are the same on any machine, busy or not; rounds between two processes use the
+# machine's clock on two emulated cores, and need two idle cores. Needs a finished build in ${BUILD:-build} in
+# which that test has run, and Debian's perftest. ROUNDS=n: number of those rounds, in turns with perftest's.
 set -eu -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${BUILD:-$here/../build}" && pwd)

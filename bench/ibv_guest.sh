@@ -1,6 +1,7 @@
 #!/bin/bash
-# ibv_guest.sh BUILD bandwidth|round ROUNDS: bench/ibv.sh's part in the guest: perftest's programs and ours, in
-# turns, so that both see the same machine. perftest's MB are of 1048576 bytes, ours of 1000000.
+# ibv_guest.sh BUILD bandwidth|round ROUNDS: the part of bench/ibv.sh that runs in the guest: perftest's
+# programs and ours, in turns, so that the conditions are equal. perftest's MB are 1048576 bytes, ours
+# 1000000.
 set -u
 build=$1 what=$2 rounds=$3
 export NCCL_SOCKET_IFNAME=lo TUTTI_IB_PATH_MS=20000 TUTTI_TRACE=off

@@ -79,7 +79,7 @@ int main(int words, char **word) {
   const size_t bytes = strtoul(word[2], NULL, 10);
   uint64_t *times = (uint64_t *)calloc(count, sizeof *times);
   if (count == 0 || bytes == 0 || times == NULL || pipe(handles) != 0) return 2;
-  const pid_t sender = fork(); /* before either has opened a device */
+  const pid_t sender = fork(); /* before either process opens a device */
   if (sender < 0) return 2;
   ops = ibv_net_ops();
   data = os_pages_map(bytes);

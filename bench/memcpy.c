@@ -27,7 +27,7 @@ static void *copy(void *argument) {
   for (int round = 0; round < rounds; round++) {
     pthread_barrier_wait(&barrier);
     memcpy(to, from, bytes);
-    __asm__ volatile("" : : "r"(to) : "memory"); /* the copy must not be left out */
+    __asm__ volatile("" : : "r"(to) : "memory"); /* keeps the copy from being optimized away */
     pthread_barrier_wait(&barrier);
   }
   free(from);

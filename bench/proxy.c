@@ -118,9 +118,7 @@ static int compare(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* The kernels' part is played here: tail at one end, head at the other. Steps of messages begin behind
- * `slots`.
- */
+/* Plays the kernels' part: tail at one end, head at the other. Steps of messages begin after `slots`. */
 static void messages(void) {
   static double times[ROUNDS];
   struct proxy_ops *ops[2] = {message_of(0), message_of(1)};
@@ -159,7 +157,7 @@ static void gather_connect(uint32_t channel, uint32_t receiver) {
   gather_ends[receiver][1] = ends_made[1];
 }
 
-/* Both ranks', as a launch does it. */
+/* For both ranks, as a launch does it. */
 static void gathers_launch(void) {
   static const uint32_t ring[2] = {0, 1};
   for (uint32_t rank = 0; rank < 2; rank++) {

@@ -67,7 +67,7 @@ struct cost {
   const char *file;
   int ranks, calls, pairs;
   size_t bytes;
-  ncclUniqueId ids[2]; /* of the communicator that records nothing, and of the other */
+  ncclUniqueId ids[2]; /* of the communicator without records, and of the other */
   pthread_barrier_t all;
 };
 
@@ -86,7 +86,7 @@ static void must(bool good, const char *what) {
 }
 #define MUST(call) must((call) == 0, #call)
 
-/* us of a call, once all ranks have come so far. */
+/* us per call, after a barrier of all ranks. */
 static double calls_time(struct rank *self, int which, int calls) {
   const struct cost *cost = self->cost;
   pthread_barrier_wait(&self->cost->all);

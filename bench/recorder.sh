@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# recorder.sh: what TUTTI_TRACE costs on this machine. Appends commands and raw output to
+# recorder.sh: the cost of TUTTI_TRACE on this machine. Appends commands and raw output to
 # bench/results/recorder-<date>.txt. Needs a finished build, with its tests, in ${BUILD:-build} and a quiet
-# machine; how long `tutti explain` takes for such records is explain.sh's.
+# machine. explain.sh measures `tutti explain` on such records.
 #
 #   events    ns of a call's records, apart from everything else
 #   cost      all-reduces of two ranks on the emulator's free threads: on a communicator that records nothing,

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# repeat.sh: is `./run test` green, time after time? Fresh clones of HEAD, one after another, some of them
-# beside two busy loops.
+# repeat.sh: runs `./run test` repeatedly, in fresh clones of HEAD, some of them beside two busy loops.
 #
 #   bench/repeat.sh [RUNS [BUSY [FILE]]]    RUNS (10) clones, the last BUSY (3) of them beside the loops
 #
-# Appends to FILE, results/repeat-<date>.txt: the machine and the commit; for each run how long it took, build
-# included, and its closing lines; and of one that failed what it said of that. The whole output of such a run
-# is kept beside FILE, as FILE.run-N. The clones and the loops go when the script ends, whatever ends it. Exit
-# status 1: a run failed.
+# Appends to FILE, results/repeat-<date>.txt: the machine and the commit; for each run its time, build
+# included, and its last lines; for a failed run also its messages. The whole output of a failed run is kept
+# beside FILE, as FILE.run-N. The clones and the loops are removed when the script ends, for whatever reason.
+# Exit status 1: a run failed.
 set -eu -o pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,7 +14,7 @@ runs=${1:-10} busy=${2:-3} file=${3:-$here/results/repeat-$(date +%F).txt}
 work=$(mktemp -d)
 loops= running= failed=0
 
-# Ends what runs: its whole process group, which it leads.
+# Ends the current run: its whole process group.
 end_run() {
   [ -n "$running" ] || return 0
   kill -TERM -- "-$running" 2>/dev/null || true
@@ -38,7 +37,7 @@ begin_loops() {
   done
 }
 
-# one NUMBER BESIDE: a fresh clone's ./run test, and what is said of it.
+# one NUMBER BESIDE: runs a fresh clone's ./run test, and reports the result.
 one() {
   local begin status=0 log=$work/log-$1
   rm -rf "$work/clone"

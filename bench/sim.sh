@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# sim.sh: how long the simulator takes and what memory: the ring all-reduce of 1 MiB that other simulators are
-# measured by, larger ones, trees, PAT, and nodes that are folded; then how near
-# it comes to what was measured. Needs a finished build and /usr/bin/time.
-# Prints each command with user seconds and peak memory, and appends that to bench/results/sim-<date>.txt; OUT
-# names another folder.
+# sim.sh: time and memory of the simulator: the ring all-reduce of 1 MiB that is used to measure other
+# simulators, larger ones, trees, PAT, and nodes that are folded; then its accuracy against measurements.
+# Needs a finished build and /usr/bin/time. Prints each command with user seconds and peak memory, and appends
+# that to bench/results/sim-<date>.txt; OUT names another folder.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=${BUILD:-$here/../build}/bin/tutti

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# sim_workload.sh: how long `tutti sim` takes for workloads and what memory: steps of training, the same
-# collective again and again, many ranks that are alike and that are not, and what jobs of this machine have
-# recorded; and what the same calls would cost on other clusters. Needs a finished build and /usr/bin/time.
-# Prints each command with user seconds and peak memory, and appends that to
-# bench/results/sim-workload-<date>.txt; OUT names another folder.
+# sim_workload.sh: time and memory of `tutti sim` for workloads: steps of training, repeated collectives, many
+# ranks that are alike and that are not, and recorded jobs; and what the same calls would take on other
+# clusters. Needs a finished build and /usr/bin/time. Prints each command with user seconds and peak memory,
+# and appends that to bench/results/sim-workload-<date>.txt; OUT names another folder.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tutti=$(cd "${BUILD:-$here/../build}" && pwd)/bin/tutti
@@ -21,8 +20,8 @@ printf 'ranks 64\nrepeat 10\n  all_reduce 64M after 1ms\nend\n' >large.txt
 printf 'ranks 1024\nrepeat 4\n  all_reduce 1M\nend\n' >ranks.txt
 printf 'ranks 64\nrepeat 1000\n  group\n    sendrecv 64K\n  end\n  compute 10us\nend\n' >messages.txt
 printf 'ranks 1024\nall_reduce 1M\nall_gather 16M\nall_reduce 64M\nreduce_scatter 16M\nall_reduce 1M\n' >five.txt
-# train RANKS LAYERS: forth and back through layers over groups of a node, with gradients over groups across nodes
-# beside the way back; then the parameters.
+# train RANKS LAYERS: forward and backward through layers over groups within a node, with gradients over
+# groups across nodes during the backward pass; then the parameters.
 train() {
   awk -v ranks="$1" -v layers="$2" 'BEGIN {
     print "ranks " ranks
@@ -43,7 +42,7 @@ train() {
 train 1024 20 >train.txt
 { train 1024 20 && printf 'all_reduce 8\nall_reduce 4 max\n'; } >norm.txt
 train 256 5 >small.txt
-# Whole rings of records: eight processes, whose first calls are no longer there.
+# Full rings of records: eight processes, whose first calls are overwritten.
 TUTTI_TRACE="$work/all_reduce.%r" "$tutti" launch -n 8 "$tutti" bench all_reduce -b 256K -e 256K -n 2500 >/dev/null
 TUTTI_TRACE="$work/sendrecv.%r" "$tutti" launch -n 8 "$tutti" bench sendrecv -b 64K -e 64K -n 2500 >/dev/null
 

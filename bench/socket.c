@@ -52,7 +52,7 @@ static void plain_one(bool writes, size_t bytes) {
   while (!plain_move(plain[0], writes, buffer, bytes, &moved)) continue;
 }
 
-/* Half of the message over each of the two. */
+/* Half of the message over each of the two sockets. */
 static void plain_two(bool writes, size_t bytes) {
   const size_t half = bytes / 2;
   size_t first = 0, second = 0;
@@ -160,7 +160,8 @@ static void measure(bool latency, int rounds, size_t bytes) {
   fflush(stdout);
 }
 
-/* One connection each way: handles cross over a pipe that both processes have from their common parent. */
+/* One connection each way: handles are exchanged over a pipe that both processes have from their common
+ * parent. */
 static void connect_ours(int control) {
   const struct net_peer peer = {4711, (uint32_t)side, (uint32_t)!side, "bench"};
   struct net_handle handle;
@@ -172,7 +173,7 @@ static void connect_ours(int control) {
   if (write(control, &handle, sizeof handle) != sizeof handle) die("pipe");
   if (read(control, &handle, sizeof handle) != sizeof handle) die("pipe");
   check(ops->connect(0, &peer, &handle, &sends), "connect");
-  /* The sender dials on as it is asked to send; so an empty message goes each way. */
+  /* The sender connects when it is asked to send; so an empty message is sent each way. */
   void *sent = NULL, *posted = NULL;
   while (sent == NULL || posted == NULL) {
     void *data = NULL, *none = NULL;
@@ -220,7 +221,7 @@ int main(int argc, char **argv) {
   const pid_t child = fork();
   if (child < 0) die("fork");
   side = child == 0;
-  close(control[!side]); /* so that each hears of the other's end */
+  close(control[!side]); /* so that each process notices the other's end */
   if (side == 1 && argc > 5) {
     const int space = open(argv[5], O_RDONLY | O_CLOEXEC);
     if (space < 0 || setns(space, CLONE_NEWNET) != 0) die(argv[5]);

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# socket.sh: the socket net beside plain sockets, over loopback and, as root, over a veth pair between two
-# network namespaces that it makes and removes. Prints the tables of bench/socket.c and keeps them, with a line
-# about the machine, in bench/results/socket-<date>.txt. Needs a finished build (`scons . tests`) in
-# ${BUILD:-build} and a quiet machine: both processes spin. ROUNDS=n: rounds whose median counts.
+# socket.sh: compares the socket net with plain sockets, over loopback and, as root, over a veth pair between
+# two network namespaces that it makes and removes. Prints the tables of bench/socket.c and keeps them, with a
+# line about the machine, in bench/results/socket-<date>.txt. Needs a finished build (`scons . tests`) in
+# ${BUILD:-build} and a quiet machine: both processes spin. ROUNDS=n: number of rounds, of which the median
+# counts.
 set -eu -o pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)

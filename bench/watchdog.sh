@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# watchdog.sh: what the watchdog costs: TUTTI_WATCHDOG_SECONDS=30, its default, beside 0, which is without.
-# Appends to bench/results/watchdog-<date>.txt. Needs a finished build, with its tests, in ${BUILD:-build} and a
-# quiet machine; two minutes.
+# watchdog.sh: the cost of the watchdog: TUTTI_WATCHDOG_SECONDS=30, the default, compared with 0, which
+# disables it. Appends to bench/results/watchdog-<date>.txt. Needs a finished build, with its tests, in
+# ${BUILD:-build} and a quiet machine; two minutes.
 #
 #   cost   all-reduces of two ranks on the emulator's free threads, by processes without and with in turns
 #   idle   four processes of a job that calls nothing: CPU time and wake-ups of a process, without and with
@@ -15,7 +15,7 @@ once() {
     -b "$2" -e "$2" -n "$3" -c 0 | awk -v bytes="$2" '$1 == bytes { print $6 }'
 }
 
-# spent PROCESS...: ns of CPU time that all their threads have had, and how often those have gone to sleep.
+# spent PROCESS...: CPU time of all their threads in ns, and how often those have gone to sleep.
 spent() {
   local process
   for process; do

@@ -1,5 +1,5 @@
-/* all_gather_v.c: every rank has a block of its own length, some of no length, and all get all blocks behind
- * one another. One broadcast a block, all in one group; on the second turn each rank works in place. */
+/* all_gather_v.c: every rank has a block of its own length, some empty, and all ranks get all blocks in
+ * order. One broadcast per block, all in one group; in the second round each rank works in place. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@
 
 enum { RANKS_MAX = 8, COUNT_MAX = 8 * 30000 };
 
-/* Elements that a rank brings along. */
+/* Elements in a rank's block. */
 static int count_of(int rank) { return (rank * 3 + 1) % 4 * 7919 + (rank % 4 == 1 ? 0 : rank); }
 
 static int offset_of(int rank) {
@@ -37,7 +37,7 @@ static int offset_of(int rank) {
 
 static float value_of(int rank, int index) { return (float)(rank * 1000000 + index); }
 
-/* A rank's own block alone, at `send`. */
+/* A rank's own block, at `send`. */
 static void fill(int rank, float *send) {
   static float host[COUNT_MAX];
   for (int i = 0; i < count_of(rank); i++) host[i] = value_of(rank, i);
@@ -53,7 +53,7 @@ static int wrong_values(int ranks, const float *recv) {
   return wrong;
 }
 
-/* The root's block reaches every rank's buffer at the place of that block. */
+/* Broadcasts the root's block to its place in every rank's buffer. */
 static void all_gather_v(int rank, int ranks, const float *send, float *recv, ncclComm_t comm,
                          cudaStream_t stream) {
   for (int root = 0; root < ranks; root++) {

@@ -1,5 +1,5 @@
-/* all_to_all_v.c: every rank has a message of its own length for every rank, some of no length, as when
- * tokens are sent to experts. All sends and receives stand in one group. */
+/* all_to_all_v.c: every rank has a message of its own length for every rank, some empty, as when tokens are
+ * sent to experts. All sends and receives are in one group. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@
 
 enum { RANKS_MAX = 6, COUNT_MAX = 9000 };
 
-/* Elements that `from` has for `to`: 0, or up to COUNT_MAX. */
+/* Elements from `from` to `to`: 0, or up to COUNT_MAX. */
 static int count_of(int from, int to) { return (from * 5 + to * 3) % 7 * 1499; }
 
 static short value_of(int from, int to, int index) { return (short)(from * 5000 + to * 700 + index % 601); }
@@ -56,7 +56,7 @@ static int wrong_values(int rank, int ranks, const short *recv) {
   return wrong;
 }
 
-/* The 16-bit values travel as a type of the same width: nothing is computed with them. */
+/* The 16-bit values use a type of the same width: nothing is computed with them. */
 static void exchange(int rank, int ranks, short *send, short *recv, ncclComm_t comm, cudaStream_t stream) {
   for (int peer = 0; peer < ranks; peer++) {
     const int send_count = count_of(rank, peer), recv_count = count_of(peer, rank);

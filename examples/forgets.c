@@ -1,5 +1,5 @@
-/* forgets.c: a program with a bug: one process drives all devices, and leaves rank 2 out of an all-reduce. On
- * GPUs it hangs. docs/hung-job.md shows what the emulator says of it. */
+/* forgets.c: a program with a bug: one process drives all devices, and omits rank 2 from an all-reduce. On
+ * GPUs it hangs. docs/hung-job.md shows the emulator's report. */
 #include <stdio.h>
 #include <stdlib.h>
 

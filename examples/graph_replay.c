@@ -55,7 +55,7 @@ static void rank_close(struct rank *me) {
   NCCLCHECK(ncclCommDestroy(me->comm));
 }
 
-/* Captures the streams of all ranks together: their all-reduces stand in one group. */
+/* Captures the streams of all ranks together: their all-reduces are in one group. */
 static void capture(struct rank *all, int ranks) {
   cudaGraph_t graphs[RANKS_MAX];
   const size_t bytes = COUNT * sizeof(unsigned);

@@ -1,6 +1,6 @@
-/* hangs.c: a job with a bug: one process a rank, started by any launcher. All ranks reduce a loss three
- * times; before the third rank 2 goes elsewhere and does not come back, as a rank does that waits for its
- * data loader. The job hangs. docs/hung-job.md shows how to find rank 2. */
+/* hangs.c: a job with a bug: one process per rank, started by any launcher. All ranks reduce a loss three
+ * times; before the third one rank 2 stops, like a rank that waits for its data loader. The job hangs.
+ * docs/hung-job.md shows how to find rank 2. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* init_all.c: one process drives all devices: ncclCommInitAll makes the communicators, and one grouped call
- * a rank sums a buffer over all of them. */
+/* init_all.c: one process drives all devices: ncclCommInitAll makes the communicators, and one grouped
+ * all-reduce sums a buffer over all of them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static void fill(int rank, float *send) {
   CUDACHECK(cudaMemcpy(send, host, sizeof host, cudaMemcpyHostToDevice));
 }
 
-/* Every value is a small integer, so the sum is exact in whatever order it was formed. */
+/* Every value is a small integer, so the sum is exact in any order. */
 static int wrong_values(int ranks, const float *recv) {
   int wrong = 0;
   CUDACHECK(cudaMemcpy(host, recv, sizeof host, cudaMemcpyDeviceToHost));

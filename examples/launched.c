@@ -41,7 +41,7 @@ struct job {
   ncclComm_t comm;
   cudaStream_t stream;
   float *in, *out, *host;
-  double *numbers; /* on the device: what ranks tell each other */
+  double *numbers; /* on the device: values that ranks exchange */
 };
 
 static double now_us(void) {
@@ -87,7 +87,7 @@ static long run_size(struct job *job, int is_gather, size_t bytes) {
   for (size_t i = 0; i < count; i++) job->host[i] = input_value(job->launch.rank, i);
   CHECK_CUDA(cudaMemcpy(job->in, job->host, count * sizeof(float), cudaMemcpyHostToDevice));
   run_once(job, is_gather, count);
-  largest(job, 0); /* all are here */
+  largest(job, 0); /* a barrier of all ranks */
   const double start = now_us();
   for (int round = 0; round < ROUNDS; round++) run_once(job, is_gather, count);
   CHECK_CUDA(cudaStreamSynchronize(job->stream));

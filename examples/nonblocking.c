@@ -1,6 +1,6 @@
-/* nonblocking.c: communicators that never block the host. Making, using and finalizing them answers
- * ncclInProgress, and the program polls. Then one rank calls a collective to which the others do not come;
- * the program gives up waiting, aborts, and goes on with new communicators. */
+/* nonblocking.c: non-blocking communicators. Creating, using and finalizing them returns ncclInProgress, and
+ * the program polls. Then one rank calls a collective that the others do not call; the program times out,
+ * aborts, and continues with new communicators. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@
       exit(1);                                                                                        \
     }                                                                                                 \
   } while (0)
-/* The same for calls that may be on their way still. */
+/* The same for calls that may still be in progress. */
 #define NCCLSTARTED(call)                                \
   do {                                                   \
     ncclResult_t started_ = (call);                      \
@@ -96,8 +96,8 @@ static void comms_close(void) {
   for (int rank = 0; rank < ranks; rank++) NCCLCHECK(ncclCommDestroy(all[rank].comm));
 }
 
-/* Rank 0 calls what no other rank calls, and the program waits until the communicator reports an error or its
- * patience ends. True when the call had not succeeded by then. Aborting frees the stream. */
+/* Rank 0 calls what no other rank calls, and the program waits until the communicator reports an error or a
+ * timeout. True if the call had not succeeded by then. Aborting frees the stream. */
 static int hang_and_abort(void) {
   cudaError_t state = cudaErrorNotReady;
   ncclResult_t error = ncclSuccess;

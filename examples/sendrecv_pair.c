@@ -1,5 +1,5 @@
 /* sendrecv_pair.c: one process, two devices. Each rank sends a block to the other and one to itself; sends
- * and receives of both ranks stand in one group, so that none waits for another. */
+ * and receives of both ranks are in one group, so that none blocks another. */
 #include <stdio.h>
 #include <stdlib.h>
 

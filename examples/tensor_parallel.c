@@ -43,7 +43,7 @@ static void multiply(int layer, int first, int last, const float *in, float *out
   }
 }
 
-/* What stands between two layers; keeps the values small. */
+/* The operation between two layers; keeps the values small. */
 static void activate(float *values) {
   for (int i = 0; i < WIDTH; i++) values[i] = (float)((int)values[i] % 7);
 }

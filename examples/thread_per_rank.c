@@ -1,6 +1,6 @@
-/* thread_per_rank.c: one host thread a rank, as frameworks do it. Thread 0 gets the id, every thread makes
- * its own communicator with it and runs several collectives on its own stream, with no other word between
- * the threads. */
+/* thread_per_rank.c: one host thread per rank, as frameworks do it. Thread 0 gets the id, every thread makes
+ * its own communicator with it and runs several collectives on its own stream, without other communication
+ * between the threads. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,8 @@ static void prepare(struct rank *me) {
   CUDACHECK(cudaMemcpy(me->block, host, sizeof host, cudaMemcpyHostToDevice));
 }
 
-/* Waits for the stream, counts where `data` is not `factor` times what value_of says or, from < 0, sum_of. */
+/* Waits for the stream, and counts elements of `data` that are not `factor` times value_of or, if from < 0,
+ * sum_of. */
 static void expect(struct rank *me, const char *what, const long long *data, int from, long long factor) {
   static __thread long long host[COUNT];
   int wrong = 0;

@@ -1,6 +1,6 @@
-/* two_comms.c: two communicators over the same devices, each with a stream of its own a device. The second
- * one counts its ranks in the opposite order. Sums on the first run beside broadcasts on the second; an
- * event joins the streams at the end of each round. */
+/* two_comms.c: two communicators over the same devices, each with its own stream per device. The second one
+ * numbers its ranks in the opposite order. Sums on the first run concurrently with broadcasts on the second;
+ * an event joins the streams at the end of each round. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -52,8 +52,8 @@ static void device_open(int index) {
   CUDACHECK(cudaMemcpy(device->cast, host, sizeof host, cudaMemcpyHostToDevice));
 }
 
-/* One round: both collectives on every device, which all get the same calls in the same order. Rank 0 of the
- * second communicator is the last device. The next sum waits for this broadcast. */
+/* One round: both collectives on every device, with the same calls in the same order. Rank 0 of the second
+ * communicator is the last device. The next sum waits for this broadcast. */
 static void round_enqueue(int root) {
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < devices; i++)

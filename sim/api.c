@@ -29,7 +29,7 @@ static const struct api linked = {
 static struct api loaded;
 const struct api *api = &linked;
 
-/* What a table's members are called, and where they lie in it. */
+/* Names of a table's members, and their offsets in it. */
 struct call_row {
   const char *name;
   size_t offset;
@@ -58,7 +58,7 @@ static bool file_load(const char *path, void **library, char *reason, size_t rea
   return *library != NULL;
 }
 
-/* ../lib/libnccl.so.2 from where this command lies, where there is one. */
+/* ../lib/libnccl.so.2 relative to this command, if it exists. */
 static bool beside_path(char *path, size_t path_bytes) {
   char command[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", command, sizeof command - 1);
@@ -96,7 +96,8 @@ static bool cudart_load(const char *path, char *reason, size_t reason_bytes) {
     return false;
   }
   const char *missing = rows_fill(library, cuda_rows, sizeof cuda_rows / sizeof *cuda_rows);
-  void *properties = dlsym(library, "cudaGetDeviceProperties_v2"); /* CUDA 12's own is an older struct's */
+  void *properties =
+      dlsym(library, "cudaGetDeviceProperties_v2"); /* CUDA 12's unversioned one fills an older struct */
   if (!properties) properties = dlsym(library, "cudaGetDeviceProperties");
   memcpy(&loaded.device_properties, &properties, sizeof properties);
   if (missing)

@@ -1,5 +1,5 @@
-/* api.h: the calls of NCCL and of the CUDA runtime that a benchmark makes: of the library and the emulated
- * runtime that this command is linked with, or of files that it loads, on a machine with GPUs. */
+/* api.h: the functions of NCCL and of the CUDA runtime that a benchmark calls, either of the libraries that
+ * this command is linked with, or of files that it loads on a machine with GPUs. */
 #ifndef TUTTI_SIM_API_H
 #define TUTTI_SIM_API_H
 
@@ -58,7 +58,7 @@
   CALL(cudaGraphLaunch)               \
   CALL(cudaGraphExecDestroy)
 
-/* This library's own: NULL where another NCCL was loaded. */
+/* Functions of this library; NULL if another NCCL is loaded. */
 #define API_TUTTI(CALL)           \
   CALL(tutti_version)             \
   CALL(tutti_backend)             \
@@ -72,25 +72,25 @@ struct api {
   API_CUDA(API_MEMBER)
   API_TUTTI(API_MEMBER)
 #undef API_MEMBER
-  /* Its struct has another size in each version of CUDA; all begin with the name. */
+  /* The size of the struct differs between CUDA versions; all begin with the name. */
   cudaError_t (*device_properties)(void *properties, int device);
-  /* ncclResetDebugInit, which headers call deprecated: this library reads all its settings anew. */
+  /* ncclResetDebugInit, which headers mark as deprecated: this library reads all its settings again. */
   void (*settings_reset)(void);
 };
 
-/* Those in use: what this command is linked with, until api_load. */
+/* The functions in use: those that this command is linked with, until api_load(). */
 extern const struct api *api;
 
-/* Loads an NCCL and a CUDA runtime, whose calls are those in use from then on. NULL for a path: the library
- * beside this command, else the system's; the system's runtime of CUDA 13 or 12. False with a sentence in
- * `reason` where a file cannot be loaded, or lacks a call: it is older than NCCL 2.28 then, or than CUDA 12.
+/* Loads an NCCL and a CUDA runtime, whose functions are used from then on. NULL for a path: the library
+ * beside this command, else the system's; the system's runtime of CUDA 13 or 12. False, with a sentence in
+ * `reason`, if a file cannot be loaded or lacks a function, because it is older than NCCL 2.28 or CUDA 12.
  * Not safe while another thread calls. */
 bool api_load(const char *nccl_path, const char *cudart_path, char *reason, size_t reason_bytes);
 
-/* The file that the calls in use come from. */
+/* The file from which the functions in use were loaded. */
 const char *api_library_path(void);
 
-/* A device's name, "" where it cannot be told. */
+/* A device's name, "" if it is unknown. */
 void api_device_name(int device, char *name, size_t name_bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* check.c: the verb `check`: proves the plans of one call, or of all kinds of calls. Reads flags, prints what
- * sim/check has found. */
+/* check.c: the verb `check`: proves the plans of one call, or of all kinds of calls. Parses flags, and prints
+ * the findings of sim/check. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,20 +46,21 @@ static const struct option_row rows[] = {
     {0, "slots", "N", OPTION_INT, AT(slots), 1, 8, "FIFO slots of a connection (default 8)"},
     {0, "chunk", "BYTES", OPTION_BYTES, AT(chunk_bytes), 1, 1 << 30,
      "largest chunk (default what the slots hold)"},
-    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes that the ranks lie on (default 1)"},
+    {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "number of nodes (default 1)"},
     {0, "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "ranks of a node, instead of --ranks"},
     {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
-     "the call so often in one group, each time with the next root (default 1)"},
+     "make the call this many times in one group, each time with the next root (default 1)"},
     {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
-     "steps that connections have behind them (default 0)"},
+     "value at which the connections' step counters start (default 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
-    {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0, "ranks do not reach each other's output"},
+    {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0,
+     "ranks cannot store directly into each other's output"},
     {0, "all", NULL, OPTION_FLAG, AT(all), 0, 0,
-     "prove every collective, algorithm, protocol, number of channels, and sizes around every border"},
+     "prove every collective, algorithm, protocol, number of channels, and sizes around every boundary"},
     {0, "mutants", NULL, OPTION_FLAG, AT(mutants), 0, 0,
-     "make every known fault in every algorithm and say which rule catches it"},
+     "inject every known fault into every algorithm and print which rule catches it"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "prove the schedule in FILE, tutti's text, MSCCL's XML or MSCCL++'s JSON, for its collective"},
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
@@ -70,7 +71,7 @@ static const struct option_row rows[] = {
 };
 static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false};
 
-/* What one command works with. */
+/* The state of one command. */
 struct check_command {
   struct check_flags flags;
   struct check_case c;
@@ -140,7 +141,8 @@ static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
   }
   c->gpus = flags->gpus == UNSET ? ranks / c->nodes : (uint32_t)flags->gpus;
   if (flags->gpus == UNSET && c->gpus * c->nodes != ranks) {
-    fprintf(stderr, "tutti check: %u ranks do not lie evenly on %u nodes; give --gpus\n", ranks, c->nodes);
+    fprintf(stderr, "tutti check: %u ranks do not divide evenly over %u nodes; give --gpus\n", ranks,
+            c->nodes);
     return false;
   }
   c->call.rank_count = c->nodes * c->gpus;
@@ -182,7 +184,7 @@ static bool take_flags(struct check_command *command) {
   return true;
 }
 
-/* Which algorithms and protocols may carry the call, as a sentence's end. */
+/* Which algorithms and protocols can carry the call, as the end of a message. */
 static void print_allowed(const struct check_call *call) {
   const char *before = ": ";
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
@@ -197,7 +199,7 @@ static void print_allowed(const struct check_call *call) {
   }
 }
 
-/* False, with the rule, when what was asked for cannot carry the call. */
+/* False, with the rule, if no selected algorithm can carry the call. */
 static bool call_is_possible(const struct check_command *command, const struct graph *graph) {
   struct check_call call = command->c.call, open;
   const char *why = NULL;
@@ -263,7 +265,7 @@ static void print_text(const struct check_command *command, bool proved) {
   if (report->order[0]) printf("order: %s, one of %" PRIu64 "\n", report->order, report->order_count);
 }
 
-/* Of so many ranks on, channels that are alike are run once. */
+/* From this number of ranks on, channels that are alike are run once. */
 enum { RANKS_MANY = 257 };
 
 static ncclResult_t prove_parts(struct check_command *command, bool *proved) {
@@ -330,7 +332,7 @@ static enum exit_code print_plans(struct check_command *command) {
   return code;
 }
 
-/* A schedule from a file: its header says what else there is to say. */
+/* A schedule from a file, whose header has the rest of the call. */
 static enum exit_code check_plan_flags_run(const struct check_command *command, int argc) {
   const struct check_flags *flags = &command->flags;
   struct check_plan_flags plan;
@@ -458,7 +460,7 @@ static enum exit_code check_everything(struct check_command *command, int argc) 
   return report.failed ? EXIT_WRONG : EXIT_GOOD;
 }
 
-/* One line a mutant: how each algorithm's check ends. */
+/* One line per mutant: the outcome under each algorithm. */
 static void print_entry(const struct mutant_entry *entry) {
   static const char *const fates[] = {".", "", "equal", "MISSED"};
   const char *text =
@@ -627,37 +629,28 @@ const struct verb verb_check = {
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
     "scatter.\n"
     "\n"
-    "Makes the plans that all ranks would make of this call and proves of them: every send of a connection "
-    "meets "
-    "its receive, step by step; nothing deadlocks; no slot is written before it was read; no element of "
-    "a "
-    "user's buffer is overwritten before it was read; each element of each output is exactly the combination "
-    "of "
-    "inputs that was asked for, each input once, and all ranks add up in one order; a proxy would count the "
-    "steps "
-    "that the kernel takes.\n"
+    "Makes the plans that all ranks make for this call and proves them: every send of a connection meets its "
+    "receive, step by step; nothing deadlocks; no slot is overwritten before it is read; no element of a "
+    "user's buffer is overwritten before it is read; each element of each output is exactly the requested "
+    "combination of inputs, each input once; all ranks add in the same order; a proxy counts the steps that "
+    "the kernel takes.\n"
     "\n"
-    "What is wrong is reported as the rule that is broken, with rank, channel and step, and as the smallest "
-    "call "
-    "that "
-    "still breaks it.\n"
+    "A failure is reported as the rule that is broken, with rank, channel and step, and as the smallest call "
+    "that still breaks it.\n"
     "\n"
     "--plan proves a schedule from a file (examples/schedules/README.md) for the collective that its header "
-    "names, with every protocol and in every place that it is for, and counts around the borders of its "
-    "chunks "
-    "unless --count or --bytes gives one. Blocks of a rank may wait for each other; memory that two of them "
-    "use "
-    "in no order is reported as wrong. --print writes the plans of a call as such a file.\n"
+    "names, with every protocol that it allows, in place and out of place as it allows, and with counts "
+    "around its chunk boundaries unless --count or --bytes gives one. Blocks of a rank may wait for each "
+    "other; unordered accesses of two blocks to the same memory are an error. --print writes the plans of a "
+    "call as such a file.\n"
     "\n"
     "--all proves the plans of every collective, algorithm and protocol: on one node, rings also on nodes of "
     "one rank, trees\n"
-    "and switches also on nodes of 1, 2, 4 and 8 ranks; one channel and some more; sizes around every chunk "
-    "and slice border,\n"
-    "of more than 32 ranks each second one (the others are those of a rank more); groups of broadcasts. "
-    "--mutants makes every known fault in every algorithm: `.` where an algorithm has "
-    "nothing "
-    "that the\n"
-    "fault could change, the rule that catches it, or `equal` and the reason why it changes nothing.\n",
+    "and switches also on nodes of 1, 2, 4 and 8 ranks; one channel and several; sizes around every chunk "
+    "and slice boundary (beyond 32 ranks every second size: the next rank count has the others); groups of "
+    "broadcasts. --mutants injects every known fault into every algorithm and prints the rule that catches "
+    "it, `.` if the fault does not apply to the algorithm, or `equal` and the reason why it changes "
+    "nothing.\n",
     &check_options,
     check_verb_run,
 };

@@ -43,7 +43,7 @@ size_t collective_count(const struct collective *collective, size_t size_bytes, 
                         uint32_t rank_count) {
   size_t count = size_bytes / type_bytes;
   if (!collective->is_split) return count;
-  size_t whole = 16 / type_bytes; /* elements of 16 bytes */
+  size_t whole = 16 / type_bytes; /* elements in 16 bytes */
   return count / rank_count / whole * whole;
 }
 

@@ -10,7 +10,7 @@
 #include "api.h"
 #include "oracle.h"
 
-/* Where the other buffer lies when one buffer serves both ways. */
+/* The place of the other buffer when one buffer is used for both. */
 enum in_place_rule {
   IN_PLACE_SAME,            /* send == receive */
   IN_PLACE_SEND_AT_RANK,    /* send == receive + rank * count */
@@ -40,17 +40,17 @@ struct collective {
       double rank_count); /* bus bandwidth = algorithm bandwidth * factor (NCCL's doc/PERFORMANCE.md) */
 };
 
-/* By nccl-tests' name, with or without "_perf"; NULL when there is none. */
+/* By nccl-tests' name, with or without "_perf"; NULL if unknown. */
 const struct collective *collective_find(const char *name);
 const struct collective *collective_at(size_t index); /* NULL past the end */
 
-/* Makes NCCL's calls, of the library in use (api.h). */
+/* Calls the NCCL in use (api.h). */
 ncclResult_t collective_launch(const struct collective *collective, const struct collective_call *call);
 
 /* The library's number of the function (enum work_func). */
 uint8_t collective_func(const struct collective *collective);
 
-/* The count argument of the call for a size asked for in bytes, and the size that this count really has. */
+/* The count argument of the call for a size in bytes, and the actual size of this count. */
 size_t collective_count(const struct collective *collective, size_t size_bytes, size_t type_bytes,
                         uint32_t rank_count);
 size_t collective_bytes(const struct collective *collective, size_t count, size_t type_bytes,

@@ -16,7 +16,7 @@ static ncclResult_t launch_broadcast(const struct collective_call *c) {
 static ncclResult_t launch_reduce(const struct collective_call *c) {
   return api->ncclReduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->comm, c->stream);
 }
-/* Around a ring: to the next rank, from the previous one. */
+/* Around a ring: sends to the next rank, receives from the previous one. */
 static ncclResult_t launch_sendrecv(const struct collective_call *c) {
   int next = (c->rank + 1) % c->rank_count, previous = (c->rank + c->rank_count - 1) % c->rank_count;
   ncclResult_t begun = api->ncclGroupStart();

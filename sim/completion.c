@@ -1,5 +1,5 @@
-/* completion.c: see completion.h. What may stand at a place is written as in help texts: words in small
- * letters stand for themselves, words in capitals name a set below, `|` is between them: "plan|FILE". */
+/* completion.c: see completion.h. The words that are possible at a place are written as in help texts: small
+ * letters are literal words, capitals name a set below, `|` separates alternatives: "plan|FILE". */
 #include "completion.h"
 
 #include <ctype.h>
@@ -24,11 +24,11 @@ static const char *set_type(size_t index) {
   return index < ncclNumTypes ? kernel_type_name((uint8_t)index) : NULL;
 }
 
-/* Sets whose words are known here; those with none are known to the shell. */
+/* Sets whose words are listed here; for sets without words the shell has its own completion. */
 static const struct word_set {
   const char *name;
   const char *(*word)(size_t index); /* NULL past the end */
-  const char *zsh;                   /* what completes it there */
+  const char *zsh;                   /* zsh's action for the set */
 } word_sets[] = {
     {"VERB", set_verb, NULL},   {"COLLECTIVE", set_collective, NULL},
     {"ALGO", set_algo, NULL},   {"MACHINE", set_machine, NULL},
@@ -37,7 +37,7 @@ static const struct word_set {
     {"PLACE", NULL, "_files"},
 };
 
-/* The set that the item names by its capitals, as FILE... does; NULL: none. */
+/* The set that the item names in capitals, as FILE... does; NULL: none. */
 static const struct word_set *set_find(const char *item) {
   size_t capitals = 0;
   while (isupper((unsigned char)item[capitals])) capitals++;
@@ -47,14 +47,14 @@ static const struct word_set *set_find(const char *item) {
   return NULL;
 }
 
-/* The length of the item in front; *next is behind it and its `|`, or NULL. A place ends with a space. */
+/* The length of the first item; *next is after it and its `|`, or NULL. A space ends a place. */
 static size_t item_length(const char *item, const char **next) {
   const size_t length = strcspn(item, "| ");
   *next = item[length] == '|' ? item + length + 1 : NULL;
   return length;
 }
 
-/* All words that may stand at the place, with a space between them. */
+/* All possible words at the place, separated by spaces. */
 static void words_print(const char *place) {
   const char *between = "";
   while (place != NULL) {
@@ -84,7 +84,7 @@ static bool place_has(const char *place, bool files) {
   return false;
 }
 
-/* The next place of operands; NULL behind the last one. */
+/* The next place of operands; NULL after the last one. */
 static const char *place_next(const char *place) {
   const char *space = strchr(place, ' ');
   return space != NULL ? space + 1 : NULL;
@@ -131,7 +131,7 @@ static void bash_operands(const struct verb *verb) {
   const char *place = verb->operands;
   for (int number = 0; place != NULL; number++) {
     const char *next = place_next(place);
-    if (next == NULL) printf("    '%s '*) ", verb->name); /* and all behind it */
+    if (next == NULL) printf("    '%s '*) ", verb->name); /* and all later ones */
     else printf("    '%s %d') ", verb->name, number);
     bash_sets(place);
     printf(" ;;\n");
@@ -206,7 +206,7 @@ static void zsh_text(const char *text, size_t length) {
   }
 }
 
-/* ":MESSAGE:ACTION" of what may stand at a place. */
+/* ":MESSAGE:ACTION" for a place. */
 static void zsh_place(const char *place) {
   const size_t length = strcspn(place, " ");
   const bool files = place_has(place, true), programs = place_has(place, false);

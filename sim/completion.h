@@ -1,11 +1,11 @@
-/* completion.h: what completes command lines of tutti in a shell: verbs, their flags with the values that
- * these take, and operands, all from the tables that the parsers read. */
+/* completion.h: shell completion for tutti's command lines: verbs, their flags with possible values, and
+ * operands, all from the tables that the parsers read. */
 #ifndef TUTTI_SIM_COMPLETION_H
 #define TUTTI_SIM_COMPLETION_H
 
 #include "verb.h"
 
-/* To standard output. `shell`: bash or zsh; another one gets a sentence. */
+/* Prints to standard output. `shell`: bash or zsh; any other gets a sentence on stderr. */
 enum exit_code completion_print(const char *shell);
 
 #endif

@@ -1,6 +1,6 @@
-/* explain.c: the verb `explain`: `explain plan` prints how an operation would be carried on a machine that is
- * not there: each option that the tuner weighs, with its predicted time or the rule that forbids it, and then
- * the plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
+/* explain.c: the verb `explain`: `explain plan` prints how an operation would run on a described machine:
+ * each option that the tuner considers, with its predicted time or the rule that forbids it, and then the
+ * plan of one rank. Uses the library's own planning, which is a pure function; nothing runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,22 +34,22 @@ static const struct option_row rows[] = {
      "size as nccl-tests counts it (default 1M); K, M and G are of 1024"},
     {0, "nodes", "N", OPTION_INT, AT(nodes), 1, 4096, "nodes (default 1)"},
     {'g', "gpus", "N", OPTION_INT, AT(gpus), 1, 4096, "GPUs, and so ranks, of a node (default 8)"},
-    {0, "ranks", "N", OPTION_INT, AT(gpus), 1, 4096, "the same, where there is one node"},
+    {0, "ranks", "N", OPTION_INT, AT(gpus), 1, 4096, "the same, for one node"},
     {0, "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20, "whose plan is printed (default 0)"},
     {'r', "root", "RANK", OPTION_INT, AT(root), 0, 1 << 20, "root of broadcast and reduce (default 0)"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
      "data type, as `tutti bench` names it (default float)"},
-    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
-    {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "stands for TUTTI_TUNE_FILE"},
+    {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "sets TUTTI_TUNE_FILE"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
 static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false};
 
-/* One operation on one machine, and what came of it. */
+/* One operation on one machine, and its result. */
 struct explain {
   struct explain_flags flags;
   struct graph graph;
@@ -173,7 +173,7 @@ static const char *role_name(uint32_t role) {
   return role < sizeof names / sizeof names[0] ? names[role] : "";
 }
 
-/* Steps of a work, and how many slots of FIFOs they take in each direction, over all links. */
+/* Steps of a work, and the number of FIFO slots that they take in each direction, over all links. */
 struct work_sums {
   uint64_t steps, loops, recv_steps, send_steps;
 };
@@ -220,12 +220,12 @@ static bool candidate_is_chosen(const struct explain *explain, const struct tune
   return !row->forbidden && row->algo == choice->algo && row->proto == choice->proto;
 }
 
-/* A tuning file may have given the choice another number of channels, and so another time. */
+/* A tuning file may give the choice a different number of channels, and so a different time. */
 static double candidate_time_us(const struct explain *explain, const struct tune_candidate *row) {
   return candidate_is_chosen(explain, row) ? explain->choice.time_us : row->time_us;
 }
 
-/* Why an option that is allowed was not taken. */
+/* Why an allowed option was not chosen. */
 static void candidate_reason(const struct explain *explain, const struct tune_candidate *row, char *out,
                              size_t out_bytes) {
   const struct tune_choice *choice = &explain->choice;
@@ -239,7 +239,7 @@ static void candidate_reason(const struct explain *explain, const struct tune_ca
   else snprintf(out, out_bytes, "%.2f times the least", row->time_us / choice->time_us);
 }
 
-/* True when no protocol of the row's algorithm is allowed, all by one rule. */
+/* True if no protocol of the row's algorithm is allowed, all by the same rule. */
 static bool candidate_is_alike(const struct tune_candidate *row) {
   const struct tune_candidate *first = row - row->proto;
   for (int proto = 0; proto < PROTO_COUNT; proto++)
@@ -345,7 +345,7 @@ static void json_explain(const struct explain *explain) {
   fputc('\n', stdout);
 }
 
-/* A plan that cannot be made still shows what forbids each option. */
+/* Without a plan, the rules that forbid each option are still printed. */
 static enum exit_code explain_answer(struct explain *explain) {
   const struct plan_request *request = &explain->request;
   tune_candidates(request, explain->op.func, explain->bytes, explain->candidates);
@@ -384,7 +384,7 @@ static enum exit_code explain_run(int argc, char **argv) {
   explain.flags.nodes = 1;
   explain.flags.gpus = 8;
   explain.flags.type = "float";
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&explain_options, argc, argv, &explain.flags, &operand, &code)) return code;
   if (operand < argc && !strcmp(argv[operand], "plan"))
@@ -409,29 +409,27 @@ const struct verb verb_explain = {
     "  tutti explain plan all_reduce --bytes 1M --gpus 8\n"
     "  tutti explain plan all_reduce -b 64K -g 4 --algo ^Direct --rank 2\n"
     "  tutti explain plan broadcast -b 1G --nodes 4 --root 3 --json\n",
-    "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that "
-    "names the ranks that are stuck, the operation, and the root cause; then the evidence, and what to "
-    "do next. Files that are missing, truncated or damaged are reported; what is left of them is used. "
-    "The exit code is 0 where nothing is wrong, 1 where a rank is, and 4 where no file can be read.\n"
+    "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that names "
+    "the ranks that are stuck, the operation, and the root cause; then the evidence, and what to do next. "
+    "Files that are missing, truncated or damaged are reported; what is left of them is used. The exit code "
+    "is 0 if nothing is wrong, 1 if a rank is stuck or failed, and 4 if no file can be read.\n"
     "\n"
-    "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at "
-    "the end of the name), of which nothing is executed, or logs with NCCL_DEBUG=INFO and "
-    "NCCL_DEBUG_SUBSYS=INIT,COLL, one or several; one kind at a time. They hold less, and the answer "
-    "says what is missing. Any of these may be compressed by zstd, and take 256 MiB uncompressed.\n"
+    "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at the end "
+    "of the name), from which nothing is executed, or logs with NCCL_DEBUG=INFO and "
+    "NCCL_DEBUG_SUBSYS=INIT,COLL, one or several; one kind at a time. These record less, and the answer says "
+    "what is missing. Any file may be compressed with zstd, and hold up to 256 MiB uncompressed.\n"
     "\n"
     "With --json the answer is an object: `kind` (fine, unknown, running, behind, absent, not arrived, "
-    "channel, not started, not launched, circle, alone, refused, died, mismatch), `sentence`, "
-    "`evidence` (texts), `next`, `source` (records, flight recorder, log), `lacks` (what such files do "
-    "not record), `files` (how many were read), `refused` (names of those that could not be).\n"
+    "channel, not started, not launched, circle, alone, refused, died, mismatch), `sentence`, `evidence` "
+    "(texts), `next`, `source` (records, flight recorder, log), `lacks` (what such files do not record), "
+    "`files` (how many were read), `refused` (names of those that could not be).\n"
     "\n"
-    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm "
-    "and protocol with its predicted time or the rule that forbids it, and then the plan of one rank: "
-    "for each channel its part, its chunks and steps, its peers, and how many steps of their FIFOs it "
-    "takes.\n"
+    "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast or reduce. Prints every algorithm and "
+    "protocol with its predicted time or the rule that forbids it, and then the plan of one rank: for each "
+    "channel its part, its chunks and steps, its peers, and how many steps of their FIFOs it takes.\n"
     "\n"
-    "The planning is the library's own, with its default limits; NCCL_ALGO, NCCL_PROTO and "
-    "TUTTI_TUNE_FILE apply where no flag replaces them. The exit code is 1 where nothing can carry the "
-    "collective.\n",
+    "The planning is the library's own, with its default limits; NCCL_ALGO, NCCL_PROTO and TUTTI_TUNE_FILE "
+    "apply unless a flag replaces them. The exit code is 1 if no algorithm can carry the collective.\n",
     &explain_options,
     explain_run,
 };

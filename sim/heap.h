@@ -1,8 +1,7 @@
-/* heap.h: the one heap of the command: four children a node, over an array that its owner keeps. HEAP(name,
- * owner, item, before, put) makes name_rise() and name_sink(), which find the place of an item that comes
- * from the place `at` and put it there. An owner has its array as `items`; before(a, b) is a strict order of
- * two items, by pointer; put(owner, at, item) stores an item, and notes where it is if somebody asks for
- * that. */
+/* heap.h: the heap of the command: four children per node, over an array of the owner. HEAP(name, owner,
+ * item, before, put) defines name_rise() and name_sink(), which move an item from the place `at` to its
+ * place. An owner has its array as `items`; before(a, b) is a strict order of two items, by pointer;
+ * put(owner, at, item) stores an item, and may record its place. */
 #ifndef TUTTI_SIM_HEAP_H
 #define TUTTI_SIM_HEAP_H
 

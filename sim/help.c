@@ -1,6 +1,6 @@
 /* help.c: the verb `help`: the list of verbs, one verb's page, the library's settings; the same as manual
- * pages in roff, and as completion for shells. All text comes from the verbs' own structs and from the
- * library's table of settings, so that none of these can name a flag that the parser does not know. */
+ * pages in roff, and as shell completion. All text comes from the verbs' own structs and from the library's
+ * table of settings, so it names only flags that the parser knows. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,17 +21,17 @@ struct help_values {
 static const struct option_row help_rows[] = {
     {0, "man", NULL, OPTION_FLAG, AT(man), 0, 0, "print the manual page in roff instead"},
     {0, "completion", "bash|zsh", OPTION_TEXT, AT(completion), 0, 0,
-     "print what completes command lines of tutti in this shell"},
+     "print the completion script for this shell"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "of params: print JSON"},
 };
 static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0],
                                                false};
 
 static const char exit_codes[] =
-    "  0  what was asked for holds\n"
-    "  1  it does not: wrong results, a deadlock, a bandwidth below its minimum\n"
+    "  0  success\n"
+    "  1  the check failed: wrong results, a deadlock, a bandwidth below its minimum\n"
     "  2  the command line is wrong\n"
-    "  3  the environment lacks something: memory, a device, a place to write\n"
+    "  3  something is missing: memory, a device, a place to write\n"
     "  4  an input file cannot be read\n";
 
 static const char title[] = "collective communication with NCCL's API, run, checked and timed without a GPU";
@@ -188,7 +188,7 @@ static void roff_verb(const struct verb *verb) {
   printf(".BR tutti (1)\n");
 }
 
-/* A manual page is for all readers: it does not say what is set here. */
+/* A manual page does not show this machine's settings. */
 static void roff_params(void) {
   roff_title("TUTTI\\-params");
   roff_section("NAME");
@@ -285,10 +285,10 @@ const struct verb verb_help = {
     "TUTTI_* setting with its default, its bounds and where it was set, then the names that are accepted and "
     "have no effect.\n"
     "\n"
-    "Lines are as wide as the terminal; where there is none, COLUMNS or 80.\n"
+    "Lines are as wide as the terminal, or COLUMNS, or 80.\n"
     "\n"
-    "Manual pages and completion of this version are installed with it. Without an installation: "
-    "`source <(tutti help --completion bash)`.\n",
+    "Manual pages and completion of this version are installed with it. Without an installation: `source "
+    "<(tutti help --completion bash)`.\n",
     &help_options,
     help_run,
 };

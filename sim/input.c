@@ -32,7 +32,7 @@ FILE *input_open(const char *path) {
 }
 
 char *input_read(const char *path, size_t bytes_most, size_t *bytes) {
-  static char *kept; /* what standard input had: a verb may look at a file twice */
+  static char *kept; /* the contents of standard input: a verb may read a file twice */
   static size_t kept_bytes;
   if (!is_stdin(path)) return os_file_read_most(path, bytes_most, bytes);
   if (kept == NULL) kept = os_file_read_most(stdin_path, bytes_most, &kept_bytes);

@@ -1,4 +1,4 @@
-/* input.h: files that verbs read, of which `-` is standard input. */
+/* input.h: input files of verbs; `-` is standard input. */
 #ifndef TUTTI_SIM_INPUT_H
 #define TUTTI_SIM_INPUT_H
 
@@ -9,7 +9,7 @@
 const char *input_path(const char *path);
 /* Opens a file in which the reader can seek; standard input is copied first. NULL with errno set. */
 FILE *input_open(const char *path);
-/* As os_file_read_most; standard input may be read again, and yields the same. */
+/* As os_file_read_most; standard input may be read again, with the same result. */
 char *input_read(const char *path, size_t bytes_most, size_t *bytes);
 
 #endif

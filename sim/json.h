@@ -1,5 +1,5 @@
 /* json.h: writes JSON with indentation: objects, arrays, names, escaped strings, numbers. The caller opens
- * and closes in order; commas and line breaks are this module's. Numbers that JSON has no spelling for are
+ * and closes in order; this module writes commas and line breaks. Numbers that JSON cannot represent are
  * written as null. */
 #ifndef TUTTI_SIM_JSON_H
 #define TUTTI_SIM_JSON_H

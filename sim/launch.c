@@ -1,7 +1,7 @@
 /* launch.c: the verb `launch`: starts the ranks of a program on this machine, without MPI or any other
- * launcher. Promises that no rank outlives it: they end when it is killed, when it is told to end, and when
- * one of them fails; that each failed rank is named; and to pass on the first one's exit status. Does not
- * know what the ranks do; how they find each other is the library's (tutti_launch_id). */
+ * launcher. No rank outlives it: ranks end when it is killed, when it is told to end, and when one of them
+ * fails. It names each failed rank, and exits with the status of the first one. The ranks find each other
+ * with the library (tutti_launch_id). */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -32,21 +32,21 @@ static const struct option_row rows[] = {
     {'n', "ranks", "N", OPTION_INT, offsetof(struct launch_flags, rank_count), 1, RANKS_MOST,
      "processes to start (default: as many as there are cores to use)"},
     {'x', "export", "NAME=VALUE", OPTION_LIST, offsetof(struct launch_flags, values), 0, 0,
-     "set a variable for all ranks; may be given again; all of the environment is passed on anyway"},
+     "set a variable for all ranks; may be repeated; the whole environment is passed on in any case"},
     {'p', "prefix", NULL, OPTION_FLAG, offsetof(struct launch_flags, prefix), 0, 0,
      "put the rank before each line that it prints: [3] ..., and keep lines whole"},
     {'k', "keep-going", NULL, OPTION_FLAG, offsetof(struct launch_flags, keep_going), 0, 0,
      "let the others go on when a rank fails"},
     {'g', "grace", "SECONDS", OPTION_INT, offsetof(struct launch_flags, grace_seconds), 0, 86400,
-     "between asking ranks to end (SIGTERM) and ending them (SIGKILL) (default 5)"},
+     "time between SIGTERM and SIGKILL (default 5)"},
     {'B', "bind", NULL, OPTION_FLAG, offsetof(struct launch_flags, bind), 0, 0,
-     "give each rank its share of the cores, and no others"},
+     "bind each rank to its own share of the cores"},
     {'v', "verbose", NULL, OPTION_FLAG, offsetof(struct launch_flags, verbose), 0, 0,
-     "tell on standard error what is started and how it ends"},
+     "report on standard error each process that is started, and how it ends"},
 };
 static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true};
 
-/* What one rank prints on one of its two descriptors, up to the line's end. */
+/* The output of one rank on one of its two descriptors, up to the end of a line. */
 struct stream {
   int fd; /* -1: inherited, or closed */
   size_t bytes;
@@ -65,9 +65,9 @@ struct launch_job {
   struct member *members;
   uint32_t count, running;
   int signals, port_fd,
-      status; /* status: the first failure's, or of the signal to end; 0 while there is none */
+      status; /* status: of the first failure, or of the signal to end; 0 while there is none */
   unsigned port;
-  uint64_t number, kill_at_ns; /* kill_at_ns 0: nobody has been asked to end */
+  uint64_t number, kill_at_ns; /* kill_at_ns 0: no rank has been sent SIGTERM */
   bool failed, killed;
   sigset_t mask; /* as it was before */
   struct pollfd *polls;
@@ -81,7 +81,7 @@ static void line_put(const struct stream *stream, uint32_t rank, bool is_error, 
   fflush(out);
 }
 
-/* Prints the whole lines of a stream's buffer, and what is left where it is full or at its end. */
+/* Prints the complete lines of a stream's buffer, and the rest if it is full or at its end. */
 static void stream_print(struct stream *stream, uint32_t rank, bool is_error, bool is_end) {
   size_t start = 0;
   for (;;) {
@@ -97,7 +97,7 @@ static void stream_print(struct stream *stream, uint32_t rank, bool is_error, bo
   stream->bytes = 0;
 }
 
-/* Takes what there is; closes the stream at its end. */
+/* Reads what is available; closes the stream at its end. */
 static void stream_read(struct stream *stream, uint32_t rank, bool is_error) {
   for (;;) {
     const ssize_t got = read(stream->fd, stream->line + stream->bytes, sizeof stream->line - stream->bytes);
@@ -124,7 +124,7 @@ static void streams_read(struct launch_job *job, bool is_end) {
 
 /* ---- starting */
 
-/* Both ends of a rank's two pipes; the parent's do not block. */
+/* Both ends of a rank's two pipes; the parent's are non-blocking. */
 static bool streams_open(struct member *member, int *ends) {
   member->streams = (struct stream *)os_alloc(2 * sizeof *member->streams);
   if (!member->streams) return false;
@@ -139,7 +139,7 @@ static bool streams_open(struct member *member, int *ends) {
   return true;
 }
 
-/* TUTTI_RANK and the like, then what -x says. */
+/* Sets TUTTI_RANK and the like, then the variables of -x. */
 static void values_write(const struct launch_job *job, uint32_t rank, char (*texts)[VALUE_BYTES],
                          const char **extras) {
   const size_t given = job->flags.values.count;
@@ -210,7 +210,7 @@ static void ranks_signal(const struct launch_job *job, int number) {
   }
 }
 
-/* From now on ranks have the time of --grace left. */
+/* From now on ranks have --grace seconds left. */
 static void ranks_hurry(struct launch_job *job) {
   if (job->kill_at_ns == 0)
     job->kill_at_ns = os_time_ns() + (uint64_t)job->flags.grace_seconds * NS_PER_SECOND + 1;
@@ -234,7 +234,7 @@ static void failure_note(struct launch_job *job, uint32_t rank, int status) {
             WEXITSTATUS(status), after);
 }
 
-/* A child has ended: a rank, or what a rank had started and left behind. */
+/* A child has ended: a rank, or a process that a rank had started and left running. */
 static void child_ended(struct launch_job *job, int pid, int status) {
   uint32_t rank = 0;
   while (rank < job->count && !(job->members[rank].running && job->members[rank].pid == pid)) rank++;
@@ -256,14 +256,14 @@ static void children_reap(struct launch_job *job) {
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) child_ended(job, pid, status);
 }
 
-/* A terminal has sent its signal to the ranks as well, which are of the same group. */
+/* A terminal has sent its signal to the ranks as well, which are in the same process group. */
 static void signal_take(struct launch_job *job, const struct signalfd_siginfo *info) {
   const int number = (int)info->ssi_signo;
   const bool is_end = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
   if (number == SIGCHLD) return; /* reaped anyway */
   if (info->ssi_code <= 0) ranks_signal(job, number);
   if (!is_end) return;
-  if (job->kill_at_ns != 0) job->kill_at_ns = 1; /* told twice: at once */
+  if (job->kill_at_ns != 0) job->kill_at_ns = 1; /* second signal: at once */
   else
     fprintf(stderr, "tutti launch: got %s; the ranks have %lld s to end\n", strsignal(number),
             (long long)job->flags.grace_seconds);
@@ -304,8 +304,8 @@ static void ranks_watch(struct launch_job *job) {
   }
 }
 
-/* Programs that ranks have started and left running are this process's children now. Bounded, as each round
- * ends all that are here. */
+/* Programs that ranks have started and left running are now this process's children. The loop is bounded;
+ * each round ends all current ones. */
 static void leftovers_end(const struct launch_job *job) {
   char path[64];
   snprintf(path, sizeof path, "/proc/self/task/%ld/children", os_tid());
@@ -414,14 +414,15 @@ const struct verb verb_launch = {
     "in the environment:\n"
     "  TUTTI_RANK, TUTTI_SIZE             rank, and number of ranks\n"
     "  TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE the same, as all are on this host: the device to use\n"
-    "  TUTTI_RENDEZVOUS, TUTTI_JOB        where tutti_launch_id has the ranks meet, and this launch\n"
+    "  TUTTI_RENDEZVOUS, TUTTI_JOB        the rendezvous address that tutti_launch_id uses, and this "
+    "launch's id\n"
     "\n"
     "Rank 0 reads standard input, the others read nothing.\n"
     "\n"
-    "When a rank fails, which is said on standard error, the others are asked to end, and ended after\n"
-    "a while. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to all ranks, and\n"
-    "the first four give them as long. What ranks have started and left running is ended too. When\n"
-    "`tutti launch` itself is killed, so are its ranks.\n"
+    "When a rank fails, `tutti launch` says so on standard error, sends SIGTERM to the other ranks, and "
+    "SIGKILL after --grace seconds. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to "
+    "all ranks; after the first four, ranks have the same time to end. Processes that ranks have left "
+    "running are ended too. When `tutti launch` itself is killed, so are its ranks.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 and the signal's number if a signal\n"
     "ended it; 127 and 126 when there is no such program or it cannot be run; 128 and the number of\n"

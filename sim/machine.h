@@ -1,6 +1,5 @@
-/* machine.h: graphs of machines that are not here, for the verbs that look at plans without running them:
- * nodes of equally many ranks, described by numbers or by a preset's name, and searched as the library does.
- */
+/* machine.h: graphs of described machines, for verbs that show plans without running them: nodes with equal
+ * numbers of ranks, described by numbers or by a preset's name, and searched as the library does. */
 #ifndef TUTTI_SIM_MACHINE_H
 #define TUTTI_SIM_MACHINE_H
 
@@ -8,8 +7,8 @@
 
 /* `nodes` nodes of `gpus` ranks each, ranks numbered node by node, on PLAN_CHANNELS_MAX channels. `name` is a
  * preset of core/topology/topology.h; NULL: dgx-h100 for several nodes, and graph_flat() for one. The
- * topology's own settings (NCCL_CROSS_NIC, ...) are not asked. ncclInvalidUsage for a name or a number that
- * does not fit, ncclSystemError when memory is out. Free with graph_free(). */
+ * topology's own settings (NCCL_CROSS_NIC, ...) are ignored. ncclInvalidUsage for an unknown name or an
+ * invalid number, ncclSystemError when memory is out. Free with graph_free(). */
 ncclResult_t machine_graph(const char *name, uint32_t nodes, uint32_t gpus, struct graph *graph);
 
 #endif

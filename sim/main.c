@@ -1,5 +1,4 @@
-/* main.c: the tutti command. Finds the verb and hands it the rest of the command line; everything else is the
- * verb's. */
+/* main.c: the tutti command. Finds the verb and passes it the rest of the command line. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* option.c: getopt_long over one table of rows. Promises: every misuse gives one sentence on stderr that
- * names the flag, the value and what would be right. */
+/* option.c: getopt_long over one table of rows. Every misuse gives one sentence on stderr that names the
+ * flag, the value and what is expected. */
 #include "option.h"
 
 #include <ctype.h>
@@ -50,7 +50,7 @@ const char *option_nearest(const char *name, const char *const *names, size_t co
   return nearest;
 }
 
-/* Says what is wrong with a flag that getopt refused; `code` is its own where it takes no value. */
+/* Reports a flag that getopt rejected; `code` is its own if it takes no value. */
 static void report_refused(const struct option_set *set, int code, const char *given) {
   const char *names[ROWS_MAX + 1];
   for (size_t index = 0; index <= set->count; index++) names[index] = option_row_at(set, index)->name;
@@ -68,7 +68,7 @@ static void report_refused(const struct option_set *set, int code, const char *g
   fprintf(stderr, " (`tutti help %s` lists the flags)\n", set->verb);
 }
 
-/* Value of a size's suffix, 0 when it is none. */
+/* Value of a size's suffix, 0 if it is none. */
 static int64_t suffix_factor(const char *suffix) {
   static const char letters[] = "KMGT";
   if (!*suffix) return 1;
@@ -88,7 +88,7 @@ static bool number_parse(const char *text, bool suffix_allowed, int64_t *value) 
   return factor && !__builtin_mul_overflow((int64_t)number, factor, value);
 }
 
-/* Decimal, 0x hexadecimal, or a commit id: 7 digits or more, hexadecimal, of which the first 16 count. */
+/* Decimal, 0x hexadecimal, or a commit id: at least 7 hexadecimal digits, of which the first 16 count. */
 static bool seed_parse(const char *text, uint64_t *value) {
   char *end;
   errno = 0;
@@ -179,7 +179,7 @@ enum option_outcome option_parse(const struct option_set *set, int argc, char **
   if (set->count > ROWS_MAX) return OPTION_MISUSE;
   getopt_tables(set, longs, letters);
   opterr = 0;
-  optind = 0; /* glibc: start anew */
+  optind = 0; /* glibc: reset */
   for (;;) {
     int code = getopt_long(argc, argv, letters, longs, NULL);
     if (code == -1) break;

@@ -1,8 +1,6 @@
-/* option.h: flags of a verb as one table, which yields the parser, the range checks, the help text, the
- * manual page and the completion of shells. Values land in the verb's own struct at each row's offset; a flag
- * that was not given leaves its member as it was, so the verb sets its defaults before it parses. Knows
- * nothing of what a flag means.
- */
+/* option.h: flags of a verb as one table, from which come the parser, the range checks, the help text, the
+ * manual page and shell completion. Values are stored in the verb's own struct at each row's offset; a flag
+ * that was not given leaves its member unchanged, so the verb sets defaults before it parses. */
 #ifndef TUTTI_SIM_OPTION_H
 #define TUTTI_SIM_OPTION_H
 
@@ -18,7 +16,7 @@ enum option_kind {
   OPTION_TEXT,  /* const char *, points into argv */
   OPTION_INPUT, /* the same, a file that is read: `-` becomes /dev/stdin (input.h) */
   OPTION_SEED,  /* uint64_t: decimal, 0x hexadecimal, or a commit id (its first 16 digits) */
-  OPTION_LIST   /* struct option_list: may be given again and again */
+  OPTION_LIST   /* struct option_list: may be repeated */
 };
 
 enum { OPTION_LIST_MOST = 256 };
@@ -41,21 +39,21 @@ struct option_set {
   const char *verb; /* for messages */
   const struct option_row *rows;
   size_t count;
-  bool ends_at_operand; /* what follows the first operand is somebody else's, flags and all */
+  bool ends_at_operand; /* arguments after the first operand are not parsed */
 };
 
 enum option_outcome { OPTION_GOOD, OPTION_HELP, OPTION_MISUSE };
 
-/* Parses argv[1..]; operands may stand between flags, unless the set says otherwise, and are moved to the
- * end, the first of them at *first_operand. OPTION_MISUSE after one sentence on stderr; OPTION_HELP where -h
- * or --help comes first, which every set has. */
+/* Parses argv[1..]; operands may be between flags, unless the set forbids it, and are moved to the end, the
+ * first of them at *first_operand. OPTION_MISUSE after one sentence on stderr; OPTION_HELP if -h or --help
+ * comes first, which every set has. */
 enum option_outcome option_parse(const struct option_set *set, int argc, char **argv, void *values,
                                  int *first_operand);
 
-/* The rows of the set, and behind its last, at `count`, that of --help. */
+/* The rows of the set and, after the last, at `count`, that of --help. */
 const struct option_row *option_row_at(const struct option_set *set, size_t index);
 
-/* The name that differs least from `name`, when it differs little; else NULL. */
+/* The name that is nearest to `name`, if it is near enough; else NULL. */
 const char *option_nearest(const char *name, const char *const *names, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* oracle.c: inputs and expected outputs of collectives. Promises: plain loops over ranks and elements, no
- * code shared with what it judges. oracle.h says which inputs and why. */
+/* oracle.c: inputs and expected outputs of collectives. Plain loops over ranks and elements, without code of
+ * the library that it checks. oracle.h says which inputs and why. */
 #include "oracle.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ static int64_t integer_value(const struct format *format, uint64_t bits) {
   return format->is_signed ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
 }
 
-/* ---- shapes: who sends and receives how much */
+/* ---- shapes: which rank sends and receives how much */
 
 static bool collective_reduces(enum collective_id collective) {
   return collective == COLLECTIVE_ALL_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER ||
@@ -142,8 +142,8 @@ static uint64_t hash_rank(uint64_t element, uint32_t rank) {
 /* True for an element whose float inputs have random significands. */
 static bool element_is_rough(uint64_t element) { return element >> 62 == 3; }
 
-/* How many ranks give more than zero (or, to a product, than one) to an element, and how large their numbers
- * may be. */
+/* How many ranks contribute more than zero (to a product: than one) to an element, and how large their
+ * numbers may be. */
 static uint32_t window_ranks(const struct oracle_case *c, const struct format *format) {
   uint32_t exact_bits = format->fraction_bits + (c->op == ORACLE_MUL_SUM ? 0 : 1);
   uint64_t limit = c->op == ORACLE_PROD ? 4 : 1ull << exact_bits;
@@ -284,7 +284,7 @@ static void reduce_float(const struct oracle_case *c, const struct format *forma
   }
 }
 
-/* Which rank's input the output element of `rank` is a copy of, and which element of it. */
+/* The rank and element of the input that the output element of `rank` is a copy of. */
 static uint32_t move_source(const struct oracle_case *c, uint32_t rank, size_t index, size_t *source_index) {
   *source_index = index;
   switch (c->collective) {
@@ -316,7 +316,7 @@ static void expect_element(const struct oracle_case *c, uint32_t rank, size_t in
   else expected->bits = reduce_integer(c, format, element);
 }
 
-/* Compares a block of one output; the mismatch is noted when it is the first. */
+/* Compares a block of one output; records the first mismatch. */
 static uint64_t compare_block(const struct oracle_case *c, uint32_t rank, size_t first_index, size_t count,
                               const struct expected *expected, const void *output,
                               struct oracle_mismatch *first, bool is_first_known) {

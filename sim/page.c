@@ -45,8 +45,8 @@ static void fill(const char *text, size_t length, int column, int indent) {
 
 void page_fill(const char *text, int column, int indent) { fill(text, strlen(text), column, indent); }
 
-/* Where the words of a kept line go on below: under its second column, which two spaces set apart, or two
- * spaces in. */
+/* The indentation of a kept line's continuation: its second column, which two spaces separate, or two spaces.
+ */
 static int kept_indent(const char *line, int length) {
   const int lead = (int)strspn(line, " ");
   for (int i = lead; i + 2 < length && i < page_width() / 2; i++)
@@ -66,7 +66,7 @@ static void print_kept(const char *line, int length) {
   putchar('\n');
 }
 
-/* The length of the paragraph that begins here: up to an empty line or a kept one. */
+/* The length of the paragraph that begins here: up to an empty or a kept line. */
 static size_t paragraph_length(const char *text) {
   const char *end = text;
   while (*end && *end != '\n' && *end != ' ') {
@@ -94,7 +94,7 @@ void page_text(const char *text) {
   }
 }
 
-/* A word of a shell command: up to a space that stands in no quotes. */
+/* A word of a shell command: up to a space outside quotes. */
 static int command_word(const char *text) {
   char quote = 0;
   int length = 0;

@@ -43,7 +43,7 @@ static void name_put(struct perfetto *perfetto, const char *what, struct perfett
   event_end(perfetto);
 }
 
-/* Where it is among its like: by number, not by name. */
+/* Sorts it among its siblings by number, not by name. */
 static void order_put(struct perfetto *perfetto, const char *what, struct perfetto_place place,
                       int64_t number) {
   event_begin(perfetto, "M", what, place);

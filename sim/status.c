@@ -1,6 +1,6 @@
-/* status.c: the verb `status`: what the communicators of running jobs do now, which ranks are behind, on
- * what. Takes two samples a moment apart: what moved between them does not hang, whatever one of them
- * looks like. Changes nothing in the jobs. */
+/* status.c: the verb `status`: what the communicators of running jobs do now, which ranks are behind, and
+ * what they wait for. Takes two samples a moment apart: what progressed between them does not hang, whatever
+ * a single sample looks like. Changes nothing in the jobs. */
 #include "status.h"
 
 #include <inttypes.h>
@@ -28,8 +28,8 @@ struct status_flags {
 static const struct option_row rows[] = {
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {'a', "apart", "MS", OPTION_INT, AT(apart_ms), 0, 60000,
-     "look again after so many milliseconds, to see what moves (default 300; of GPUs, whose records are "
-     "brought up to date once a second, 1500)"},
+     "milliseconds between the two samples (default 300; 1500 with GPUs, whose records are updated once a "
+     "second)"},
 };
 static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false};
 
@@ -41,7 +41,7 @@ struct member {
   bool moved; /* between both samples */
 };
 
-/* Members of one communicator lie side by side, by rank. */
+/* Members of one communicator are adjacent, by rank. */
 struct job {
   struct record_file *files; /* the sample's own, borrowed */
   uint32_t file_count;
@@ -50,7 +50,7 @@ struct job {
   const struct survey_silent *silents;
   uint32_t silent_count;
   struct diagnosis diagnosis;
-  bool hangs; /* something pends, and nothing of it has moved */
+  bool hangs; /* something is pending, and nothing of it has progressed */
 };
 
 struct comm_ranks {
@@ -68,7 +68,7 @@ static int member_compare(const void *left, const void *right) {
   return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Of a rank's communicator in another sample. NULL: it is not there. */
+/* The same rank of a communicator in another sample. NULL: it is not there. */
 static const struct record_view *view_find(const struct sample *sample, const struct record_file *file,
                                            const struct record_comm *comm) {
   for (uint32_t i = 0; i < sample->count; i++) {
@@ -105,7 +105,7 @@ static bool members_find(struct job *job, const struct sample *before) {
   return true;
 }
 
-/* Where the device does not tell what has ended, all that was launched is taken for ended. */
+/* If the device does not report ended operations, all launched ones count as ended. */
 static uint64_t member_done(const struct member *member) {
   return rank_knows_ends(&member->state) ? member->state.done : member->state.launched;
 }
@@ -116,7 +116,7 @@ static bool member_pends(const struct member *member) {
   return (state->called > member_done(member) || graph) && state->view->comm->error == 0;
 }
 
-/* The communicator whose members begin at *at; false behind the last one. */
+/* The communicator whose members begin at *at; false after the last one. */
 static bool comm_ranks_next(const struct job *job, uint32_t *at, struct comm_ranks *comm_ranks) {
   if (*at >= job->member_count) return false;
   const struct record_comm *comm = job->members[*at].state.view->comm;
@@ -152,7 +152,7 @@ static const char *comm_ranks_state(const struct comm_ranks *comm_ranks) {
   return "hangs";
 }
 
-/* What other processes say goes to a terminal. */
+/* Escapes other processes' text, because it goes to a terminal. */
 static bool diagnosis_make(struct job *job, bool moves) {
   const bool judged = moves ? diagnose_moving(job->files, job->file_count, &job->diagnosis)
                             : diagnose_files(job->files, job->file_count, &job->diagnosis);
@@ -164,7 +164,7 @@ static bool diagnosis_make(struct job *job, bool moves) {
   return true;
 }
 
-/* Verdicts are of states that last; of a job that moves which link is slow. */
+/* A diagnosis needs a state that lasts; for a job that progresses, slow links are reported. */
 static bool job_diagnose(struct job *job) {
   struct comm_ranks comm_ranks;
   bool broken = false, moves = false;
@@ -185,7 +185,7 @@ static bool job_is_good(const struct job *job) {
 static const char *const wait_texts[] = {"nothing", "an output of", "data of", "a free slot at",
                                          "LL lines of"};
 
-/* What a member does that is behind, or waits. False: nothing that is worth a line. */
+/* What a member does that is behind, or waits. False: nothing to report. */
 static bool member_text(const struct comm_ranks *comm_ranks, const struct member *member, char *out,
                         size_t out_bytes) {
   const struct rank_state *state = &member->state;
@@ -224,7 +224,7 @@ static void range_print(const char *what, uint64_t least, uint64_t most) {
   else printf(", %s %" PRIu64 "-%" PRIu64, what, least, most);
 }
 
-/* A member before this one has failed with the same sentence. */
+/* A member before this one has failed with the same message. */
 static bool reason_is_told(const struct comm_ranks *comm_ranks, uint32_t index) {
   const struct record_comm *comm = comm_ranks->members[index].state.view->comm;
   for (uint32_t i = 0; i < index && comm->error != 0; i++) {
@@ -244,7 +244,7 @@ static void comm_ranks_print(const struct comm_ranks *comm_ranks) {
   range_print("ended", comm_ranks->done_least, comm_ranks->done_most);
   printf(": %s\n", comm_ranks_state(comm_ranks));
   if (!comm_ranks_hang(comm_ranks) && !comm_ranks->broken) return;
-  /* who is behind comes first: those who wait may be many */
+  /* ranks that are behind first: there may be many that wait */
   for (int pass = 0; pass < 2; pass++)
     for (uint32_t i = 0; i < comm_ranks->count && shown <= MEMBERS_SHOWN; i++) {
       const struct member *member = &comm_ranks->members[i];
@@ -275,7 +275,7 @@ static const char *job_state(const struct job *job) {
   return job->diagnosis.kind > DIAGNOSIS_RUNNING ? "is broken" : "is well";
 }
 
-/* A process is told once, though ranks of several communicators are its own. */
+/* A process is listed once, even if it has ranks of several communicators. */
 static void silents_print(const struct job *job) {
   uint32_t shown = 0;
   for (uint32_t i = 0; i < job->silent_count && shown <= SILENTS_SHOWN; i++) {
@@ -436,7 +436,7 @@ static bool job_make(struct sample *sample, uint32_t number, const struct sample
 struct report {
   struct json json;
   bool as_json, good;
-  uint32_t job_count, silent_count; /* told */
+  uint32_t job_count, silent_count; /* reported */
 };
 
 static bool report_job(struct report *report, struct sample *sample, uint32_t number,
@@ -489,7 +489,7 @@ static enum exit_code status_print(const struct status_flags *flags, struct samp
   return !made ? EXIT_ENVIRONMENT : report.good ? EXIT_GOOD : EXIT_WRONG;
 }
 
-/* How long it takes until what has moved is in the records. */
+/* The time until progress is in the records. */
 static unsigned apart_ms(const struct sample *sample) {
   for (uint32_t i = 0; i < sample->count; i++)
     for (uint32_t k = 0; k < sample->files[i].view_count; k++)
@@ -510,7 +510,7 @@ static enum exit_code status_show(const struct status_flags *flags, const struct
   return code;
 }
 
-/* What is named: nothing, a process, or an address. */
+/* The operand: none, a process, or an address. */
 static bool target_read(const char *text, struct status_target *target) {
   memset(target, 0, sizeof *target);
   if (text == NULL) return true;
@@ -531,7 +531,7 @@ static enum exit_code status_run(int argc, char **argv) {
   struct status_flags flags = {.apart_ms = -1};
   struct status_target target;
   int operand;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&options, argc, argv, &flags, &operand, &code)) return code;
   if (argc - operand > 1) {
@@ -553,28 +553,26 @@ const struct verb verb_status = {
     "  tutti status $! --json; wait\n"
     "  # needs a job whose log names this address\n"
     "  tutti status node7:40123\n",
-    "Without operand: all jobs of this user on this host. With a process number: that process's job. "
-    "With HOST:PORT of a process's control server, which its log (NCCL_DEBUG=INFO) and the header of "
-    "its records (`tutti trace dump`) name: the same from another host. Where TUTTI_SECRET is set in "
-    "the job it must be set for this command too. Processes of this host are read through their records "
-    "(TUTTI_TRACE), so stopped ones are seen as well; one process is asked for those of other hosts, "
-    "and gathers over the job's control connections.\n"
+    "Without an operand: all jobs of this user on this host. With a PID: that process's job. With HOST:PORT, "
+    "the address of a process's control server: a job on another host; the process's log (NCCL_DEBUG=INFO) "
+    "and the header of its records (`tutti trace dump`) have the address. If TUTTI_SECRET is set in the job, "
+    "set it for this command too. Processes of this host are read through their records (TUTTI_TRACE), so "
+    "stopped processes are seen as well; for other hosts one process is asked, which gathers the answers "
+    "over the job's control connections.\n"
     "\n"
-    "Prints a line for each job; then each communicator, with operations called and ended, from the "
-    "rank with the fewest to that with the most; where it makes no progress, who is behind and who "
-    "waits for whom; ranks that do not answer; and the diagnosis of `tutti explain`. A communicator "
-    "that progressed between two samples does not hang; of such a job the slow network link is named, "
-    "if there is one.\n"
+    "Prints a line for each job; then each communicator, with the least and most operations that its ranks "
+    "have called and ended; if it makes no progress, which ranks are behind and which wait for which; ranks "
+    "that do not answer; and the diagnosis of `tutti explain`. A communicator that progressed between two "
+    "samples does not hang; for such a job a slow network link is named, if there is one.\n"
     "\n"
-    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, "
-    "ranks_seen, called_least, called_most, ended_least, ended_most, state, members: [{rank, process, "
-    "host, called, launched, ended, ends_known, behind, moved, error, waits: {for, rank, operation, "
-    "channel, step, have, need}}]}], silent: [{rank, comm, process, host, address, why}], verdict: "
-    "{kind, sentence, next, evidence}}]}. Keys stay; others may be added. `waits` is there where a rank "
-    "waits.\n"
+    "--json prints {version, jobs: [{state, good, processes, communicators: [{name, id, ranks, ranks_seen, "
+    "called_least, called_most, ended_least, ended_most, state, members: [{rank, process, host, called, "
+    "launched, ended, ends_known, behind, moved, error, waits: {for, rank, operation, channel, step, have, "
+    "need}}]}], silent: [{rank, comm, process, host, address, why}], verdict: {kind, sentence, next, "
+    "evidence}}]}. Keys are stable; others may be added. `waits` is present if a rank waits.\n"
     "\n"
-    "The exit code is 0 where all is well, 1 where a job hangs, is broken, slow or has ranks that do "
-    "not answer, 3 where nobody answers, 4 where there is no job to report.\n",
+    "The exit code is 0 if all is well, 1 if a job hangs, is broken or slow or has ranks that do not answer, "
+    "3 if no process answers, 4 if there is no job to report.\n",
     &options,
     status_run,
 };

@@ -1,5 +1,5 @@
-/* status_find.c: finds jobs: files of records of this host's processes that live, those that belong together,
- * and what their processes can gather from other hosts. Trusts no byte of either. */
+/* status_find.c: finds jobs: the record files of this host's live processes, grouped into jobs, and what
+ * their processes gather from other hosts. Does not trust any byte of either. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -20,12 +20,12 @@
 #define FILE_BYTES_MOST (1ull << 32)
 #define FILES_MOST 65536u
 #define FETCH_NS UINT64_C(20000000000)
-#define ASKED_MOST 3 /* processes of one job, one after another */
+#define ASKED_MOST 3 /* processes of one job that are asked, one after another */
 #define TEXT_BYTES 640
 
 /* ---- a sample ---- */
 
-/* A block that goes with the sample; freed at once where there is no memory for that. */
+/* Attaches a block to the sample; frees it at once if there is no memory for that. */
 static bool sample_keep(struct sample *sample, void *block) {
   if (!array_grow(&sample->blocks, &sample->block_capacity, (uint64_t)sample->block_count + 1,
                   sizeof *sample->blocks)) {
@@ -51,7 +51,8 @@ static bool sample_reserve(struct sample *sample) {
   return true;
 }
 
-/* Takes the file over, and drops it where its process has one already, or memory is out: false. */
+/* Takes ownership of the file. Drops it and returns false if its process has one already, or memory is out.
+ */
 static bool sample_add(struct sample *sample, struct record_file *file, uint32_t job) {
   bool again = false;
   for (uint32_t i = 0; i < sample->count && !again; i++) again = file_is(&sample->files[i], file);
@@ -101,7 +102,7 @@ uint64_t sample_moves(const struct record_view *view) {
 
 /* ---- files ---- */
 
-/* A file of records of a process that lives. */
+/* A file of records of a live process. */
 static bool file_lives(const char *path) {
   struct record_header header;
   if (mapped_file_peek(path, &header, sizeof header) != sizeof header) return false;
@@ -110,7 +111,7 @@ static bool file_lives(const char *path) {
   return header.state == RECORD_OPEN && !os_process_gone(&maker);
 }
 
-/* False when memory is out; a file that cannot be read is none of a job. */
+/* False when memory is out; an unreadable file belongs to no job. */
 static bool file_load(const char *path, uint32_t job, struct sample *sample) {
   struct record_file file;
   size_t byte_count = 0;
@@ -128,7 +129,7 @@ static bool file_load(const char *path, uint32_t job, struct sample *sample) {
   return sample_add(sample, &file, job);
 }
 
-/* All files of this user's processes in a folder, each a job of its own. */
+/* All files of this user's processes in a folder, each as a separate job. */
 static enum exit_code folder_load(const char *folder, struct sample *sample) {
   DIR *all = opendir(folder);
   bool good = true;
@@ -150,8 +151,8 @@ static enum exit_code folder_load(const char *folder, struct sample *sample) {
 
 /* ---- jobs ---- */
 
-/* Files have a part each of one communicator. A number is a name within one job alone: where both have the
- * same rank of it, there are two. */
+/* Whether two files belong to one communicator. A number identifies it only within one job: if both have the
+ * same rank of it, there are two communicators. */
 static bool files_meet(const struct record_file *a, const struct record_file *b) {
   bool meet = false;
   for (uint32_t i = 0; i < a->view_count; i++)
@@ -187,7 +188,7 @@ static uint32_t ranks_seen_of(const struct sample *sample, uint32_t job, const s
   return seen;
 }
 
-/* Every rank of every communicator of the job is there. */
+/* Whether every rank of every communicator of the job is present. */
 static bool job_is_whole(const struct sample *sample, uint32_t job) {
   for (uint32_t i = 0; i < sample->count; i++)
     for (uint32_t k = 0; sample->jobs[i] == job && k < sample->files[i].view_count; k++) {
@@ -214,13 +215,14 @@ static bool process_is_stopped(uint32_t number) {
   size_t bytes = 0;
   snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", number);
   char *text = os_file_read_most(path, 65536, &bytes);
-  const char *behind = text != NULL ? strrchr(text, ')') : NULL; /* of the name, which may hold anything */
+  const char *behind =
+      text != NULL ? strrchr(text, ')') : NULL; /* the end of the name, which may contain anything */
   const bool stopped = behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
   os_free(text);
   return stopped;
 }
 
-/* Processes of this host that a signal has stopped; their records are here all the same. */
+/* Processes of this host that a signal has stopped; their records are readable all the same. */
 static bool stopped_find(struct sample *sample) {
   bool good = true;
   for (uint32_t i = 0; i < sample->count && good; i++) {
@@ -237,8 +239,8 @@ static bool stopped_find(struct sample *sample) {
   return good;
 }
 
-/* What the process at `to` gathers becomes part of the job. False, with a last error, where it does not
- * answer, or memory is out. */
+/* Adds what the process at `to` gathers to the job. False, with a last error, if it does not answer, or
+ * memory is out. */
 static bool job_fetch(const struct sock_address *to, uint32_t job, struct sample *sample) {
   struct survey_bytes bytes;
   struct survey survey;
@@ -252,13 +254,13 @@ static bool job_fetch(const struct sock_address *to, uint32_t job, struct sample
     if (good) good = sample_add(sample, &survey.files[i], job);
     else record_file_free(&survey.files[i]);
   }
-  survey.file_count = 0; /* the sample has them */
+  survey.file_count = 0; /* the sample owns them */
   survey_free(&survey);
   if (refused > 0) fprintf(stderr, "tutti status: %u answers made no sense\n", refused);
   return good;
 }
 
-/* Asks processes of the job, until one answers, for those that left no file here. */
+/* Asks the job's processes, until one answers, for ranks without a file here. */
 static void job_complete(struct sample *sample, uint32_t job) {
   const uint32_t count = sample->count;
   uint32_t asked = 0;
@@ -287,7 +289,7 @@ static enum exit_code jobs_complete(struct sample *sample) {
 
 /* ---- one process ---- */
 
-/* The path in a line of /proc/PID/maps, cut out of it; NULL: there is none. */
+/* The path in a line of /proc/PID/maps, terminated in place; NULL: there is none. */
 static char *maps_path(char *line) {
   char *path = strchr(line, '/');
   if (path == NULL) return NULL;
@@ -295,7 +297,7 @@ static char *maps_path(char *line) {
   return path;
 }
 
-/* The file that a process writes, by what it has mapped. */
+/* The record file that a process writes, from its memory mappings. */
 static enum exit_code process_file(int64_t pid, char *out, size_t out_bytes) {
   char path[64], line[4096];
   snprintf(path, sizeof path, "/proc/%" PRId64 "/maps", pid);

@@ -1,6 +1,6 @@
-/* topo.c: the verb `topo`: what a cluster is made of, which paths its devices have, and which rings and trees
- * a communicator over all of its GPUs has, as text of at most 100 columns or as JSON. What it shows is what
- * the library computes for a communicator from the same description and settings. */
+/* topo.c: the verb `topo`: a cluster's devices, their paths, and the rings and trees of a communicator over
+ * all of its GPUs, as text of at most 100 columns or as JSON. These are what the library computes for a
+ * communicator from the same description and settings. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,10 +23,8 @@ struct topo_flags {
 
 static const struct option_row topo_rows[] = {
     {'n', "nodes", "N", OPTION_INT, AT(nodes), 1, TOPOLOGY_NODES_MAX, "nodes of the cluster (default 1)"},
-    {'g', "gpus", "G", OPTION_INT, AT(gpus), 1, TOPOLOGY_GPUS_MAX,
-     "GPUs of a node; default: as the machine has"},
-    {0, "nics", "K", OPTION_INT, AT(nics), 1, TOPOLOGY_NETS_MAX,
-     "NICs of a node; default: as the machine has"},
+    {'g', "gpus", "G", OPTION_INT, AT(gpus), 1, TOPOLOGY_GPUS_MAX, "GPUs of a node (default: the machine's)"},
+    {0, "nics", "K", OPTION_INT, AT(nics), 1, TOPOLOGY_NETS_MAX, "NICs of a node (default: the machine's)"},
     {'m', "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "dgx-h100 (the default), dgx-h200, dgx-a100, hgx-b200 or pcie-box"},
     {'f', "file", "FILE", OPTION_INPUT, AT(file), 0, 0,
@@ -106,7 +104,7 @@ static void matrix_head(const struct paths *paths, uint32_t first, uint32_t last
   printf("\n");
 }
 
-/* In parts, where there are more devices than a line has space for. */
+/* In parts, if there are more devices than fit on a line. */
 static void matrix_print(const struct paths *paths) {
   const uint32_t count = paths->gpu_count + paths->net_count, most = (COLUMNS - MATRIX_HEAD) / COLUMN_WIDTH;
   printf("\npaths of one node, from GPUs (lines) to GPUs (G) and NICs (N):\n");
@@ -167,7 +165,7 @@ static void rings_print(const struct graph *graph) {
   }
 }
 
-/* "0(1(2) 4)": 1 and 4 hang on 0, 2 hangs on 1. `left`: ranks that may still be shown. */
+/* "0(1(2) 4)": 1 and 4 are children of 0, 2 is a child of 1. `left`: ranks that may still be printed. */
 static void tree_print(struct line *line, const struct graph_tree *tree, uint32_t rank, uint32_t *left) {
   if (*left == 0) return;
   *left -= 1;
@@ -193,7 +191,7 @@ static void trees_print(const struct graph *graph) {
   for (uint32_t channel = 0; channel < graph->channel_count; channel++) rows[channel] = graph->tree[channel];
   for (uint32_t channel = 0; channel < graph->channel_count; channel++) {
     struct line line;
-    /* One more than there are, so that it is never used up before the last bracket. */
+    /* One more than there are, so that the last bracket is always printed. */
     uint32_t left = graph->rank_count <= RANKS_SHOWN ? graph->rank_count + 1 : RANKS_SHOWN;
     if (!channels_alike(rows, channel, graph->channel_count, alike)) continue;
     channels_print(&line, "tree", alike, graph->channel_count);
@@ -211,8 +209,8 @@ static void topo_print(const struct paths *paths, const struct graph *graph) {
          graph->node_count > 1 ? "s" : "", graph->channel_count);
   speed_print("rings", &graph->ring_speed);
   speed_print("trees", &graph->tree_speed);
-  speed_print("switches that add", &graph->switch_speed);
-  speed_print("networks that add", &graph->network_speed);
+  speed_print("NVLS switches", &graph->switch_speed);
+  speed_print("CollNet networks", &graph->network_speed);
   printf("\n");
   rings_print(graph);
   printf("\n");
@@ -387,17 +385,14 @@ const struct verb verb_topo = {
     "  tutti topo --machine pcie-box --gpus 4 --dump node.xml\n"
     "  tutti topo --file node.xml --nodes 16 --json\n"
     "  tutti topo --file - --nodes 2 <node.xml\n",
-    "Describes a cluster of equal nodes, made from numbers or read from the XML that NCCL_TOPO_FILE takes: "
-    "its\n"
-    "devices, the type of the path between any two of one node, and the rings and trees of a communicator "
-    "that\n"
-    "has one rank on each GPU, node by node. NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_PXN_DISABLE and\n"
-    "NCCL_NVB_DISABLE count, as they do for the library.\n"
+    "Describes a cluster of equal nodes, given by numbers or by the XML that NCCL_TOPO_FILE takes: its "
+    "devices, the type of the path between any two devices of a node, and the rings and trees of a "
+    "communicator with one rank on each GPU, node by node. NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_PXN_DISABLE "
+    "and NCCL_NVB_DISABLE apply, as they do for the library.\n"
     "\n"
-    "Paths, the nearest first: LOC the same device, NVL NVLink, NVB NVLink over another GPU, PIX one PCI "
-    "switch,\n"
-    "PXB several, P2C a GPU's own link to its CPU, PXN a NIC over another GPU, PHB a CPU, SYS several "
-    "CPUs.\n",
+    "Path types, nearest first: LOC the same device, NVL NVLink, NVB NVLink through another GPU, PIX one PCI "
+    "switch, PXB several PCI switches, P2C a GPU's own link to its CPU, PXN a NIC through another GPU, PHB "
+    "through the CPU, SYS through several CPUs.\n",
     &topo_options,
     topo_run,
 };

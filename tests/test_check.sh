@@ -98,7 +98,7 @@ refuses "--proto TCP: must be LL" all_reduce --proto TCP
 refuses "--type quad: must be" all_reduce --type quad
 refuses "--op xor: must be" all_reduce --op xor
 refuses "--count and --bytes both say how much" all_reduce --count 1 --bytes 4
-refuses "7 ranks do not lie evenly on 2 nodes" all_reduce --ranks 7 --nodes 2
+refuses "7 ranks do not divide evenly over 2 nodes" all_reduce --ranks 7 --nodes 2
 refuses "--nodes 2 --gpus 2 are not 5 ranks" all_reduce --ranks 5 --nodes 2 --gpus 2
 refuses "alltoall has no in-place form" alltoall --in-place
 refuses "no flag \`--rankz\`; did you mean \`--ranks\`?" all_reduce --rankz 3

@@ -64,7 +64,7 @@ END
 try 1 "$work"/missing/* && says \
   'rank 2 (process 0 on nccl_trace_rank_2) has not called operation #1' \
   "of comm '0:default_pg', AllReduce of 1 bfloat16" \
-  'for which 3 others wait: its last call, #0, has ended' 'do not tell operators, roots, streams'
+  'for which 3 others wait: its last call, #0, has ended' 'do not record operators, roots, streams'
 check $? 'Flight Recorder, pickles of protocols 2 to 5: a rank that is missing'
 cp "$work/out" "$work/pickled"
 try 1 "$work"/json/* && sed 's/_rank_2\.json/_rank_2/' "$work/out" | cmp -s - "$work/pickled"
@@ -150,7 +150,7 @@ done
 cat "$work"/log.? >"$work/together"
 try 1 "$work"/log.? && says 'rank 1 (process 101 on node-a) has not called operation #1' \
   "of comm '0xbeef', Broadcast of 100 bfloat16, root 2" \
-  'its last call was #0' 'logs tell what was called, not what was launched'
+  'its last call was #0' 'logs record what was called, not what was launched'
 check $? 'logs, one a process: a rank that is missing'
 cp "$work/out" "$work/apart"
 try 1 "$work/together" && cmp -s "$work/out" "$work/apart"

@@ -93,12 +93,12 @@ malformed '"size" is 2, and another where the op begins' all_reduce4 \
   '0,/"buffer_id": 0, "index": 0, "size": 1/s//"buffer_id": 0, "index": 0, "size": 2/'
 malformed '"reduce_op": expected sum' all_reduce4 's/"sum"/"max"/'
 malformed '"tb_id": expected a whole number from 0 to 1, found 2' all_reduce4 's/"tb_id": 1/"tb_id": 2/'
-malformed 'fewer blocks than it names come to this barrier' all_reduce4 \
+malformed 'fewer blocks than it names reach this barrier' all_reduce4 \
   's/"num_threadblocks": 2/"num_threadblocks": 3/'
-malformed 'nobody signals, or releases, once more before' all_gather4 \
+malformed 'no block signals, or releases, once more before' all_gather4 \
   '0,/"name": "signal"/s//"name": "nop"/'
-malformed 'nobody signals, or releases, once more before' switch4 's/{"init_value": 2}/{"init_value": 0}/'
-malformed 'nobody writes this packet before' packets3 '0,/"ppkt"/s//"put"/'
+malformed 'no block signals, or releases, once more before' switch4 's/{"init_value": 2}/{"init_value": 0}/'
+malformed 'no block writes this packet before' packets3 '0,/"ppkt"/s//"put"/'
 malformed 'a second packet for chunk 0 of rank 0' packets3 \
   's/"buffer_id": \([01]\), "index": 2/"buffer_id": \1, "index": 0/'
 malformed 'its gpu has no "semaphores"' switch4 's/"semaphores": .*/"semaphores": [],/'

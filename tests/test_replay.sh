@@ -175,18 +175,18 @@ absent=$root/traces/absent/0.txt lost=$root/traces/lost/0.txt
   said 'no kernel is under way'
 check $? '--inject: a step that arrives'
 "$tutti" replay --inject 'rank 2 call' --step 3 "$absent" >"$work/log" 2>&1 &&
-  said '^after so many events more:' &&
+  said '^after that many more events:' &&
   said 'rank 2 of comm .1., channel 0: operation #2'
 check $? '--step: a few moves further'
 "$tutti" replay --inject 'rank 3 call' "$absent" >"$work/log" 2>&1
 [ $? -eq 2 ] && said 'is nothing that is missing here; these are: "rank 2 call"'
 check $? '--inject: what is not missing is refused, with what is'
 "$tutti" replay --until 'rank 1 channel 0 step 1' --rank 1 "$lost" >"$work/log" 2>&1 &&
-  said '^where it comes to that step:' && said 'channel 0: operation #0, step 1' &&
+  said '^at that step:' && said 'channel 0: operation #0, step 1' &&
   said '  to rank 0: step 1, head 0, tail 1: 1 of 8 slots filled'
 check $? '--until: a lane at a step, with its connections'
 "$tutti" replay --until 'rank 1 channel 1 step 99' "$lost" >"$work/log" 2>&1 &&
-  said '^it does not come to that step; where the ranks are in the end:'
+  said '^no lane reaches that step; last states of the ranks:'
 check $? '--until: a step that it does not come to'
 usage() {
   timeout 60 "$tutti" replay "$@" >"$work/log" 2>&1
@@ -197,7 +197,7 @@ usage --until 'rank 9 channel 0 step 1' "$absent" && said 'no rank 9: these file
   usage --until 'rank 0 channel 0 step 99999999999999999999' "$absent" && said 'is no place; one is' &&
   usage --until 'rank 0 channel 0 step 1 lane 3' "$absent" && said 'is no place' &&
   usage --until 'rank 0 channel 0 step 1' --step 2 "$absent" && said 'give one of them' &&
-  usage --json --rank 0 "$absent" && said 'json tells no lanes' &&
+  usage --json --rank 0 "$absent" && said 'json prints no lanes' &&
   usage --inject 'rank 2 call please' "$absent" && said 'is nothing that is missing here' &&
   usage --inject '' "$absent" && usage --inject 'rank' "$absent" && usage --step 0 "$absent"
 check $? 'ranks, places, events and flags that make no sense'

@@ -1,6 +1,6 @@
-/* bench.c: the verb `bench`: nccl-tests' programs as one, on the emulator or on GPUs. Reads flags, lays out
- * the rows, sets the emulator up, starts the host threads, gathers their results and chooses the exit code.
- * What a row does is bench_rank.c's. */
+/* bench.c: the verb `bench`: nccl-tests' programs in one, on the emulator or on GPUs. Parses flags, makes the
+ * rows, sets up the emulator, starts the host threads, collects their results and chooses the exit code.
+ * bench_rank.c runs the rows. */
 #include "bench/bench.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "base/param.h"
 #include "tutti.h"
 
-enum { EMULATED_DEVICES = 8 }; /* where nothing says how many */
+enum { EMULATED_DEVICES = 8 }; /* by default */
 
 /* ---- what threads share */
 
@@ -92,7 +92,7 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
 
 /* ---- who waits */
 
-/* A call's share of the whole: its bytes, and as much as a small one takes whatever its size. */
+/* A call's share of the work, for the progress report: its bytes, plus a constant. */
 static uint64_t call_work(const struct bench_row *row) { return row->bytes + 65536; }
 
 static void progress_start(struct bench *bench) {
@@ -130,7 +130,7 @@ uint32_t bench_own_first(const struct bench *bench) {
 uint32_t bench_own_device(const struct bench *bench) {
   const uint32_t own = bench_own_count(bench), first = (uint32_t)bench->launch.local_rank * own;
   const uint32_t blocks =
-      (uint32_t)bench->gpu_count / own; /* processes may see the same, or their own alone */
+      (uint32_t)bench->gpu_count / own; /* processes may see the same GPUs, or only their own */
   return blocks > 0 ? first % (blocks * own) : first;
 }
 bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
@@ -156,7 +156,7 @@ static uint32_t device_count(const struct bench *bench) {
 
 /* ---- the rows */
 
-/* A list of values that one flag stands for: [first, first + count). */
+/* The values that one flag selects: [first, first + count). */
 struct range {
   int first, count;
 };
@@ -198,7 +198,7 @@ static bool row_lists(const struct bench *bench, struct range *types, struct ran
                       struct range *roots) {
   const char *names[ncclNumTypes], *op_names[ORACLE_OP_COUNT];
   struct bench reducing = *bench;
-  reducing.collective = collective_at(0); /* one that has operators, so that they have names */
+  reducing.collective = collective_at(0); /* a collective with operators, for their names */
   for (int index = 0; index < ncclNumTypes; index++) names[index] = bench_type_name((ncclDataType_t)index);
   for (int index = 0; index < ORACLE_OP_COUNT; index++) {
     op_names[index] = bench_op_name(&reducing, (enum oracle_op)index);
@@ -214,7 +214,7 @@ int64_t bench_next_size(const struct bench_flags *flags, int64_t size) {
   return size > 0 ? size * flags->step_factor : 1;
 }
 
-/* Adds the rows of one type, operator and root, one for each size. Only counts them while there is no table.
+/* Adds the rows of one type, operator and root, one for each size. Only counts them if there is no table yet.
  */
 static void rows_add(struct bench *bench, int type, int op, int root) {
   const struct bench_flags *flags = &bench->flags;
@@ -262,14 +262,14 @@ static void environment_set(struct bench *bench) {
   struct bench_flags *flags = &bench->flags;
   if (flags->proto) setenv("NCCL_PROTO", flags->proto, 1);
   if (flags->algo) setenv("NCCL_ALGO", flags->algo, 1);
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   param_reset();
   if (!flags->seed) flags->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
 }
 
 static enum exit_code emulator_configure(struct bench *bench) {
   struct bench_flags *flags = &bench->flags;
-  setenv("TUTTI_BACKEND", "emu", 0); /* also where there is a GPU: this program has the emulated runtime */
+  setenv("TUTTI_BACKEND", "emu", 0); /* also if there is a GPU: this program has the emulated runtime */
   param_reset();
   if (strcmp(tutti_backend(), "emu")) {
     fprintf(stderr,
@@ -311,7 +311,7 @@ static void *thread_body(void *argument) {
   return NULL;
 }
 
-/* The first thread's ranks are driven by the calling thread. */
+/* The calling thread drives the first thread's ranks. */
 static void threads_run(struct bench *bench) {
   int count = (int)bench->flags.thread_count, started = 1;
   struct thread_start *starts = (struct thread_start *)os_alloc((size_t)count * sizeof starts[0]);
@@ -370,7 +370,7 @@ static enum exit_code json_write(const struct bench *bench) {
   return EXIT_ENVIRONMENT;
 }
 
-/* nccl-tests' floor: the run fails when the average bus bandwidth is below it. */
+/* nccl-tests' minimum: the run fails if the average bus bandwidth is below it. */
 static bool is_below_floor(const struct bench *bench) {
   const char *floor = os_env("NCCL_TESTS_MIN_BW");
   if (!floor || bench_average_busbw(bench) >= strtod(floor, NULL)) return false;
@@ -420,7 +420,8 @@ static enum exit_code bench_execute(struct bench *bench) {
     return EXIT_ENVIRONMENT;
   }
   if (bench->flags.tune_path) return bench_tune(bench);
-  if (bench->launch.rank_count == 1) bench_table_begin(bench); /* else once the others have been heard of */
+  if (bench->launch.rank_count == 1)
+    bench_table_begin(bench); /* else after the other processes have connected */
   code = bench_pass(bench);
   return code == EXIT_GOOD ? run_conclude(bench) : code;
 }
@@ -498,41 +499,32 @@ const struct verb verb_bench = {
     "same command gives the same run. Such a run says nothing about speed, and the times in the table are\n"
     "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
     "measured.\n"
-    "With --gpu the ranks run on the GPUs that there are, by the libnccl.so.2 that programs load, or by "
-    "another's\n"
-    "(--nccl FILE), and times are measured.\n"
+    "With --gpu the ranks run on this machine's GPUs, with the libnccl.so.2 that programs load or with "
+    "another one (--nccl FILE), and times are measured.\n"
     "\n"
-    "Sizes, counts and bus bandwidth follow nccl-tests: where parts of all ranks are gathered or scattered "
-    "the\n"
-    "size is that of all parts, and each part is a multiple of 16 bytes; sizes too small for that give 0.\n"
+    "Sizes, counts and bus bandwidth follow nccl-tests: for collectives that gather or scatter, the size is "
+    "that of all ranks' parts together, and each part is a multiple of 16 bytes; smaller sizes become 0.\n"
     "\n"
-    "Results are compared element by element with a naive computation, and bytes beyond the output are\n"
-    "watched. Integers, moves, maxima and minima must agree exactly. Of floating-point sums and products "
-    "three elements\n"
-    "in four have inputs that are exact in every order and must agree exactly as well; the others may differ "
-    "by\n"
+    "Results are compared element by element with a naive computation, and bytes outside the output must not "
+    "change. Integers, moves, maxima and minima must agree exactly. For floating-point sums and products, "
+    "three elements in four have inputs whose result is exact in every order, and must agree exactly as "
+    "well; the others may differ by\n"
     "((1+u)^(n-1) - 1) times the sum of the terms' sizes, for n ranks and unit roundoff u of the type. "
     "sendrecv and\n"
     "alltoall have no in-place form, and print N/A there.\n"
     "\n"
-    "With --tune FILE every algorithm and protocol that is possible is timed at every size instead, on free "
-    "threads or\n"
-    "GPUs, and FILE gets a rule for each size with the fastest, or with that of the size before where it "
-    "takes at most 2 %\n"
-    "longer. What FILE says of other collectives, and of other numbers of ranks and nodes, stays. With "
-    "--channels N each is\n"
-    "tried over N channels, half of that and so on, else over as many as the library takes. "
-    "TUTTI_TUNE_FILE=FILE lets\n"
-    "programs choose by it.\n"
+    "With --tune FILE, bench instead times every possible algorithm and protocol at every size, on free "
+    "threads or GPUs, and writes a rule for each size to FILE: the fastest one, or the previous size's if "
+    "that takes at most 2 % longer. Rules in FILE for other collectives and other numbers of ranks and nodes "
+    "are kept. With --channels N each option is timed over N channels, N/2 and so on; without it, over the "
+    "library's default number. Set TUTTI_TUNE_FILE=FILE to apply the rules in a program.\n"
     "\n"
-    "Where a launcher has started several processes of it (mpirun, srun, torchrun, `tutti launch`), each "
-    "drives "
-    "-g times\n"
-    "-t ranks of one communicator. Rank 0's process prints; results are checked by all and counted together, "
-    "and a time\n"
-    "is that of the slowest. There too the times are the model's, unless --threads has them measured.\n"
+    "If a launcher (mpirun, srun, torchrun, `tutti launch`) starts several processes of it, each drives -g "
+    "times -t ranks of one communicator. Rank 0's process prints; all processes check results and the errors "
+    "are summed; a time is that of the slowest rank. The times are the model's there too, unless --threads "
+    "is given.\n"
     "\n"
-    "NCCL_TESTS_MIN_BW, where set, is the average bus bandwidth below which the exit code is 1.\n",
+    "If NCCL_TESTS_MIN_BW is set, the exit code is 1 when the average bus bandwidth is below it.\n",
     &bench_options,
     bench_run,
 };

@@ -34,14 +34,14 @@ struct bench_flags {
 };
 extern const struct option_set bench_options;
 void bench_flags_initial(struct bench_flags *flags);
-/* Fills what was not given, from what was, for so many processes, each with so many devices; false after one
+/* Sets the flags that were not given, for this number of processes and devices per process; false after one
  * sentence on stderr. */
 bool bench_flags_complete(struct bench_flags *flags, int process_count, int device_count);
 
-/* out-of-place and in-place half of a line of the table */
+/* The out-of-place or in-place half of a line of the table. */
 struct bench_half {
-  bool is_run;    /* false where the operation has no in-place form */
-  double time_us; /* combined over threads as --average says; NAN: the model knows no time */
+  bool is_run;    /* false if the operation has no in-place form */
+  double time_us; /* combined over threads as --average says; NAN: the model has no time */
   double time_total, time_least, time_most, time_first;
   uint64_t wrong, out_of_bounds;
 };
@@ -51,10 +51,10 @@ struct bench_row {
   int root;
   size_t count, bytes; /* as collective_count() and collective_bytes() */
   struct bench_half halves[2];
-  int64_t reported; /* threads that have handed in their part */
+  int64_t reported; /* threads that have reported their part */
 };
 
-/* Where a rank runs; what processes tell each other. */
+/* Where a rank runs; processes exchange it. */
 struct bench_place {
   int32_t pid, device;
   char host[56];
@@ -62,20 +62,19 @@ struct bench_place {
 
 struct bench {
   struct bench_flags flags;
-  tutti_launch_t launch;      /* which of several processes this is */
+  tutti_launch_t launch;      /* this process's place among several */
   struct bench_place *places; /* by rank; NULL until they are known */
   const struct collective *collective;
-  bool is_modelled; /* guarded: times are the cost model's */
-  char model[200];  /* then: what they are predicted for */
-  int gpu_count;    /* that this process sees; 0: the ranks are on emulated ones */
-  tutti_tuning_options_t
-      *options; /* where to put the options to carry the collective; then nothing else is done */
-  const tutti_tuning_option_t *forced; /* the one that the library must take, or NULL */
+  bool is_modelled;                    /* guarded: times are the cost model's predictions */
+  char model[200];                     /* the machine that they are predicted for */
+  int gpu_count;                       /* GPUs that this process sees; 0: the ranks run on emulated ones */
+  tutti_tuning_options_t *options;     /* if set, bench only stores the options of the collective there */
+  const tutti_tuning_option_t *forced; /* the option that the library must choose, or NULL */
   struct bench_row *rows;
   size_t row_count, buffer_bytes; /* the largest buffer of any row */
   ncclUniqueId id;
   char start_time[32], *command;
-  /* below: shared by the threads, under `mutex` */
+  /* below: shared by the threads, protected by `mutex` */
   os_mutex mutex;
   os_cond changed;
   uint64_t wrong, out_of_bounds;
@@ -96,52 +95,52 @@ double bench_algbw(const struct bench_row *row, const struct bench_half *half); 
 double bench_busbw(const struct bench *bench, const struct bench_row *row, const struct bench_half *half);
 double bench_average_busbw(const struct bench *bench);
 
-/* Ranks that each process drives, the first one's number, and its device. */
+/* Ranks that each process drives, the number of the first one, and its device. */
 uint32_t bench_own_count(const struct bench *bench);
 uint32_t bench_own_first(const struct bench *bench);
 uint32_t bench_own_device(const struct bench *bench);
-/* Several processes: this one speaks for all. */
+/* True in the one of several processes that prints. */
 bool bench_is_speaker(const struct bench *bench);
 
-/* With --gpu: checks the flags, loads the library and the CUDA runtime, counts the GPUs. EXIT_GOOD also
- * without
- * --gpu, else a code after one sentence. */
+/* With --gpu: checks the flags, loads the library and the CUDA runtime, counts the GPUs. EXIT_GOOD, also
+ * without --gpu, else a code after one sentence. */
 enum exit_code bench_gpu_begin(struct bench *bench);
-/* False after one sentence where this process drives more ranks than it sees GPUs. */
+/* False after one sentence if this process drives more ranks than it sees GPUs. */
 bool bench_gpu_ranks_fit(const struct bench *bench);
-/* Forces so many channels on communicators to come; 0 leaves them as they are. */
+/* Sets the number of channels of new communicators; 0 leaves it unchanged. */
 void bench_channels_set(int64_t channels);
 /* A unique id for all processes, from the library in use; false after one sentence. */
 bool bench_id_make(struct bench *bench);
 
-/* The table. Nothing is printed with --json; comment lines are left out with --quiet. */
+/* The table. Nothing is printed with --json; comment lines are omitted with --quiet. */
 void bench_table_begin(const struct bench *bench);
 void bench_table_row(const struct bench *bench, const struct bench_row *row);
 void bench_table_end(const struct bench *bench);
 void bench_json_print(FILE *out, const struct bench *bench, const char *end_time);
 
-/* Runs all rows on the ranks of one thread, from communicator to buffers and back. Failures go to
- * bench_fail(). */
+/* Runs all rows on the ranks of one thread, and makes and frees their communicators and buffers. Failures are
+ * reported to bench_fail(). */
 void bench_ranks_run(struct bench *bench, int thread_index);
 
-/* Notes the run's first failure; wakes threads that wait for others. */
+/* Records the run's first failure and wakes threads that wait for others. */
 void bench_fail(struct bench *bench, bool is_environment, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool bench_has_failed(struct bench *bench);
-/* Free threads only: waits for all threads; false once the run has failed. */
+/* Only on free threads: waits for all threads; false once the run has failed. */
 bool bench_barrier(struct bench *bench);
-/* The first thread has made so many calls of the row; says how far the pass has come. */
+/* Called when the first thread has made this many calls of the row; reports the progress of the pass. */
 void bench_progress(struct bench *bench, const struct bench_row *row, int64_t call_count);
 /* One pass over all rows by all threads, on communicators of its own. EXIT_GOOD, or a code after one
  * sentence.
  */
 enum exit_code bench_pass(struct bench *bench);
-/* The size that follows in the table, bytes. */
+/* The next size in the table, in bytes. */
 int64_t bench_next_size(const struct bench_flags *flags, int64_t size);
-/* Instead of the table: times every algorithm and protocol for each size, and writes the tuning file. */
+/* Times every algorithm and protocol for each size instead of printing the table, and writes the tuning file.
+ */
 enum exit_code bench_tune(struct bench *bench);
 
-/* Hands in one thread's part of a row: times and wrong counts of both halves; the last thread prints the row.
+/* Reports one thread's part of a row: times and wrong counts of both halves; the last thread prints the row.
  */
 void bench_row_report(struct bench *bench, struct bench_row *row, const struct bench_half *parts,
                       bool is_first_thread);

@@ -11,14 +11,13 @@ static const struct option_row rows[] = {
     {'b', "minbytes", "BYTES", OPTION_BYTES, AT(min_bytes), 0, MANY,
      "smallest size (default 8); K, M and G are of 1024"},
     {'e', "maxbytes", "BYTES", OPTION_BYTES, AT(max_bytes), 0, MANY,
-     "largest size (default 1M, or the smallest size where that is larger)"},
+     "largest size (default 1M, or the smallest size if that is larger)"},
     {'i', "stepbytes", "BYTES", OPTION_BYTES, AT(step_bytes), 1, MANY, "sizes grow by this many bytes"},
     {'f', "stepfactor", "FACTOR", OPTION_INT, AT(step_factor), 2, 1 << 20,
      "sizes grow by this factor (default 2)"},
     {'g', "ngpus", "N", OPTION_INT, AT(ranks_per_thread), 1, 4096,
-     "ranks that one thread drives, each on its own emulated GPU (default 8, with --gpu all that there are; "
-     "1 "
-     "with -t, or where a launcher has started several processes)"},
+     "ranks that one thread drives, each on its own emulated GPU (default 8, with --gpu all GPUs of the "
+     "machine; 1 with -t, or if a launcher has started several processes)"},
     {'t', "nthreads", "N", OPTION_INT, AT(thread_count), 1, 1024,
      "host threads, each driving -g ranks (default 1)"},
     {'n', "iters", "N", OPTION_INT, AT(iteration_count), 0, 1 << 30,
@@ -27,10 +26,11 @@ static const struct option_row rows[] = {
     {'w', "warmup_iters", "N", OPTION_INT, AT(warmup_count), 0, 1 << 30,
      "calls before the timed ones, at each size (default 5; guarded: 0)"},
     {'m', "agg_iters", "N", OPTION_INT, AT(aggregate_count), 1, 4096,
-     "calls that one group holds in each iteration (default 1)"},
+     "calls in one group, in each iteration (default 1)"},
     {'N', "run_cycles", "N", OPTION_INT, AT(cycle_count), 1, 1 << 20, "runs of the whole table (default 1)"},
     {'p', "parallel_init", "0/1", OPTION_INT, AT(parallel_init), 0, 1,
-     "accepted for nccl-tests' sake: each thread makes the communicators of its own ranks anyway"},
+     "accepted for compatibility with nccl-tests: each thread always makes the communicators of its own "
+     "ranks"},
     {'c', "check", "N", OPTION_INT, AT(check_count), 0, 1 << 20,
      "calls of each size, with new data, whose results are checked (default 1); 0 checks nothing"},
     {'o', "op", "sum|prod|max|min|avg|mulsum|all", OPTION_TEXT, AT(op), 0, 0,
@@ -53,14 +53,14 @@ static const struct option_row rows[] = {
     {'C', "report_cputime", "0/1", OPTION_INT, AT(is_cpu_time), 0, 1,
      "report the host's time in the calls instead of the time to completion; needs --threads (default 0)"},
     {'J', "output_file", "FILE", OPTION_TEXT, AT(json_path), 0, 0,
-     "also write the results as JSON, with nccl-tests' keys (version 3) and ours beside them"},
+     "also write the results as JSON, with nccl-tests' keys (version 3) and tutti's own beside them"},
     {0, "ranks", "N", OPTION_INT, AT(rank_count), 1, 4096,
-     "number of ranks; the same as -g N with -t 1: of several processes, each one's"},
+     "number of ranks, in each process; the same as -g N with -t 1"},
     {0, "threads", NULL, OPTION_FLAG, AT(threads), 0, 0,
      "let the emulator run on free threads and measure wall-clock times, instead of one seeded event at a "
      "time (guarded)"},
     {0, "gpu", NULL, OPTION_FLAG, AT(gpu), 0, 0,
-     "run on the GPUs of this machine and measure there, by the libnccl.so.2 beside this command and the "
+     "run and measure on the GPUs of this machine, with the libnccl.so.2 beside this command and the "
      "system's CUDA runtime"},
     {0, "nccl", "FILE", OPTION_TEXT, AT(nccl_path), 0, 0,
      "as --gpu, with this libnccl.so.2, which may be NVIDIA's (2.28 or newer)"},
@@ -81,16 +81,17 @@ static const struct option_row rows[] = {
      "time every algorithm and protocol for each size, and write the fastest into this tuning file; implies "
      "--threads"},
     {0, "flag-bits", "N", OPTION_INT, AT(flag_bits), 5, 32,
-     "bits of a line's flag (default 32); few of them make flags repeat soon, as after days of use"},
+     "bits of an LL line's flag (default 32); with few bits flags wrap around soon, as after days of use"},
     {0, "depth", "N", OPTION_INT, AT(depth), 1, 4, "slices in flight in a lane (default 1)"},
     {0, "lag", "PERCENT", OPTION_INT, AT(lag_percent), 0, 100,
-     "how often data is moved at the end of a move instead of at its begin (default 0)"},
+     "how often data is copied at the end of a move instead of at its beginning (default 0)"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "after the table, print how many events and steps the guarded emulator ran, and how many a second"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0,
      "print the results as JSON on standard output instead of the table"},
     {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print the rows alone, without comment lines"},
-    {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0, "tell on standard error what is done"},
+    {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0,
+     "report each phase of the run on standard error"},
 };
 const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false};
 

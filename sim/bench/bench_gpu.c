@@ -1,12 +1,12 @@
 /* bench_gpu.c: `tutti bench --gpu`: the same table on the GPUs of this machine, with a library and a CUDA
- * runtime that are loaded. Knows what of the flags is the emulator's alone; what a row does is
- * bench_rank.c's. */
+ * runtime that are loaded from files. Rejects flags that only the emulator has; bench_rank.c runs the rows.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench.h"
 
-/* Flags that say something of the emulator; NULL when none is given. */
+/* Returns a flag that only the emulator has; NULL when none is given. */
 static const char *emulator_flag(const struct bench_flags *flags) {
   if (flags->slots) return "--slots";
   if (flags->chunk_bytes) return "--chunk";
@@ -46,7 +46,7 @@ enum exit_code bench_gpu_begin(struct bench *bench) {
             emulator_flag(flags));
     return EXIT_USAGE;
   }
-  setenv("TUTTI_BACKEND", "cuda", 0); /* else the emulator would be given memory of GPUs */
+  setenv("TUTTI_BACKEND", "cuda", 0); /* else the emulator could get GPU memory */
   bench_channels_set(flags->channel_count);
   if (!api_load(flags->nccl_path, flags->cudart_path, reason, sizeof reason)) {
     fprintf(stderr, "tutti bench: --gpu: %s\n", reason);

@@ -1,6 +1,5 @@
-/* bench_json.c: the results as JSON. Keys and nesting are those of nccl-tests' file version 3; our own stand
- * beside them: "modelled" says that times are the cost model's, "tutti" holds the emulator's settings and
- * counters. */
+/* bench_json.c: the results as JSON. Keys and nesting are those of nccl-tests' file version 3, with two more:
+ * "modelled" marks times of the cost model, "tutti" holds the emulator's settings and counters. */
 #include <math.h>
 #include <string.h>
 
@@ -8,8 +7,8 @@
 #include "json.h"
 #include "tutti.h"
 
-/* The settings that a reader needs to repeat the run: NCCL_* and TUTTI_* of the environment, but for the
- * secret, which is not for readers. */
+/* The settings that are needed to repeat the run: NCCL_* and TUTTI_* of the environment, except the secret.
+ */
 static void print_env(struct json *json) {
   json_open(json, "env", '{');
   for (const char *const *entry = os_environ(); *entry; entry++) {
@@ -62,7 +61,7 @@ static void print_config(struct json *json, const struct bench *bench) {
   json_close(json, '}');
 }
 
-/* A half that was not run, or not checked, has null where a number would be. */
+/* A half that was not run, or not checked, has null instead of a number. */
 static void print_half(struct json *json, const char *name, const struct bench *bench,
                        const struct bench_row *row, const struct bench_half *half) {
   bool is_timed = half->is_run && !isnan(half->time_us);

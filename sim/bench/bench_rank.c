@@ -1,11 +1,11 @@
 /* bench_rank.c: the ranks that one host thread drives: communicators, streams, buffers with guard zones,
- * timed calls and checked calls. Uses what any NCCL program uses; of our own calls only the cost model.
+ * timed calls and checked calls. Uses only the public NCCL and CUDA interfaces, and the cost model's.
  *
- *   a zone:  [ guard | bytes that the row uses ...... | guard, at least as long again ]
+ *   a zone:  [ guard | bytes that the row uses ...... | guard, at least as long ]
  *
- * Before a checked call a zone is filled with a pattern, then with the input; after it, every byte that is no
- * output must still hold what it held. In guarded mode threads never wait for each other here except inside
- * NCCL and CUDA calls, as the emulator moves only while all threads that own ranks wait in it. */
+ * Before a checked call a zone is filled with a pattern, then with the input; after it, every byte outside
+ * the output must be unchanged. In guarded mode threads wait for each other only inside NCCL and CUDA calls,
+ * because the emulator runs only while all threads that own ranks wait in it. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@ struct bench_rank {
   cudaStream_t stream;
   unsigned char *send_zone, *receive_zone; /* on the device */
   unsigned char *image;                    /* on the host, as large as a zone */
-  double *agreed;                          /* on the device; several processes only: AGREE_COUNT values */
-  unsigned char *places;                   /* the same: those of all ranks */
+  double *agreed;        /* on the device, only with several processes: AGREE_COUNT values */
+  unsigned char *places; /* the same: those of all ranks */
   void *registrations[2];
   ncclWindow_t windows[2];
   ncclRedOp_t op;
@@ -68,7 +68,7 @@ static size_t zone_bytes(const struct thread_ranks *own) {
   return own->bench->buffer_bytes + 2 * GUARD_BYTES;
 }
 
-/* ---- making and unmaking */
+/* ---- make and free */
 
 static bool ranks_allocate(struct thread_ranks *own, int thread_index) {
   struct bench *bench = own->bench;
@@ -189,7 +189,7 @@ static void own_drop(struct thread_ranks *own) {
 
 /* ---- calls */
 
-/* Where send and receive data lie in their zones' buffers, bytes. */
+/* Offsets of send and receive data in their zones' buffers, in bytes. */
 static size_t send_offset(const struct thread_ranks *own, const struct half_job *job, uint32_t rank) {
   bool is_at_rank = job->is_in_place && own->bench->collective->in_place == IN_PLACE_SEND_AT_RANK;
   return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
@@ -227,7 +227,7 @@ static bool own_launch(struct thread_ranks *own, const struct half_job *job, int
   return nccl_ok(own, api->ncclGroupEnd(), "ncclGroupEnd") && is_good;
 }
 
-/* Waits for a stream as long as --timeout allows. */
+/* Waits for a stream, at most --timeout. */
 static bool stream_wait(struct thread_ranks *own, struct bench_rank *rank) {
   int64_t timeout_seconds = own->bench->flags.timeout_seconds;
   if (!timeout_seconds)
@@ -257,7 +257,7 @@ static bool own_wait(struct thread_ranks *own) {
   return true;
 }
 
-/* Iterations of the timed kind: several calls a group and, with --blocking, a wait after each group. */
+/* Timed iterations: several calls per group and, with --blocking, a wait after each group. */
 static bool own_iterate(struct thread_ranks *own, const struct half_job *job, int64_t iteration_count) {
   for (int64_t iteration = 0; iteration < iteration_count; iteration++) {
     if (!own_launch(own, job, own->bench->flags.aggregate_count)) return false;
@@ -268,8 +268,8 @@ static bool own_iterate(struct thread_ranks *own, const struct half_job *job, in
 
 /* ---- several processes */
 
-/* The values of all threads' ranks become one on all of them: their sum, or the largest. `values` counts once
- * a own in a sum. */
+/* Combines the values of all threads' ranks, on all of them: their sum, or the largest. In a sum, `values`
+ * counts once per rank of this thread. */
 static bool own_agree(struct thread_ranks *own, ncclRedOp_t op, double *values, size_t count) {
   static const double nothing[AGREE_COUNT] = {0};
   for (uint32_t index = 0; index < own->count; index++) {
@@ -296,15 +296,15 @@ static bool own_agree(struct thread_ranks *own, ncclRedOp_t op, double *values, 
 
 static bool is_alone(const struct thread_ranks *own) { return own->bench->launch.rank_count == 1; }
 
-/* All threads of all processes are here. */
+/* Waits for all threads of all processes. */
 static bool own_barrier(struct thread_ranks *own) {
   double nothing = 0;
   if (!is_alone(own) && !own_agree(own, ncclMax, &nothing, 1)) return false;
   return own->bench->is_modelled || bench_barrier(own->bench);
 }
 
-/* Both halves of a row, over all processes: the slowest time, all faults. The process's first thread keeps
- * the faults, so that they count once here too. */
+/* Combines both halves of a row over all processes: the slowest time, the sum of faults. Only the process's
+ * first thread keeps the faults, so that they count once. */
 static bool parts_agree(struct thread_ranks *own, struct bench_half *parts) {
   double times[2], faults[4];
   if (is_alone(own)) return true;
@@ -342,7 +342,7 @@ static bool places_gather(struct thread_ranks *own, unsigned char *all, size_t p
                             "cudaMemcpy");
 }
 
-/* Where all ranks run; then the table can begin. */
+/* Exchanges where all ranks run, before the table begins. */
 static bool places_learn(struct thread_ranks *own) {
   struct bench *bench = own->bench;
   const size_t place_bytes = sizeof bench->places[0], bytes = (size_t)bench->flags.rank_count * place_bytes;
@@ -424,8 +424,8 @@ static struct oracle_case case_of(const struct thread_ranks *own, const struct h
   return c;
 }
 
-/* A zone as it must look before the call: pattern, and the rank's input at `offset` where there is one.
- * Without checks any data does. */
+/* A zone as it must look before the call: the pattern, and the rank's input at `offset` if it has one.
+ * Without checks the data is arbitrary. */
 static size_t image_fill(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
                          bool has_input, size_t offset, unsigned char *image) {
   size_t total_bytes = job->row->bytes + 2 * GUARD_BYTES;
@@ -460,8 +460,7 @@ static uint64_t bytes_altered(const unsigned char *image, size_t first, size_t e
   return altered;
 }
 
-/* Bytes that the call wrote and should not have. In place, the whole buffer may change, the guards may not.
- */
+/* Bytes that the call must not write, and did. In place, the whole buffer may change, but not the guards. */
 static uint64_t receive_altered(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
                                 const unsigned char *image) {
   size_t end = job->row->bytes + 2 * GUARD_BYTES;
@@ -528,7 +527,8 @@ static void moving_count(struct thread_ranks *own, uint64_t start_ns) {
   os_mutex_unlock(&own->bench->mutex);
 }
 
-/* One checked call with new data; alone, as calls of a group may run at once and share a buffer in place. */
+/* One checked call with new data. It is not grouped, because calls of a group may run at once and would share
+ * the buffer. */
 static bool half_check(struct thread_ranks *own, const struct half_job *job, int64_t check_index,
                        struct bench_half *part) {
   struct oracle_case c = case_of(own, job, check_index);
@@ -543,7 +543,8 @@ static bool half_check(struct thread_ranks *own, const struct half_job *job, int
   return is_good && half_verify(own, job, &c, part);
 }
 
-/* The timed calls; microseconds of one call. Guarded: they run as well, but the time is the model's. */
+/* The timed calls; microseconds of one call. In guarded mode they run as well, but the time is the model's.
+ */
 static bool half_time(struct thread_ranks *own, const struct half_job *job, double *time_us) {
   struct bench *bench = own->bench;
   const struct bench_flags *flags = &bench->flags;
@@ -568,7 +569,7 @@ static bool half_time(struct thread_ranks *own, const struct half_job *job, doub
   return is_good;
 }
 
-/* A pre-multiplied sum has a factor for each rank, so the operator is made anew for each row. */
+/* A pre-multiplied sum has a factor for each rank, so the operator is created again for each row. */
 static bool ops_create(struct thread_ranks *own, const struct bench_row *row) {
   static const ncclRedOp_t builtin[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
   for (uint32_t index = 0; index < own->count; index++) {
@@ -645,7 +646,7 @@ static void memory_report(const struct thread_ranks *own) {
   }
 }
 
-/* What the predicted times are of; they are printed without it where the library does not say. */
+/* The machine of the predicted times; they are printed without it if the library does not name it. */
 static void model_ask(struct thread_ranks *own) {
   struct bench *bench = own->bench;
   os_mutex_lock(&bench->mutex);
@@ -663,7 +664,7 @@ static bool options_ask(struct thread_ranks *own, tutti_tuning_options_t *option
                  "tutti_comm_tuning_options");
 }
 
-/* Settings files, or a library that does not read its environment anew, could have another option taken. */
+/* A settings file, or a library that does not read its environment again, can prevent the forced option. */
 static bool option_check(struct thread_ranks *own) {
   const tutti_tuning_option_t *forced = own->bench->forced;
   tutti_tuning_options_t options;

@@ -1,6 +1,6 @@
 /* bench_table.c: the results as nccl-tests prints them: comment lines begin with #, the columns are the same
- * and in the same order. Modelled times say so in the header and in the last line, and their column is wider
- * for it. */
+ * and in the same order. Modelled times are marked in the header and in the last line, and their column is
+ * wider. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
-/* bench_tune.c: `tutti bench --tune FILE`: asks the library which options there are to carry the collective,
- * runs the table once for each, forced through the environment, keeps the fastest of each size, and writes
- * rules that the library reads (core/plan/tune_file.h). Promises that lines of other collectives and other
- * numbers of ranks and nodes stay as they were, and that a file that cannot be understood is not touched. */
+/* bench_tune.c: `tutti bench --tune FILE`: asks the library for the options of the collective, runs the table
+ * once for each, forced through the environment, keeps the fastest for each size, and writes rules that the
+ * library reads (core/plan/tune_file.h). Lines for other collectives and other numbers of ranks and nodes are
+ * kept; a file that cannot be parsed is not changed. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,10 +14,10 @@
 
 enum { LINE_BYTES = 256, CHANNEL_STEPS = 7 /* 64, 32, ... 1 */ };
 
-/* One option, and how long it took at each size. */
+/* One option, and its time at each size. */
 struct attempt {
   tutti_tuning_option_t option;
-  uint32_t channels; /* 0: as many as the library takes */
+  uint32_t channels; /* 0: the library's default number */
   double *times_us;  /* by row; NAN: not timed */
 };
 
@@ -29,12 +29,13 @@ struct tuning {
   size_t attempt_count;
 };
 
-/* A size takes the option of the one before where that is hardly slower: what differs by less is noise. */
+/* A size keeps the option of the previous size if that is hardly slower, because small differences are noise.
+ */
 static const double margin = 1.02;
 
 /* ---- measuring */
 
-/* Of the collective alone: processes also agree on times and places by others. */
+/* Only the collective's time: processes also use other calls to agree on times and places. */
 static void option_set(const struct tuning *tuning, const struct attempt *attempt) {
   char algo[64], proto[64];
   snprintf(algo, sizeof algo, "%s:%s", names_func[tuning->func], attempt->option.algo);
@@ -42,7 +43,7 @@ static void option_set(const struct tuning *tuning, const struct attempt *attemp
   setenv("NCCL_ALGO", algo, 1);
   setenv("NCCL_PROTO", proto, 1);
   bench_channels_set(attempt->channels);
-  api->settings_reset(); /* the library in use reads its settings anew */
+  api->settings_reset(); /* the library in use reads its settings again */
 }
 
 /* The rows as they were before a pass. */
@@ -84,7 +85,7 @@ static enum exit_code attempt_time(struct tuning *tuning, struct attempt *attemp
   return EXIT_GOOD;
 }
 
-/* Without --channels as many as the library takes, else that number, half of it and so on. */
+/* Without --channels the library's default number, else that number, half of it and so on. */
 static enum exit_code options_time(struct tuning *tuning) {
   const uint32_t given = (uint32_t)tuning->bench->flags.channel_count;
   for (int index = 0; index < tuning->options.option_count; index++) {
@@ -101,7 +102,7 @@ static enum exit_code options_time(struct tuning *tuning) {
   return EXIT_GOOD;
 }
 
-/* What the library offers, by communicators that are made for this question alone. */
+/* The library's options, from communicators that are made only for this question. */
 static enum exit_code options_learn(struct tuning *tuning) {
   struct bench *bench = tuning->bench;
   bench->options = &tuning->options;
@@ -114,7 +115,7 @@ static enum exit_code options_learn(struct tuning *tuning) {
 
 /* ---- the file */
 
-/* The fastest attempt at a row, or `last` where it hardly takes longer; NULL: none has a time. */
+/* The fastest attempt at a row, or `last` if that hardly takes longer; NULL: none has a time. */
 static const struct attempt *row_choose(const struct tuning *tuning, size_t row, const struct attempt *last) {
   const struct attempt *best = NULL;
   for (size_t index = 0; index < tuning->attempt_count; index++) {
@@ -146,7 +147,7 @@ static void rule_write(FILE *out, const struct tuning *tuning, const struct atte
   fprintf(out, "%s # %.1f us\n", line, attempt->times_us[first]);
 }
 
-/* Neighbouring sizes with one option become one rule; the last holds up to the size that would follow. */
+/* Neighbouring sizes with one option become one rule; the last rule ends at the next size. */
 static void rules_write(FILE *out, const struct tuning *tuning) {
   const size_t rows = tuning->bench->row_count;
   const struct attempt *chosen = NULL;
@@ -161,7 +162,7 @@ static void rules_write(FILE *out, const struct tuning *tuning) {
   if (chosen) rule_write(out, tuning, chosen, first, rows);
 }
 
-/* True for a line whose rule the new ones take the place of. */
+/* True for a line whose rule the new ones replace. */
 static bool line_is_replaced(const struct tuning *tuning, const struct tune_file *file, uint32_t line) {
   for (uint32_t index = 0; index < file->count; index++) {
     const struct tune_rule *rule = &file->rules[index];
@@ -198,7 +199,7 @@ static bool file_write(const struct tuning *tuning, const char *text, const stru
   return false;
 }
 
-/* What the file says now: it must be right, or not there. */
+/* The file's current rules: the file must be valid, or not exist. */
 static enum exit_code file_read(const char *path, char **text, struct tune_file **file) {
   size_t length = 0;
   *text = os_file_read(path, &length);
@@ -240,7 +241,7 @@ static bool tuning_begin(struct tuning *tuning, struct bench *bench) {
 
 static enum exit_code tuning_run(struct tuning *tuning, const char *text, const struct tune_file *file) {
   const char *path = tuning->bench->flags.tune_path;
-  unsetenv("TUTTI_TUNE_FILE"); /* it would overrule what is forced */
+  unsetenv("TUTTI_TUNE_FILE"); /* it would override the forced option */
   api->settings_reset();
   enum exit_code code = options_learn(tuning);
   if (code == EXIT_GOOD) code = options_time(tuning);

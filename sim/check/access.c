@@ -1,21 +1,21 @@
-/* access.c: reads and writes of users' memory, and the order that must bind them. Two accesses of a place,
- * one of them a write, are ordered when
+/* access.c: accesses of users' memory, and the order that they must have. Two accesses of a place, of which
+ * one is a write, are ordered if
  *   - one lane makes both, or lanes of two batches of one block;
- *   - both are lists of one rank, and the second has waited, itself or through others, for the first's
- * step;
- *   - the reader took the message that announces the store (which thereby becomes the reader's own);
- *   - the place held an input that was read once, and what is written contains that input: it cannot exist
+ *   - both are lists of one rank, and the second has waited, itself or through others, for the first's step;
+ *   - the reader took the message that announces the store (and then owns the element);
+ *   - the place held an input that was read once, and the written value contains that input: it cannot exist
  *     before the read.
- * Nothing else is taken for an order, whatever happened in this run. */
+ * The order in which this run came to them is never used. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "check/engine.h"
 
-/* Of a step that nobody can have waited for. */
+/* A step that no list can have waited for. */
 #define STEP_NEVER UINT64_MAX
 
-/* `before` has ended when `lane` begins, or is the same; or its step has ended when that of `lane` begins. */
+/* `before` has ended when `lane` begins, or is the same lane; or its step has ended when that of `lane`
+ * begins. */
 static bool lane_is_after(const struct check_engine *engine, uint32_t before, uint64_t step,
                           const struct lane *lane) {
   if (before == LANE_NONE) return true;
@@ -46,7 +46,7 @@ static struct region *find(struct check_engine *engine, const struct lane *lane,
   return NULL;
 }
 
-/* Adds a list's read to those of the span; what it knows to have ended is not kept. */
+/* Adds a list's read to those of the span; reads that it knows to have ended are dropped. */
 static bool reading_add(struct check_engine *engine, const struct lane *lane, struct span *span) {
   const struct reading *kept = NULL;
   uint32_t dropped = 0;
@@ -111,7 +111,7 @@ bool access_read(struct check_engine *engine, struct lane *lane, uint64_t addres
   return true;
 }
 
-/* Every piece of what is written over [begin, end) of the region contains what the span holds. */
+/* Every piece that is written over [begin, end) of the region contains what the span holds. */
 static bool pieces_rest_on(struct check_engine *engine, const struct span *span, uint64_t begin, uint64_t end,
                            const struct value *value, uint64_t value_begin) {
   if (!expr_is_raw(&engine->exprs, span->expr) || span->reads != 1 || span->writer != LANE_NONE) return false;
@@ -152,8 +152,7 @@ static bool span_overwrite(struct check_engine *engine, struct lane *lane, uint3
                      span->begin, rank, lane_name(engine, reader, name, sizeof name));
 }
 
-/* The pieces of `value` that lie on [begin, end), which its element `value_begin` + k is k elements behind.
- */
+/* The pieces of `value` on [begin, end); element `value_begin` + k of the value is element k of the range. */
 static bool value_cut(const struct value *value, uint64_t value_begin, uint64_t begin, uint64_t end,
                       struct value *out) {
   uint64_t at = value_begin;

@@ -1,6 +1,6 @@
-/* all.c: the matrix of `tutti check --all`, shared out among threads by rank count and collective. Sizes come
- * from the plan itself: one plan is made to learn its chunks, then counts around its borders are tried. Steps
- * are tiny, so that borders lie at few elements. */
+/* all.c: the matrix of `tutti check --all`, divided among threads by rank count and collective. Sizes come
+ * from the plan: one plan is made to find its chunks, then counts around their boundaries are tried. Steps
+ * are tiny, so that boundaries are at few elements. */
 #include "check/all.h"
 
 #include <stdio.h>
@@ -25,20 +25,20 @@ struct all {
   os_mutex mutex;
   uint32_t first, next_rank_count, next_func;
   bool stop;
-  uint64_t work_done; /* of the progress */
+  uint64_t work_done; /* for the progress report */
   struct progress *progress;
   struct check_all_report *report;
   ncclResult_t result;
 };
 
-/* What a thread works with. */
+/* A thread's state. */
 struct all_thread {
   struct all *all;
   struct check_engine *engine;
   struct check_setup setup;
   struct parts parts;
   struct check_all_report found; /* of this thread */
-  uint32_t turn;                 /* varies what is not crossed with everything */
+  uint32_t turn;                 /* varies the parameters that are not combined with all others */
   struct graph graphs[GRAPHS];   /* of graph_ranks ranks: one node; nodes of 1, 2, 4, 8 */
   uint32_t graph_ranks;
   ncclResult_t result;
@@ -64,8 +64,8 @@ static bool job_take(struct all *all, struct job *job) {
   return any;
 }
 
-/* A job's share of the whole, for who waits: plans are as many as sizes, and as long as their ranks are many.
- */
+/* A job's share of the work, for the progress report: there are as many plans as sizes, and a plan's work
+ * grows with its ranks. */
 static uint64_t job_work(uint32_t rank_count) { return (uint64_t)rank_count * rank_count; }
 
 static void job_end(struct all *all, const struct job *job) {
@@ -124,7 +124,7 @@ static void size_add(size_t *sizes, uint32_t *count, size_t size) {
   if (*count < SIZES_MAX) sizes[(*count)++] = size;
 }
 
-/* Counts around the borders of slices, chunks, loops and of the last loop's rounding. */
+/* Counts around the boundaries of slices, chunks, loops and of the last loop's rounding. */
 static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t type_bytes, size_t *sizes) {
   const size_t scale = work->element_bytes == type_bytes ? 1 : type_bytes; /* plans may count bytes */
   const size_t chunk = size_max(1, work->chunk_count / scale);
@@ -155,7 +155,7 @@ static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t 
   return count;
 }
 
-/* The sizes of one kind of plan, each in place and not, with direct stores and without. */
+/* The sizes of one kind of plan, in place and out of place, with and without direct stores. */
 static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
   size_t sizes[SIZES_MAX];
   uint32_t count = 1;
@@ -167,7 +167,7 @@ static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *ca
     count = sizes_of(&plan->works[0], call->rank_count, check_type_bytes(call->dtype), sizes);
   const uint32_t places = call->func == FUNC_ALL_TO_ALL || call->func == FUNC_SEND_RECV ? 1 : 2;
   for (uint32_t i = 0; i < count * places && !thread->found.failed; i++) {
-    /* Of very many ranks each second size: the others are those of one rank more. */
+    /* With very many ranks every second size: the next rank count has the others. */
     if (call->rank_count > SIZES_RANKS_MAX && (i / places + call->rank_count) % 2 != 0) continue;
     call->count = sizes[i / places];
     call->in_place = i % places != 0;
@@ -177,7 +177,8 @@ static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *ca
   return ncclSuccess;
 }
 
-/* Steps, slots, types and counters' begin take turns, so that all meet all others in the end. */
+/* Steps, slots, types and the counters' start vary from plan to plan, so that all combinations occur over the
+ * run. */
 static void vary(struct all_thread *thread, struct check_call *call, uint32_t channels, bool direct) {
   static const uint32_t slots[] = {8, 2, 4, 5, 3};
   static const uint32_t chunks[] = {64, 16, 48, 512, 80};
@@ -188,7 +189,7 @@ static void vary(struct all_thread *thread, struct check_call *call, uint32_t ch
   call->first_step = turn / 3 % 4;
 }
 
-/* Parts begin at units of 16 KiB and more, so that several channels need that much. */
+/* Parts begin at multiples of 16 KiB, so several channels need at least that much. */
 static ncclResult_t prove_channels(struct all_thread *thread, struct check_call *call, uint32_t nodes,
                                    uint32_t channels, bool direct) {
   const uint32_t bytes = 1 << 15;
@@ -208,7 +209,7 @@ static ncclResult_t prove_channels(struct all_thread *thread, struct check_call 
 /* All channel counts and transports, for one algorithm and protocol on one machine. */
 static ncclResult_t prove_variants(struct all_thread *thread, struct check_call *call, uint32_t nodes) {
   const uint32_t variants = (call->proto_mask & 1u << PROTO_SIMPLE) != 0 ? 2 : 1;
-  /* Many ranks take one turn each: what the next one varies, the next rank count does. */
+  /* With many ranks only one variant is proved; the next rank count has the next one. */
   const uint32_t turns = call->rank_count > TURNS_RANKS_MAX ? 1 : 2;
   for (uint32_t i = 0; i < turns * variants && !thread->found.failed; i++) {
     vary(thread, call, 1, i % variants == 0);
@@ -238,7 +239,7 @@ static ncclResult_t prove_groups(struct all_thread *thread, struct check_call *c
   return ncclSuccess;
 }
 
-/* One algorithm and protocol on nodes of `gpus` ranks, where the rules let it. */
+/* One algorithm and protocol on nodes of `gpus` ranks, if the rules allow it. */
 static ncclResult_t prove_shape(struct all_thread *thread, const struct check_call *job, uint32_t gpus,
                                 uint8_t algo, uint8_t proto) {
   struct check_call call = *job;
@@ -251,15 +252,15 @@ static ncclResult_t prove_shape(struct all_thread *thread, const struct check_ca
   call.proto_mask = 1u << proto;
   call.p2p_ll_threshold = proto == PROTO_LL ? 1 << 20 : 0;
   if (check_call_forbid(&call, algo, proto)) return ncclSuccess;
-  /* LL and LL128 of one step size are one program: their turns are the same, so that they meet. */
+  /* LL and LL128 of one step size run the same program: the same variants, so that it is run once. */
   if (proto != PROTO_SIMPLE) thread->turn = job->rank_count * 7;
   TRY(prove_variants(thread, &call, nodes));
   const bool fuses = job->func == FUNC_BROADCAST && algo == ALGO_RING && proto != PROTO_LL128;
   return fuses && nodes == 1 && job->rank_count > 1 ? prove_groups(thread, &call) : ncclSuccess;
 }
 
-/* The nodes that an algorithm sees: one; trees and switches also nodes of 1, 2, 4 and 8 ranks, a ring of
- * collectives nodes of one. */
+/* The nodes that an algorithm sees: one; for trees and switches also nodes of 1, 2, 4 and 8 ranks, for rings
+ * nodes of one rank. */
 static bool shape_is_tried(const struct job *job, uint8_t algo, uint32_t gpus) {
   if (gpus == job->rank_count) return true;
   if (gpus > 8 || (gpus & (gpus - 1)) != 0 || job->rank_count % gpus != 0) return false;
@@ -272,7 +273,7 @@ static void graphs_free(struct all_thread *thread) {
   memset(thread->graphs, 0, sizeof thread->graphs);
 }
 
-/* Every algorithm and protocol that may carry the call, on every machine of so many ranks. */
+/* Every algorithm and protocol that may carry the call, on every machine with this many ranks. */
 static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) {
   struct check_call call;
   memset(&call, 0, sizeof call);

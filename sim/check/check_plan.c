@@ -1,5 +1,5 @@
-/* check_plan.c: schedules from files: every protocol and place that a file is for, and counts around the
- * borders of its chunks and of the slots, each proved for all interleavings. */
+/* check_plan.c: schedules from files: every protocol and place that a file allows, and counts around the
+ * boundaries of its chunks and of the slots, each proved for all interleavings. */
 #include "check/check_plan.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 enum { COUNTS_MAX = 5, SLOTS_MOST = 8, SMALL_CHUNK_BYTES = 64 };
 
-/* What one command works with. */
+/* The state of one command. */
 struct plan_command {
   const struct check_plan_flags *flags;
   struct custom_schedule *schedule;
@@ -79,7 +79,7 @@ static bool moves_bytes(const struct custom_schedule *schedule) {
          schedule->func != FUNC_REDUCE_SCATTER;
 }
 
-/* NULL when the schedule is for the call with this protocol, else the rule. */
+/* NULL if the schedule matches the call with this protocol, else the rule that it breaks. */
 static const char *call_forbid(const struct plan_command *command, uint8_t proto, bool in_place,
                                uint64_t count) {
   const uint32_t element_bytes = check_type_bytes(command->flags->dtype);
@@ -105,8 +105,8 @@ static uint64_t slot_elements(const struct plan_limits *limits, uint8_t proto, u
   return step_bytes / element_bytes;
 }
 
-/* One element a chunk, whole chunks, one that ends early, and more than slots hold, so that lists are taken
- * three times; the smallest that a file with bounds allows. */
+/* One element per chunk, whole chunks, a last chunk that is cut short, and more than the slots hold, so that
+ * lists run three times; the smallest counts that a file with bounds allows. */
 static uint32_t counts_of(const struct plan_command *command, uint8_t proto, uint64_t counts[COUNTS_MAX]) {
   const struct custom_schedule *schedule = command->schedule;
   const struct check_plan_flags *flags = command->flags;
@@ -139,7 +139,8 @@ static ncclResult_t run_once(struct plan_command *command, uint8_t proto, bool i
   return ncclSuccess;
 }
 
-/* The same rule breaks at one element a chunk, where steps are those of the file: then that is told. */
+/* If the same rule breaks at one element per chunk, where steps are those of the file, reports that finding.
+ */
 static ncclResult_t run_smaller(struct plan_command *command, uint8_t proto, bool in_place) {
   const struct check_report report = command->report;
   const uint64_t count = command->call.count, least = command->schedule->chunk_count;
@@ -166,7 +167,7 @@ static ncclResult_t run_counts(struct plan_command *command, uint8_t proto, bool
   return ncclSuccess;
 }
 
-/* Protocols and places that the file is for and the flags leave. */
+/* Protocols and places that the file allows and the flags select. */
 static bool is_wanted(const struct plan_command *command, uint8_t proto, bool in_place) {
   const uint32_t place = in_place ? CUSTOM_IN_PLACE : CUSTOM_OUT_OF_PLACE;
   return (command->schedule->protos & command->flags->proto_mask) >> proto & 1 &&
@@ -184,7 +185,7 @@ static ncclResult_t run_all(struct plan_command *command) {
   return ncclSuccess;
 }
 
-/* Why nothing was run: the first rule in the way. */
+/* Why nothing was run: the first rule that forbids it. */
 static const char *nothing_reason(const struct plan_command *command) {
   uint64_t counts[COUNTS_MAX];
   for (int in_place = 0; in_place < 2; in_place++) {
@@ -209,7 +210,7 @@ static bool plans_end(void *argument, const struct plan *plans, uint32_t rank_co
          check_run(command->engine, &command->setup.input, &command->report);
 }
 
-/* Lists are taken several times, in small chunks, unless a count was asked for. */
+/* Lists run several times, in small chunks, unless a count was given. */
 static ncclResult_t slots_find(struct plan_command *command, uint32_t *slots) {
   const struct custom_schedule *schedule = command->schedule;
   struct check_call *call = &command->call;
@@ -342,11 +343,11 @@ enum exit_code check_plan_file(const struct check_plan_flags *flags) {
 
 /* ---- printing a plan ---- */
 
-/* Counts that are tried where none was asked for: channels * 2^k, and that times the ranks. */
+/* Counts that are tried if none was given: channels * 2^k, and that times the ranks. */
 enum { SHIFT_LEAST = 6, SHIFT_MOST = 16 };
 
-/* Steps of one chunk each, as far as their number tells: a step that is cut into several sends them one by
- * one, which may take more slots than it had. */
+/* Steps of one chunk each, which is approximate: a step that is cut into several sends them one by one, and
+ * may need more slots than before. */
 static bool is_even(const struct custom_schedule *schedule) {
   return schedule->chunk_count <= schedule->rank_count * schedule->channel_count;
 }
@@ -363,7 +364,7 @@ static ncclResult_t plans_copy(const char *name, struct check_setup *setup, cons
   return custom_of_plans(name, setup->plans, call->rank_count, schedule);
 }
 
-/* The best of some counts; *schedule stays NULL when none of them will do. */
+/* The best of some counts; *schedule stays NULL if none of them works. */
 static ncclResult_t plans_copy_best(const char *name, struct check_setup *setup,
                                     const struct check_call *call, struct custom_schedule **schedule) {
   struct check_call tried = *call;

@@ -1,6 +1,5 @@
-/* engine.c: a run from its input to its report: channel after channel, then the results. Channels share
- * nothing but users' memory, where each keeps out of the others' way (access.c); so their order is no matter.
- */
+/* engine.c: a run from its input to its report: channel after channel, then the results. Channels share only
+ * users' memory, where access.c requires an order between them, so their order does not matter. */
 #include "check/engine.h"
 
 #include <stdarg.h>

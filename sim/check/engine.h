@@ -1,7 +1,7 @@
-/* engine.h: the network that one channel's works make: blocks with lanes, connections with slots. Lanes take
- * turns on a worklist: one that cannot go on is put aside until the end of a connection that it waits for
- * moves. Since each lane waits for one thing at a time and an end of a connection has one user, which lane
- * goes first makes no difference to what they do. Inside sim/check alone. */
+/* engine.h: the network that one channel's works form: blocks with lanes, connections with slots. Lanes run
+ * from a worklist; a lane that cannot continue is put aside until the end of the connection that it waits for
+ * moves. Since each lane waits for one thing at a time and each end of a connection has one user, the order
+ * of lanes does not change what they do. Private to sim/check. */
 #ifndef TUTTI_SIM_CHECK_ENGINE_H
 #define TUTTI_SIM_CHECK_ENGINE_H
 
@@ -10,7 +10,7 @@
 #include "check/memory.h"
 #include "schedule/algo.h"
 
-/* A slice on its way, or what is told of one whose data went straight to the receiver's output. */
+/* A slice in transit, or the record of one whose data went directly to the receiver's output. */
 struct message {
   uint64_t step, count;              /* first FIFO step; elements in units */
   uint64_t announced_bytes;          /* of the operation on this channel */
@@ -25,34 +25,36 @@ struct message {
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
 };
 
-/* The four counters obey freed <= read <= announced <= written <= freed + slots; each end checks its half of
- * it against what its waits have guaranteed, not against what the other end happens to have done. */
+/* The four counters obey freed <= read <= announced <= written <= freed + slots; each end checks its half
+ * against what its waits have guaranteed, not against what the other end happens to have done. */
 struct conn {
   uint32_t sender, receiver, index, channel; /* ranks; conn_index */
   uint32_t send_lane, recv_lane;             /* who uses the ends now, or LANE_NONE */
   uint32_t waiting_sender, waiting_receiver; /* lanes put aside, or LANE_NONE */
   uint64_t send_step, recv_step;             /* the next step of each end */
   uint64_t written, announced, read, freed;
-  uint64_t free_seen, data_seen; /* what the sender's, the receiver's waits guarantee of freed, announced */
+  uint64_t free_seen,
+      data_seen; /* what the sender's and the receiver's waits guarantee of freed and announced */
   uint32_t offers_made, offers_taken;
-  uint64_t offer_address;  /* the receiver's output; 0: hidden */
-  uint32_t put, got;       /* places of the next message in the ring, to fill and to take */
+  uint64_t offer_address;  /* the receiver's output; 0: not reachable */
+  uint32_t put, got;       /* places of the next message in the ring, to write and to read */
   uint32_t held, capacity; /* messages in it; most */
   struct message *messages;
-  struct message *open; /* the last one in the slot that is being written, which others share; or NULL */
+  struct message *open; /* the last message in the slot that is being written, if steps share it; or NULL */
   bool half_read;       /* the slot that is being read is to be read again */
 };
 
 enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_ENDED };
 enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT, WANT_LIST };
 
-/* What a list knows from its step `step` on: by lane of its rank, steps that have ended. */
+/* What a list knows from its step `step` on: by lane of its rank, the steps that have ended. */
 struct list_clock {
   uint64_t step, *ended;
 };
 
 struct lane {
-  const struct work *work, *part; /* part: of a fused work, what the step is of; else the work */
+  const struct work *work,
+      *part; /* part: of a fused work, the part that the step belongs to; else the work */
   const struct plan_buffers *buffers, *all_buffers; /* the part's; of the first part */
   struct algo_iter iter;
   struct step step;
@@ -63,11 +65,11 @@ struct lane {
   uint32_t opened;    /* links whose offers have been taken */
   uint32_t want_conn; /* of WANT_LIST: the lane */
   uint32_t slice_index, slice_count, slice_steps;
-  uint32_t scale; /* units of memory an element */
+  uint32_t scale; /* units of memory per element */
   uint64_t slice_elements, slice_capacity, step_number;
   uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
   uint32_t *conns;        /* recv_count, then send_count */
-  uint64_t *begin_steps;  /* the same: where the work began on each */
+  uint64_t *begin_steps;  /* the same: the step at which the work began on each */
   uint64_t scratch;       /* address of the operation's */
   struct list_clock *clocks;
   uint32_t clock_count, clock_capacity;
@@ -83,7 +85,7 @@ struct block {
 struct check_engine {
   const struct check_input *input;
   struct check_report *report;
-  struct check_report proxy; /* the first proxy that counts wrong: told when all else is good */
+  struct check_report proxy; /* the first proxy that counts wrong: reported if everything else is right */
   struct arena arena;
   struct expr_table exprs;
   struct memory memory;
@@ -91,7 +93,7 @@ struct check_engine {
   uint32_t slots, channel, channel_count; /* channels of the network: from `channel` on */
   uint64_t clock_bytes;                   /* of lists' clocks so far */
   uint32_t store_count;                   /* stores to users' memory so far */
-  uint32_t lane_base;     /* number of this channel's first lane: earlier channels' lie below */
+  uint32_t lane_base;     /* number of this channel's first lane: earlier channels' lanes are below */
   struct message *spares; /* messages that shared a slot, to be used again */
   struct lane *lanes;
   uint32_t lane_count;
@@ -105,7 +107,7 @@ struct check_engine {
   uint32_t *batch_cursor; /* by rank: its next batch, ordered by channel */
 };
 
-/* Notes the first rule that is broken; false, so that a caller can return it. The lane may be NULL. */
+/* Records the first broken rule; returns false, for the caller to return. The lane may be NULL. */
 bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct lane *lane, uint32_t peer,
                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 bool engine_out_of_memory(struct check_engine *engine);
@@ -117,20 +119,20 @@ static inline bool engine_fault(const struct check_engine *engine, enum check_fa
   return input->fault == (uint32_t)fault && (input->fault_rank == UINT32_MAX || input->fault_rank == rank);
 }
 
-/* The network's channels of all ranks, from their connections' making to the last lane's end. */
+/* The network's channels on all ranks, from making their connections to the end of the last lane. */
 bool network_run(struct check_engine *engine);
 void network_push(struct check_engine *engine, uint32_t lane_index);
 
 /* Elements of the current slice. */
 uint64_t slice_elements(const struct lane *lane);
 
-/* Lets a lane go as far as it can; false when a rule is broken. */
+/* Runs a lane as far as it can go; false when a rule is broken. */
 bool lane_advance(struct check_engine *engine, struct lane *lane);
 
-/* Lists (lists.c). *ready: what the current step waits for has come; else the lane is put aside. */
+/* Lists (lists.c). *ready: what the current step waits for is done; else the lane is put aside. */
 bool lane_has_list(const struct lane *lane);
 bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready);
-/* Behind a step, and at the end: lists that wait for this one look again. */
+/* After a step, and at the end: wakes lists that wait for this one. */
 void list_report(struct check_engine *engine, struct lane *lane);
 /* Step `step` of `before`, a lane of the same rank, has ended when the current step of `lane` begins. */
 bool list_knows(const struct check_engine *engine, const struct lane *lane, const struct lane *before,
@@ -138,18 +140,18 @@ bool list_knows(const struct check_engine *engine, const struct lane *lane, cons
 /* One slice that the lane's waits allow. */
 bool slice_move(struct check_engine *engine, struct lane *lane);
 
-/* Reads into `value`, which is emptied; `from`: the lane whose store number `stamp` is expected there, or
- * LANE_NONE. */
+/* Reads into `value`, which is emptied first; `from`: the lane whose store number `stamp` is expected there,
+ * or LANE_NONE. */
 bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
                  uint32_t from, uint32_t stamp, struct value *value);
 /* Stores into the memory of `rank`, the lane's own or a receiver. */
 bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
                   const struct value *value);
 
-/* What memory holds at the end against what was asked for. */
+/* Compares the final contents of memory with the required ones. */
 bool verify_results(struct check_engine *engine);
 
-/* FIFO steps that a proxy counts for the work's connection on receive or send link `link`; false where no
+/* FIFO steps that a proxy counts for the work's connection on receive or send link `link`; false if no
  * formula is known. */
 bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *steps);
 

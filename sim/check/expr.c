@@ -1,4 +1,4 @@
-/* expr.c: a table of pairs, found again through their newer side. */
+/* expr.c: a table of pairs, indexed by the operand with the larger number. */
 #include "check/expr.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ void expr_free(struct expr_table *table) {
   memset(table, 0, sizeof *table);
 }
 
-/* Where the list of expressions begins whose newer side is `id`. */
+/* Where the list of expressions begins whose newer operand is `id`. */
 static inline uint32_t *list_of(struct expr_table *table, expr_id id) {
   return expr_is_leaf(table, id) ? &table->leaves[id] : &table->rows[id - 2 * table->leaf_count].first;
 }
@@ -124,7 +124,7 @@ static bool leaves_count(struct expr_table *table, expr_id id, uint32_t op, uint
   return true;
 }
 
-/* Of an expression whose leaves are all of one operation: whether it is this one. */
+/* For an expression whose leaves all belong to one operation: whether it is this one. */
 static bool expr_contains_op(const struct expr_table *table, expr_id id, uint32_t op) {
   while (!expr_is_leaf(table, id)) {
     const struct expr *row = &table->rows[id - 2 * table->leaf_count];
@@ -142,7 +142,7 @@ bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op) {
     table->known[row] = good ? EXPR_COMPLETE : EXPR_LACKING;
   }
   if (table->known[row] != EXPR_COMPLETE) return false;
-  /* It was found complete for the one operation that all its leaves are of. */
+  /* It was found complete for the one operation of all its leaves. */
   return table->leaf_count == table->rank_count || expr_contains_op(table, table->rows[row].left, op);
 }
 
@@ -171,7 +171,7 @@ bool expr_contains(struct expr_table *table, expr_id id, uint32_t leaf) {
   return false;
 }
 
-/* A cursor over a text that runs out of space quietly. */
+/* A cursor over a text buffer; output beyond its end is dropped. */
 struct writer {
   char *text;
   size_t used, capacity;

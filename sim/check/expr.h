@@ -1,7 +1,7 @@
-/* expr.h: what an element holds, as a symbol: an input, an input behind the operator's first stage, a
- * combination of two, a finished value. Equal expressions have equal numbers, so that comparing is comparing
- * numbers. An expression says which ranks took part and in which order; which element it is of is said beside
- * it (struct piece), so that all elements of a message share one. Knows nothing of memory and schedules. */
+/* expr.h: what an element holds, as a symbol: an input, an input after the operator's first stage, a
+ * combination of two, a final value. Equal expressions have equal numbers, so numbers are compared. An
+ * expression says which ranks took part and in which order; struct piece says which element it is, so that
+ * all elements of a message share one expression. Knows nothing of memory and schedules. */
 #ifndef TUTTI_SIM_CHECK_EXPR_H
 #define TUTTI_SIM_CHECK_EXPR_H
 
@@ -9,13 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A number of an expression. The first ones are inputs: 2 * leaf is a leaf's raw input, 2 * leaf + 1 the same
- * behind the first stage. A leaf is op * rank_count + rank. */
+/* The number of an expression. The first ones are inputs: 2 * leaf is a leaf's raw input, 2 * leaf + 1 the
+ * same after the first stage. A leaf is op * rank_count + rank. */
 typedef uint32_t expr_id;
-#define EXPR_OLD (UINT32_MAX - 1) /* what memory held before, which no result may rest on */
-#define EXPR_POST UINT32_MAX      /* as right side: left, behind the operator's last stage */
+#define EXPR_OLD (UINT32_MAX - 1) /* what memory held before; no result may depend on it */
+#define EXPR_POST UINT32_MAX      /* as right operand: left, after the operator's last stage */
 
-/* Expressions that one operand, the one with the larger number, has made are a list: few share one. */
+/* A list of the expressions whose operand with the larger number is this one; few share one. */
 struct expr {
   expr_id left, right;
   uint32_t first, sibling; /* row + 1; 0: none */
@@ -26,7 +26,7 @@ struct expr_table {
   struct expr *rows; /* of expressions from 2 * leaf_count on */
   uint8_t *known;    /* by row: enum expr_known */
   uint32_t *leaves;  /* by 2 * leaf and 2 * leaf + 1: `first` of an expression that is a leaf */
-  uint32_t *seen;    /* by rank: the traversal that met it last */
+  uint32_t *seen;    /* by rank: the last traversal that visited it */
   uint32_t *stack;
   uint32_t count, capacity, leaf_capacity, seen_capacity, stack_capacity, traversal;
   bool failed; /* memory was out at some time: answers may be wrong */
@@ -34,7 +34,7 @@ struct expr_table {
 
 enum expr_known { EXPR_UNKNOWN = 0, EXPR_COMPLETE = 1, EXPR_LACKING = 2 };
 
-/* Forgets all and begins anew; false when memory is out, as with expr_combine() EXPR_OLD. */
+/* Clears the table; false when memory is out; then expr_combine() returns EXPR_OLD. */
 bool expr_reset(struct expr_table *table, uint32_t rank_count, uint32_t op_count);
 void expr_free(struct expr_table *table);
 
@@ -52,12 +52,12 @@ expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right);
 
 /* Each rank's contribution to `op` exactly once, and the last stage once at the end. */
 bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op);
-/* How many different ones were found complete. */
+/* How many different expressions were found complete. */
 uint32_t expr_complete_count(const struct expr_table *table);
-/* The leaf, raw or as contribution, is part of it. */
+/* The leaf, raw or as a contribution, is part of it. */
 bool expr_contains(struct expr_table *table, expr_id id, uint32_t leaf);
 
-/* "((1+2)+3)+0", ranks alone; a long one is cut in its middle. Returns `out`. */
+/* "((1+2)+3)+0", only ranks; a long one is cut in its middle. Returns `out`. */
 const char *expr_text(struct expr_table *table, expr_id id, char *out, size_t out_bytes);
 
 /* A run of elements that hold one expression: element i is of input position origin + i. */

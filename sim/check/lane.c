@@ -1,5 +1,5 @@
-/* lane.c: a lane's life: offers, slice after slice behind its waits, posts, the end. What a lane waits for is
- * one end of one connection at a time; whether it may go on depends on counters that only grow. */
+/* lane.c: runs a lane: output addresses, slice after slice with its waits, posts, the end. A lane waits for
+ * one end of one connection at a time; whether it may continue depends on counters that only grow. */
 #include <inttypes.h>
 
 #include "check/engine.h"
@@ -22,7 +22,7 @@ static void wait_for(struct check_engine *engine, struct lane *lane, uint32_t co
 
 static uint64_t rounded(uint64_t step, uint32_t unit) { return (step + unit - 1) / unit * unit; }
 
-/* Both ends round up to a whole chunk; the receiver gives the skipped steps back. */
+/* Both ends round up to a whole chunk; the receiver frees the skipped steps. */
 static bool lane_bind(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   const uint32_t index = (uint32_t)(lane - engine->lanes),
@@ -64,7 +64,7 @@ static void offers_make(struct check_engine *engine, struct lane *lane) {
   lane->zero_copy_receive = shown;
 }
 
-/* False while an offer has not come. */
+/* False until the address of the output has arrived. */
 static bool offers_taken(struct check_engine *engine, struct lane *lane) {
   if ((lane->work->flags & WORK_DIRECT_SEND) == 0) return true;
   for (; lane->opened < lane->work->send_count; lane->opened++) {
@@ -79,7 +79,7 @@ static bool offers_taken(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* The next step, as the iterator or a hook has it. */
+/* The next step, from the iterator or a hook. */
 static bool step_next(struct check_engine *engine, struct lane *lane) {
   const struct check_input *input = engine->input;
   for (;;) {
@@ -92,7 +92,7 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
   }
 }
 
-/* What slice.c can do. Of a step that says more nothing is proved. */
+/* What slice.c supports. Nothing is proved of other steps. */
 #define STEPS_OF_LISTS (STEP_FROM_SCRATCH | STEP_TO_SCRATCH | STEP_TO_INPUT | STEP_FOLD | STEP_AWAIT_LIST)
 #define STEP_KNOWN                                                                                        \
   (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL |      \
@@ -126,7 +126,7 @@ static bool step_is_known(struct check_engine *engine, const struct lane *lane) 
                      unknown);
 }
 
-/* Makes the next slice current; false when there is none. Lines know no slices: a step is one. */
+/* Makes the next slice current; false when there is none. In LL and LL128 a step is one slice. */
 static bool slice_next(struct check_engine *engine, struct lane *lane) {
   if (lane->sliced && lane->slice_index < lane->slice_count) return true;
   if (!step_next(engine, lane)) return false;
@@ -145,7 +145,7 @@ static bool slice_next(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* The waits of a slice. What they guarantee is noted on the connection. */
+/* The waits of a slice. What they guarantee is recorded on the connection. */
 static bool slice_ready(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   const uint32_t steps = lane->slice_steps;
@@ -201,7 +201,7 @@ static bool slice_announce(struct check_engine *engine, struct lane *lane, struc
   return true;
 }
 
-/* Frees what was read, announces what was written, but for slots that the next step shares. */
+/* Frees what was read and announces what was written, except slots that the next step shares. */
 static bool slice_post(struct check_engine *engine, struct lane *lane, bool frees, bool announces) {
   const struct work *work = lane->work;
   frees = frees && (lane->step.flags & STEP_RECV_MORE) == 0;
@@ -229,7 +229,7 @@ static bool slice_do(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* What a proxy would have counted on a connection that the lane is done with. */
+/* Checks what a proxy would have counted on a connection that the lane is done with. */
 static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32_t i) {
   const struct work *work = lane->work;
   const struct conn *conn = &engine->conns[lane->conns[i]];
@@ -249,7 +249,7 @@ static void proxy_compare(struct check_engine *engine, struct lane *lane, uint32
   engine->report = report;
 }
 
-/* The lane gives its connections back; behind the last of a batch the next batch begins. */
+/* The lane releases its connections; after the last lane of a batch the next batch begins. */
 static bool lane_end(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   lane->phase = LANE_ENDED;

@@ -1,12 +1,12 @@
-/* lists.c: lists of one rank that wait for each other's steps. What a list tells is a queue of ticks, one a
- * step, and a wait is a blocking look at its n-th. Each list keeps what it knows to have ended of the others,
- * as of each of its own steps that waited; so it hands on what it knew when it made the step that is waited
- * for, and nothing that this run happened to do later. */
+/* lists.c: lists of one rank that wait for each other's steps. A list's progress is a queue of ticks, one per
+ * step, and a wait is a blocking read of the n-th tick. Each list records which steps of the others it knows
+ * to have ended, as of each of its own steps that waited; so a wait passes on what the other list knew at the
+ * step that is waited for, and nothing that happened later in this run. */
 #include <string.h>
 
 #include "check/engine.h"
 
-/* Of all lists of a run together: what files of any sense need, many times over. */
+/* For all lists of a run together: many times what realistic files need. */
 #define CLOCK_BYTES_MAX (UINT64_C(1) << 28)
 
 bool lane_has_list(const struct lane *lane) { return algo_family(lane->work) == FAMILY_LIST; }
@@ -30,7 +30,7 @@ static struct lane *list_named(struct check_engine *engine, const struct lane *l
   return NULL;
 }
 
-/* Ended steps as others of the rank see them: at its end a list says as many as the longest has. */
+/* Ended steps as other lists of the rank see them: at its end a list reports as many as the longest has. */
 static uint64_t list_ticks(const struct lane *lane) {
   const struct work *work = lane->work;
   if (lane->phase != LANE_ENDED) return lane->step_number;
@@ -42,7 +42,7 @@ static const uint64_t *clock_now(const struct lane *lane) {
   return lane->clock_count > 0 ? lane->clocks[lane->clock_count - 1].ended : NULL;
 }
 
-/* What the list knew when `count` of its steps had ended: NULL is nothing. */
+/* What the list knew when `count` of its steps had ended; NULL means nothing. */
 static const uint64_t *clock_as_of(const struct lane *lane, uint64_t count) {
   uint32_t low = 0, high = lane->clock_count; /* clocks of steps below `count` */
   while (low < high) {
@@ -64,7 +64,7 @@ static bool clocks_reserve(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* The wait is over: what the other knew is known here too. */
+/* The wait is over: adds what the other list knew. */
 static bool list_learn(struct check_engine *engine, struct lane *lane, const struct lane *other) {
   const uint64_t count = lane->step.wait_count, *now = clock_now(lane);
   uint32_t first, end;

@@ -1,5 +1,4 @@
-/* memory.c: regions in pages, pages in spans. A page is so small that a span more is a short move of others.
- */
+/* memory.c: regions in pages, pages in spans. Pages are small, so that inserting a span moves few others. */
 #include "check/memory.h"
 
 #include <string.h>
@@ -60,7 +59,7 @@ void arena_free(struct arena *arena) {
   memset(arena, 0, sizeof *arena);
 }
 
-/* About as many pages as blocks that schedules cut a region into; fewer where there are very many. */
+/* About as many pages as blocks that schedules cut a region into; fewer for very many blocks. */
 static void region_set_pages(struct region *region, uint32_t rank_count) {
   const uint64_t count = region->row->count,
                  most = rank_count > RANKS_MANY ? rank_count / 4 : 2 * rank_count + 8;
@@ -147,7 +146,7 @@ bool memory_touch(struct memory *memory, struct region *region, uint32_t page_in
   return true;
 }
 
-/* Index of the first span that begins at `at`, cut there if need be; count where `at` is the page's end. */
+/* Index of the first span that begins at `at`, after a cut if necessary; count if `at` is the page's end. */
 static bool page_cut(struct memory *memory, struct page *page, uint64_t at, uint32_t from, uint32_t *index) {
   uint32_t i = from;
   while (i < page->count && page->spans[i].begin < at) i++;

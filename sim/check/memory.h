@@ -1,18 +1,18 @@
-/* memory.h: the users' memory of all ranks, as symbols. Each place knows what it holds, which lane wrote it
- * and which lanes have read it since; so an access that no order binds to an earlier one is found in whatever
- * order the run came to them. */
+/* memory.h: the users' memory of all ranks, as symbols. Each place stores what it holds, which lane wrote it
+ * and which lanes have read it since, so an access without an order to an earlier one is found in any order
+ * of the run. */
 #ifndef TUTTI_SIM_CHECK_MEMORY_H
 #define TUTTI_SIM_CHECK_MEMORY_H
 
 #include "check/check.h"
 #include "check/expr.h"
 
-#define LANE_NONE UINT32_MAX       /* what was there at first; read by nobody */
+#define LANE_NONE UINT32_MAX       /* the initial contents; not read yet */
 #define LANE_MANY (UINT32_MAX - 1) /* read by several lanes */
 
 #define STAMP_MASK ((1u << 30) - 1)
 
-/* A list's step that has read a place since it was written. */
+/* A list's step that has read a place since the last write. */
 struct reading {
   const struct reading *next;
   uint64_t step;
@@ -24,13 +24,13 @@ struct span {
   int64_t origin;
   expr_id expr;
   uint32_t writer, reader; /* lanes; lists' reads are `readings` */
-  uint32_t reads : 2;      /* by that reader since it was written, cut at 2 */
+  uint32_t reads : 2;      /* by that reader since the last write, at most 2 */
   uint32_t stamp : 30;     /* number of the store */
   uint64_t write_step;     /* of the writer */
   const struct reading *readings;
 };
 
-/* A piece of a region: spans one behind the other, all of it. No spans: untouched. */
+/* Part of a region, covered by adjacent spans. No spans: untouched. */
 struct page {
   struct span *spans;
   uint32_t count, capacity;
@@ -55,7 +55,7 @@ struct memory {
   struct arena *arena;
 };
 
-/* A bump allocator whose blocks are kept from run to run. */
+/* A bump allocator that keeps its blocks from run to run. */
 struct arena {
   uint8_t **blocks;
   size_t *block_bytes;
@@ -73,15 +73,15 @@ bool memory_reset(struct memory *memory, struct arena *arena, const struct check
 struct region *memory_find(struct memory *memory, uint32_t rank, uint64_t address, uint64_t units,
                            uint64_t *begin);
 
-/* Spans [*first, *last) of the page are those of [begin, end), cut there; the page must hold both borders.
- * False when memory is out. */
+/* Spans [*first, *last) of the page become those of [begin, end), which is cut out; the page must contain
+ * both ends. False when memory is out. */
 bool memory_cut(struct memory *memory, struct region *region, struct page *page, uint64_t begin, uint64_t end,
                 uint32_t *first, uint32_t *last);
-/* Puts `pieces` in place of spans [first, last), as store `stamp` of `writer`, in its step `write_step`. */
+/* Replaces spans [first, last) by `pieces`, as store `stamp` of `writer`, in its step `write_step`. */
 bool memory_put(struct memory *memory, struct page *page, uint32_t first, uint32_t last, uint64_t begin,
                 const struct piece *pieces, uint32_t piece_count, uint32_t writer, uint64_t write_step,
                 uint32_t stamp);
-/* Gives an untouched page its spans. */
+/* Creates the spans of an untouched page. */
 bool memory_touch(struct memory *memory, struct region *region, uint32_t page_index);
 
 #endif

@@ -1,6 +1,6 @@
 /* mutants.c: runs the catalogue: each mutant under each algorithm, on each rank in turn, in several kinds of
- * memory and protocol. One of these runs at least must break a rule, where the mutant changes anything and
- * the catalogue does not say why that is equivalent. */
+ * memory and protocol. At least one of these runs must break a rule, unless the mutant changes nothing, or
+ * the catalogue says why it is equivalent. */
 #include "check/mutants.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ const char *mutant_name(uint32_t mutant) { return mutant_at(mutant)->name; }
 const char *mutant_text(uint32_t mutant) { return mutant_at(mutant)->text; }
 const char *mutant_column_name(uint32_t column) { return columns[column].name; }
 
-/* Hook of the engine: hands the steps of the victim's work to the mutant. */
+/* Hook of the engine: passes the steps of the victim's work to the mutant. */
 struct hooked {
   const struct mutant *mutant;
   struct mutation *mutation;
@@ -75,8 +75,8 @@ static uint32_t hook(void *context, const struct work *work, uint64_t step_numbe
   return what;
 }
 
-/* Ways: Simple in place with direct stores, out of place, out of place through slots on two channels, LL, or
- * Simple again where there is no LL. Aggregated trees have small blocks in the first and last variant: those
+/* Variants: Simple in place with direct stores; out of place; out of place through slots on two channels; LL,
+ * or Simple again if there is no LL. Aggregated trees have small blocks in the first and last variant, which
  * share slots. */
 static void call_of(const struct column *column, uint32_t variant, struct check_call *call) {
   const bool shards =
@@ -96,7 +96,7 @@ static void call_of(const struct column *column, uint32_t variant, struct check_
   check_limits(&call->limits, variant == 2 ? 4 : 8, variant == 2 ? 4096 : 256, variant == 2 ? 2 : 1,
                variant < 2);
   call->first_step = 1;
-  /* Some loops and a short one, more than slots hold; on two channels a part is 16 KiB at least. */
+  /* Several loops and a short one, more than the slots hold; on two channels a part is at least 16 KiB. */
   call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
   if (switch_is_algo(column->algo)) call->count -= 2; /* the last shard is empty */
   if (variant == 2) call->count = 9000 / (column->func == FUNC_ALL_REDUCE ? 1 : 2);

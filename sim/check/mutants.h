@@ -1,20 +1,20 @@
-/* mutants.h: schedules and executors made wrong on purpose, to see that the checker says so. */
+/* mutants.h: deliberately wrong schedules and executors, to test that the checker finds them. */
 #ifndef TUTTI_SIM_CHECK_MUTANTS_H
 #define TUTTI_SIM_CHECK_MUTANTS_H
 
 #include "check/shrink.h"
 
-/* What became of a mutant under an algorithm. */
+/* The outcome of a mutant under an algorithm. */
 enum mutant_fate {
-  MUTANT_NOT_APPLICABLE, /* there is nothing in this algorithm that it could change */
+  MUTANT_NOT_APPLICABLE, /* this algorithm has nothing that the mutant could change */
   MUTANT_CAUGHT,
-  MUTANT_EQUIVALENT, /* it changes nothing that anyone could see, for the reason in the catalogue */
+  MUTANT_EQUIVALENT, /* it changes nothing observable, for the reason in the catalogue */
   MUTANT_MISSED
 };
 
 struct mutant_entry {
   uint8_t fate, rule;       /* enum mutant_fate; enum check_rule that caught it first */
-  uint32_t caught, applied; /* of the runs (kinds of memory and protocol, ranks that are wrong) */
+  uint32_t caught, applied; /* number of runs (kinds of memory and protocol, ranks that are wrong) */
   const char *reason;       /* of EQUIVALENT */
 };
 

@@ -293,7 +293,7 @@ static bool batches_swapped(struct mutation *m, struct check_setup *setup) {
   plan->batches[1] = kept;
   return true;
 }
-/* Works that should run side by side run one behind the other. */
+/* Works that should run concurrently run one after another. */
 static bool lanes_in_turn(struct mutation *m, struct check_setup *setup) {
   bool any = false;
   (void)m;

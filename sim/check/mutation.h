@@ -1,4 +1,4 @@
-/* mutation.h: what a mutant of the catalogue is made of. Inside sim/check alone. */
+/* mutation.h: the parts of a mutant of the catalogue. Private to sim/check. */
 #ifndef TUTTI_SIM_CHECK_MUTATION_H
 #define TUTTI_SIM_CHECK_MUTATION_H
 
@@ -8,15 +8,15 @@
 struct mutation {
   uint32_t victim, applied; /* rank; how often something was changed */
   const struct work *work;  /* the one of the rank's works whose steps are changed */
-  uint32_t steps;           /* of it so far */
+  uint32_t steps;           /* steps of it so far */
   uint32_t rank_count;
   struct step kept;
   bool has_kept;
 };
 
-/* Changes a step of the victim; enum check_hook. Counts in `applied` when it did. */
+/* Changes a step of the victim; enum check_hook. Increments `applied` if it changed the step. */
 typedef uint32_t (*mutate_step)(struct mutation *mutation, const struct work *work, struct step *step);
-/* Changes the plans; true when there was something to change. */
+/* Changes the plans; true if there was something to change. */
 typedef bool (*mutate_plans)(struct mutation *mutation, struct check_setup *setup);
 
 /* Why a mutant changes nothing under the algorithms of a set of columns. */

@@ -1,5 +1,5 @@
-/* network.c: makes one channel's lanes and connections out of the plans, runs them until none can move, and
- * says who waits for whom when some have not ended. */
+/* network.c: makes one channel's lanes and connections from the plans, runs them until none can move, and
+ * reports which lane waits for which if some have not ended. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -26,7 +26,7 @@ static uint32_t conn_hash(uint32_t sender, uint32_t receiver, uint32_t index) {
   return (uint32_t)((mixed ^ mixed >> 31) * UINT64_C(0xbf58476d1ce4e5b9) >> 33);
 }
 
-/* The connection's number; made when it is new. UINT32_MAX when memory is out. */
+/* The connection's number; it is made if it is new. UINT32_MAX when memory is out. */
 static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t receiver, uint32_t index,
                           uint32_t channel) {
   uint32_t at = conn_hash(sender, receiver, index + CONNS_A_CHANNEL * channel) & engine->conn_mask;
@@ -79,7 +79,7 @@ static uint64_t slice_capacity(const struct plan_limits *limits, const struct wo
   return (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
 }
 
-/* The most elements that fit the slots of a slice, or a line protocol's one. */
+/* The most elements that fit the slots of a slice, or the single slot of LL and LL128. */
 static uint64_t slot_capacity(const struct plan_limits *limits, const struct work *work) {
   const uint64_t step_bytes = limits->step_bytes[work->proto];
   if (work->proto == PROTO_LL) return step_bytes / 2 / work->element_bytes;
@@ -106,7 +106,7 @@ static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
       "has a work that no executor takes: its links, steps a chunk or element size are out of range");
 }
 
-/* A fused work has its parts behind it, in the same shape; nobody else has any. */
+/* A fused work is followed by its parts, which have the same shape; no other work has parts. */
 static bool parts_are_sound(struct check_engine *engine, struct lane *lane, const struct plan *plan) {
   const struct work *work = lane->work;
   const bool fused = (work->flags & WORK_FUSED) != 0;
@@ -235,7 +235,7 @@ void network_push(struct check_engine *engine, uint32_t lane_index) {
 
 static const char *wants[] = {"", "the offer of an output", "data", "a free slot", "a step"};
 
-/* The lane that could let a stuck one go on, LANE_NONE when it has ended; *peer: its rank. */
+/* The lane that could let a stuck lane continue, LANE_NONE if that lane has ended; *peer: its rank. */
 static uint32_t stuck_behind(const struct check_engine *engine, const struct lane *lane, uint32_t *peer) {
   if (lane->want == WANT_LIST) {
     *peer = lane->rank;
@@ -246,7 +246,7 @@ static uint32_t stuck_behind(const struct check_engine *engine, const struct lan
   return lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
 }
 
-/* Who waits for what around a circle of lists, as far as the space goes. */
+/* Describes a cycle of lists that wait for each other, as far as the buffer allows. */
 static void circle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
                         size_t out_bytes) {
   size_t used = 0;
@@ -280,7 +280,7 @@ static bool circle_report(struct check_engine *engine, const struct lane *lane, 
                      wants[lane->want], peer, count, engine->slots, circle);
 }
 
-/* Follows who waits for whom from a stuck lane: to one whose peer has ended, or around a circle. */
+/* Follows the waits from a stuck lane, to a lane whose peer has ended or around a cycle. */
 static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
   const struct lane *first = lane;
   uint32_t peer;
@@ -301,7 +301,7 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
   return engine_fail(engine, CHECK_DEADLOCK, first, UINT32_MAX, "waits for ever, for %s", wants[first->want]);
 }
 
-/* A lane on the circle: after as many hops as there are lanes one is there. */
+/* A lane on the cycle: after as many hops as there are lanes, the walk is on it. */
 static const struct lane *stuck_on_circle(const struct check_engine *engine, const struct lane *lane) {
   for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
     uint32_t peer;
@@ -312,7 +312,7 @@ static const struct lane *stuck_on_circle(const struct check_engine *engine, con
   return lane;
 }
 
-/* The sender's last lane that has used the connection, or its first; NULL when it has none. */
+/* The sender's last lane that used the connection, or its first; NULL if it has none. */
 static const struct lane *conn_user(const struct check_engine *engine, uint32_t index) {
   const struct conn *conn = &engine->conns[index];
   const struct block *block =

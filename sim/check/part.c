@@ -1,4 +1,4 @@
-/* part.c: channels of a plan, apart. */
+/* part.c: splits a plan into its channels. */
 #include "check/part.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static void key_mix(struct part_key *key, uint64_t value) {
   key->high ^= key->high >> 29;
 }
 
-/* The work's members that its steps and its executor depend on, without the part's place. */
+/* The members of a work that its steps and its executor depend on, except the part's place. */
 static void key_mix_work(struct part_key *key, const struct work *work, const struct plan_limits *limits) {
   const bool simple = work->proto == PROTO_SIMPLE;
   key_mix(key, (uint64_t)work->func << 56 | (uint64_t)work->algo << 48 | (uint64_t)simple << 40 |

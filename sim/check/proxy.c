@@ -1,5 +1,5 @@
 /* proxy.c: how many FIFO steps a proxy counts on a connection for a work, from the work alone: loops times
- * steps a loop times steps a chunk. Written down apart from the iterators, so that the two can differ. */
+ * steps per loop times steps per chunk. It does not use the iterators, so that the two can be compared. */
 #include "check/engine.h"
 
 static uint64_t loops_of(const struct work *work, uint64_t chunks) {
@@ -7,7 +7,7 @@ static uint64_t loops_of(const struct work *work, uint64_t chunks) {
   return loop_count == 0 ? 0 : (work->part_count + loop_count - 1) / loop_count;
 }
 
-/* Slots that aggregated trees use on the link to distance 1 << link, a chunk: one where that is a whole row
+/* Slots per chunk that an aggregated tree uses on the link to distance 1 << link: one if that is a whole row
  * of packed blocks or more, else one for each column whose lowest bit it is. */
 static uint64_t pat_slots(const struct work *work, uint32_t link) {
   const uint64_t low = UINT64_C(1) << link;
@@ -19,7 +19,7 @@ static uint64_t pat_slots(const struct work *work, uint32_t link) {
   return (columns - low + 2 * low - 1) / (2 * low);
 }
 
-/* Parts that do not begin at the receiving, or end at the sending side, each in chunks of the whole. */
+/* Parts that do not begin at the receiving side, or end at the sending side, each in chunks of the whole. */
 static uint64_t fused_steps(const struct work *work, bool sends) {
   uint64_t chunks = 0;
   for (size_t i = 0; i < work->fused_count; i++) {
@@ -35,7 +35,7 @@ static bool loop_steps(const struct work *work, uint32_t link, uint64_t *chunks,
   *chunks = *steps = 1;
   switch (work->algo) {
     case ALGO_TREE: return true;
-    case ALGO_DIRECT: return true; /* one message to each other rank, whatever is exchanged */
+    case ALGO_DIRECT: return true; /* one message to each other rank, for every collective */
     case ALGO_PAT: *steps = pat_slots(work, link); return true;
     case ALGO_TWO_SHOT:
       *chunks = others + 1;

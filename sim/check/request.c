@@ -1,5 +1,5 @@
-/* request.c: calls become plan requests as core/collective.c makes them: bytes where nothing is reduced,
- * sends and receives for the all-to-all kind. Addresses are invented; planning compares them and no more. */
+/* request.c: turns calls into plan requests as core/collective.c does: bytes for collectives that do not
+ * reduce, sends and receives for the all-to-all kind. Addresses are invented; planning only compares them. */
 #include "check/request.h"
 
 #include <stdio.h>
@@ -53,11 +53,11 @@ static bool call_reduces(uint8_t func) {
   return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER;
 }
 
-/* What the call moves, in planning's own terms: bytes of int8 where nothing is reduced. */
+/* What the call moves, in planning's own terms: bytes of int8 if nothing is reduced. */
 struct terms {
   uint64_t count, units; /* elements of a rank's contribution; the same in units of memory */
   uint32_t element_bytes, unit_bytes;
-  uint64_t in_blocks, out_blocks; /* of `count`, that the buffers hold on this rank; 0: none */
+  uint64_t in_blocks, out_blocks; /* of `count`, in this rank's buffers; 0: none */
 };
 
 static struct terms terms_of(const struct check_call *call, uint32_t rank) {
@@ -85,7 +85,7 @@ static struct terms terms_of(const struct check_call *call, uint32_t rank) {
 /* Where the memory of a group's call begins. */
 static uint64_t call_base(const struct check_call *call) { return (uint64_t)call->place << 48; }
 
-/* Addresses of the two buffers, one within the other where the call is in place. */
+/* Addresses of the two buffers; if the call is in place, one is within the other. */
 void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out) {
   const struct terms terms = terms_of(call, rank);
   const uint64_t own = rank * terms.count * terms.element_bytes;
@@ -105,7 +105,7 @@ void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t
 
 /* ---- what memory must hold ---- */
 
-/* The results in an output buffer that begins `shift` units behind its region's begin. */
+/* The results in an output buffer that begins `shift` units after its region's start. */
 static void results_set(const struct check_call *call, uint32_t rank, uint64_t shift,
                         struct check_segment *segment) {
   const struct terms terms = terms_of(call, rank);
@@ -147,7 +147,7 @@ static bool has_input(const struct check_call *call, uint32_t rank, const struct
   return terms->in_blocks > 0 && (call->func != FUNC_BROADCAST || rank == call->root);
 }
 
-/* Two regions a rank and call: of input and output, or one around both and an empty one. */
+/* Two regions per rank and call: for input and output, or one for both and an empty one. */
 static void regions_set(struct check_setup *setup, const struct check_call *call, uint32_t rank) {
   const struct terms terms = terms_of(call, rank);
   const size_t row = (size_t)rank * setup->input.op_count + call->place;
@@ -172,18 +172,18 @@ static void regions_set(struct check_setup *setup, const struct check_call *call
     out->result_count = 1;
     results_set(call, rank, 0, result);
   }
-  if (in_address >= out_begin) { /* the input lies in the output */
+  if (in_address >= out_begin) { /* the input is inside the output */
     out->input = in->input;
     out->input.begin = (in_address - out_address) / terms.unit_bytes;
     in->count = in->input.count = 0;
-  } else if (out_address < out_begin) { /* the output lies in the input */
+  } else if (out_address < out_begin) { /* the output is inside the input */
     in->results = out->results;
     in->result_count = out->result_count;
     if (in->result_count > 0) results_set(call, rank, (out_address - in_address) / terms.unit_bytes, result);
     if (in->count < out->count) in->count = out->count;
     out->count = out->result_count = 0;
   }
-  if (in->count == 0) in->address = 8; /* nowhere */
+  if (in->count == 0) in->address = 8; /* an invalid address */
   if (out->count == 0) out->address = 16;
 }
 
@@ -227,7 +227,7 @@ static void list_p2p_expansion(struct op_list *list, const struct check_call *ca
   }
 }
 
-/* Where messages are left out, planning takes an all-to-all as it is. */
+/* Without messages, planning takes an all-to-all as it is. */
 static bool is_direct_all_to_all(const struct check_call *call) {
   return call->func == FUNC_ALL_TO_ALL && (call->algo_mask & 1u << ALGO_RING) == 0;
 }
@@ -250,7 +250,7 @@ uint32_t check_call_ops(const struct check_call *call, uint32_t rank, struct pla
   return list.count;
 }
 
-/* Switches are for whoever names them, as for the library. */
+/* Switches are used only if they are named, as in the library. */
 #define SWITCHES \
   (1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN)
 
@@ -364,8 +364,7 @@ ncclResult_t check_setup_frame(struct check_setup *setup, const struct check_cal
   return ncclSuccess;
 }
 
-/* The rank's scratch is its last region, behind the progress counters in which its lists say how far they
- * are. */
+/* The rank's scratch is its last region, after the counters with the progress of its lists. */
 static void scratch_bind(struct check_setup *setup, uint32_t rank) {
   struct plan *plan = &setup->plans[rank];
   struct check_region *region = &setup->regions[(rank + 1) * (size_t)setup->input.region_count - 1];
@@ -377,7 +376,7 @@ static void scratch_bind(struct check_setup *setup, uint32_t rank) {
   region->count = (plan->scratch_bytes - LIST_PROGRESS_BYTES) / setup->input.unit_bytes;
 }
 
-/* The plans of all ranks for the calls in the frame, by a request that lacks rank and operations. */
+/* The plans of all ranks for the calls in the frame, from a request without rank and operations. */
 static ncclResult_t plans_make(struct check_setup *setup, struct plan_request *request) {
   struct op_list list;
   list.ops = setup->ops;

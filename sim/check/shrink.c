@@ -1,4 +1,4 @@
-/* shrink.c: tries what is smaller until nothing smaller fails. */
+/* shrink.c: tries smaller calls until no smaller one fails. */
 #include "check/shrink.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* shrink.h: a small call that still fails, from one that does. */
+/* shrink.h: reduces a failing call to a small one that still fails. */
 #ifndef TUTTI_SIM_CHECK_SHRINK_H
 #define TUTTI_SIM_CHECK_SHRINK_H
 
@@ -11,11 +11,12 @@ struct check_case {
   const char *machine; /* as machine_graph() takes it */
 };
 
-/* Makes plans and proves them. ncclSuccess when there are plans at all: then *proved says the rest. */
+/* Makes plans and proves them. ncclSuccess if plans can be made; then *proved has the result. */
 ncclResult_t check_case_run(struct check_engine *engine, struct check_setup *setup,
                             const struct check_case *c, bool *proved, struct check_report *report);
 
-/* Fewer channels, ranks, elements, as long as the same rule breaks; *report is that of the smallest. */
+/* Reduces channels, ranks and elements as long as the same rule is broken; *report is that of the smallest
+ * call. */
 void check_case_shrink(struct check_engine *engine, struct check_setup *setup, struct check_case *c,
                        struct check_report *report);
 

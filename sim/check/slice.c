@@ -1,17 +1,16 @@
-/* slice.c: one slice of one step, as the executors of lib/protocol make it: what they read, in which order
- * they add it up, where they put it, what they tell the other ends. Where the slot protocol and the line
- * protocols differ, it says so. */
+/* slice.c: one slice of one step, as the executors of lib/protocol process it: what they read, in which order
+ * they add it, where they write it, what they post. Differences between Simple and LL are marked. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "check/engine.h"
 
-/* What a slice is made of. */
+/* The state of a slice. */
 struct slice {
   uint64_t offset, count; /* elements; from the step's begin */
   uint64_t units, scale;  /* count in units of memory; units of an element */
   bool has_value;         /* engine->sum holds something */
-  bool in_output;         /* it is one arrived value that lies in the output already */
+  bool in_output;         /* the result is one received value that is in the output already */
 };
 
 static uint64_t lane_address(const struct lane *lane, const void *base, uint64_t elements) {
@@ -24,7 +23,7 @@ static void value_move(struct value *to, struct value *from) {
   *from = kept;
 }
 
-/* Where the step's own source and what it keeps lie. */
+/* The addresses of the step's own source and destination. */
 static uint64_t own_address(const struct lane *lane, const struct slice *slice) {
   const uint32_t flags = lane->step.flags;
   const void *base = (flags & STEP_FROM_OUTPUT) != 0 ? lane->buffers->out : lane->buffers->in;
@@ -39,8 +38,8 @@ static uint64_t kept_address(const struct lane *lane, const struct slice *slice)
   return lane_address(lane, base, lane->step.out_offset + slice->offset);
 }
 
-/* A rank's own share, behind the operator's first stage where it comes from the input. An operator without
- * stages takes an input for a contribution wherever it lies. */
+/* A rank's own contribution, after the operator's first stage if it comes from the input. An operator without
+ * stages takes any input as a contribution. */
 static bool own_read(struct check_engine *engine, struct lane *lane, const struct slice *slice,
                      uint64_t address) {
   const bool from_output = (lane->step.flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) != 0;
@@ -66,7 +65,7 @@ static bool may_combine(const struct check_engine *engine, const struct lane *la
          (expr != EXPR_OLD && !expr_is_raw(&engine->exprs, expr) && !expr_is_final(&engine->exprs, expr));
 }
 
-/* engine->sum and what came behind it, element by element. */
+/* engine->sum combined with the next operand, element by element. */
 static bool sum_combine(struct check_engine *engine, struct lane *lane, uint32_t peer,
                         const struct value *with) {
   struct value *sum = &engine->sum, *out = &engine->scratch;
@@ -99,7 +98,7 @@ static bool sum_combine(struct check_engine *engine, struct lane *lane, uint32_t
   return true;
 }
 
-/* Adds engine->own or engine->arrived to what there is. */
+/* Adds engine->own or engine->arrived to the sum. */
 static bool sum_take(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t peer,
                      struct value *from) {
   if (!slice->has_value) {
@@ -189,8 +188,8 @@ static struct message *message_at(struct message *message, uint64_t place) {
   return message;
 }
 
-/* What lies at the step's place in the slot that the receiver has come to; NULL when nothing does that was
- * not read before. */
+/* The contents at the step's place in the slot that the receiver is at; NULL if the place was read already,
+ * or holds nothing. */
 static struct message *message_find(struct check_engine *engine, struct lane *lane, struct conn *conn,
                                     const struct slice *slice) {
   const uint64_t place = lane->step.recv_place * slice->scale;
@@ -201,7 +200,7 @@ static struct message *message_find(struct check_engine *engine, struct lane *la
   return NULL;
 }
 
-/* The receiver is done with a slot, of which nothing may be left. */
+/* The receiver is done with a slot, which must have been read completely. */
 static bool slot_leave(struct check_engine *engine, struct lane *lane, struct conn *conn) {
   struct message *first = &conn->messages[conn->got], *message = first;
   for (; message; message = message->next)
@@ -245,7 +244,7 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, struct 
   return slot_leave(engine, lane, conn);
 }
 
-/* What the step's place of the one open slot holds so far. */
+/* What the step's place of the open slot holds so far. */
 static bool sent_read(struct check_engine *engine, struct lane *lane, struct slice *slice) {
   const uint64_t place = lane->step.send_place * slice->scale;
   const uint32_t link = (uint32_t)__builtin_ctz(lane->step.send_links);
@@ -263,8 +262,8 @@ static bool sent_read(struct check_engine *engine, struct lane *lane, struct sli
   return sum_take(engine, lane, slice, conn->receiver, &engine->arrived);
 }
 
-/* Sources in the executors' order: what was sent so far, what arrived, link by link, and the own share behind
- * own_index of it. */
+/* Sources in the executors' order: what was sent so far, then what arrived, link by link, with the own
+ * contribution after own_index of them. */
 static bool sources_take(struct check_engine *engine, struct lane *lane, struct slice *slice) {
   const struct step *step = &lane->step;
   const bool own = (step->flags & STEP_COPY_IN) != 0;
@@ -283,13 +282,13 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
     held += 1;
     if (own && step->own_index != 0 && step->own_index == held) {
       if (!sum_take(engine, lane, slice, conn->sender, &engine->own)) return false;
-      held += lane->work->proto == PROTO_SIMPLE; /* sources are counted with the own one there */
+      held += lane->work->proto == PROTO_SIMPLE; /* the sources' count includes the own one there */
     }
   }
   return true;
 }
 
-/* What lies where the result is kept takes part, behind all others. */
+/* The contents of the destination are added last, if the step adds to them. */
 static bool kept_fold(struct check_engine *engine, struct lane *lane, const struct slice *slice) {
   if ((lane->step.flags & STEP_FOLD) == 0 || !slice->has_value) return true;
   return own_read(engine, lane, slice, kept_address(lane, slice)) &&
@@ -326,8 +325,8 @@ static bool message_fill(struct check_engine *engine, struct message *message) {
   return true;
 }
 
-/* The message that the step writes: the first one in a slot, the next in an open one, or one that is there
- * and is replaced by what was added to it. NULL when the place is wrong or memory is out. */
+/* The message that the step writes: the first one in a slot, the next one in an open slot, or an existing one
+ * that is replaced by its sum. NULL if the place is wrong or memory is out. */
 static struct message *message_place(struct check_engine *engine, struct lane *lane, struct conn *conn,
                                      const struct slice *slice) {
   struct message *first = &conn->messages[conn->put], *message = conn->open ? engine->spares : first;
@@ -353,7 +352,7 @@ static struct message *message_place(struct check_engine *engine, struct lane *l
   return message;
 }
 
-/* What the waits, the slots and their borders allow. */
+/* What the waits, the slots and their sizes allow. */
 static bool slot_is_free(struct check_engine *engine, struct lane *lane, const struct conn *conn,
                          const struct slice *slice) {
   const uint64_t end = conn->send_step + lane->slice_steps, last = lane->step.send_place + slice->count;

@@ -1,11 +1,11 @@
-/* verify.c: the end of a run: every element of every buffer holds what was asked for, or what it held at
- * first; all ranks added up in one order. */
+/* verify.c: the checks at the end of a run: every element of every buffer holds the required value, or its
+ * initial one; all ranks added in one order. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "check/engine.h"
 
-/* A cursor over one rank's region: what lies at `at`, up to `end`. */
+/* A cursor over one rank's region: the contents at `at`, up to `end`. */
 struct cursor {
   struct region *region;
   uint64_t at, end;
@@ -37,11 +37,11 @@ static void cursor_step(struct cursor *cursor) {
   cursor->page += 1;
 }
 
-/* What rank 0 holds where all ranks must add up in one order, as pieces by their place in the region
+/* What rank 0 holds, if all ranks must add in one order, as pieces by their place in the region
  * (engine->own); other ranks are compared with it as they are visited. */
 struct order {
   bool records; /* this is rank 0 */
-  uint32_t at;  /* piece that the cursor has come to */
+  uint32_t at;  /* current piece */
 };
 
 static bool order_fail(struct check_engine *engine, uint32_t rank, uint64_t at, expr_id found,
@@ -54,8 +54,8 @@ static bool order_fail(struct check_engine *engine, uint32_t rank, uint64_t at, 
   return false;
 }
 
-/* The first piece of rank 0's over [cursor->at, end) that differs; NULL when there is none. *covered: there
- * is one for every element. */
+/* The first piece of rank 0's over [cursor->at, end) that differs; NULL if there is none. *covered: every
+ * element has a piece. */
 static const struct piece *order_follow(const struct value *reference, struct order *order,
                                         const struct cursor *cursor, uint64_t end, bool *covered) {
   uint64_t at = cursor->at;
@@ -91,7 +91,7 @@ static bool result_fail(struct check_engine *engine, uint32_t rank, const struct
   return false;
 }
 
-/* A sum of an operator without stages is finished as it is. */
+/* Without operator stages a sum is final as it is. */
 static bool sum_is_complete(struct check_engine *engine, expr_id expr, uint32_t op) {
   if (!engine->input->ops[op].unstaged || expr == EXPR_OLD) return expr_is_complete(&engine->exprs, expr, op);
   const expr_id sum = expr_is_raw(&engine->exprs, expr) ? expr + 1 : expr;
@@ -109,7 +109,7 @@ static bool result_is_good(struct check_engine *engine, const struct cursor *cur
   return sum_is_complete(engine, cursor->expr, segment->op);
 }
 
-/* The elements at the cursor up to `end`, which lie in one span and in block `block` of the segment. */
+/* The elements at the cursor up to `end`, which are in one span and in block `block` of the segment. */
 static bool span_verify(struct check_engine *engine, uint32_t rank, const struct cursor *cursor, uint64_t end,
                         const struct check_segment *segment, uint32_t block, struct order *order) {
   const struct check_input *input = engine->input;
@@ -119,7 +119,7 @@ static bool span_verify(struct check_engine *engine, uint32_t rank, const struct
   char *text = engine->report->order;
   bool covered = false;
   if (one_order && !order->records) other = order_follow(&engine->own, order, cursor, end, &covered);
-  /* What rank 0 holds too was looked at there. */
+  /* What equals rank 0's contents was checked there. */
   const bool known = covered && !other && input->op_count == 1;
   if (cursor->origin != (int64_t)(segment->origin + index) ||
       (!known && !result_is_good(engine, cursor, segment, block)))
@@ -151,7 +151,7 @@ static bool block_verify(struct check_engine *engine, uint32_t rank, struct curs
   return true;
 }
 
-/* Elements up to `end` that no result is for: as at first. */
+/* Elements up to `end` that have no result: unchanged. */
 static bool rest_verify(struct check_engine *engine, uint32_t rank, struct cursor *cursor, uint64_t end) {
   const struct check_segment *input = &cursor->region->row->input;
   while (cursor->at < end) {

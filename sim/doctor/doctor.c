@@ -1,6 +1,6 @@
-/* doctor.c: the verb `doctor`: which libnccl a program loads, or a process has, whether it is this library,
- * and what else would keep it from working, with one fix per problem. Changes nothing, loads foreign
- * libraries in child processes alone, and needs no GPU. */
+/* doctor.c: the verb `doctor`: which libnccl a program loads, or a process has loaded, whether it is this
+ * library, and what else would keep it from working, with one fix per problem. Changes nothing, loads foreign
+ * libraries only in child processes, and needs no GPU. */
 #include "doctor/doctor.h"
 
 #include <errno.h>
@@ -32,13 +32,12 @@ struct doctor_flags {
 
 #define AT(member) offsetof(struct doctor_flags, member)
 static const struct option_row rows[] = {
-    {'p', "pid", "N", OPTION_INT, AT(pid), 1, INT32_MAX, "look at the running process N instead"},
+    {'p', "pid", "N", OPTION_INT, AT(pid), 1, INT32_MAX, "report on the running process N instead"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
-    {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print what is wrong alone"},
+    {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print problems only"},
     {0, "probe", "WHAT", OPTION_TEXT, AT(probe), 0, 0,
-     "load the library WHAT, or `gpus` the driver, into this very process and say in plain lines what came; "
-     "the "
-     "doctor asks itself so"},
+     "load the library WHAT, or the driver with `gpus`, into this process and print what was found; the "
+     "doctor runs itself with this flag"},
 };
 static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true};
 
@@ -137,7 +136,7 @@ void doctor_file_look(const struct doctor *doctor, const char *path, struct doct
   close(fd);
 }
 
-/* Where this build's libraries are: beside the command's folder. */
+/* The folder of this build's libraries, beside the command's. */
 static void folder_find(struct doctor *doctor) {
   char path[PATH_MAX], trial[PATH_MAX + 32];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -158,7 +157,7 @@ static void folder_find(struct doctor *doctor) {
 
 /* ---- asking programs */
 
-/* Takes what comes until the other end closes, or the deadline; false then. */
+/* Reads until the other end closes, or the deadline passes; false then. */
 static bool answer_read(int fd, uint64_t deadline_ns, char *answer) {
   size_t bytes = 0;
   for (;;) {
@@ -301,15 +300,15 @@ const struct verb verb_doctor = {
     "  tutti doctor python3 train.py\n"
     "  LD_PRELOAD=build/lib/libnccl.so.2 tutti doctor build/examples/init_all\n"
     "  tutti doctor --pid $$ --json\n",
-    "Reports what the loader would do with PROGRAM, without running it: its libraries as the loader "
-    "itself lists them, with LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and RPATH as they are set; for "
-    "Python also PyTorch, CuPy and the NCCL wheel of the interpreter that would run; and what dlopen of "
-    "libnccl.so.2 yields. Without PROGRAM: the last of these, and python3. With --pid: what the process "
-    "has mapped, its variables and limits.\n"
+    "Reports what the loader would do with PROGRAM, without running it: its libraries as the loader itself "
+    "lists them, with LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and RPATH as they are set; for Python also "
+    "PyTorch, CuPy and the NCCL wheel of the interpreter that would run; and what dlopen of libnccl.so.2 "
+    "yields. Without PROGRAM: the last of these, and python3. With --pid: what the process has mapped, its "
+    "variables and limits.\n"
     "\n"
-    "Then the driver, the GPUs and how they reach each other, what this machine allows, and each NCCL_* "
-    "and TUTTI_* setting that this library does not know or that changes how it works. A missing driver "
-    "is reported, but is no error: the emulator is used.\n"
+    "Also reports the driver, the GPUs and how they reach each other, this machine's limits, and each NCCL_* "
+    "and TUTTI_* setting that this library does not know or that changes how it works. A missing driver is "
+    "reported, but is no error: the emulator is used.\n"
     "\n"
     "Options for programs that are linked with another libnccl or bring one:\n"
     "  LD_PRELOAD=.../lib/libnccl.so.2       works for every program that is not set-user-ID\n"
@@ -317,7 +316,7 @@ const struct verb verb_doctor = {
     "  LD_LIBRARY_PATH=.../lib               not where the program has an RPATH, as PyTorch's wheels have\n"
     "  share/tutti/wheel.py                  makes a wheel that replaces NVIDIA's\n"
     "\n"
-    "The exit status is 1 when there is a problem; its line names the fix. Notes do not count.\n",
+    "The exit status is 1 if there is a problem; its line names the fix. Notes do not change it.\n",
     &options,
     doctor_run,
 };

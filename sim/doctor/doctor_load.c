@@ -1,5 +1,6 @@
-/* doctor_load.c: which libnccl a program would load, or a process has. The loader is asked, not imitated: it
- * lists a file's libraries under the same environment. Where a program loads by name, a child does so. */
+/* doctor_load.c: which libnccl a program would load, or a process has loaded. It asks the loader instead of
+ * imitating it: the loader lists a file's libraries in the same environment. For libraries that a program
+ * loads by name, a child process loads them. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 /* ---- words about a library */
 
-/* Whether a list of files or folders, separated by colons or blanks, has this file or the folder it is in. */
+/* Whether a list of files or folders, separated by colons or blanks, contains this file or its folder. */
 static bool list_has(const char *list, const char *path, bool folders) {
   struct stat wanted, each;
   char item[PATH_MAX];
@@ -50,7 +51,7 @@ static void cure_write(const struct doctor *doctor, char *cure, size_t bytes) {
   else snprintf(cure, bytes, "set LD_PRELOAD to tutti's libnccl.so.2, or LD_AUDIT to its libtutti-audit.so");
 }
 
-/* The half for GPUs must lie beside ours. */
+/* libtutti-cuda.so must be beside our libnccl. */
 static void companion_check(struct doctor *doctor, const char *path) {
   char beside[PATH_MAX + 32], real[PATH_MAX];
   if (!realpath(path, real)) return;
@@ -66,7 +67,7 @@ static void companion_check(struct doctor *doctor, const char *path) {
                "%s has no libtutti-cuda.so beside libnccl.so.2: no GPU can be used", real);
 }
 
-/* What the library itself chooses, in a process of its own. */
+/* The backend that the library itself chooses, in a process of its own. */
 static void backend_check(struct doctor *doctor, const char *answer) {
   char backend[32], why[DOCTOR_TEXT / 2] = "";
   if (!doctor_answer_find(answer, "backend", backend, sizeof backend)) return;
@@ -86,11 +87,11 @@ static void backend_check(struct doctor *doctor, const char *answer) {
 static void api_write(const char *answer, char *text, size_t bytes) {
   char number[32] = "";
   const long code = doctor_answer_find(answer, "api", number, sizeof number) ? atol(number) : 0;
-  if (code <= 0) snprintf(text, bytes, "it does not tell its version");
+  if (code <= 0) snprintf(text, bytes, "it does not report its version");
   else snprintf(text, bytes, "NCCL API %ld.%ld.%ld", code / 10000, code / 100 % 100, code % 100);
 }
 
-/* A verdict on the library that `who` gets. */
+/* Adds a finding about the library that `who` gets. */
 static void library_diagnose(struct doctor *doctor, const char *who, const char *path, const char *method) {
   struct doctor_file file;
   char cure[2 * PATH_MAX + 128], api[64], *answer = (char *)os_alloc(DOCTOR_ANSWER);
@@ -123,7 +124,7 @@ static void library_diagnose(struct doctor *doctor, const char *who, const char 
 
 /* ---- what the loader lists */
 
-/* Where a program lies, as a shell would find it. */
+/* The path of a program, as a shell finds it. */
 static bool program_find(const char *name, char *path, size_t bytes) {
   const char *list = os_env("PATH");
   if (strchr(name, '/')) {
@@ -139,7 +140,7 @@ static bool program_find(const char *name, char *path, size_t bytes) {
   return false;
 }
 
-/* The program that runs a script: the first line's, or behind `env` its argument; false: it is no script. */
+/* The program that runs a script: from its first line, or the argument of `env`; false: not a script. */
 static bool interpreter_find(const char *path, char *out, size_t bytes) {
   char line[1024], first[512] = "", second[512] = "";
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -175,7 +176,7 @@ static bool loader_find(const char *path, char *out, size_t bytes) {
   return found;
 }
 
-/* The path of libnccl in a line of the loader's list, or "not found"; false: the line is of something else.
+/* The path of libnccl in a line of the loader's list, or "not found"; false: the line is about another file.
  */
 static bool line_take(const char *line, size_t length, char *path, size_t bytes) {
   char text[2 * PATH_MAX];
@@ -195,14 +196,15 @@ static bool line_take(const char *line, size_t length, char *path, size_t bytes)
 /* 1: the loader finds libnccl at `path`; 0: the file needs none; -1: it needs one that is not found; -2: the
  * file cannot be listed. */
 static int list_ask(const char *file, char *path, size_t bytes) {
-  static const char *const extras[] = {"LD_TRACE_LOADED_OBJECTS=1", NULL}; /* it lists them, and ends */
+  static const char *const extras[] = {"LD_TRACE_LOADED_OBJECTS=1",
+                                       NULL}; /* the loader lists the libraries and exits */
   char loader[PATH_MAX], own[] = "/proc/self/exe", copy[PATH_MAX];
   char *answer = (char *)os_alloc(DOCTOR_ANSWER);
   int diagnosis = 0;
   if (!answer) return -2;
   snprintf(copy, sizeof copy, "%s", file);
   struct stat kind;
-  if (stat(file, &kind) != 0 || !S_ISREG(kind.st_mode)) diagnosis = -2; /* the loader would wait for a pipe */
+  if (stat(file, &kind) != 0 || !S_ISREG(kind.st_mode)) diagnosis = -2; /* the loader would block on a pipe */
   if (!loader_find(file, loader, sizeof loader) && !loader_find(own, loader, sizeof loader)) diagnosis = -2;
   char *const arguments[] = {loader, copy, NULL};
   if (diagnosis == 0 && doctor_ask(arguments, extras, 60, answer) != 0 && !strstr(answer, "=>"))
@@ -216,7 +218,7 @@ static int list_ask(const char *file, char *path, size_t bytes) {
   return diagnosis;
 }
 
-/* Judges the library that `file` is linked with; as list_ask. */
+/* Reports the library that `file` is linked with; returns as list_ask. */
 static int linked_diagnose(struct doctor *doctor, const char *who, const char *file) {
   char path[PATH_MAX], cure[2 * PATH_MAX + 128];
   const int found = list_ask(file, path, sizeof path);
@@ -274,8 +276,8 @@ static void wheel_diagnose(struct doctor *doctor, const char *path) {
   }
 }
 
-/* `python` may be a script that finds the interpreter; then it is replaced by what that says it is. True when
- * there is PyTorch: who asks for the library by its name later, gets PyTorch's. */
+/* `python` may be a script that finds the interpreter; then it is replaced by sys.executable. True if PyTorch
+ * is installed: a later load of the library by name then gets PyTorch's. */
 static bool python_diagnose(struct doctor *doctor, char *python, size_t bytes) {
   int torch = 0;
   char interpreter[PATH_MAX], flag[] = "-c", path[PATH_MAX], *answer = (char *)os_alloc(DOCTOR_ANSWER);
@@ -302,10 +304,9 @@ static bool python_diagnose(struct doctor *doctor, char *python, size_t bytes) {
   return torch == 1;
 }
 
-/* ---- the patients */
+/* ---- the inspected program or process */
 
-/* What is said of files that LD_PRELOAD and LD_AUDIT name and that are not there: the loader goes on without.
- */
+/* Reports files in LD_PRELOAD and LD_AUDIT that do not exist: the loader ignores them. */
 static void lists_check(struct doctor *doctor, const char *variable) {
   char item[PATH_MAX], cure[PATH_MAX + 64];
   const char *list = os_env(variable);
@@ -355,7 +356,7 @@ static bool is_same_file(const char *a, const char *b) {
          first.st_ino == second.st_ino;
 }
 
-/* The next libnccl of a process's maps, which differs from the one found last; false at the end. */
+/* The next libnccl in a process's maps that differs from the previous one; false at the end. */
 static bool mapped_next(const char **rest, char *path, size_t bytes) {
   char found[PATH_MAX];
   while (**rest) {
@@ -372,7 +373,7 @@ static bool mapped_next(const char **rest, char *path, size_t bytes) {
   return false;
 }
 
-/* LD_PRELOAD of the process, "" when it has none. */
+/* LD_PRELOAD of the process, "" if it has none. */
 static void preload_of(int pid, char *list, size_t list_bytes) {
   static const char name[] = "LD_PRELOAD=";
   char path[64];
@@ -399,7 +400,7 @@ static void mapped_diagnose(struct doctor *doctor, const char *who, const char *
   library_diagnose(doctor, who, is_same_file(seen, path) || access(seen, R_OK) != 0 ? path : seen, method);
 }
 
-/* PyTorch maps the file of its wheel by its path, beside the one of LD_PRELOAD, which it calls. */
+/* PyTorch maps its wheel's file by path, in addition to the one of LD_PRELOAD, which it calls. */
 void doctor_load_pid(struct doctor *doctor) {
   char name[64], who[64], path[PATH_MAX] = "", preload[DOCTOR_TEXT];
   bool preloaded = false;

@@ -1,6 +1,6 @@
-/* doctor_probe.c: what `tutti doctor --probe` does in a process of its own: loads a libnccl, or the driver,
- * and prints lines of a word and a value. It may crash or hang with what it loads; the doctor, who asks,
- * takes that for an answer. */
+/* doctor_probe.c: `tutti doctor --probe`, in a process of its own: loads a libnccl, or the driver, and prints
+ * lines of a word and a value. It may crash or hang with what it loads; the parent reports that as the
+ * answer. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>

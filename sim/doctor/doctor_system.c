@@ -1,5 +1,5 @@
-/* doctor_system.c: the doctor's look at what surrounds the library: the driver and its GPUs, what the machine
- * allows, and the settings in the environment, of this process or of the one that is looked at. */
+/* doctor_system.c: the doctor's checks of the environment: the driver and its GPUs, the machine's limits, and
+ * the settings, of this process or of the one that is inspected. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,7 +103,7 @@ void doctor_gpus(struct doctor *doctor) {
 
 /* ---- the machine */
 
-/* A limit of the process that is looked at, as /proc shows it; RLIM_INFINITY for none. */
+/* A limit of the inspected process, as /proc shows it; RLIM_INFINITY for none. */
 static rlim_t limit_of(const struct doctor *doctor, const char *name, int which) {
   char path[64];
   struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
@@ -145,7 +145,7 @@ static void limits_check(struct doctor *doctor) {
                (unsigned long long)(locked >> 10));
 }
 
-/* Shares a block as ranks of two processes do, by a thread and a socket, and maps it. */
+/* Shares a block as ranks of two processes do, with a thread and a socket, and maps it. */
 static void sharing_check(struct doctor *doctor) {
   enum { BYTES = 1 << 20 };
   struct share_ticket ticket;
@@ -168,7 +168,7 @@ static void sharing_check(struct doctor *doctor) {
                (unsigned long long)place.f_bavail * place.f_frsize >> 20);
 }
 
-/* Ranks meet on one host where they see the same network namespace and are of one user. */
+/* Ranks on one host can meet if they have the same network namespace and the same user. */
 static void namespaces_check(struct doctor *doctor) {
   static const char *const kinds[][2] = {
       {"net", "its ranks and those started here would take each other for other hosts and speak TCP"},
@@ -196,7 +196,7 @@ void doctor_system(struct doctor *doctor) {
 
 /* ---- settings */
 
-/* Settings that are meant, but that somebody who wonders about speed should know of. */
+/* Valid settings that affect speed. */
 static const struct {
   const char *name, *value, *text;
 } telling[] = {
@@ -231,7 +231,7 @@ static void setting_known(struct doctor *doctor, enum param_id id, const char *v
 
 static void setting_diagnose(struct doctor *doctor, const char *name, const char *value) {
   const char *names[NAMES_MOST];
-  const size_t prefix = strcspn(name, "_") + 1; /* compared without it, as all are alike there */
+  const size_t prefix = strcspn(name, "_") + 1; /* compared without the common prefix */
   size_t count = 0;
   for (int id = 0; id < PARAM_COUNT; id++) {
     if (!strcmp(param_name((enum param_id)id), name)) {
@@ -254,7 +254,7 @@ static void setting_diagnose(struct doctor *doctor, const char *name, const char
              nearest ? "?" : "");
 }
 
-/* Takes the settings of the process that is looked at for this one's. */
+/* Replaces this process's settings by those of the inspected process. */
 static void settings_adopt(int pid) {
   char path[64];
   size_t bytes = 0;
@@ -284,7 +284,8 @@ void doctor_settings(struct doctor *doctor) {
     const size_t length = strcspn(*each, "=");
     if ((strncmp(*each, "NCCL_", 5) && strncmp(*each, "TUTTI_", 6)) || length >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)length, *each);
-    if (!strcmp(name, "NCCL_VERSION")) continue; /* NVIDIA's container images say so what they hold */
+    if (!strcmp(name, "NCCL_VERSION"))
+      continue; /* NVIDIA's container images set it to the version that they contain */
     setting_diagnose(doctor, name, (*each)[length] ? *each + length + 1 : "");
   }
   if (!path || !*path) return;

@@ -1,4 +1,4 @@
-/* archive.c: zstd, one frame after another, into memory that grows with what comes out. */
+/* archive.c: zstd, one frame after another, into memory that grows with the output. */
 #include "files/archive.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static bool is_packed(const char *bytes, size_t byte_count) {
   return byte_count >= sizeof magic && memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-/* Space for more, and for a zero behind it. */
+/* Grows the buffer, with space for a zero at its end. */
 static ncclResult_t grow(const char *path, struct archive *archive, size_t *capacity) {
   if (archive->byte_count + 1 < *capacity) return ncclSuccess;
   if (*capacity > ARCHIVE_BYTES_MOST)
@@ -32,7 +32,7 @@ static ncclResult_t grow(const char *path, struct archive *archive, size_t *capa
   return ncclSuccess;
 }
 
-/* What came out before a fault is kept. */
+/* Output before an error is kept. */
 static ncclResult_t unpack(const char *path, ZSTD_DCtx *stream, ZSTD_inBuffer *in, struct archive *archive) {
   size_t capacity = 0, hint = 0;
   bool full = false;

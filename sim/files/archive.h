@@ -1,5 +1,5 @@
-/* archive.h: files as people keep them: as they are, or packed by zstd, which is told by their first bytes.
- * What a file unpacks to is bounded, whatever it says of itself. */
+/* archive.h: files as they are, or compressed with zstd, which their first bytes show. The uncompressed size
+ * is bounded, whatever the file claims. */
 #ifndef TUTTI_SIM_ARCHIVE_H
 #define TUTTI_SIM_ARCHIVE_H
 
@@ -7,19 +7,19 @@
 
 #include "nccl.h"
 
-/* Of a file, and of what it unpacks to. */
+/* Limit of a file's size, compressed and uncompressed. */
 #define ARCHIVE_BYTES_MOST (256u << 20)
 
 struct archive {
-  char *bytes; /* os_alloc'ed, a zero behind the last */
+  char *bytes; /* os_alloc'ed, with a zero at the end */
   size_t byte_count;
-  char damage[160]; /* why only the begin of it could be unpacked; "": all of it was */
+  char damage[160]; /* why only the first part was uncompressed; "": all of it was */
 };
 
-/* Reads a file, and unpacks it. ncclInvalidArgument, and a sentence, where nothing of it can be read;
+/* Reads and uncompresses a file. ncclInvalidArgument, and a sentence, if nothing of it can be read;
  * ncclSystemError when memory is out. */
 ncclResult_t archive_read(const char *path, struct archive *archive);
-/* Writes these bytes packed. */
+/* Writes these bytes compressed. */
 ncclResult_t archive_write(const char *path, const void *bytes, size_t byte_count);
 
 #endif

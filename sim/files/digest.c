@@ -1,5 +1,6 @@
-/* digest.c: the header and each communicator's section up to its ring, as they are, which record_read.h reads
- * again; behind them what stays of the rings, one after another. So it knows nothing of tables. */
+/* digest.c: copies the header and each communicator's section up to its ring unchanged, so that record_read.h
+ * can read them; after them it keeps a part of the rings, one after another. It does not depend on the
+ * tables' layout. */
 #include "files/digest.h"
 
 #include <string.h>
@@ -11,7 +12,8 @@ static size_t round_page(size_t bytes) {
   return (bytes + RECORD_PAGE_BYTES - 1) / RECORD_PAGE_BYTES * RECORD_PAGE_BYTES;
 }
 
-/* Of the section what lies before its ring; all of it where there is none, or something lies behind it. */
+/* The part of the section before its ring; the whole section if it has no ring, or if something follows the
+ * ring. */
 static size_t head_bytes(const struct record_file *file, const struct record_view *view) {
   const struct record_comm *comm = view->comm;
   const uint64_t end =
@@ -32,7 +34,7 @@ static uint64_t records_stay(const struct record_view *view) {
   return count;
 }
 
-/* Header and sections; where they end. */
+/* Header and sections; returns their end. */
 static uint8_t *heads_put(const struct record_file *file, uint8_t *bytes) {
   uint8_t *out = bytes + RECORD_PAGE_BYTES;
   memset(bytes, 0, RECORD_PAGE_BYTES);
@@ -49,8 +51,8 @@ static uint8_t *heads_put(const struct record_file *file, uint8_t *bytes) {
   return out;
 }
 
-/* That a ring's first records are gone stays known, by their numbers. Of its own ring no more lies there than
- * has been written: record_at() is asked for no other. */
+/* The records' numbers still show how many of a ring's first records are missing. The ring holds only what
+ * has been written: record_at() is called for no other record. */
 static uint8_t *ring_put(const struct record_view *view, struct record_view *to, uint8_t *out) {
   uint64_t count = 0;
   to->ring = out;

@@ -1,14 +1,14 @@
-/* digest.h: of a file of records what verdicts need, in memory of its own, so that of a job's files only one
- * is in memory as a whole: all but the records that say where calls have their memory, and rings as long as
- * what is in them. */
+/* digest.h: the part of a file of records that a diagnosis needs, in memory of its own, so that only one of a
+ * job's files is in memory as a whole. It omits the records of calls' addresses, and shortens rings to their
+ * contents. */
 #ifndef TUTTI_SIM_DIGEST_H
 #define TUTTI_SIM_DIGEST_H
 
 #include "trace/record_read.h"
 
-/* Makes `digest` a file that is judged as `file` is, and shares its name alone. Returns its bytes, which are
- * the caller's to free, as the digest is; NULL when memory is out. They are no more than those of the file
- * twice, whatever it says of itself. */
+/* Makes `digest` a file with the same diagnosis as `file`, whose name it shares. Returns its bytes, which the
+ * caller frees with the digest; NULL when memory is out. The result is at most twice as large as the file,
+ * whatever the file claims. */
 void *digest_make(const struct record_file *file, struct record_file *digest);
 
 #endif

@@ -1,4 +1,4 @@
-/* explain_files.c: what `explain` has to say about files: the library's diagnosis, as text and as JSON. */
+/* explain_files.c: `explain` with files: prints the library's diagnosis as text and as JSON. */
 #include "files/explain_files.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* export.c: `tutti trace export`: from files to a job, from there to a format and a place. */
+/* export.c: `tutti trace export`: reads files into a job and writes it in a format. */
 #include "files/export.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* Closes what was written; where that failed it removes it: a part of an export is worse than none. */
+/* Closes the output, and removes it after an error: a partial export is worse than none. */
 static enum exit_code out_close(FILE *file, const char *path, bool good) {
   const bool failed = ferror(file) != 0;
   const bool closed = file == stdout ? fflush(file) == 0 : fclose(file) == 0;
@@ -33,7 +33,7 @@ static enum exit_code stream_export(const struct job *job, const char *path, boo
   return out_close(out, path != NULL ? path : "standard output", good);
 }
 
-/* Prometheus' collector reads the folder at any time: it must never find a part of a file. */
+/* Prometheus' collector may read the folder at any time and must never find a partial file. */
 static enum exit_code whole_export(const struct job *job, const char *path) {
   char beside[PATH_BYTES];
   if (path == NULL) return stream_export(job, NULL, false);
@@ -48,7 +48,7 @@ static enum exit_code whole_export(const struct job *job, const char *path) {
   return EXIT_ENVIRONMENT;
 }
 
-/* A folder gets files of PyTorch's own names. */
+/* A folder gets files with PyTorch's default names. */
 static enum exit_code flight_export(const struct job *job, const char *out, bool json) {
   static const char own[] = "nccl_trace_rank_";
   char prefix[PATH_BYTES];

@@ -1,6 +1,6 @@
-/* export_flight.c: a dump a rank, as PyTorch's Flight Recorder writes them (version 2.10), with what such a
- * dump has no place for behind it: for each entry its operator, root and plan, and in `steps` what its
- * channels wait for. Readers that do not know those pass them over. */
+/* export_flight.c: one dump per rank, as PyTorch's Flight Recorder writes them (version 2.10), with
+ * additional keys: each entry's operator, root and plan, and in `steps` what its channels wait for. Readers
+ * skip keys that they do not know. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -14,10 +14,10 @@
 #include "trace/record_text.h"
 
 #define FLIGHT_VERSION "2.10"
-/* PyTorch's analyser takes neighbours of one number for parts of one operation, messages and collectives
- * alike; so numbers of messages begin here. */
+/* PyTorch's analyser takes adjacent entries with one number as parts of one operation, messages and
+ * collectives alike; so messages are numbered from here. */
 enum { MESSAGES_FROM = 1 << 20 };
-enum { RANKS_MOST = 1 << 20 }; /* more than a job has, and so a damaged file */
+enum { RANKS_MOST = 1 << 20 }; /* more than any job has: the file is damaged */
 
 /* ---- a process group ---- */
 
@@ -26,7 +26,7 @@ static json_t *ranks_text(const struct job *job, const struct record_comm *comm)
   const size_t capacity = (size_t)rank_count * 12 + 3;
   char *text = (char *)os_alloc(capacity);
   size_t used = 0;
-  uint32_t missing = job->rank_count; /* ranks that left no file, of which no number is known */
+  uint32_t missing = job->rank_count; /* ranks without a file, whose numbers are unknown */
   if (text == NULL) return NULL;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     const uint32_t known = job_rank_of(job, comm, rank);
@@ -39,7 +39,7 @@ static json_t *ranks_text(const struct job *job, const struct record_comm *comm)
   return value;
 }
 
-/* Text of a file, of which a stranger may have made anything. */
+/* Text of a file, which is untrusted. */
 static json_t *plain_text(const char *text, size_t capacity) {
   char plain[160];
   size_t used = 0;
@@ -56,7 +56,7 @@ static json_t *group_config(const struct job *job, const struct record_comm *com
                    ranks_text(job, comm));
 }
 
-/* Numbers of collectives from 1 on; -1: none. */
+/* Numbers of collectives, from 1; -1: none. */
 static json_t *group_status(const struct member *member) {
   const struct record_comm *comm = member_comm(member);
   const json_int_t last = (json_int_t)member->state.called - 1;
@@ -89,7 +89,7 @@ static const char *type_of(uint8_t dtype) {
   return dtype < sizeof names / sizeof names[0] ? names[dtype] : "Undefined";
 }
 
-/* Elements that go in and come out at each rank. */
+/* Elements of input and output at each rank. */
 static void sizes_of(const struct record_call *call, uint32_t rank_count, uint64_t *in, uint64_t *out) {
   const uint64_t all = call->count * rank_count;
   const bool gathers = call->func == FUNC_ALL_GATHER || call->func == FUNC_GATHER;
@@ -121,7 +121,7 @@ static json_t *steps_of(const struct member *member, const struct record_call *c
   return steps;
 }
 
-/* The caller, as far as it was noted: its file, and where in it. */
+/* The caller, as far as it was recorded: its file and offset. */
 static json_t *frames_of(const struct member *member, const struct record_place *place) {
   const struct record_caller *caller =
       place != NULL && place->caller != 0 ? record_caller_of(member->state.file, place->caller) : NULL;
@@ -132,7 +132,7 @@ static json_t *frames_of(const struct member *member, const struct record_place 
                    "line", 0);
 }
 
-/* What dumps of PyTorch have no place for. */
+/* Data that PyTorch's dumps do not have. */
 static void entry_extend(json_t *entry, const struct member *member, const struct record_call *call,
                          const struct record_launch *launch) {
   const struct record_view *view = member->state.view;
@@ -206,7 +206,7 @@ static json_t *entries_sort(json_t *entries) {
     os_free(list);
     return NULL;
   }
-  /* they lie there backwards, and of one time the earlier call must stay the first */
+  /* they are in reverse order, and calls with equal times must keep their order */
   for (size_t i = 0; i < count; i++) list[i] = json_array_get(entries, count - 1 - i);
   qsort(list, count, sizeof(json_t *), entry_compare);
   for (size_t i = 0; i < count; i++) {

@@ -1,7 +1,7 @@
-/* export_perfetto.c: a job's records as Perfetto shows them: a process a rank, and in it threads for each
- * communicator: its calls, its device, and each channel that waits. Slices have begins and ends that were
- * recorded; what had not ended has no end. An ended kernel's end was not recorded: it is a point. Times are
- * those since the job's first. */
+/* export_perfetto.c: a job's records for Perfetto: a process per rank, with threads for each communicator:
+ * its calls, its device, and each channel that waits. Slices have recorded starts and ends; an operation that
+ * has not ended has no end. The end of a kernel is not recorded, so an ended kernel is an instant. Times are
+ * relative to the job's first. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -112,7 +112,7 @@ static void launch_put(struct picture *picture, const struct member *member,
   slice_end(picture);
 }
 
-/* From the last record to the first, so that a call meets the launch that it went with. */
+/* From the last record to the first, so that a call finds its launch. */
 static void records_put(struct picture *picture, const struct member *member) {
   const struct record_launch *launch = NULL;
   struct record_iter iter = record_iter_begin(&member->state);
@@ -147,7 +147,7 @@ static const struct member *peer_find(const struct job *job, const struct member
   return NULL;
 }
 
-/* The sender's end of what the lane waits for, as a slice, and the arrow from it. */
+/* The sender's end of the connection that the lane waits for, as a slice, and the arrow from it. */
 static void post_put(struct picture *picture, const struct member *waiter, const struct record_lane *lane,
                      int thread, int64_t waits_ns) {
   const struct member *peer = peer_find(picture->job, waiter, lane->peer);
@@ -195,7 +195,7 @@ static void counter_put(struct picture *picture, const struct member *member, co
                    series, value);
 }
 
-/* A receiver's end knows both counters of its FIFO. */
+/* A receiver's end has both counters of its FIFO. */
 static void links_put(struct picture *picture, const struct member *member) {
   const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->link_rows; row++) {
@@ -242,7 +242,7 @@ static bool arrivals_same(const struct arrival *a, const struct arrival *b) {
   return a->comm_id == b->comm_id && a->rank_count == b->rank_count && a->collective == b->collective;
 }
 
-/* Fills `arrivals`, where that is not NULL; their number. */
+/* Fills `arrivals` unless it is NULL; returns their number. */
 static size_t arrivals_gather(const struct job *job, struct arrival *arrivals) {
   size_t count = 0;
   for (uint32_t i = 0; i < job->count; i++) {

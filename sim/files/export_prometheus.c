@@ -1,5 +1,5 @@
 /* export_prometheus.c: one family of metrics after another, each with its HELP and TYPE. Names end in _total
- * where they only grow while a process lives. */
+ * if they only grow while a process lives. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 struct metric {
   const char *name, *type, *help;
   double (*value)(const struct member *member, int64_t now_ns);
-  bool needs_counts; /* only of devices that tell what has ended */
+  bool needs_counts; /* only for devices that count ended operations */
 };
 
 static double value_called(const struct member *member, int64_t now_ns) {
@@ -98,7 +98,7 @@ static const struct metric metrics[] = {
      "Seconds since the rank's last call, launch or end of a kernel.", value_progress, false},
 };
 
-/* Backslash, quote and line break are escaped in values of labels. */
+/* Label values escape backslash, quote and line break. */
 static void label_print(FILE *out, const char *name, const char *text, size_t capacity) {
   fprintf(out, "%s=\"", name);
   for (size_t i = 0; i < capacity && text[i] != '\0'; i++) {
@@ -109,7 +109,7 @@ static void label_print(FILE *out, const char *name, const char *text, size_t ca
   fputc('"', out);
 }
 
-/* Two series of one family must not have the same labels: a communicator may have been made again. */
+/* Two series of a family must not have the same labels: a communicator may have been created twice. */
 static void series_print(FILE *out, const struct metric *metric, const struct member *member, double value) {
   const struct record_comm *comm = member_comm(member);
   fprintf(out, "%s{", metric->name);

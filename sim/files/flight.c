@@ -1,6 +1,6 @@
-/* flight.c: a dump of PyTorch's Flight Recorder (docs.pytorch.org, "Flight Recorder for Debugging Stuck
- * Jobs"), of versions 2.x. Its process groups are communicators here, an entry is an operation: called,
- * launched, and started and ended as far as its state says. */
+/* flight.c: reads a dump of PyTorch's Flight Recorder (docs.pytorch.org, "Flight Recorder for Debugging Stuck
+ * Jobs"), versions 2.x. Its process groups become communicators, and an entry an operation that was called,
+ * launched, and started and ended according to its state. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ void import_report(struct import *import, const char *format, ...) {
   fputc('\n', stderr);
 }
 
-/* ---- small readings ---- */
+/* ---- small helpers ---- */
 
 static int64_t integer_of(const json_t *object, const char *key, int64_t otherwise) {
   const json_t *value = json_object_get(object, key);
@@ -36,7 +36,7 @@ static const char *text_of(const json_t *object, const char *key) {
   return value != NULL && json_is_string(value) ? json_string_value(value) : "";
 }
 
-/* A dump's rank: the number at the end of its file's name, in front of such endings as ".json". */
+/* A dump's rank: the number at the end of its file's name, before endings such as ".json". */
 static bool rank_of_name(const char *path, uint32_t *rank) {
   static const char *const endings[] = {".zst", ".json", ".pickle", ".pkl"};
   size_t end = strlen(path), begin;
@@ -52,7 +52,7 @@ static bool rank_of_name(const char *path, uint32_t *rank) {
 
 /* ---- process groups ---- */
 
-/* Where `rank` stands in "[0, 2, 5]", or in an array; the count of all. UINT32_MAX: nowhere. */
+/* The place of `rank` in "[0, 2, 5]", or in an array; and the length. UINT32_MAX: not found. */
 static uint32_t place_in(const json_t *ranks, uint32_t rank, uint32_t *count) {
   uint32_t place = UINT32_MAX;
   *count = 0;
@@ -130,7 +130,7 @@ static struct image_comm *group_of(struct image *image, const json_t *entry) {
 
 /* ---- entries ---- */
 
-/* Names of operations hold one of these; the first that fits counts. */
+/* An operation's name contains one of these; the first match counts. */
 static const struct {
   const char *part;
   uint8_t func;
@@ -154,7 +154,7 @@ static uint8_t function_of(const char *name) {
   return FUNC_COUNT;
 }
 
-/* As torch.dtype's C++ names have them. */
+/* torch.dtype's names in C++. */
 static uint8_t type_of(const char *name) {
   static const struct {
     const char *name;
@@ -177,7 +177,7 @@ static uint8_t type_of(const char *name) {
   return UINT8_MAX;
 }
 
-/* Elements of all tensors of a list of shapes; what is too large wraps. */
+/* Elements of all tensors of a list of shapes; too large values wrap. */
 static uint64_t elements_of(const json_t *shapes) {
   uint64_t sum = 0;
   for (size_t i = 0; i < json_array_size(shapes); i++) {
@@ -190,12 +190,12 @@ static uint64_t elements_of(const json_t *shapes) {
   return sum;
 }
 
-/* As the call has it: the part of one rank, where parts are gathered or scattered. */
+/* The call's count: one rank's part for collectives that gather or scatter. */
 static uint64_t count_of(const json_t *entry, uint8_t func) {
   const uint64_t in = elements_of(json_object_get(entry, "input_sizes"));
   const uint64_t out = elements_of(json_object_get(entry, "output_sizes"));
   switch (func) {
-    case FUNC_ALL_TO_ALL: return in + out > 0; /* its parts may differ from rank to rank */
+    case FUNC_ALL_TO_ALL: return in + out > 0; /* its parts may differ between ranks */
     case FUNC_REDUCE_SCATTER:
     case FUNC_SCATTER:
     case FUNC_RECV: return out > 0 ? out : in;
@@ -223,7 +223,7 @@ static struct record_call call_of(const json_t *entry, uint8_t func) {
   return call;
 }
 
-/* Kernels end in the order in which they were launched: the first that has not ends the count. */
+/* Kernels end in the order of their launches: the first one that has not ended stops the count. */
 static void state_add(struct image_comm *comm, const json_t *entry) {
   const char *state = text_of(entry, "state");
   const bool completed = strcmp(state, "completed") == 0;
@@ -236,7 +236,7 @@ static void state_add(struct image_comm *comm, const json_t *entry) {
   if (completed || strcmp(state, "started") == 0) comm->comm.started = comm->operations;
 }
 
-/* The first entry that is left tells how many have gone before. */
+/* The first remaining entry shows how many were dropped before it. */
 static void numbers_begin(struct image_comm *comm, const json_t *entry, bool message) {
   const int64_t operation = integer_of(entry, "op_id", 1),
                 collective = integer_of(entry, "collective_seq_id", 1);
@@ -251,7 +251,8 @@ static ncclResult_t entry_read(struct import *import, struct image *image, size_
   const uint8_t func = function_of(name);
   struct image_comm *comm = group_of(image, entry);
   const struct record_place place = {.stream = UINT8_MAX};
-  if (strcasestr(name, "coalesced") != NULL && func >= FUNC_SEND) return ncclSuccess; /* stands for others */
+  if (strcasestr(name, "coalesced") != NULL && func >= FUNC_SEND)
+    return ncclSuccess; /* a summary of other entries */
   if (comm == NULL || func == FUNC_COUNT) {
     import_report(import, "entry %zu, \"%.60s\": %s; it is left out", number, name,
                   comm == NULL ? "its process group is not in pg_config" : "no operation of a known name");
@@ -259,7 +260,7 @@ static ncclResult_t entry_read(struct import *import, struct image *image, size_
   }
   const struct record_call call = call_of(entry, func);
   const bool message = func == FUNC_SEND || func == FUNC_RECV;
-  if (call.count == 0 && !message) return ncclSuccess; /* no data, no operation */
+  if (call.count == 0 && !message) return ncclSuccess; /* an operation without data is ignored */
   numbers_begin(comm, entry, message);
   if (!image_call_add(comm, &call, &place)) return log_no_memory("%s: entry %zu", import->path, number);
   state_add(comm, entry);
@@ -277,8 +278,8 @@ static ncclResult_t entries_read(struct import *import, struct image *image, con
   return ncclSuccess;
 }
 
-/* Without times of kernels (TORCH_NCCL_ENABLE_TIMING) no entry is ever seen to start: then nothing is said of
- * that. */
+/* Without kernel times (TORCH_NCCL_ENABLE_TIMING) no entry ever has a start; then starts are treated as
+ * unknown. */
 static void starts_settle(struct image *image) {
   for (uint32_t i = 0; i < image->comm_count; i++) {
     struct record_comm *comm = &image->comms[i].comm;

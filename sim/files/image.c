@@ -1,4 +1,4 @@
-/* image.c: sections that hold a communicator and its ring, as large as what is in it. */
+/* image.c: sections with a communicator and its ring, as large as their contents. */
 #include "files/image.h"
 
 #include <string.h>

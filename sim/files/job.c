@@ -1,4 +1,4 @@
-/* job.c: numbers ranks, and finds the times between which everything lies. */
+/* job.c: numbers ranks, and finds the first and last time. */
 #include "files/job.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static bool devices_same(const struct member *a, const struct member *b) {
   return a->state.file == b->state.file && member_comm(a)->device == member_comm(b)->device;
 }
 
-/* The communicator that most ranks are in. */
+/* The communicator with most ranks. */
 static const struct record_comm *world_find(const struct job *job) {
   const struct record_comm *world = NULL;
   for (uint32_t i = 0; i < job->count; i++) {
@@ -29,7 +29,7 @@ static const struct record_comm *world_find(const struct job *job) {
   return world;
 }
 
-/* Communicators of a device lie in one file, so within it they are looked for. */
+/* A device's communicators are in one file, so only that file is searched. */
 static void ranks_number(struct job *job) {
   const struct record_comm *world = job->world;
   job->rank_count = world->rank_count;
@@ -69,7 +69,7 @@ static void times_find(struct job *job) {
     for (uint64_t number = view->first; number < view->end; number++) {
       const union record *record = record_at(view, number);
       if (record->kind == RECORD_CALL || record->kind == RECORD_LAUNCH)
-        time_add(job, member, record->call.ticks); /* at the same place in both */
+        time_add(job, member, record->call.ticks); /* the same offset in both structs */
     }
   }
 }

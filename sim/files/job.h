@@ -1,5 +1,5 @@
-/* job.h: all files of a job by rank: what a device of a process is to the whole, and what it was in each of
- * its communicators. For exports, which show ranks side by side on one clock. */
+/* job.h: all files of a job by rank: the job's rank of each device of each process, and its rank in each
+ * communicator. Exports use it to show ranks side by side on one clock. */
 #ifndef TUTTI_SIM_JOB_H
 #define TUTTI_SIM_JOB_H
 
@@ -9,7 +9,7 @@
 /* A rank of a communicator. */
 struct member {
   struct rank_state state;
-  uint32_t rank;  /* in the job: in its largest communicator; those that are not in it come behind */
+  uint32_t rank;  /* in the job: its rank in the largest communicator; others are numbered after those */
   uint32_t place; /* among the communicators of this rank */
 };
 
@@ -27,7 +27,7 @@ void job_close(struct job *job);
 
 /* Nanoseconds since 1970. */
 int64_t member_time_ns(const struct member *member, uint64_t ticks);
-/* The rank in the job of a communicator's rank; UINT32_MAX: it left no file. */
+/* The job's rank of a communicator's rank; UINT32_MAX: it has no file. */
 uint32_t job_rank_of(const struct job *job, const struct record_comm *comm, uint32_t rank);
 static inline const struct record_comm *member_comm(const struct member *member) {
   return member->state.view->comm;

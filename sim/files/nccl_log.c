@@ -1,11 +1,12 @@
-/* nccl_log.c: lines of logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL, NCCL's and this library's:
+/* nccl_log.c: reads lines of logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL, NCCL's and this
+ * library's. Without the prefix "HOST:PID:TID [DEV] NCCL INFO" they are:
  *
- *   HOST:PID:TID [DEV] NCCL INFO ncclCommInitRank comm 0xA rank 3 nranks 8 cudaDev 3 ... commId 0xB - Init
- * COMPLETE HOST:PID:TID [DEV] NCCL INFO AllReduce: opCount 3a sendbuff 0x.. recvbuff 0x.. count 1024 datatype
- * 7 op 0 root 0 comm 0xA [nranks=8] stream 0x..
+ *   ncclCommInitRank comm 0xA rank 3 nranks 8 cudaDev 3 ... commId 0xB - Init COMPLETE
  *
- * (one line). They say what was called, and of nothing whether it was launched or has ended. Where lines of
- * the first kind are missing, communicators are told apart by their size, and ranks by device and order. */
+ *   AllReduce: opCount 3a sendbuff 0x.. recvbuff 0x.. count 1024 datatype 7 op 0 root 0 comm 0xA ...
+ *
+ * They show what was called, but not whether it was launched or has ended. If lines of the first kind are
+ * missing, communicators are distinguished by their size, and ranks by device and order. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,18 +25,18 @@ enum { LINE_BYTES = 2048, BUCKETS = 4096, COMMS_MOST = 4096 };
 #define NO_RANK UINT32_MAX
 #define SPEAKS " NCCL INFO "
 
-/* What no record has space for; by the number of its communicator in the image. */
+/* Data that records have no field for, by the communicator's number in the image. */
 struct handle {
   uint64_t pointer;
-  uint32_t global_rank; /* NO_RANK: not told */
+  uint32_t global_rank; /* NO_RANK: unknown */
 };
 
 struct process {
-  const char *path; /* where it was met first */
+  const char *path; /* the file in which it was first found */
   struct image image;
   struct handle *handles;
   uint32_t handle_capacity;
-  uint32_t next; /* in its bucket, and one; 0: it is the last */
+  uint32_t next; /* next in its bucket, plus one; 0: it is the last */
 };
 
 struct nccl_log {
@@ -66,7 +67,7 @@ const struct image *nccl_log_image(const struct nccl_log *log, uint32_t process,
   return &log->processes[process].image;
 }
 
-/* A library's file has such words too, among zeros. */
+/* A library's file contains such words too, among zeros. */
 bool nccl_log_is(const char *text, size_t text_bytes) {
   if (text_bytes == 0 || memchr(text, 0, text_bytes < 4096 ? text_bytes : 4096) != NULL) return false;
   return memmem(text, text_bytes, SPEAKS, strlen(SPEAKS)) != NULL;
@@ -74,7 +75,7 @@ bool nccl_log_is(const char *text, size_t text_bytes) {
 
 /* ---- words of a line ---- */
 
-/* What stands behind " KEY "; NULL: the line has no such key. */
+/* The text after " KEY "; NULL: the line has no such key. */
 static const char *value_of(const char *line, const char *key) {
   const size_t length = strlen(key);
   for (const char *at = strstr(line, key); at != NULL; at = strstr(at + 1, key))
@@ -90,14 +91,14 @@ static uint64_t number_of(const char *line, const char *key, int base, uint64_t 
   return end != value ? number : otherwise;
 }
 
-/* ---- who speaks ---- */
+/* ---- the process of a line ---- */
 
 struct speaker {
   char host[64];
   uint32_t process, device; /* NO_RANK: none */
 };
 
-/* "HOST:PID:TID [DEV]", the last word or two of what stands in front. */
+/* "HOST:PID:TID [DEV]": the last one or two words of the prefix. */
 static bool speaker_read(const char *line, const char *end, struct speaker *speaker) {
   const char *at = end;
   speaker->device = 0;
@@ -147,7 +148,7 @@ static ncclResult_t process_of(struct nccl_log *log, const struct import *import
 
 /* ---- communicators ---- */
 
-/* The one that has the pointer now; NULL: none. */
+/* The communicator that currently has the pointer; NULL: none. */
 static struct image_comm *comm_find(const struct process *process, uint64_t pointer) {
   for (uint32_t i = process->image.comm_count; i > 0; i--)
     if (process->handles[i - 1].pointer == pointer) return &process->image.comms[i - 1];
@@ -170,7 +171,7 @@ static ncclResult_t comm_add(struct process *process, const struct handle *handl
   return ncclSuccess;
 }
 
-/* A split has its parent's id, and what it was split by. */
+/* A split has its parent's id, with the color and key of the split. */
 static uint64_t comm_id_of(const struct process *process, const char *line) {
   const struct image_comm *parent = comm_find(process, number_of(line, "parent", 16, 0));
   const uint64_t id = number_of(line, "commId", 16, 0);
@@ -185,7 +186,7 @@ static ncclResult_t birth_read(struct process *process, const struct speaker *sp
   const uint32_t rank_count = (uint32_t)number_of(line, "nranks", 10, 0);
   struct image_comm *comm = comm_find(process, handle.pointer);
   if (handle.pointer == 0 || rank >= rank_count) return ncclSuccess;
-  /* one that was begun a few lines before */
+  /* one whose creation began a few lines before */
   if (comm != NULL && comm->operations == 0 && comm->comm.state == RECORD_OPEN && comm->comm.rank == rank &&
       comm->comm.rank_count == rank_count)
     return ncclSuccess;
@@ -202,7 +203,7 @@ static ncclResult_t birth_read(struct process *process, const struct speaker *sp
   return ncclSuccess;
 }
 
-/* A communicator whose making the log does not show. */
+/* A communicator whose creation is not in the log. */
 static ncclResult_t comm_guess(struct process *process, const char *line, uint64_t pointer,
                                struct image_comm **comm) {
   const struct handle handle = {pointer, (uint32_t)number_of(line, "globalrank", 10, NO_RANK)};
@@ -210,7 +211,7 @@ static ncclResult_t comm_guess(struct process *process, const char *line, uint64
   TRY(comm_add(process, &handle, comm));
   (*comm)->comm.rank = NO_RANK;
   (*comm)->comm.rank_count = ranks != NULL ? (uint32_t)strtoul(ranks + strlen("[nranks="), NULL, 10) : 0;
-  /* hexadecimal, of the collectives that were launched before */
+  /* hexadecimal, the number of collectives launched before */
   (*comm)->collectives = (uint32_t)number_of(line, "opCount", 16, 0);
   (*comm)->comm.calls = (*comm)->collectives;
   return ncclSuccess;
@@ -261,7 +262,7 @@ static ncclResult_t line_read(struct nccl_log *log, struct import *import, const
   const char *speaks = NULL;
   struct speaker speaker;
   struct process *process;
-  /* lines of several processes may have come to lie in one: the last of them is whole */
+  /* lines of several processes may be mixed in one: the last of them is complete */
   for (const char *at = strstr(line, SPEAKS); at != NULL; at = strstr(at + 1, SPEAKS)) speaks = at;
   if (speaks == NULL || !speaker_read(line, speaks, &speaker)) return ncclSuccess;
   const char *text = speaks + strlen(SPEAKS);
@@ -292,10 +293,10 @@ ncclResult_t nccl_log_read(struct nccl_log *log, struct import *import, const ch
   return ncclSuccess;
 }
 
-/* ---- communicators whose making was not shown ---- */
+/* ---- communicators whose creation is not in the log ---- */
 
-/* How many of this size the process has made for this device before: the same number is the same one on all
- * ranks, where they make communicators in one order. */
+/* How many communicators of this size the process has made for this device before: the same number means the
+ * same communicator on all ranks, if all make them in one order. */
 static uint32_t ordinal_of(const struct process *process, uint32_t number) {
   const struct record_comm *comm = &process->image.comms[number].comm;
   uint32_t ordinal = 0;
@@ -311,7 +312,7 @@ struct guess {
   uint32_t process, number; /* of the log; of the process */
 };
 
-static const struct nccl_log *sorted_log; /* qsort passes nothing on */
+static const struct nccl_log *sorted_log; /* qsort passes no context */
 
 static int guess_compare(const void *left, const void *right) {
   const struct guess *a = (const struct guess *)left, *b = (const struct guess *)right;

@@ -1,6 +1,6 @@
-/* pickle.c: the stack machine of pickles, less all that acts:
- * https://docs.python.org/3/library/pickletools.html names the opcodes. A value that was used twice is never
- * changed afterwards, so that nothing can come to hold itself. */
+/* pickle.c: the stack machine of pickles, without the opcodes that act:
+ * https://docs.python.org/3/library/pickletools.html lists the opcodes. A value that was used twice is never
+ * changed afterwards, so no value can contain itself. */
 #include "files/pickle.h"
 
 #include <inttypes.h>
@@ -55,7 +55,7 @@ enum opcode {
   OP_FRAME = 0x95
 };
 
-/* Opcodes that would look something up, call it or build it, by name: a reader should hear what it was. */
+/* Names of opcodes that would look up, call or build objects, for the error message. */
 static const char *acting_name(uint8_t opcode) {
   switch (opcode) {
     case 'c': return "GLOBAL";
@@ -77,9 +77,9 @@ static const char *acting_name(uint8_t opcode) {
 
 struct entry {
   json_t *value;   /* NULL: a mark */
-  uint32_t height; /* lists in lists: of a plain value 0 */
-  bool fetched;    /* out of the memo: others hold it, too */
-  size_t kept;     /* 0: it is not in the memo; else its number there, and one */
+  uint32_t height; /* nesting depth; 0 for a plain value */
+  bool fetched;    /* from the memo: other values share it */
+  size_t kept;     /* 0: not in the memo; else its number there plus one */
 };
 struct kept {
   json_t *value;
@@ -128,7 +128,7 @@ static ncclResult_t stack_push(struct pickle *pickle, struct entry entry) {
   return ncclSuccess;
 }
 
-/* Takes the value over. */
+/* Takes ownership of the value. */
 static ncclResult_t value_push(struct pickle *pickle, json_t *value) {
   if (value == NULL) return memory_fail(pickle);
   const struct entry entry = {value, 0, false, 0};
@@ -136,7 +136,7 @@ static ncclResult_t value_push(struct pickle *pickle, json_t *value) {
 }
 
 static ncclResult_t container_push(struct pickle *pickle, json_t *value, uint32_t height) {
-  pickle->containers += 1; /* a NULL is told below */
+  pickle->containers += 1; /* a NULL is reported below */
   if (pickle->containers > CONTAINERS_LEAST + pickle->byte_count / BYTES_A_CONTAINER) {
     json_decref(value);
     return pickle_fail(pickle, "more lists and dictionaries than a dump of this size has");
@@ -159,7 +159,7 @@ static ncclResult_t mark_find(const struct pickle *pickle, size_t *begin) {
   return pickle_fail(pickle, "a mark was expected below");
 }
 
-/* The value at this depth, which is going to be changed. */
+/* The value at this depth, for modification. */
 static ncclResult_t target_check(const struct pickle *pickle, size_t depth, json_type type) {
   const struct entry *entry = &pickle->stack[depth];
   if (entry->value == NULL || json_typeof(entry->value) != type)
@@ -202,7 +202,7 @@ static ncclResult_t object_fill(struct pickle *pickle, json_t *object, size_t be
   return ncclSuccess;
 }
 
-/* Of a list that holds the values from `begin` on. */
+/* For a list with the values from `begin` on. */
 static ncclResult_t height_of(const struct pickle *pickle, size_t begin, uint32_t *height) {
   *height = 1;
   for (size_t i = begin; i < pickle->depth; i++)
@@ -211,7 +211,7 @@ static ncclResult_t height_of(const struct pickle *pickle, size_t begin, uint32_
                                 : pickle_fail(pickle, "lists in lists, deeper than in any dump");
 }
 
-/* The values from `begin` on go into the list or dictionary below them. */
+/* Moves the values from `begin` on into the list or dictionary below them. */
 static ncclResult_t extend(struct pickle *pickle, size_t begin, size_t target, json_type type) {
   uint32_t height;
   TRY(target_check(pickle, target, type));
@@ -237,7 +237,7 @@ static ncclResult_t extend_marked(struct pickle *pickle, json_type type) {
   return extend(pickle, begin, begin - 2, type);
 }
 
-/* A fresh one of the values from `begin` on; `drop`: how many entries it stands for. */
+/* A new container with the values from `begin` on; `drop`: the number of stack entries that it replaces. */
 static ncclResult_t gather(struct pickle *pickle, size_t begin, size_t drop, json_type type) {
   uint32_t height;
   TRY(height_of(pickle, begin, &height));
@@ -266,7 +266,7 @@ static ncclResult_t gather_marked(struct pickle *pickle, json_type type) {
 
 /* ---- the memo ---- */
 
-/* Picklers number what they keep from 0 on. */
+/* Picklers number memo entries from 0 on. */
 static ncclResult_t memo_put(struct pickle *pickle, uint64_t number) {
   struct entry *top = pickle->depth > 0 ? &pickle->stack[pickle->depth - 1] : NULL;
   if (top == NULL || top->value == NULL) return pickle_fail(pickle, "a value was expected below");
@@ -303,7 +303,7 @@ static ncclResult_t float_take(struct pickle *pickle) {
   uint64_t bits = 0;
   double number;
   TRY(number_take(pickle, 8, &bits));
-  bits = __builtin_bswap64(bits); /* the one argument that is big endian */
+  bits = __builtin_bswap64(bits); /* the only big-endian argument */
   memcpy(&number, &bits, sizeof number);
   json_t *value = json_real(number);
   return value_push(pickle, value != NULL ? value : json_null()); /* JSON has no infinity */

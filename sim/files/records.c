@@ -1,4 +1,4 @@
-/* records.c: tells by its first bytes what a file is, and makes a file of records of it. */
+/* records.c: detects a file's format by its first bytes, and converts it to a file of records. */
 #include "files/records.h"
 
 #include <inttypes.h>
@@ -15,12 +15,12 @@
 #include "files/pickle.h"
 #include "trace/record_text.h"
 
-/* Files of one call of records_read on their way. */
+/* The state of one call of records_read. */
 struct reading {
   const char *verb;
   enum records_use use;
   struct records *records;
-  struct nccl_log *log; /* NULL: no log has come yet */
+  struct nccl_log *log; /* NULL: no log has been read yet */
 };
 
 static void finding_print(void *argument, const struct record_finding *finding) {
@@ -43,7 +43,7 @@ static bool records_reserve(struct records *records) {
   return true;
 }
 
-/* In place of the file and its bytes. */
+/* Replaces the file and its bytes. */
 static ncclResult_t file_shrink(struct record_file *file, void **bytes) {
   struct record_file digest;
   void *memory = digest_make(file, &digest);
@@ -55,7 +55,7 @@ static ncclResult_t file_shrink(struct record_file *file, void **bytes) {
   return ncclSuccess;
 }
 
-/* Takes the bytes over. */
+/* Takes ownership of the bytes. */
 static ncclResult_t file_add(struct reading *reading, const char *path, void *bytes, size_t byte_count,
                              enum record_source source) {
   struct records *records = reading->records;
@@ -122,7 +122,7 @@ static ncclResult_t log_add(struct reading *reading, const char *path, const str
   return nccl_log_read(reading->log, &import, archive->bytes, archive->byte_count);
 }
 
-/* The first byte that is none of white space. */
+/* The first byte that is not white space. */
 static char first_of(const struct archive *archive) {
   size_t at = 0;
   while (at < archive->byte_count && strchr(" \t\r\n", archive->bytes[at]) != NULL &&
@@ -131,7 +131,7 @@ static char first_of(const struct archive *archive) {
   return at < archive->byte_count ? archive->bytes[at] : '\0';
 }
 
-/* Sets *keeps where the bytes belong to the records now. */
+/* Sets *keeps if the records own the bytes now. */
 static ncclResult_t bytes_add(struct reading *reading, const char *path, struct archive *archive,
                               bool *keeps) {
   const char *bytes = archive->bytes;
@@ -214,10 +214,11 @@ bool records_mixed(const char *verb, const struct records *records) {
 
 const char *records_lack(const struct records *records) {
   if (records->sources == SOURCE_FLIGHT)
-    return "Flight Recorder dumps do not tell operators, roots, streams, channels and steps, what a kernel "
+    return "Flight Recorder dumps do not record operators, roots, streams, channels and steps, what a kernel "
            "waits for, nor the parts of an all-to-all; records of this library (TUTTI_TRACE) do";
   if (records->sources == SOURCE_LOG)
-    return "logs tell what was called, not what was launched, has started or ended, nor what a kernel waits "
+    return "logs record what was called, not what was launched, has started or ended, nor what a kernel "
+           "waits "
            "for; records of this library (TUTTI_TRACE) do";
   return NULL;
 }

@@ -1,5 +1,5 @@
-/* records.h: files of records as verbs take them: binary, or the text twin, which is packed first, or what
- * others have left (import.h); each as it is or packed by zstd. */
+/* records.h: files of records as verbs read them: binary, or as text, which is packed first, or files of
+ * other tools (import.h); each may be compressed with zstd. */
 #ifndef TUTTI_SIM_RECORDS_H
 #define TUTTI_SIM_RECORDS_H
 
@@ -13,30 +13,29 @@ enum record_source {
 
 enum records_use {
   RECORDS_WHOLE,
-  RECORDS_DIAGNOSED /* as digest.h keeps them: files have no bytes, nor places of calls */
+  RECORDS_DIAGNOSED /* reduced as in digest.h: files have no bytes and no places of calls */
 };
 
 struct records {
   struct record_file *files;
   void **memory;
   uint32_t count, capacity;
-  const char **refused_paths; /* of which a sentence told */
+  const char **refused_paths; /* each has been reported */
   uint32_t refused;
   uint32_t sources; /* of all files that were read: bits of enum record_source */
 };
 
-/* What can be read of these files, in this order; logs last. Each thing that cannot is told on stderr, behind
- * the verb's name. False when memory is out. A file that changes meanwhile is taken as it was read; nothing
- * of it is mapped, so one that is cut off at that moment is one that ends there. */
+/* Reads these files, in this order; logs last. Errors are reported on stderr after the verb's name. False
+ * when memory is out. Files are read completely and not mapped, so a file that changes meanwhile is used as
+ * it was read, and one that is truncated meanwhile ends there. */
 bool records_read(const char *verb, enum records_use use, int path_count, char **paths,
                   struct records *records);
 void records_free(struct records *records);
 
-/* True, and a sentence, where the files are of several sources, which call communicators by names of their
- * own. */
+/* True, and a sentence, if the files are of several sources, which name communicators differently. */
 bool records_mixed(const char *verb, const struct records *records);
 
-/* What files of these sources cannot tell; NULL: nothing is missing. */
+/* What files of these sources do not record; NULL: nothing is missing. */
 const char *records_lack(const struct records *records);
 
 #endif

@@ -1,5 +1,5 @@
-/* trace.c: the verb `trace`: looks into traces, those of events and those of records. The spelling of
- * both is the library's (trace_record_text, record_text.h), so that it is the same everywhere. */
+/* trace.c: the verb `trace`: prints, compares, converts and compresses traces of events and of records. The
+ * text forms are the library's (trace_record_text, record_text.h), so they are the same everywhere. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,11 +24,10 @@ struct trace_flags {
 
 static const struct option_row rows[] = {
     {0, "to", "perfetto|flight|flight-json|prometheus", OPTION_TEXT, AT(to), 0, 0,
-     "export: format of what is written; flight: as PyTorch's analyser reads it"},
+     "export: output format; flight: as PyTorch's analyser reads it"},
     {'o', "output", "PLACE", OPTION_TEXT, AT(output), 0, 0,
-     "export, archive: file to write; flight: what its files' names begin with, or a folder; archive: a "
-     "folder "
-     "where there are several FILEs"},
+     "export, archive: file to write; flight: prefix of the files' names, or a folder; archive: a folder if "
+     "there are several FILEs"},
 };
 static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false};
 
@@ -126,7 +125,7 @@ static enum exit_code archive_one(const char *path, const char *archive_path) {
   return EXIT_ENVIRONMENT;
 }
 
-/* FILE.zst beside the file, or of that name in a folder. */
+/* FILE.zst beside the file, or with that name in a folder. */
 static enum exit_code trace_archive(const char *place, int count, char **paths) {
   enum { PATH_BYTES = 4096 };
   struct stat about;
@@ -176,7 +175,7 @@ static enum exit_code trace_do(const struct trace_flags *flags, const char *what
 static enum exit_code trace_run(int argc, char **argv) {
   struct trace_flags flags = {NULL, NULL};
   int operand;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&trace_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";
@@ -201,21 +200,21 @@ const struct verb verb_trace = {
     "  tutti trace export --to flight -o nccl_trace_rank_ traces/count/*.txt\n"
     "  tutti trace archive count.trace\n"
     "  tutti explain - <count.trace.zst\n",
-    "`dump` prints files of records (TUTTI_TRACE), a line each for header, communicator, row and "
-    "record; and the scheduler events that the guarded emulator wrote (TUTTI_EVENTS), which are the "
-    "same, byte for byte, for the same seed. `pack` makes a file of records of such text. "
-    "traces/README.md has both formats.\n"
+    "`dump` prints files of records (TUTTI_TRACE), one line for each header, communicator, row and record; "
+    "and the scheduler events that the guarded emulator wrote (TUTTI_EVENTS), which are the same, byte for "
+    "byte, for the same seed. `pack` turns the text of records back into a binary file. traces/README.md "
+    "describes both formats.\n"
     "\n"
-    "`diff` compares two files of scheduler events, or two of records, and prints the first difference, "
-    "of both. Of records it leaves out what differs from run to run: times, addresses, processes. The "
-    "exit code is 0 where both are the same, 1 where they are not.\n"
+    "`diff` compares two files of scheduler events, or two of records, and prints the first difference as "
+    "both files have it. It ignores what differs in records from run to run: times, addresses, processes. "
+    "The exit code is 0 if both are the same, 1 if they differ.\n"
     "\n"
-    "`export` writes all FILEs as one: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing, where "
-    "a hang is a slice that does not end; `flight`, a dump for each rank as PyTorch's Flight Recorder "
-    "makes them, for torchfrtrace, and `flight-json`, the same as JSON; `prometheus`, metrics for "
+    "`export` converts all FILEs together: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing, in "
+    "which a hang is a slice that does not end; `flight`, a dump for each rank in the format of PyTorch's "
+    "Flight Recorder, for torchfrtrace, and `flight-json`, the same as JSON; `prometheus`, metrics for "
     "node_exporter's textfile collector.\n"
     "\n"
-    "`archive` compresses each FILE by zstd. Every command that reads traces takes compressed ones.\n",
+    "`archive` compresses each FILE with zstd. Every command that reads traces takes compressed files.\n",
     &trace_options,
     trace_run,
 };

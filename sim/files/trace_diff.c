@@ -1,7 +1,7 @@
-/* trace_diff.c: events are compared as they are; they hold nothing that two equal runs have not in common.
- * Records are compared without what differs from run to run: times, addresses, numbers of processes and of
- * plans (a plan counts by what it is), and without what makes no progress only for a moment: lanes,
- * connections, proxies. Communicators meet by name, size, rank and how often they were made. */
+/* trace_diff.c: events are compared as they are, because they contain only what two equal runs have in
+ * common. Records are compared without what differs from run to run: times, addresses, numbers of processes
+ * and of plans (a plan is compared by its contents), and without states that are only momentary: lanes,
+ * connections, proxies. Communicators are matched by name, size, rank and how often they were created. */
 #include "files/trace_diff.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ struct events {
   struct trace_reader reader;
 };
 
-/* The next record's text, "" at the end; false where the file is torn. */
+/* The next record's text, "" at the end; false if the file is truncated. */
 static bool event_next(struct events *events, char line[LINE_BYTES]) {
   struct trace_record record;
   bool torn = false;
@@ -68,7 +68,7 @@ static enum exit_code events_diff(const char *left_path, const struct archive *l
 
 /* ---- records ---- */
 
-/* How often a communicator of this name, size and rank was made before this one. */
+/* How often a communicator with this name, size and rank was created before this one. */
 static uint32_t ordinal_of(const struct record_file *file, uint32_t number) {
   const struct record_comm *comm = file->views[number].comm;
   uint32_t ordinal = 0;
@@ -114,7 +114,7 @@ static void launch_text(const struct record_view *view, const struct record_laun
            plan->works, plan->channels, plan->chunk_elements, plan->slots, plan->step_bytes, plan->digest);
 }
 
-/* What of a record is the same in equal runs; "" where nothing is. */
+/* The part of a record that is the same in equal runs; "" if there is none. */
 static void record_line(const struct record_view *view, uint64_t number, char line[LINE_BYTES]) {
   const union record *record = record_at(view, number);
   line[0] = '\0';
@@ -139,7 +139,7 @@ static void record_line(const struct record_view *view, uint64_t number, char li
   }
 }
 
-/* What files say of the communicator itself. */
+/* What files record about the communicator itself. */
 static void comm_line(const struct record_comm *comm, char line[LINE_BYTES]) {
   snprintf(line, LINE_BYTES,
            "settings %016" PRIx64 ", topology %016" PRIx64 ", state %" PRIu32 ", error %" PRIu32,

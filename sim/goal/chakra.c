@@ -1,6 +1,6 @@
-/* chakra.c: reads Chakra traces. As much of protobuf's encoding as these files need: variable-length numbers,
- * and fields that are such numbers, eight or four bytes, or bytes with a length in front. Unknown fields are
- * passed over. */
+/* chakra.c: reads Chakra traces. Implements the part of protobuf's encoding that these files use:
+ * variable-length numbers, and fields that are such numbers, eight or four bytes, or bytes with a length.
+ * Unknown fields are skipped. */
 #include "goal/chakra.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ struct span {
 struct chakra_reader {
   const char *name;
   FILE *file;
-  uint64_t offset;  /* of the message that is read */
+  uint64_t offset;  /* of the current message */
   uint8_t *message; /* message_capacity bytes */
   size_t message_capacity;
   struct chakra_node node;
@@ -44,7 +44,7 @@ static bool take_number(struct span *span, uint64_t *number) {
   return false;
 }
 
-/* A field: its number in *field, and its value either in *number or in *bytes (empty for numbers). */
+/* Reads a field: its number to *field, and its value to either *number or *bytes (empty for numbers). */
 static bool take_field(struct span *span, uint64_t *field, uint64_t *number, struct span *bytes) {
   uint64_t key, count = 0;
   *number = 0;
@@ -85,7 +85,7 @@ static bool span_is(struct span span, const char *text) {
   return (size_t)(span.end - span.at) == strlen(text) && memcmp(span.at, text, strlen(text)) == 0;
 }
 
-/* A value comes before or behind its name: the attribute is looked through first. */
+/* A value may precede its name, so the attribute is scanned first. */
 static bool take_attribute(struct chakra_node *node, struct span span) {
   struct span name = {span.at, span.at}, text = name;
   uint64_t value = 0;
@@ -106,7 +106,7 @@ static bool take_attribute(struct chakra_node *node, struct span span) {
   return true;
 }
 
-/* Dependences come one a field, or packed. */
+/* Dependences are one per field, or packed. */
 static bool take_deps(struct chakra_node *node, uint64_t number, struct span bytes, bool packed) {
   if (!packed) return take_dep(node, number);
   while (bytes.at < bytes.end) {
@@ -158,7 +158,7 @@ static ncclResult_t read_message(struct chakra_reader *reader, size_t *count) {
   }
   if (byte == EOF) return read_fail(reader, "is cut off");
   if (length > MESSAGE_BYTES_MOST) return read_fail(reader, "is longer than 64 MiB: no Chakra trace");
-  if (length >= reader->message_capacity) { /* an empty one has its place, too */
+  if (length >= reader->message_capacity) { /* an empty message needs a byte, too */
     os_free(reader->message);
     reader->message = (uint8_t *)os_alloc(length + 1);
     reader->message_capacity = reader->message != NULL ? length + 1 : 0;
@@ -176,7 +176,7 @@ ncclResult_t chakra_read(const char *name, FILE *file,
   memset(&reader, 0, sizeof reader);
   reader.name = name;
   reader.file = file;
-  ncclResult_t result = read_message(&reader, &count); /* the first one has the version */
+  ncclResult_t result = read_message(&reader, &count); /* the first message has the version */
   if (result == ncclSuccess && count == 0)
     result = log_fail(ncclInvalidArgument, "%s: empty; no Chakra trace", name);
   while (result == ncclSuccess) {
@@ -193,7 +193,7 @@ ncclResult_t chakra_read(const char *name, FILE *file,
 
 /* ---- a schedule ---- */
 
-/* A node by its id, for those that name it. */
+/* A node by its id, for nodes that refer to it. */
 struct chakra_id {
   uint64_t id;
   uint32_t op;
@@ -203,7 +203,7 @@ struct chakra_wait {
   uint32_t after;
 };
 
-/* The collectives that the first rank makes, which the others are held against. */
+/* The collectives of the first rank, which the other ranks' are compared with. */
 struct chakra_coll_call {
   uint32_t type;
   uint64_t bytes;
@@ -214,7 +214,7 @@ struct chakra_job {
   struct goal_export *out;
   struct chakra_coll_call *colls;
   uint32_t coll_count, coll_capacity;
-  const char *first_path; /* of the rank that made them; NULL before it */
+  const char *first_path; /* of the rank that made them; NULL before it is read */
 };
 
 struct chakra_rank {
@@ -240,7 +240,7 @@ static ncclResult_t node_to_op(const struct chakra_rank *own, const struct chakr
   if (node->kind < CHAKRA_METADATA || node->kind > CHAKRA_COLL)
     return node_fail(own, node, "is of no kind from 1 (metadata) to 7 (collective)");
   if (node->kind == CHAKRA_COLL)
-    return ncclSuccess; /* of no time: what it waits for comes before its messages */
+    return ncclSuccess; /* without a duration: what it waits for precedes its messages */
   if (op->kind == GOAL_CALC) {
     if (node->duration_us > GOAL_BYTES_MOST / 1000) return node_fail(own, node, "takes more than 2^40 ns");
     op->size = node->duration_us * 1000;
@@ -261,7 +261,7 @@ uint64_t chakra_coll_bytes(uint64_t comm_type, uint64_t comm_size, uint32_t rank
   return comm_type == CHAKRA_ALL_GATHER || comm_type == CHAKRA_GATHER ? comm_size * rank_count : comm_size;
 }
 
-/* The rank's next collective is the one that all ranks make there. */
+/* The rank's next collective must be the one that all ranks make there. */
 static ncclResult_t coll_check(struct chakra_rank *own, const struct chakra_node *node) {
   struct chakra_job *job = own->job;
   const struct chakra_coll_call call = {(uint32_t)node->comm_type, node->comm_size};
@@ -285,7 +285,7 @@ static ncclResult_t coll_check(struct chakra_rank *own, const struct chakra_node
                   own->path, node->id, node->name, number, call.type, call.bytes, job->first_path);
 }
 
-/* The messages of a collective stand between `op` and what stands for its end, which is put there instead. */
+/* The messages of a collective are between `op` and a new operation for its end. */
 static ncclResult_t coll_take(struct chakra_rank *own, const struct chakra_node *node, uint32_t *op) {
   const struct chakra_planner *planner = own->job->planner;
   struct goal_op end;

@@ -1,12 +1,12 @@
-/* chakra.h: Chakra execution traces, the files that ASTRA-sim and others replay: a file a rank, a stream of
- * protobuf messages (README.md has the fields). Read node by node; sends, receives and computations become a
- * schedule of messages, and such a schedule can be written. */
+/* chakra.h: Chakra execution traces, the files that ASTRA-sim and others replay: one file per rank, a stream
+ * of protobuf messages (README.md lists the fields). They are read node by node; sends, receives and
+ * computations become a schedule of messages. Such a schedule can be written as Chakra traces, too. */
 #ifndef TUTTI_SIM_GOAL_CHAKRA_H
 #define TUTTI_SIM_GOAL_CHAKRA_H
 
 #include "goal/export.h"
 
-/* Numbers of the format. */
+/* Constants of the format. */
 enum chakra_kind {
   CHAKRA_METADATA = 1,
   CHAKRA_MEM_LOAD = 2,
@@ -28,14 +28,15 @@ struct chakra_node {
   char name[CHAKRA_NAME_BYTES], group[CHAKRA_NAME_BYTES]; /* cut to fit; group: pg_name */
 };
 
-/* Calls `take` for each node of the file, in order; the node is the reader's. Stops at the first failure. */
+/* Calls `take` for each node of the file, in order; the node is valid during the call. Stops at the first
+ * failure. */
 ncclResult_t chakra_read(const char *name, FILE *file,
                          ncclResult_t (*take)(void *context, const struct chakra_node *node), void *context);
 
-/* The rank whose file it is: the number in front of `.et`; UINT32_MAX: it has none. */
+/* The rank of a file: the number before `.et`; UINT32_MAX: it has none. */
 uint32_t chakra_rank_of(const char *path);
 
-/* Numbers of comm_type. */
+/* Values of comm_type. */
 enum chakra_coll {
   CHAKRA_ALL_REDUCE,
   CHAKRA_REDUCE,
@@ -49,13 +50,12 @@ enum chakra_coll {
   CHAKRA_BARRIER
 };
 
-/* comm_size is what one rank puts in: of these two collectives a part of what comes out. Elsewhere it is the
- * size in nccl-tests' sense, which this makes of it. */
+/* comm_size is the input of one rank: for these two collectives a part of the output. Converts it to the size
+ * in nccl-tests' sense. */
 uint64_t chakra_coll_bytes(uint64_t comm_type, uint64_t comm_size, uint32_t rank_count);
 
-/* Who knows how collectives are carried: gives the call's number in the export, where it is made at its first
- * time.
- */
+/* Callback that plans collectives: returns the call's number in the export, to which it is added at its first
+ * use. */
 struct chakra_planner {
   struct goal_export_costs costs;
   void *context;
@@ -63,12 +63,12 @@ struct chakra_planner {
                        uint32_t *number);
 };
 
-/* The files of all ranks, whose names end in .RANK.et with ranks from 0 on, in any order. Nodes of other
- * kinds become computations, and a collective becomes the messages of its plan: all ranks must make the same
- * ones in the same order. */
+/* Reads the files of all ranks, whose names end in .RANK.et with ranks from 0 on, in any order. Other nodes
+ * become computations, and a collective becomes the messages of its plan: all ranks must make the same
+ * collectives in the same order. */
 ncclResult_t goal_read_chakra(uint32_t count, char **paths, const struct chakra_planner *planner,
                               struct goal *goal);
-/* Writes PREFIX.RANK.et for each rank. Waits for an operation's begin are left out: the format has none. */
+/* Writes PREFIX.RANK.et for each rank. Waits for an operation's start are omitted: the format has none. */
 ncclResult_t goal_write_chakra(const struct goal *goal, const char *prefix);
 
 #endif

@@ -1,9 +1,8 @@
-/* chakra_fields.h: the numbers that Chakra's messages know their fields by, for who reads and who writes
- * them. */
+/* chakra_fields.h: the field numbers of Chakra's messages, for reading and writing. */
 #ifndef TUTTI_SIM_GOAL_CHAKRA_FIELDS_H
 #define TUTTI_SIM_GOAL_CHAKRA_FIELDS_H
 
-/* Fields' numbers. */
+/* Field numbers. */
 enum {
   NODE_ID = 1,
   NODE_NAME = 2,

@@ -1,5 +1,6 @@
-/* chakra_write.c: writes Chakra traces. A message of a rank to itself is none there, for ASTRA-sim's networks
- * take none: its send and its receive become computations without time, the second behind the first. */
+/* chakra_write.c: writes Chakra traces. A message of a rank to itself is not written as one, because
+ * ASTRA-sim's networks reject it: its send and its receive become computations of no duration, the second
+ * after the first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "goal/chakra.h"
 #include "goal/chakra_fields.h"
 
-/* Bytes that grow; `failed` sticks. */
+/* A growing buffer; `failed` stays set. */
 struct bytes {
   uint8_t *begin;
   size_t count, capacity;
@@ -53,7 +54,7 @@ struct own_message {
   uint32_t tag, kind, index;
 };
 
-/* The message's other operation by operation of a rank; of all others ALONE. */
+/* The other operation of the message, for each operation of a rank; ALONE for all others. */
 #define ALONE UINT32_MAX
 
 static int own_order(const void *one, const void *two) {
@@ -63,7 +64,7 @@ static int own_order(const void *one, const void *two) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* Sends and receives of a tag meet in their order; what is left over stays a message. */
+/* Sends and receives with the same tag are matched in order; unmatched ones stay messages. */
 static void own_pair(const struct own_message *messages, uint32_t sends, uint32_t count, uint32_t *others) {
   for (uint32_t send = 0, recv = sends; send < sends && recv < count;) {
     const struct own_message *a = &messages[send], *b = &messages[recv];
@@ -124,12 +125,12 @@ static void put_node(const struct goal *goal, uint32_t rank, uint32_t index, con
   put_attribute(bytes, "comm_tag", ATTR_INT32, op->tag);
 }
 
-/* Who waits for whom, turned round: of each operation those whose end it waits for. */
+/* The reverse of the followers: for each operation the ones whose end it waits for. */
 static ncclResult_t befores_make(const struct goal_program *program, uint32_t **firsts, uint32_t **befores) {
   *firsts = (uint32_t *)os_alloc((program->op_count + (size_t)2) * sizeof **firsts);
   *befores = (uint32_t *)os_alloc(program->next_count * sizeof **befores);
   if (*firsts == NULL || *befores == NULL) return log_no_memory("a Chakra trace");
-  for (int pass = 0; pass < 2; pass++) { /* counts, two places ahead; then fills, one place ahead */
+  for (int pass = 0; pass < 2; pass++) { /* counts, shifted by two places; then fills, shifted by one */
     for (uint32_t i = 0; i < program->op_count; i++) {
       const struct goal_op *op = &program->ops[i];
       for (uint32_t next = op->first + op->begun; next < op[1].first; next++) {

@@ -1,6 +1,6 @@
-/* export.c: see export.h. What waits for what: a slice's sends wait for all data that its lane has received
- * so far, and begin behind the lane's sends before it; a lane of a later batch waits for those of the batch
- * before. FIFO slots are not told: whoever reads the file decides how far a sender may be ahead. */
+/* export.c: see export.h. Dependences: a slice's sends wait for all data that its lane has received so far,
+ * and begin after the lane's previous sends; a lane of a later batch waits for the lanes of the previous
+ * batch. FIFO slots are omitted: the reader of the file decides how far a sender may be ahead. */
 #include "goal/export.h"
 
 #include <inttypes.h>
@@ -14,21 +14,21 @@
 
 #define NO_OP UINT32_MAX
 
-/* A connection: messages so far of either end, and what its open slot holds, where steps share one. */
+/* A connection: messages so far at each end, and the contents of its open slot, if steps share one. */
 struct export_conn {
   uint32_t sent, received;
   uint64_t send_bytes;
-  uint32_t recv_op; /* of the slot that is read, or NO_OP */
+  uint32_t recv_op; /* of the slot that is being read, or NO_OP */
 };
 
 struct op_list {
   uint32_t *ops, count, capacity;
 };
 
-/* One call's plans, and of each of its connections what is counted. */
+/* One call's plans, with the counters of each of its connections. */
 struct export_call {
   struct sim_net net;
-  struct export_conn **conns, *own; /* own: those that no earlier call had */
+  struct export_conn **conns, *own; /* own: connections that no earlier call had */
   uint32_t *first_block;            /* by rank, and one more */
 };
 
@@ -39,10 +39,10 @@ struct goal_export {
   struct map conns; /* of all calls, by ends, channel and index */
   struct export_call **calls;
   uint32_t call_count;
-  const struct export_call *call;    /* whose steps are being told */
+  const struct export_call *call;    /* whose steps are being written */
   struct op_list pending;            /* of the lane: what its next send waits for */
-  struct op_list ends, before_batch; /* of the batch, of the one before: what ends their lanes */
-  struct op_list done;               /* of the rank's blocks: what ends them */
+  struct op_list ends, before_batch; /* of this and the previous batch: the operations that end their lanes */
+  struct op_list done;               /* of the rank's blocks: the operations that end them */
   uint32_t last_send;                /* of the lane, or NO_OP */
 };
 
@@ -64,7 +64,7 @@ static ncclResult_t op_wait(struct goal_export *out, uint32_t op, const struct o
   return ncclSuccess;
 }
 
-/* Tags tell the connections of two ranks apart, and a connection's messages. */
+/* Tags distinguish the connections of two ranks, and the messages of a connection. */
 static ncclResult_t tag_of(const struct goal_export *out, const struct sim_conn *conn, uint32_t message,
                            uint32_t *tag) {
   enum { CHANNEL_BITS = 6, INDEX_BITS = 2, MESSAGE_BITS = 22 };
@@ -113,7 +113,7 @@ static ncclResult_t slice_receive(struct goal_export *out, const struct sim_lane
   return ncclSuccess;
 }
 
-/* What the rank does with the data itself, as one computation. */
+/* The rank's own work on the data, as one computation. */
 static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane *lane,
                                   const struct sim_slice *slice) {
   struct goal_op op;
@@ -131,7 +131,7 @@ static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane
   return list_add(&out->pending, index);
 }
 
-/* The sends wait for what is pending; from then on their begin stands for it. */
+/* The sends wait for everything pending; later operations wait only for the start of the sends. */
 static ncclResult_t slice_send(struct goal_export *out, const struct sim_lane *lane,
                                const struct sim_slice *slice) {
   uint32_t sent = NO_OP;
@@ -174,7 +174,7 @@ static ncclResult_t lane_add(struct goal_export *out, const struct sim_lane *lan
   return out->last_send == NO_OP ? ncclSuccess : list_add(&out->ends, out->last_send);
 }
 
-/* Batch after batch; one without any message leaves what it waited for to the next. */
+/* One batch after another; a batch without messages passes its dependences to the next. */
 static ncclResult_t block_add(struct goal_export *out, const struct sim_block *block) {
   out->ends.count = 0;
   for (uint32_t i = 0; i < block->lane_count; i++) {
@@ -240,7 +240,7 @@ ncclResult_t goal_export_call(struct goal_export *out, const struct plan *plans,
   if (!array_resize(&out->calls, (uint64_t)out->call_count + 1, sizeof *out->calls)) return fail_memory();
   struct export_call *call = (struct export_call *)os_alloc(sizeof *call);
   if (call == NULL) return fail_memory();
-  out->calls[out->call_count++] = call; /* from here on goal_export_close() frees it */
+  out->calls[out->call_count++] = call; /* goal_export_close() frees it from here on */
   TRY(sim_net_make(plans, rank_count, &call->net));
   TRY(call_fill(out, call));
   *number = out->call_count - 1;

@@ -1,6 +1,6 @@
-/* goal.c: a schedule in memory: operations and who waits for whom, gathered rank by rank, packed, and shared
- * with an earlier rank that does the same. Promises that what readers accepted holds together: peers exist,
- * waits name operations of the rank. Whether the schedule ends is for loggops.c. */
+/* goal.c: a schedule in memory: operations and their dependences, added rank by rank, packed, and shared with
+ * an earlier rank that does the same. Schedules that readers accept are consistent: peers exist, and waits
+ * name operations of the rank. loggops.c finds whether the schedule ends. */
 #include "goal/goal.h"
 
 #include <inttypes.h>
@@ -32,7 +32,7 @@ uint32_t goal_build_op(struct goal_build *build, const struct goal_op *op) {
       !array_grow(&build->ops, &build->op_capacity, (uint64_t)build->op_count + 2, sizeof *build->ops))
     return UINT32_MAX;
   memcpy(&build->ops[build->op_count], op,
-         sizeof *op); /* with what lies between members, which is compared */
+         sizeof *op); /* with the padding between members, which is compared */
   return build->op_count++;
 }
 
@@ -45,8 +45,8 @@ ncclResult_t goal_build_edge(struct goal_build *build, uint32_t before, uint32_t
   return ncclSuccess;
 }
 
-/* Followers one behind another: of each operation those that wait for its begin, then those that wait for its
- * end, in the order in which they were told. */
+/* Stores followers contiguously: for each operation those that wait for its start, then those that wait for
+ * its end, in the order in which they were added. */
 static ncclResult_t pack_edges(struct goal_build *build) {
   struct goal_op *ops = build->ops;
   if (build->next_capacity < build->edge_count) {
@@ -68,7 +68,8 @@ static ncclResult_t pack_edges(struct goal_build *build) {
     ops[i].first = at;
     at += count;
   }
-  for (int pass = 0; pass < 2; pass++) { /* each list fills from its first on, which is put back below */
+  for (int pass = 0; pass < 2;
+       pass++) { /* each list fills from its first place on, which is restored below */
     for (uint32_t i = 0; i < build->edge_count; i++) {
       const struct goal_edge *edge = &build->edges[i];
       if (edge->begin == (pass == 0)) build->nexts[ops[edge->before].first++] = edge->after;
@@ -198,7 +199,7 @@ ncclResult_t goal_read(const char *name, FILE *file, struct goal *goal) {
   memset(goal, 0, sizeof *goal);
   build.goal = goal;
   if (first != EOF) ungetc(first, file);
-  /* No text begins with the magic number's first byte. */
+  /* No text begins with the first byte of the magic number. */
   const ncclResult_t result = first == (GOAL_MAGIC & 0xff) ? goal_read_binary(name, file, &build)
                                                            : goal_read_text(name, file, &build);
   goal_build_close(&build);
@@ -206,7 +207,7 @@ ncclResult_t goal_read(const char *name, FILE *file, struct goal *goal) {
   return result;
 }
 
-/* ---- operations in words ---- */
+/* ---- operations as text ---- */
 
 static void print_number(char *text, size_t bytes, const char *word, uint32_t number) {
   const size_t used = strlen(text);

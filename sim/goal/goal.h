@@ -1,8 +1,8 @@
-/* goal.h: schedules of messages: what each rank sends, receives and computes, and which of these wait for
- * which. It is what GOAL files say (Group Operation Assembly Language: Hoefler, Siebert, Lumsdaine, ICPP
- * 2009), read and written as text and as the binary that LogGOPSim takes (README.md has both). Ranks whose
- * operations are the same, peers told by distance, share one program, so that a ring of thousands is as large
- * as one of its ranks. Knows no cost and no clock: loggops.h does. */
+/* goal.h: schedules of messages: what each rank sends, receives and computes, with dependences. This is the
+ * content of GOAL files (Group Operation Assembly Language: Hoefler, Siebert, Lumsdaine, ICPP 2009), read and
+ * written as text and as LogGOPSim's binary (README.md describes both). Ranks with the same operations, with
+ * peers counted by distance, share one program, so a ring of thousands takes as much memory as one of its
+ * ranks. Knows no cost and no clock: loggops.h does. */
 #ifndef TUTTI_SIM_GOAL_GOAL_H
 #define TUTTI_SIM_GOAL_GOAL_H
 
@@ -14,23 +14,23 @@
 #include "base/text.h"
 #include "nccl.h"
 
-/* Numbers of the binary, and the order in which operations that became free together begin. */
+/* Values of the binary format, and the order in which operations that became ready together begin. */
 enum goal_kind { GOAL_SEND = 1, GOAL_RECV = 2, GOAL_CALC = 3 };
 
-#define GOAL_ANY UINT32_MAX /* a receive's peer or tag: whoever, whatever */
+#define GOAL_ANY UINT32_MAX /* a receive from any peer, or with any tag */
 
-/* What readers accept. */
+/* Limits of readers. */
 enum { GOAL_RANKS_MOST = 1 << 20, GOAL_OPS_MOST = 1 << 30, GOAL_CPUS_MOST = 256, GOAL_NICS_MOST = 256 };
 #define GOAL_BYTES_MOST ((uint64_t)1 << 40) /* of a message; also nanoseconds of a computation */
 
 struct goal_op {
   uint64_t size;  /* bytes; of a computation nanoseconds */
-  uint32_t peer;  /* its rank less this one's, modulo their count; GOAL_ANY */
+  uint32_t peer;  /* its rank minus this one's, modulo the number of ranks; GOAL_ANY */
   uint32_t tag;   /* 31 bits, or GOAL_ANY */
   uint32_t first; /* place of its followers in the program's nexts: ... */
-  uint32_t begun; /* ... so many wait for its begin, those up to the next operation's first for its end */
-  uint32_t waits; /* for so many others */
-  uint32_t line;  /* of the file, from the rank's first on; 0 where there are none */
+  uint32_t begun; /* ... this many wait for its start, those up to the next operation's first for its end */
+  uint32_t waits; /* number of operations that it waits for */
+  uint32_t line;  /* of the file, counted from the rank's first; 0 if unknown */
   uint8_t kind, cpu, nic;
 };
 
@@ -47,7 +47,7 @@ struct goal {
   uint32_t rank_count, program_count, cpu_count, nic_count;
   uint64_t op_count, message_count, byte_count; /* of all ranks; bytes that are sent */
   struct goal_program **programs;               /* by rank */
-  uint32_t *lines;                              /* by rank: where it begins in the file, 0: nowhere */
+  uint32_t *lines;                              /* by rank: where it begins in the file, 0: unknown */
   struct goal_program *newest;
 };
 
@@ -61,14 +61,14 @@ static inline uint32_t goal_distance(const struct goal *goal, uint32_t rank, uin
 
 /* ---- files ---- */
 
-/* Either kind of file, told apart by its first bytes. Fails with file, line or byte, what was expected and
- * what is allowed. A file must allow to be read twice, a pipe is for text alone. */
+/* Reads either kind of file; the first bytes show which. Errors have file, line or byte, what was expected
+ * and what is allowed. The file is read twice, so a pipe is possible only for text. */
 ncclResult_t goal_read(const char *name, FILE *file, struct goal *goal);
 ncclResult_t goal_write_text(const struct goal *goal, const char *name, FILE *file);
 ncclResult_t goal_write_binary(const struct goal *goal, const char *name, FILE *file);
 void goal_free(struct goal *goal);
 
-/* "rank 3, line 17: send 8b to 4 tag 2"; without a line its number on the rank, from 0. */
+/* "rank 3, line 17: send 8b to 4 tag 2"; without a line, its number on the rank, from 0. */
 void goal_op_describe(const struct goal *goal, uint32_t rank, uint32_t op_index, char *text, size_t bytes);
 /* The operation as the text format has it, without a name. */
 void goal_op_print(const struct goal *goal, uint32_t rank, const struct goal_op *op, char *text,
@@ -91,13 +91,12 @@ struct goal_build {
   uint32_t hash_capacity;
 };
 
-/* An empty schedule of so many ranks, none of which has a program yet. */
+/* An empty schedule with this many ranks, without programs. */
 ncclResult_t goal_build_open(struct goal_build *build, struct goal *goal, uint32_t rank_count);
-/* An operation of the rank that is being built, made of zeroed memory: its number, or UINT32_MAX when memory
- * is out. */
+/* Adds an operation to the current rank, in zeroed memory: its number, or UINT32_MAX when memory is out. */
 uint32_t goal_build_op(struct goal_build *build, const struct goal_op *op);
 ncclResult_t goal_build_edge(struct goal_build *build, uint32_t before, uint32_t after, bool begin);
-/* What was added since the last time is what this rank does. */
+/* Ends the current rank: its program is everything added since the previous rank. */
 ncclResult_t goal_build_rank(struct goal_build *build, uint32_t rank, uint32_t line);
 /* Frees what building needed; the schedule stays. */
 void goal_build_close(struct goal_build *build);

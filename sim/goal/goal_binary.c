@@ -1,7 +1,7 @@
-/* goal_binary.c: GOAL as the binary that LogGOPSim reads: little endian, packed, a table of places and then
- * rank after rank. Read rank by rank, whatever their order in the file; every number is held against the
- * file's size before memory is taken for it. What is written equals, byte for byte, what LogGOPSim's own
- * converter makes of the same text. */
+/* goal_binary.c: GOAL in the binary form that LogGOPSim reads: little endian, packed, a table of offsets and
+ * then one rank after another. Ranks are read in any order; every number is checked against the file's size
+ * before memory is allocated for it. The output equals that of LogGOPSim's converter for the same text, byte
+ * for byte. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/os.h"
 #include "goal/goal.h"
 
-/* Places of the table are counted from behind the magic number. */
+/* Offsets in the table are counted from the end of the magic number. */
 enum { MAGIC_BYTES = 8, HEAD_BYTES = 14, PLACE_BYTES = 16, NODE_BYTES = 39, MAGIC_EATEN = 2342 };
 
 static uint32_t get32(const uint8_t *at) {
@@ -31,7 +31,7 @@ struct goal_binary {
   const char *name;
   FILE *file;
   struct goal_build *build;
-  uint64_t file_bytes, begin, bytes; /* of the rank that is read */
+  uint64_t file_bytes, begin, bytes; /* of the current rank */
   uint32_t rank, node_count;
   uint8_t *data;
   uint64_t data_capacity;
@@ -109,7 +109,7 @@ static ncclResult_t nodes_take(struct goal_binary *binary, uint64_t nodes_at) {
   return ncclSuccess;
 }
 
-/* The file counts what each operation waits for, too. */
+/* The file also counts what each operation waits for. */
 static ncclResult_t waits_check(const struct goal_binary *binary, uint64_t nodes_at) {
   const struct goal_program *program = binary->build->goal->programs[binary->rank];
   for (uint32_t i = 0; i < program->op_count; i++) {
@@ -122,7 +122,7 @@ static ncclResult_t waits_check(const struct goal_binary *binary, uint64_t nodes
   return ncclSuccess;
 }
 
-/* A rank's bytes: operations, those that wait for nothing once more, and the appendix of followers. */
+/* A rank's bytes: its operations, a list of those that wait for nothing, and the appendix of followers. */
 static ncclResult_t rank_take(struct goal_binary *binary) {
   if (binary->bytes < 8)
     return binary_fail(binary, 0, "has %" PRIu64 " bytes; at least 8 are needed", binary->bytes);

@@ -1,6 +1,6 @@
-/* goal_text.c: GOAL as text: one pass over the file, a rank in memory at a time. An operation, a wait or a
- * comment a line; names are of their rank and stand above the lines that use them. The writer prints what the
- * reader takes. */
+/* goal_text.c: GOAL as text: one pass over the file, with one rank in memory at a time. A line has an
+ * operation, a wait or a comment; a name belongs to its rank and is defined above the lines that use it. The
+ * reader accepts what the writer prints. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -22,17 +22,17 @@ struct goal_text {
   const char *file_name;
   FILE *file;
   struct goal_build *build;
-  char *buffer, *at, *end; /* what was read and not taken yet, and a zero */
+  char *buffer, *at, *end; /* unread bytes, followed by a zero */
   uint32_t line;
-  bool whole;         /* the file has no more than this */
-  uint32_t rank_line; /* where the rank begins that is being read */
+  bool whole;         /* the rest of the file is in the buffer */
+  uint32_t rank_line; /* first line of the current rank */
   struct name *names; /* open addressing; name_capacity is a power of two */
   uint32_t name_count, name_capacity;
   char *letters;
   uint32_t letter_count, letter_capacity;
 };
 
-/* What stands where something else was expected, short and fit for a sentence. */
+/* The text found instead of the expected one, shortened for a message. */
 static const char *found(const struct goal_text *text, char *shown) {
   size_t count = 0;
   while (count < SHOWN_BYTES - 1 && text->at + count < text->end && text->at[count] != '\n' &&
@@ -51,9 +51,9 @@ static ncclResult_t fail_expected(const struct goal_text *text, const char *expe
                   expected, found(text, shown));
 }
 
-/* ---- letters ---- */
+/* ---- characters ---- */
 
-/* Has a line's bytes in the buffer, as far as the file goes. */
+/* Reads a whole line into the buffer, as far as the file goes. */
 static void fill(struct goal_text *text) {
   size_t left = (size_t)(text->end - text->at);
   if (text->whole || left >= LINE_BYTES_MOST) return;
@@ -84,7 +84,7 @@ static bool skip_comment(struct goal_text *text) {
   return true;
 }
 
-/* To the next word of whichever line. */
+/* Skips to the next word, on any line. */
 static ncclResult_t skip_lines(struct goal_text *text) {
   for (;;) {
     fill(text);
@@ -110,7 +110,7 @@ static inline void skip_blanks(struct goal_text *text) {
 static inline bool is_first_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static inline bool is_letter(char c) { return is_first_letter(c) || (c >= '0' && c <= '9') || c == '_'; }
 
-/* A word of this line, which may be empty; the bytes lie in the buffer. */
+/* A word of this line, which may be empty; it points into the buffer. */
 static inline const char *take_word(struct goal_text *text, uint32_t *bytes) {
   skip_blanks(text);
   const char *begin = text->at;
@@ -257,7 +257,7 @@ static ncclResult_t take_peer(struct goal_text *text, uint32_t rank, struct goal
   return ncclSuccess;
 }
 
-/* tag, cpu and nic in any order; then the line ends. */
+/* tag, cpu and nic in any order, up to the end of the line. */
 static ncclResult_t take_options(struct goal_text *text, struct goal_op *op) {
   for (;;) {
     uint32_t bytes;

@@ -1,5 +1,5 @@
-/* goal_verb.c: the verb `goal`: schedules of messages in the formats of other simulators: run under the
- * LogGOPS model, checked, converted. */
+/* goal_verb.c: the verb `goal`: runs schedules of messages under the LogGOPS model, checks them, and converts
+ * between the formats of other simulators. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,13 +32,13 @@ static const struct option_row rows[] = {
      "sim: costs in ns and bytes, as `L=2500,o=1500,g=1000,O=0,G=6,S=65535`, which is the default; any of "
      "them"},
     {'o', "output", "FILE", OPTION_TEXT, AT(output), 0, 0,
-     "export, convert: file to write; of Chakra traces what their names begin with"},
+     "export, convert: file to write; for Chakra traces, the prefix of their names"},
     {0, "to", "text|binary|chakra", OPTION_TEXT, AT(to), 0, 0,
      "export, convert: format of the file (default binary where its name ends in .bin, else text)"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
      "export: size in nccl-tests' sense (default 1M)"},
     {'g', "gpus", "N", OPTION_INT, AT(config.gpus), 1, 65536,
-     "export, traces: GPUs, and so ranks, of a node (default 8; of traces, as many as there are)"},
+     "export, traces: GPUs, and so ranks, of a node (default 8; for traces, as many as there are traces)"},
     {0, "nodes", "N", OPTION_INT, AT(config.nodes), 1, TOPOLOGY_NODES_MAX,
      "export, traces: nodes (default 1)"},
     {'m', "machine", "MACHINE", OPTION_TEXT, AT(config.machine), 0, 0,
@@ -46,9 +46,9 @@ static const struct option_row rows[] = {
      "GPUs "
      "alike)"},
     {0, "algo", "ALGO,...", OPTION_TEXT, AT(config.algo), 0, 0,
-     "export, traces: stands for NCCL_ALGO: ring, tree, direct, ..."},
+     "export, traces: sets NCCL_ALGO: ring, tree, direct, ..."},
     {0, "proto", "PROTO,...", OPTION_TEXT, AT(config.proto), 0, 0,
-     "export, traces: stands for NCCL_PROTO: LL, LL128, Simple"},
+     "export, traces: sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(config.channels), 1, PLAN_CHANNELS_MAX,
      "export, traces: channels at most (default 1)"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(config.type), 0, 0,
@@ -56,10 +56,12 @@ static const struct option_row rows[] = {
     {'r', "root", "RANK", OPTION_INT, AT(config.root), 0, (1 << 20) - 1,
      "export, traces: root of rooted collectives (default 0)"},
     {0, "reduce-ns", "NS", OPTION_INT, AT(reduce_ns), 0, 1 << 20,
-     "export, traces: a computation for each slice that is added up, so long a KiB (default 0: none)"},
+     "export, traces: add a computation of this length per KiB for each slice that is reduced (default 0: "
+     "none)"},
     {0, "copy-ns", "NS", OPTION_INT, AT(copy_ns), 0, 1 << 20,
-     "export: the same for each slice that is written to the output"},
-    {0, "ranks", NULL, OPTION_FLAG, AT(ranks), 0, 0, "sim: each rank's end, however many there are"},
+     "export: the same for each slice that is copied to the output"},
+    {0, "ranks", NULL, OPTION_FLAG, AT(ranks), 0, 0,
+     "sim: print the end of every rank, whatever their number"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "sim: print JSON"},
 };
 static const struct option_set goal_options = {"goal", rows, sizeof rows / sizeof rows[0], false};
@@ -79,7 +81,7 @@ static bool ends_in(const char *text, const char *end) {
   return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* The traces of all ranks, whose collectives follow the flags. */
+/* The traces of all ranks; their collectives are planned according to the flags. */
 static ncclResult_t traces_read(int count, char **paths, const struct goal_flags *flags, struct goal *goal) {
   struct planner planner;
   struct goal_config config = flags->config;
@@ -202,7 +204,7 @@ static enum exit_code goal_save(const struct goal *goal, const char *path, enum 
   return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_ENVIRONMENT);
 }
 
-/* False after one sentence, where -o or --to make no sense. */
+/* False after one sentence if -o or --to are invalid. */
 static bool output_is_sound(const struct goal_flags *flags, enum format *format) {
   static const char *const names[] = {"text", "binary", "chakra"};
   if (flags->output == NULL) {
@@ -283,7 +285,7 @@ static enum exit_code goal_run(int argc, char **argv) {
   flags.config.type = "float";
   flags.bytes = 1 << 20;
   flags.config.nodes = flags.config.channels = 1;
-  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is told once, by this program */
+  setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
   if (!verb_parse(&goal_options, argc, argv, &flags, &operand, &code)) return code;
   const char *what = operand < argc ? argv[operand++] : "";
@@ -303,28 +305,23 @@ const struct verb verb_goal = {
     "  tutti goal convert ring.goal -o ring.bin\n"
     "  tutti goal sim --loggops L=1000,G=1 --json ring.bin\n"
     "  tutti goal export all_gather --algo pat -g 64 --to chakra -o pat\n",
-    "A GOAL file says what each rank sends, receives and computes, and which of these wait for which, as "
-    "text or as "
-    "LogGOPSim's binary. Chakra execution traces, one file a rank, whose names end in .RANK.et, say the same "
-    "for "
-    "ASTRA-sim; a collective there becomes the messages of the library's own plan, by the flags of "
-    "`export`; other nodes are computations of their duration. All are read everywhere.\n"
+    "A GOAL file lists what each rank sends, receives and computes, with the dependences between these "
+    "operations, as text or as LogGOPSim's binary. Chakra execution traces, one file a rank, whose names end "
+    "in .RANK.et, hold the same for ASTRA-sim; a collective in them becomes the messages of the library's "
+    "own plan, chosen by the flags of `export`; other nodes become computations of their duration. Every "
+    "form of the command reads both formats.\n"
     "\n"
-    "`sim` says when each rank ends under the LogGOPS model. The exit code is 1 where a schedule does not "
-    "end, with a "
-    "line for each receive that nobody sends to, each message that nobody receives and each operation of a "
-    "circle of "
-    "waits; and where a message is received with another size than it is sent.\n"
+    "`sim` prints when each rank ends under the LogGOPS model. The exit code is 1 if a schedule does not "
+    "end, with a line for each unmatched receive, each unmatched message and each operation of a wait-for "
+    "cycle; and if a message is received with a different size than it is sent.\n"
     "\n"
     "`convert` writes what it reads as text, as binary, or as Chakra traces PREFIX.RANK.et, -o being the "
-    "PREFIX; these "
-    "leave out waits for a begin (irequires), and computations take whole microseconds there.\n"
+    "PREFIX; Chakra traces leave out waits for an operation's start (irequires), and round computations to "
+    "whole microseconds.\n"
     "\n"
     "`export` writes what the library itself would do for a collective, from its own plans and steps: each "
-    "slice's data "
-    "as a message with a tag of its own, in the order and with the waits of the library's lanes. A channel "
-    "is a CPU, "
-    "all channels share NIC 0. Empty slices and FIFO slots are left out.\n",
+    "slice's data becomes a message with a tag of its own, in the order and with the waits of the library's "
+    "lanes. Each channel is a CPU; all channels share NIC 0. Empty slices and FIFO slots are left out.\n",
     &goal_options,
     goal_run,
 };

@@ -1,8 +1,7 @@
-/* loggops.c: the LogGOPS engine: one queue of events, operations and messages that happen at their time and
- * free others. Whoever finds its CPU or its NIC taken waits at the gate of the one that is free last, so
- * that no event is looked at again and again while it waits. Its order of events is LogGOPSim's: the time,
- * then the order in which they came about; of those that one event frees sends come first, then receives,
- * then computations. */
+/* loggops.c: the LogGOPS engine: one queue of events, which are operations and messages with their times. An
+ * event whose CPU or NIC is busy waits at the gate that opens last, so that it is not examined again while it
+ * waits. The order of events is LogGOPSim's: by time, then by creation; of the events that one event creates,
+ * sends come first, then receives, then computations. */
 #include "goal/loggops.h"
 
 #include <inttypes.h>
@@ -31,7 +30,7 @@ static inline struct gate *recv_gate(struct loggops *run, uint32_t rank, uint32_
   return cpu_gate(run, rank, run->goal->cpu_count + run->goal->nic_count + nic);
 }
 
-/* Has an event look after the first one who waits. */
+/* Schedules an event that wakes the first waiting one. */
 static ncclResult_t gate_call(struct loggops *run, struct gate *gate) {
   const struct event event = {gate->open_ns, run->queue.waiters[gate->waiting].event.number,
                               (uint32_t)(gate - run->gates), (uint32_t)EVENT_GATE << KIND_SHIFT};
@@ -55,13 +54,12 @@ static ncclResult_t gates_wait(struct loggops *run, const struct event *event, s
 static ncclResult_t gate_take(struct gate *gate, uint64_t from_ns, uint64_t fixed_ns, uint64_t byte_ns,
                               uint64_t bytes) {
   const uint64_t cost = fixed_ns + bytes * byte_ns;
-  gate->open_ns =
-      from_ns + (cost > byte_ns ? cost - byte_ns : 0); /* a message's first byte is in the fixed part */
+  gate->open_ns = from_ns + (cost > byte_ns ? cost - byte_ns : 0); /* the first byte is in the fixed part */
   if (gate->open_ns < LATEST_NS) return ncclSuccess;
   return log_fail(ncclInvalidArgument, "the schedule takes more than 2^62 ns; lower its sizes or costs");
 }
 
-/* ---- what becomes free ---- */
+/* ---- what becomes ready ---- */
 
 static ncclResult_t free_one(struct loggops *run, uint32_t rank, uint32_t op) {
   if (!array_grow(&run->freed, &run->freed_capacity, (uint64_t)run->freed_count + 1, sizeof *run->freed))
@@ -71,7 +69,7 @@ static ncclResult_t free_one(struct loggops *run, uint32_t rank, uint32_t op) {
   return ncclSuccess;
 }
 
-/* The followers from place `from` to `to` of an operation of the rank need not wait for it any more. */
+/* The followers from place `from` to `to` no longer wait for an operation of the rank. */
 static ncclResult_t followers_free(struct loggops *run, uint32_t rank, uint32_t from, uint32_t to,
                                    uint64_t now_ns) {
   const uint32_t *nexts = run->goal->programs[rank]->nexts;
@@ -99,7 +97,7 @@ static inline ncclResult_t op_ended(struct loggops *run, uint32_t rank, uint32_t
   return followers_free(run, rank, op->first + op->begun, op[1].first, now_ns);
 }
 
-/* A freed operation's event: once its CPU, and a send's NIC, can take it. */
+/* The event of a ready operation: when its CPU, and for a send its NIC, is free. */
 static ncclResult_t freed_add(struct loggops *run, uint32_t rank, uint32_t index) {
   const struct goal_op *op = &run->goal->programs[rank]->ops[index];
   struct event event = {cpu_gate(run, rank, op->cpu)->open_ns, run->next_number++, rank, index};
@@ -110,7 +108,7 @@ static ncclResult_t freed_add(struct loggops *run, uint32_t rank, uint32_t index
   return queue_add(&run->queue, &event) ? ncclSuccess : fail_memory();
 }
 
-/* Those of one rank and kind. */
+/* Ready operations of one rank and kind. */
 static ncclResult_t freed_add_some(struct loggops *run, uint32_t rank, uint8_t kind) {
   for (uint32_t i = 0; i < run->freed_count; i++) {
     const struct freed *freed = &run->freed[i];
@@ -120,7 +118,7 @@ static ncclResult_t freed_add_some(struct loggops *run, uint32_t rank, uint8_t k
   return ncclSuccess;
 }
 
-/* One event frees operations of two ranks at most. */
+/* One event makes operations of at most two ranks ready. */
 static ncclResult_t freed_add_all(struct loggops *run) {
   if (run->freed_count == 0) return ncclSuccess;
   if (run->freed_count == 1) {
@@ -143,7 +141,7 @@ static ncclResult_t freed_add_all(struct loggops *run) {
 
 static uint32_t match_hash(uint32_t peer, uint32_t tag) { return (uint32_t)(hash_mix(peer, tag) >> 20); }
 
-/* The class's place in its program's table, or a free one. */
+/* The class's place in its program's table, or a free place. */
 static struct match_class *match_slot(const struct program_classes *classes, uint32_t peer, uint32_t tag) {
   uint32_t slot = match_hash(peer, tag) & (classes->capacity - 1);
   for (;; slot = (slot + 1) & (classes->capacity - 1)) {
@@ -152,7 +150,7 @@ static struct match_class *match_slot(const struct program_classes *classes, uin
   }
 }
 
-/* The first receive that waits in the class of this peer and tag, or UINT32_MAX. */
+/* The first waiting receive in the class of this peer and tag, or UINT32_MAX. */
 static uint32_t posted_first(const struct loggops *run, uint32_t rank, uint32_t peer, uint32_t tag,
                              uint32_t *which) {
   const struct program_classes *classes = &run->classes[run->goal->programs[rank]->number];
@@ -163,7 +161,7 @@ static uint32_t posted_first(const struct loggops *run, uint32_t rank, uint32_t 
   return last == 0 ? UINT32_MAX : *loggops_state(run, rank, last - 1) & ~STATE_POSTED;
 }
 
-/* Of the classes that take the message, the receive that began first. */
+/* The receive that began first, of all classes that match the message. */
 static uint32_t posted_find(const struct loggops *run, uint32_t rank, uint32_t peer, uint32_t tag,
                             uint32_t *which) {
   const struct program_classes *classes = &run->classes[run->goal->programs[rank]->number];
@@ -197,7 +195,7 @@ static void posted_add(struct loggops *run, uint32_t rank, uint32_t op) {
   if (run->posted_order != NULL) run->posted_order[run->op_base[rank] + op] = run->posted_count++;
 }
 
-/* Takes the class's first. */
+/* Removes the class's first receive. */
 static void posted_remove(struct loggops *run, uint32_t rank, uint32_t which) {
   uint32_t *last = &run->posted[run->class_base[rank] + which];
   const uint32_t first = *loggops_state(run, rank, *last - 1) & ~STATE_POSTED;
@@ -224,7 +222,7 @@ static ncclResult_t unexpected_add(struct loggops *run, uint32_t rank, const str
   return ncclSuccess;
 }
 
-/* Takes the first message that the receive takes out of those that came before; false when there is none. */
+/* Removes the first earlier message that matches the receive; false if there is none. */
 static bool unexpected_take(struct loggops *run, uint32_t rank, const struct goal_op *recv,
                             struct unexpected *found) {
   const struct goal *goal = run->goal;
@@ -246,7 +244,7 @@ static bool unexpected_take(struct loggops *run, uint32_t rank, const struct goa
   return true;
 }
 
-/* A send and a receive that meet: both must mean the same size; a send above S ends now. */
+/* Matches a send and a receive: their sizes must be equal; a send above S ends now. */
 static ncclResult_t meet(struct loggops *run, uint32_t source, uint32_t send_index, uint32_t rank,
                          uint32_t recv_index, uint64_t now_ns) {
   const struct goal_op *send = &run->goal->programs[source]->ops[send_index];
@@ -311,8 +309,8 @@ static ncclResult_t run_op(struct loggops *run, struct event *event) {
   return op->kind == GOAL_RECV ? run_recv(run, event, op) : run_calc(run, event, op);
 }
 
-/* What taking in a byte costs the CPU: its own or the NIC's part, whichever is more. Of a message of no
- * bytes, whose first one is not there, what is saved is the lesser part that is not 0, as in LogGOPSim. */
+/* The CPU time to receive a byte: its own or the NIC's, whichever is more. For a message of 0 bytes, which
+ * has no first byte, the lesser nonzero part is subtracted, as in LogGOPSim. */
 static uint64_t recv_byte_ns(const struct loggops_costs *costs, uint64_t bytes) {
   const bool own = costs->overhead_byte_ns > costs->gap_byte_ns;
   const uint64_t more = own ? costs->overhead_byte_ns : costs->gap_byte_ns;
@@ -320,7 +318,7 @@ static uint64_t recv_byte_ns(const struct loggops_costs *costs, uint64_t bytes) 
   return bytes == 0 && less != 0 ? less : more;
 }
 
-/* A message is there: the CPU and the NIC of the numbers that its sender used take it in. */
+/* A message arrives: the CPU and the NIC with the sender's numbers receive it. */
 static ncclResult_t run_message(struct loggops *run, struct event *event) {
   const struct loggops_costs *costs = &run->costs;
   const uint32_t send_index = event->item & OP_MASK, source = event->rank;
@@ -348,7 +346,7 @@ static ncclResult_t run_event(struct loggops *run, struct event *event) {
   return freed_add_all(run);
 }
 
-/* The first one who waits gets its turn, unless the gate has been taken meanwhile. */
+/* Wakes the first waiting event, unless the gate was taken meanwhile. */
 static ncclResult_t run_gate(struct loggops *run, const struct event *call) {
   struct gate *gate = &run->gates[call->rank];
   struct event event;
@@ -363,7 +361,7 @@ static ncclResult_t run_gate(struct loggops *run, const struct event *call) {
   return gate->waiting != 0 ? gate_call(run, gate) : ncclSuccess;
 }
 
-/* What waits for nothing begins at time 0, rank after rank: these events need no queue. */
+/* Operations without dependences begin at time 0, rank after rank: they need no queue. */
 static ncclResult_t run_initial(struct loggops *run) {
   const struct goal *goal = run->goal;
   uint64_t number = 0;

@@ -1,31 +1,31 @@
-/* loggops_inner.h: what the engine (loggops.c) and who explains why it stands (loggops_stuck.c) share. */
+/* loggops_inner.h: what the engine (loggops.c) and the report of a stuck schedule (loggops_stuck.c) share. */
 #ifndef TUTTI_SIM_GOAL_LOGGOPS_INNER_H
 #define TUTTI_SIM_GOAL_LOGGOPS_INNER_H
 
 #include "goal/loggops.h"
 #include "goal/queue.h"
 
-/* What an operation's state may be besides a number of others that it waits for. */
-#define STATE_POSTED 0x80000000u /* a receive that waits for its message: and the next one of its class */
-#define STATE_BEGUN 0xfffffffeu  /* a send above S: its message is on its way, or waits for its receive */
+/* Values of an operation's state besides the number of operations that it waits for. */
+#define STATE_POSTED 0x80000000u /* a receive that waits for its message, plus the next one of its class */
+#define STATE_BEGUN 0xfffffffeu  /* a send above S: its message is in transit, or waits for its receive */
 #define STATE_ENDED 0xffffffffu
 
-/* What at most one operation or message can use at a time: a CPU, or a NIC's one direction. Who comes too
- * early waits in the order in which it came about. */
+/* A resource with one user at a time: a CPU, or one direction of a NIC. Events that come too early wait in
+ * the order of their creation. */
 struct gate {
   uint64_t open_ns;           /* from then on it is free */
-  uint64_t call_ns, call_key; /* the event that looks after the first one who waits */
+  uint64_t call_ns, call_key; /* the event that wakes the first waiting one */
   uint32_t waiting;           /* root of a heap in the queue's nodes, or 0 */
 };
 
-/* A message that came before its receive. */
+/* A message that arrived before its receive. */
 struct unexpected {
   uint32_t source, op; /* the send */
-  uint32_t next;       /* of the rank, in the order of their coming; 0: none */
+  uint32_t next;       /* of the rank, in order of arrival; 0: none */
   uint64_t done_ns;
 };
 
-/* Receives of a program that take the same messages: those of one class are served in the order of their
+/* Receives of a program that match the same messages: each class is served in the order in which its receives
  * begin. */
 struct program_classes {
   const struct goal_program *program;
@@ -51,9 +51,9 @@ struct loggops {
   uint32_t *states;       /* of operations: from op_base[rank] on */
   uint64_t *op_base;      /* by rank */
   uint64_t *class_base;   /* by rank: its classes' places in `posted` */
-  uint32_t *posted;       /* last receive of a class that waits, + 1; its state names the first */
+  uint32_t *posted;       /* last waiting receive of a class, + 1; its state names the first */
   uint64_t *posted_order; /* by operation: which receive began first; NULL where no receive takes any */
-  uint64_t *ready_ns;     /* by operation; NULL where there is one CPU, which says it */
+  uint64_t *ready_ns;     /* by operation; NULL with one CPU, whose gate has the time */
   uint64_t posted_count;
   struct program_classes *classes; /* by program */
   struct unexpected *unexpected;   /* from 1 on */
@@ -61,7 +61,7 @@ struct loggops {
   uint32_t *unexpected_first, *unexpected_last; /* by rank */
   uint32_t gate_count;                          /* of a rank */
   uint64_t next_number;                         /* of the next event */
-  struct freed *freed;                          /* by the event that happens now */
+  struct freed *freed;                          /* by the current event */
   uint32_t freed_count, freed_capacity;
   uint64_t *rank_ns, ended_count, event_count;
   struct text *why;
@@ -79,7 +79,7 @@ static inline bool loggops_has_unexpected(const struct loggops *run) {
   return false;
 }
 
-/* Why operations are left over, or messages: fails always. */
+/* Reports why operations or messages are left over; always fails. */
 ncclResult_t loggops_explain(struct loggops *run, struct text *why);
 
 #endif

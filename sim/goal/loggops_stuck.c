@@ -1,6 +1,6 @@
-/* loggops_stuck.c: why a schedule does not end: receives that nobody sends to, messages that nobody receives,
- * and operations that wait for each other in a circle. Looks at what stands when no event is left; since no
- * order of events could have gone further, what it names is the schedule's own. */
+/* loggops_stuck.c: why a schedule does not end: unmatched receives, unmatched messages, and operations that
+ * wait for each other in a cycle. It examines the state when no event is left; since no order of events could
+ * go further, the findings are the schedule's own. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static bool fits(const struct goal *goal, uint32_t from, const struct goal_op *s
          (recv->tag == GOAL_ANY || recv->tag == send->tag);
 }
 
-/* An operation of `rank` that has not begun and would meet `one`. */
+/* An operation of `rank` that has not begun and would match `one`. */
 static struct place partner_on(const struct loggops *run, struct place one, uint32_t rank) {
   const struct goal_program *program = run->goal->programs[rank];
   const struct goal_op *op = op_at(run, one);
@@ -57,7 +57,7 @@ static struct place partner_of(const struct loggops *run, struct place one) {
   return other;
 }
 
-/* What the operation waits for before it begins: an earlier one of its rank. */
+/* What the operation waits for before it begins: an earlier operation of its rank. */
 static struct place before_of(const struct loggops *run, struct place one) {
   const struct goal_program *program = run->goal->programs[one.rank];
   struct place before = {one.rank, 0};
@@ -77,9 +77,9 @@ static struct place next_of(const struct loggops *run, struct place one) {
   return is_waiting(run, one) ? before_of(run, one) : partner_of(run, one);
 }
 
-/* ---- what nobody answers ---- */
+/* ---- unmatched operations ---- */
 
-/* These two return how many they looked at; the first LOOKED_AT_MOST are. */
+/* These two return how many they found; at most LOOKED_AT_MOST are examined. */
 static uint32_t lonely_recvs(const struct loggops *run, struct text *why, uint32_t *count) {
   uint32_t looked_at = 0;
   for (uint32_t rank = 0; rank < run->goal->rank_count; rank++) {
@@ -111,10 +111,10 @@ static uint32_t lonely_sends(const struct loggops *run, struct text *why, uint32
   return looked_at;
 }
 
-/* ---- circles ---- */
+/* ---- cycles ---- */
 
-/* Follows waits until an operation comes a second time; that one, or nothing where they end. `seen` has a bit
- * an operation. */
+/* Follows waits until an operation is reached again; returns that one, or nothing if the waits end. `seen`
+ * has a bit per operation. */
 static struct place circle_find(const struct loggops *run, struct place at, uint8_t *seen) {
   while (at.op != UINT32_MAX) {
     const uint64_t bit = run->op_base[at.rank] + at.op;

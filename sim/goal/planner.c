@@ -51,7 +51,7 @@ static void call_fill(const struct planner *planner, const struct planner_call *
   call->graph = &planner->graph;
   call->count =
       collective_count(row->collective, row->bytes, check_type_bytes(call->dtype), call->rank_count);
-  /* Messages take algorithm and protocol as all-reduces do. */
+  /* Messages use the same algorithm and protocol settings as all-reduces. */
   const bool named = call->func < FUNC_SEND_RECV || call->func == FUNC_ALL_TO_ALL;
   call->algo_mask = planner->algos[named ? call->func : FUNC_ALL_REDUCE];
   call->proto_mask = planner->protos[named ? call->func : FUNC_ALL_REDUCE];
@@ -93,7 +93,7 @@ ncclResult_t planner_plan_chakra(void *context, struct goal_export *out, uint32_
     return log_fail(ncclInvalidArgument, "collective %" PRIu32 " of a Chakra trace; there are 0 to %d",
                     comm_type, CHAKRA_BARRIER);
   const struct collective *collective = collective_find(names[comm_type]);
-  const uint64_t least = check_type_bytes(planner->dtype); /* what a barrier takes */
+  const uint64_t least = check_type_bytes(planner->dtype); /* the size of a barrier */
   const uint64_t whole = chakra_coll_bytes(comm_type, bytes, planner->graph.rank_count);
   if (whole > GOAL_BYTES_MOST)
     return log_fail(ncclInvalidArgument,

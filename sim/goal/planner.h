@@ -1,5 +1,5 @@
-/* planner.h: on which machine, and by which algorithms, protocols and channels the library carries
- * collectives that become messages: from flags of the command line to plans, each call planned once. */
+/* planner.h: plans the collectives that become messages: the machine, algorithms, protocols and channels come
+ * from command-line flags; each call is planned once. */
 #ifndef TUTTI_SIM_GOAL_PLANNER_H
 #define TUTTI_SIM_GOAL_PLANNER_H
 
@@ -29,12 +29,12 @@ struct planner {
   uint8_t dtype;
 };
 
-/* ncclInvalidUsage where flags make no sense. Close it whatever comes of it. */
+/* ncclInvalidUsage if flags are invalid. Close it in any case. */
 ncclResult_t planner_open(struct planner *planner, const struct goal_config *config);
 /* The plans of all ranks, for a size in nccl-tests' sense; they live as long as the planner. */
 ncclResult_t planner_plan(struct planner *planner, const struct collective *collective, uint64_t bytes,
                           struct planner_call **call);
-/* A chakra_planner's `plan`; the context is a planner, for one export alone. */
+/* A chakra_planner's `plan`; the context is a planner, for a single export. */
 ncclResult_t planner_plan_chakra(void *context, struct goal_export *out, uint32_t comm_type, uint64_t bytes,
                                  uint32_t *number);
 void planner_close(struct planner *planner);

@@ -26,7 +26,7 @@ void queue_take(struct queue *queue, struct event *event) {
   queue_sink(queue, count, 0, &queue->items[count]);
 }
 
-/* Without recursion: the right ways of both, woven together, each node's children swapped on the way. */
+/* Merges without recursion: the right spines of both heaps, with the children of each node swapped. */
 static uint32_t waiters_join(struct waiter *waiters, uint32_t one, uint32_t two) {
   uint32_t root = 0, *hole = &root;
   while (one != 0 && two != 0) {

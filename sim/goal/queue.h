@@ -1,6 +1,5 @@
-/* queue.h: events by time, and by number among those of one time; and heaps of such that wait for a gate.
- * Numbers are given by whoever adds. Nodes that wait lie in one array and are
- * named by place. */
+/* queue.h: events ordered by time, then by number; and heaps of events that wait for a gate. The caller
+ * assigns the numbers. Waiting nodes are in one array and are named by index. */
 #ifndef TUTTI_SIM_GOAL_QUEUE_H
 #define TUTTI_SIM_GOAL_QUEUE_H
 
@@ -11,7 +10,7 @@ enum event_kind { EVENT_OP, EVENT_MESSAGE, EVENT_GATE };
 
 struct event {
   uint64_t time_ns, number;
-  uint32_t rank; /* whose operation; a message's sender; of a gate its place */
+  uint32_t rank; /* the operation's rank; a message's sender; for a gate its index */
   uint32_t item; /* kind << 30 | operation */
 };
 
@@ -33,7 +32,7 @@ static inline bool event_before(const struct event *one, const struct event *two
 
 /* False when memory is out. */
 bool queue_add(struct queue *queue, const struct event *event);
-/* The first one; the queue is not empty. */
+/* The first event; the queue must not be empty. */
 void queue_take(struct queue *queue, struct event *event);
 
 bool waiters_add(struct queue *queue, uint32_t *root, const struct event *event);

@@ -1,6 +1,6 @@
-/* replay.c: the verb `replay`: runs what files of records tell in the guarded emulator, up to the recorded
- * state, and says whether the schedule can stop there, which single event is missing, and what its arrival
- * would do. */
+/* replay.c: the verb `replay`: runs a job's records in the guarded emulator, up to the recorded state, and
+ * reports whether the schedule can hang there, which single event is missing, and what would happen after it.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "schedules/schedules.h"
 #include "verb.h"
 
-#define TRIES_MOST 16 /* events whose arrival is tried */
-#define LANES_MOST 8  /* that are printed where nobody asked for more */
+#define TRIES_MOST 16 /* events that are injected, one at a time */
+#define LANES_MOST 8  /* lanes that are printed by default */
 #define TRIES_NS UINT64_C(60000000000)
 
 struct replay_flags {
@@ -31,19 +31,19 @@ static const struct option_row rows[] = {
      "let one missing event happen: `rank 7 channel 2 send 41`, `... recv 8`, `rank 2 call`, `launch` or "
      "`start`"},
     {'u', "until", "PLACE", OPTION_TEXT, AT(until), 0, 0,
-     "stop where a lane comes to a step: `rank 7 channel 2 step 40`"},
+     "stop when a lane reaches a step: `rank 7 channel 2 step 40`"},
     {'s', "step", "N", OPTION_INT, AT(steps), 1, 1000000000,
      "run N scheduler events on from the recorded hang, and stop there"},
     {'R', "rank", "RANK", OPTION_INT, AT(rank), 0, 1 << 20,
      "print all lanes of this rank, with their connections"},
-    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "draw another order of events (default 1)"},
+    {0, "seed", "SEED", OPTION_SEED, AT(seed), 0, 0, "seed of the order of events (default 1)"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
-     "the schedule from a file that the job ran (TUTTI_CUSTOM_FILE)"},
+     "the schedule file with which the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
 static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false};
 
-/* What was asked for, and what came of it. */
+/* The flags and the results. */
 struct answer {
   struct replay_flags flags;
   struct replay replay;
@@ -64,9 +64,9 @@ struct looking {
 static const char *heading(const struct looking *looking) {
   const struct replay_flags *flags = &looking->answer->flags;
   if (flags->until != NULL)
-    return looking->shown->until_reached ? "where it comes to that step:"
-                                         : "it does not come to that step; where the ranks are in the end:";
-  if (flags->steps > 0) return "after so many events more:";
+    return looking->shown->until_reached ? "at that step:"
+                                         : "no lane reaches that step; last states of the ranks:";
+  if (flags->steps > 0) return "after that many more events:";
   return flags->inject != NULL ? "in the end:" : "where the ranks are:";
 }
 
@@ -97,7 +97,7 @@ static ncclResult_t answer_run(struct answer *answer, const struct replay_event 
 
 static bool event_makes_work(const struct replay_event *event) { return event->kind <= EVENT_LAUNCH; }
 
-/* What has not ended, or would have to be called or launched yet. */
+/* What has not ended, or still has to be called or launched. */
 static uint32_t outcome_lacks(const struct answer *answer, const struct replay_event *injected,
                               const struct replay_outcome *outcome) {
   uint32_t lacks = outcome->unended + outcome->failed;
@@ -106,12 +106,12 @@ static uint32_t outcome_lacks(const struct answer *answer, const struct replay_e
   return lacks;
 }
 
-/* What was sent and has not come is also why slots behind it are not free. */
+/* Data that was sent and has not arrived also explains why later slots are not free. */
 static bool event_leads(const struct replay_event *event, const struct replay_event *other) {
   return event->kind == EVENT_SEND && other->kind == EVENT_RECV && event->rank == other->waiter;
 }
 
-/* Each missing event is let happen alone: the one that leaves the least undone explains the rest. */
+/* Injects each missing event alone: the one that leaves the fewest operations undone explains the others. */
 static ncclResult_t answer_choose(struct answer *answer) {
   struct replay_outcome *tried = (struct replay_outcome *)os_alloc(sizeof *tried);
   const uint64_t deadline = os_time_ns() + TRIES_NS;
@@ -149,8 +149,8 @@ static bool anybody_absent(const struct replay *replay) {
   return false;
 }
 
-/* What an attempt that came to nothing has noted is of no use; but of messages, how later ones were planned
- * may be what earlier ones need. */
+/* A failed attempt's notes are dropped, except how later messages were planned, which earlier ones may need.
+ */
 static void attempt_begin(struct replay *replay, uint32_t remark_count, bool again) {
   replay->remark_count = remark_count;
   for (uint32_t c = 0; c < replay->comm_count; c++) {
@@ -175,10 +175,10 @@ static bool anybody_seen(const struct replay *replay) {
   return false;
 }
 
-/* What the files leave open is tried: whether outputs were stored to straight, of ranks without files,
- * whether they called what has not ended elsewhere, where only counters were seen, whether lanes waited for
- * what had come, and where nobody counted graphs' launches, whether ranks in none had ended it or not begun.
- * What fails all is told of the first. */
+/* Tries what the files leave open: whether data was stored directly into outputs; whether ranks without files
+ * called what has not ended elsewhere; if only counters are known, whether lanes waited for something that
+ * had arrived; and if graphs' launches are not counted, whether ranks in no graph had ended it or not begun.
+ * If all attempts fail, the first one's reason is reported. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
   const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * TRANSPORT_COUNT;
@@ -339,7 +339,7 @@ static enum exit_code answer_fail(ncclResult_t result) {
   return result == ncclInvalidArgument ? EXIT_INPUT : EXIT_ENVIRONMENT;
 }
 
-/* Ranks that somebody asks for are some communicator's. */
+/* Ranks in arguments are those of a communicator. */
 static bool rank_is_there(const struct replay *replay, const char *flag, uint64_t rank) {
   uint32_t most = 0;
   for (uint32_t c = 0; c < replay->comm_count; c++)
@@ -377,9 +377,8 @@ static enum exit_code replay_files(struct answer *answer, int path_count, char *
     return answer_fail(ncclInvalidArgument);
   }
   if (records.count > 0 && records.sources != SOURCE_RECORDS)
-    fputs(
-        "tutti replay: dumps and logs of others tell no plans and no steps: there is nothing to run again\n",
-        stderr);
+    fputs("tutti replay: dumps and logs of other tools have no plans and no steps: nothing to replay\n",
+          stderr);
   else if (records.count > 0) {
     const ncclResult_t result = replay_read(&records, &answer->replay);
     if (result != ncclSuccess) code = answer_fail(result);
@@ -407,7 +406,7 @@ static enum exit_code replay_verb(int argc, char **argv) {
   if (first == argc) fputs("tutti replay: which files? `tutti replay /dev/shm/tutti.*.trace`\n", stderr);
   else if (answer->flags.json &&
            (answer->flags.until != NULL || answer->flags.steps > 0 || answer->flags.rank >= 0))
-    fputs("tutti replay: --json tells no lanes: leave out --until, --step and --rank\n", stderr);
+    fputs("tutti replay: --json prints no lanes: leave out --until, --step and --rank\n", stderr);
   else if (answer->flags.until != NULL && answer->flags.steps > 0)
     fputs("tutti replay: --until and --step: give one of them\n", stderr);
   else if (answer->flags.until != NULL && !replay_mark_parse(answer->flags.until, &answer->mark))
@@ -428,16 +427,16 @@ const struct verb verb_replay = {
     "  tutti replay --until 'rank 0 channel 0 step 1' --rank 0 traces/absent/*.txt\n"
     "  tutti replay --json traces/absent/*.txt\n",
     "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same "
-    "communicators, plans and calls in the guarded emulator, wherever the job ran, and moves every rank "
-    "to the point that its records show. It says whether the schedule can hang there (a wrong counter "
-    "makes it impossible), which single event is missing, and what would happen if it came: each "
-    "missing event is tried alone, and the one that leaves the least undone is the root cause of the "
-    "others.\n"
+    "communicators, plans and calls in the guarded emulator, whether the job ran on GPUs or not, and runs "
+    "every rank up to the point that its records show. It reports whether the schedule can hang there (a "
+    "wrong counter makes it impossible), which single event is missing, and what would happen after it: each "
+    "missing event is injected alone, and the one after which the fewest operations are left is the root "
+    "cause.\n"
     "\n"
-    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 "
-    "start`), or a step that it has sent or freed and that has not arrived where it is waited for "
-    "(`rank 7 channel 2 send 41`, `recv`; `channel 0-21` where several wait alike); `comm NAME` selects "
-    "a communicator. Steps are counted as the connection counts them.\n"
+    "An event is something that a rank should have done (`rank 2 call`, `rank 2 launch`, `rank 2 start`), or "
+    "a step that it has sent or freed and that has not reached the rank that waits for it (`rank 7 channel 2 "
+    "send 41`, `recv`; `channel 0-21` if several channels wait for the same step); `comm NAME` selects a "
+    "communicator. Steps are counted as the connection counts them.\n"
     "\n"
     "The exit status is 0 when the recorded hang is reached, 1 when the schedule cannot hang there.\n",
     &replay_options,

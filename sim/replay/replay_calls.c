@@ -1,5 +1,5 @@
-/* replay_calls.c: what ranks called, and what they should have: the calls that others made, in their order
- * among a rank's own. */
+/* replay_calls.c: missing calls: the calls that other ranks made, inserted in their order among a rank's own.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +12,9 @@ static bool happens(enum replay_event_kind kind, uint32_t comm, uint32_t rank) {
   return event != NULL && event->kind == kind && event->comm == comm && event->rank == rank;
 }
 
-/* ---- messages that others have the other half of ---- */
+/* ---- messages whose other half was called ---- */
 
-/* Messages of a function with a peer, called behind so many collectives (REPLAY_NONE: anywhere). */
+/* Messages of a function with a peer, called after this many collectives (REPLAY_NONE: anywhere). */
 static uint32_t messages_count(const struct replay_rank *rank, uint8_t func, uint32_t peer,
                                uint32_t collective) {
   uint32_t count = 0;
@@ -28,8 +28,8 @@ static uint32_t messages_count(const struct replay_rank *rank, uint8_t func, uin
 
 static uint8_t other_half(uint8_t func) { return func == FUNC_SEND ? FUNC_RECV : FUNC_SEND; }
 
-/* Of the peer's messages with this rank, those for which there is no half here, where in all some are
- * missing: of as many as were called between two collectives, the last ones. */
+/* Of the peer's messages with this rank, those without a half here. If some are missing, they are the last
+ * ones of those called between two collectives. */
 static uint32_t messages_of_peer(const struct replay_comm *comm, uint32_t r, uint32_t peer, uint8_t func,
                                  struct replay_op *found) {
   const struct replay_rank *theirs = &comm->ranks[peer];
@@ -68,7 +68,7 @@ static int message_compare(const void *left, const void *right) {
   return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
 }
 
-/* The plan of a launch of as many messages, one of which is between these ranks. */
+/* The plan of a launch with as many messages, one of which is between these ranks. */
 static const struct record_plan *plan_of_message(const struct replay_comm *comm, uint32_t r,
                                                  const struct replay_op *op, uint32_t op_count) {
   const struct replay_rank *theirs = &comm->ranks[op->call.peer];
@@ -82,8 +82,8 @@ static const struct record_plan *plan_of_message(const struct replay_comm *comm,
   return NULL;
 }
 
-/* Those that belong before the rank's next collective, number `limit`; as one launch what no collective
- * parts. */
+/* Messages that belong before the rank's next collective, number `limit`; messages without a collective in
+ * between are one launch. */
 static ncclResult_t messages_make(uint32_t comm_index, uint32_t r, uint32_t limit) {
   struct replay_comm *comm = &world.replay->comms[comm_index];
   struct live_rank *rank = &world.ranks[comm_index][r];
@@ -111,7 +111,7 @@ static ncclResult_t messages_make(uint32_t comm_index, uint32_t r, uint32_t limi
 
 /* ---- collectives ---- */
 
-/* The plan that another rank had for this collective, alone or among as many. */
+/* The plan of another rank for this collective, alone or in a group of the same size. */
 static const struct record_plan *plan_of_others(const struct replay_comm *comm,
                                                 const struct record_call *call, uint32_t op_count) {
   for (uint32_t r = 0; r < comm->rank_count; r++)
@@ -125,7 +125,7 @@ static const struct record_plan *plan_of_others(const struct replay_comm *comm,
   return NULL;
 }
 
-/* Recorded operations; where the rank is to call what the others called, those that differ are theirs. */
+/* Recorded operations; if the rank should have called what the others called, wrong ones are replaced. */
 ncclResult_t calls_make_recorded(uint32_t comm_index, uint32_t r, uint32_t index) {
   const struct replay_comm *comm = &world.replay->comms[comm_index];
   const struct replay_rank *rank = &comm->ranks[r], *of = NULL;
@@ -152,7 +152,7 @@ ncclResult_t calls_make_recorded(uint32_t comm_index, uint32_t r, uint32_t index
   return result;
 }
 
-/* Of another rank's launch the collectives from `next` on, to be launched by one that has not called them. */
+/* The collectives of another rank's launch from `next` on, for a rank that has not called them. */
 static ncclResult_t launch_like(uint32_t comm_index, uint32_t r, const struct replay_rank *of,
                                 const struct replay_launch *theirs, uint32_t *next) {
   const struct replay_rank *rank = &world.replay->comms[comm_index].ranks[r];
@@ -178,7 +178,7 @@ static ncclResult_t launch_like(uint32_t comm_index, uint32_t r, const struct re
   return result;
 }
 
-/* All that others called, and this rank has not. */
+/* All calls that others made, and this rank did not. */
 static ncclResult_t calls_make_missing(uint32_t comm_index, uint32_t r) {
   struct replay_comm *comm = &world.replay->comms[comm_index];
   const struct replay_rank *rank = &comm->ranks[r], *of = NULL;
@@ -191,7 +191,8 @@ static ncclResult_t calls_make_missing(uint32_t comm_index, uint32_t r) {
   return messages_make(comm_index, r, UINT32_MAX);
 }
 
-/* How many operations from here on go together: messages that no collective parts, or one collective. */
+/* How many operations from here on belong together: messages without a collective in between, or one
+ * collective. */
 static uint32_t ops_together(const struct replay_op *ops, uint32_t count) {
   uint32_t together = 1;
   while (together < count && is_message(ops[0].call.func) && is_message(ops[together].call.func) &&
@@ -200,7 +201,7 @@ static uint32_t ops_together(const struct replay_op *ops, uint32_t count) {
   return together;
 }
 
-/* A group that was not launched: as one, where others did so, else one by one. */
+/* A group that was not launched: as one launch if other ranks launched it so, else one by one. */
 static ncclResult_t launch_late(uint32_t comm_index, uint32_t r, uint32_t index) {
   struct replay_rank *rank = &world.replay->comms[comm_index].ranks[r];
   const struct replay_launch whole = rank->launches[index];

@@ -1,7 +1,7 @@
-/* replay_graph.c: operations that a graph has captured. They were called once and are launched again and
- * again, without records, so a graph's kernels are replayed from the first to the last that some rank is in:
- * what is before them has ended, and how far each rank has come in them say the counts of kernels that graphs
- * have begun. Only where those are not kept, on GPUs, it has to be guessed of ranks that are in no kernel. */
+/* replay_graph.c: operations that a CUDA graph has captured. They are called once and launched many times,
+ * without records, so a graph's kernels are replayed from the first to the last that some rank is in: earlier
+ * kernels have ended. The counts of kernels that graphs have begun show how far each rank is. GPUs do not
+ * keep these counts, so there the state of ranks that are in no kernel is guessed. */
 #include "replay/replay.h"
 
 static uint32_t graph_operation(const struct rank_state *state) {
@@ -25,7 +25,7 @@ void replay_graph_find(struct replay_comm *comm) {
   }
 }
 
-/* The launch that has the operation; launch_count: none has. */
+/* The launch that contains the operation; launch_count: none does. */
 static uint32_t launch_of(const struct replay_rank *rank, uint32_t sequence) {
   uint32_t i = 0;
   while (i < rank->launch_count &&
@@ -41,7 +41,7 @@ static void rank_set(struct replay_rank *rank, bool launched, uint32_t started, 
   rank->ended = ended;
 }
 
-/* Where its kernel comes to run behind what was launched by calls, of other communicators too. */
+/* The place of its kernel after what was launched by calls, of other communicators too. */
 static void rank_queue(struct replay_rank *rank) {
   for (uint32_t i = 0; i < rank->launch_count; i++) rank->launches[i].ticks = UINT64_MAX;
   rank_set(rank, true, 0, 0);

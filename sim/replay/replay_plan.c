@@ -1,6 +1,6 @@
-/* replay_plan.c: recorded operations as a plan again. What the record says of a plan (algorithm, protocol,
- * channels, chunks, a digest) is forced or tried, until the same comes out; where nothing does, a remark says
- * so, and the likest is taken. */
+/* replay_plan.c: makes the plans of recorded operations again. What the record has of a plan (algorithm,
+ * protocol, channels, chunks, a digest) is forced, or guessed until the digest matches; if no guess matches,
+ * a remark says so, and the closest plan is used. */
 #include <string.h>
 
 #include "base/array.h"
@@ -11,8 +11,8 @@
 #include "replay/replay.h"
 #include "trace/record_text.h"
 
-#define LL_THRESHOLD 16384u     /* NCCL_P2P_LL_THRESHOLD, unless that was set */
-#define NET_CHUNK_BYTES 131072u /* NCCL_P2P_NET_CHUNKSIZE, the same */
+#define LL_THRESHOLD 16384u     /* NCCL_P2P_LL_THRESHOLD's default */
+#define NET_CHUNK_BYTES 131072u /* NCCL_P2P_NET_CHUNKSIZE's default */
 #define RESERVED_BYTES 256u     /* that connections over networks keep in each slot */
 
 /* ---- operations ---- */
@@ -33,7 +33,7 @@ struct op_memory {
   uint8_t *in, *out;
 };
 
-/* In place is in place again, also where one lies within the other. */
+/* In place stays in place, also if one buffer is within the other. */
 static struct op_memory op_memory(const struct replay *replay, const struct replay_op *op, uint8_t *memory) {
   const uint64_t in = op->place.in, out = op->place.out;
   const uint64_t ahead = in - out, behind = out - in;
@@ -110,13 +110,13 @@ static bool list_fill(struct op_list *list, const struct replay *replay, const s
   return true;
 }
 
-/* ---- limits that may have been ---- */
+/* ---- possible limits ---- */
 
 static const uint8_t channel_tries[] = {0, 1, 2, 4, 8, 16, 24, 32, 64, 3, 6, 12};
 #define FITS (sizeof channel_tries * 8)
 
-/* The n-th guess: channels, those of a message, whether chunks were cut shorter, and who chose the transport.
- */
+/* The n-th guess: channels, those of a message, whether chunks were shortened, and how the transport was
+ * chosen. */
 static void fit_limits(struct plan_request *request, const struct record_plan *row, uint32_t channels,
                        uint32_t fit, struct tune_file *file) {
   struct plan_limits *limits = &request->limits;
@@ -139,7 +139,7 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
   if (is_message(row->func) && row->proto == PROTO_SIMPLE && chunk_bytes > 0 &&
       chunk_bytes <= limits->step_bytes[PROTO_SIMPLE])
     limits->p2p_chunk_bytes = (uint32_t)chunk_bytes;
-  const bool messages = is_message(row->func); /* which first are taken to have gone by their sizes */
+  const bool messages = is_message(row->func); /* messages are first assumed to be chosen by their sizes */
   for (uint32_t func = 0; func < FUNC_COUNT && (messages || (family & 4) == 0); func++) {
     request->algo_mask[func] = 1u << row->algo;
     if (!messages || (family & 4) != 0) request->proto_mask[func] = 1u << row->proto;
@@ -197,9 +197,9 @@ static void request_begin(struct plan_request *request, const struct replay_comm
   }
 }
 
-/* The channels that a message with a peer may lie on, by its first part's. */
+/* The channels of a message with a peer, given by its first part's. */
 struct message_channels {
-  uint32_t peer, first, most, count; /* `most` of them, of `count` in a circle */
+  uint32_t peer, first, most, count; /* `most` of them, of `count`, cyclic */
   bool sends;
 };
 
@@ -211,7 +211,7 @@ static bool channels_have(const struct message_channels *channels, uint8_t used,
          (channel + channels->count - channels->first) % channels->count < channels->most;
 }
 
-/* All that a rank has noted of messages with the peer in this direction lies there. */
+/* All that a rank has recorded of messages with the peer in this direction is there. */
 static bool message_fits(const struct rank_state *state, const struct message_channels *channels) {
   const struct record_view *view = state != NULL ? state->view : NULL;
   for (uint32_t k = 0; view != NULL && k < view->link_rows; k++) {
@@ -225,7 +225,7 @@ static bool message_fits(const struct rank_state *state, const struct message_ch
   return true;
 }
 
-/* Messages lie on channels on which both of their ends have noted any; where none did, on any. */
+/* Messages use channels on which both ends have recorded any; if there are none, any channel. */
 static bool messages_fit(const struct plan *plan, const struct plan_limits *limits,
                          const struct replay_comm *comm) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -267,7 +267,7 @@ static void remark_unlike(struct replay *replay, const struct replay_comm *comm,
       plan->work_count, work->chunk_count);
 }
 
-/* The first guess that fits, beginning with the one that did before; else the first that gives a plan. */
+/* The first guess that matches, beginning with the previous match; else the first that gives a plan. */
 static ncclResult_t plan_try(struct replay *replay, struct replay_comm *comm, const struct replay_rank *of,
                              const struct replay_launch *launch, const struct op_list *list,
                              struct plan *plan) {

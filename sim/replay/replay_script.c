@@ -1,5 +1,5 @@
-/* replay_script.c: from records to a script: which operations have to run again, on which communicators and
- * devices, and how far each rank had come. Trusts no number that it finds. */
+/* replay_script.c: makes a script from records: which operations must run again, on which communicators and
+ * devices, and how far each rank was. Does not trust any number in the files. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define RANKS_MOST 1024u
 #define DEVICES_MOST 1024u
 #define OPS_MOST 65536u /* of all ranks */
-#define WHOLE_OPS 64u   /* of a rank, with which it is worth beginning at the first */
+#define WHOLE_OPS 64u   /* of a rank: with at most this many, replay begins at the first */
 #define BUFFER_BYTES_MOST ((size_t)1 << 31)
 
 void replay_say(char out[REPLAY_TEXT_BYTES], const char *format, ...) {
@@ -78,7 +78,8 @@ const struct record_call *replay_majority(const struct replay_comm *comm, uint32
 
 /* ---- where to begin ---- */
 
-/* Number of the collective, or of the one behind the message, that is the first that has not ended here. */
+/* The number of the first collective that has not ended here, or of the one after the message that has not.
+ */
 static uint32_t rank_first(const struct rank_state *state) {
   struct record_iter iter = record_iter_begin(state);
   uint32_t first = state->collectives;
@@ -91,7 +92,7 @@ static uint32_t rank_first(const struct rank_state *state) {
   return first;
 }
 
-/* Where nobody counts what has ended, what all have called and launched is taken for ended. */
+/* If ended operations are not counted, operations that all ranks called and launched are taken as ended. */
 static uint32_t comm_first(const struct replay_comm *comm) {
   uint32_t first = UINT32_MAX, common = UINT32_MAX;
   bool counts = true;
@@ -124,7 +125,7 @@ static bool plan_is_sane(const struct record_plan *row) {
          row->step_bytes % 16 == 0 && (row->proto != PROTO_LL128 || row->step_bytes % 128 == 0);
 }
 
-/* All connections of a communicator have slots of one size a protocol. */
+/* All connections of a communicator have slots of one size per protocol. */
 static ncclResult_t comm_take_plans(struct replay_comm *comm, const struct replay_rank *rank) {
   const struct record_view *view = rank->state->view;
   for (uint32_t i = 0; i < view->plan_rows; i++) {
@@ -184,7 +185,7 @@ static ncclResult_t rank_add_op(struct replay *replay, const struct replay_comm 
   return ncclSuccess;
 }
 
-/* Where the user has a schedule, no plan is kept: all have number 0, and one row tells of the first. */
+/* With a user's schedule no plans are recorded: all have number 0, and one row describes the first. */
 static void rank_add_launch(const struct replay *replay, struct replay_rank *rank,
                             const struct record_launch *said) {
   const struct record_view *view = rank->state->view;
@@ -212,7 +213,8 @@ static void ops_reverse(struct replay_rank *rank) {
   }
 }
 
-/* From sequence numbers to places in the list; what was not launched follows, a launch each group. */
+/* Converts sequence numbers to places in the list; operations without a launch follow, one launch per group.
+ */
 static void launches_place(struct replay_rank *rank) {
   uint32_t kept = 0, next = 0;
   for (uint32_t i = 0; i < rank->launch_count; i++) {
@@ -243,8 +245,8 @@ static bool call_is_operation(const struct record_call *call) {
   return call->count != 0 || is_message(call->func);
 }
 
-/* A launch of the kind that is replayed here: by graphs, or by calls. The others are left out, and so are,
- * of a iteration backwards, their calls. */
+/* Whether a launch is replayed here, by graphs or by calls. Other launches, and in backward iteration their
+ * calls, are left out. */
 static bool launch_is_ours(struct replay *replay, const struct replay_comm *comm,
                            const struct replay_rank *rank, const struct record_launch *launch) {
   const bool pends = launch->captured || launch->number >= rank->state->view->comm->ended;
@@ -257,7 +259,8 @@ static bool launch_is_ours(struct replay *replay, const struct replay_comm *comm
   return false;
 }
 
-/* Of graphs what one launched, from the first to the last collective that ranks are in; else all. */
+/* For graphs the operations of one launch, from the first to the last collective that ranks are in; else all.
+ */
 static bool call_is_ours(const struct replay_comm *comm, const struct replay_rank *rank,
                          const struct record_call *call) {
   if (!call_is_operation(call)) return false;
@@ -268,7 +271,7 @@ static bool call_is_ours(const struct replay_comm *comm, const struct replay_ran
          (int32_t)(call->collective - comm->last_collective) <= 0;
 }
 
-/* Backwards from the end of its records, as far as the communicator's begin. */
+/* Iterates backwards from the end of its records to the communicator's creation. */
 static ncclResult_t rank_read_back(struct replay *replay, const struct replay_comm *comm,
                                    struct replay_rank *rank) {
   struct record_iter iter = record_iter_begin(rank->state);
@@ -289,7 +292,7 @@ static ncclResult_t rank_read_back(struct replay *replay, const struct replay_co
   return ncclSuccess;
 }
 
-/* The launch whose lanes have left rows; REPLAY_NONE: there is none. */
+/* The launch whose lanes have rows; REPLAY_NONE: there is none. */
 static uint32_t rank_find_running(const struct replay_rank *rank) {
   const struct record_view *view = rank->state->view;
   for (uint32_t i = 0; i < rank->launched_count; i++) {
@@ -303,7 +306,7 @@ static uint32_t rank_find_running(const struct replay_rank *rank) {
 }
 
 /* How many of the launches in the list have started, and ended, there. A rank's kernels run one after
- * another; where it failed, the rest was ended, and what counts is where lanes stood. */
+ * another; if it failed, the later ones were ended, and the state of its lanes decides. */
 static void rank_count_kernels(struct replay_rank *rank) {
   const struct record_comm *said = rank->state->view->comm;
   const uint64_t known = said->launched < rank->launched_count ? said->launched : rank->launched_count;
@@ -352,7 +355,7 @@ static uint64_t comm_digest(const struct replay_comm *comm) {
   return 0;
 }
 
-/* By host. Where ranks without a file were is not known: they are taken for neighbours of the rank before. */
+/* By host. The host of ranks without a file is unknown: they are assumed to be on the previous rank's. */
 static uint32_t places_by_host(const struct replay_comm *comm, struct graph_place *places) {
   uint32_t nodes = 0, first = 0;
   while (first + 1 < comm->rank_count && comm->ranks[first].state == NULL) first++;
@@ -398,7 +401,7 @@ static bool graph_find(struct replay_comm *comm, struct graph_place *places, uin
   return false;
 }
 
-/* The record has a digest of rings and nodes: hosts, or nodes that divide the ranks evenly, are tried. */
+/* The record has a digest of rings and nodes: tries hosts, and nodes that divide the ranks evenly. */
 static ncclResult_t comm_lay_out(struct replay *replay, struct replay_comm *comm) {
   struct graph_place *places = (struct graph_place *)os_alloc(comm->rank_count * sizeof *places);
   if (places == NULL) return no_memory();
@@ -479,7 +482,7 @@ static bool same_process(const struct record_header *a, const struct record_head
          a->process_realm == b->process_realm && strncmp(a->host, b->host, sizeof a->host) == 0;
 }
 
-/* Another process, too, has had this rank: its job is another one. */
+/* Another process has this rank, too: it belongs to another job. */
 static ncclResult_t rank_alone(const struct records *records, const struct rank_state *state) {
   const struct record_comm *said = state->view->comm;
   for (uint32_t i = 0; i < records->count; i++) {

@@ -1,22 +1,22 @@
-/* replay_seen.c: ranks whose counters were looked at from outside, on GPUs: a kernel tells nothing while it
- * goes on, so what is known of a lane is that it waited, and what the counters of its connections were. First
- * such lanes go as far as they can, and have to wait in the end; where that does not come to the recorded
- * state, something that was sent has not come: then they are held where the counters say. */
+/* replay_seen.c: ranks on GPUs, whose counters were read from outside: a running kernel reports nothing, so
+ * all that is known of a lane is that it waited, and the counters of its connections. First such lanes run as
+ * far as they can, and must wait in the end; if that does not reach the recorded state, something that was
+ * sent has not arrived, and they are held where the counters show. */
 #include "replay/replay_world.h"
 
 bool rank_is_seen(const struct live_rank *rank) {
   return rank->script->state != NULL && rank->script->state->view->comm->counts == RECORD_COUNTS_SEEN;
 }
 
-/* GPUs carry direct collectives by phases, of two loops at a time: steps are told a few at a time, and inputs
- * that are read where they lie need no step. */
+/* GPUs run direct collectives by phases, of two loops at a time: steps are posted a few at a time, and inputs
+ * that are read in place need no step. */
 static bool work_is_direct(const struct work *work) {
   return work->algo == ALGO_DIRECT || work->algo == ALGO_TWO_SHOT;
 }
 
-#define STEPS_MOST (UINT64_C(1) << 16) /* of one operation on one link: no GPU has taken more */
+#define STEPS_MOST (UINT64_C(1) << 16) /* of one operation on one link: more than any GPU has taken */
 
-/* That the work takes on one of its links. */
+/* The steps that the work takes on one of its links. */
 static uint64_t work_link_steps(const struct work *work, uint32_t link_index, bool sends) {
   struct algo_iter it;
   struct step step;
@@ -26,8 +26,8 @@ static uint64_t work_link_steps(const struct work *work, uint32_t link_index, bo
   return steps;
 }
 
-/* Where nothing says where the operation began: what it does first is to tell its senders that all slots
- * before it are free. */
+/* If the start of the operation is not recorded: its first action is to tell its senders that all earlier
+ * slots are free. */
 static bool counters_are_ahead(const struct emu_lane *emu, const struct record_link *row) {
   const struct work *work = emu->lane.work;
   const struct live_rank *rank = live_of(emu->block->run->launch->comm);
@@ -36,7 +36,7 @@ static bool counters_are_ahead(const struct emu_lane *emu, const struct record_l
   return from != NULL ? from->head < from->step : row->tail < row->step;
 }
 
-/* Direct collectives save where the next operation begins before they wait. */
+/* Direct collectives record the start of the next operation before they wait. */
 uint64_t seen_begin(const struct emu_lane *emu, const struct link *link, bool sends,
                     const struct record_link *row) {
   const struct work *work = emu->lane.work;
@@ -48,7 +48,7 @@ uint64_t seen_begin(const struct emu_lane *emu, const struct link *link, bool se
   return ahead && row->step >= steps ? row->step - steps : row->step;
 }
 
-/* Of a direct collective's counters no more is known than that they do not pass its end. */
+/* A direct collective's counters are only known not to exceed its end. */
 uint64_t seen_most(const struct emu_lane *emu, const struct link *link, bool sends) {
   const struct work *work = emu->lane.work;
   const uint32_t index = (uint32_t)(link - (sends ? emu->lane.send : emu->lane.recv));
@@ -56,8 +56,7 @@ uint64_t seen_most(const struct emu_lane *emu, const struct link *link, bool sen
   return link_begin(work, link, sends) + work_link_steps(work, index, sends);
 }
 
-/* The next slice would pass a counter beyond where it was seen; over LL only those are told that were freed.
- */
+/* The next slice would move a counter beyond its recorded value; over LL only freed steps are posted. */
 static bool link_is_there(const struct emu_lane *emu, const struct link *link, bool sends) {
   const struct work *work = emu->lane.work;
   const struct record_link *row = link_row(live_of(emu->block->run->launch->comm), work, link->peer, sends);

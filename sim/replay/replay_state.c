@@ -1,5 +1,5 @@
-/* replay_state.c: looks at a script that makes no progress: is it where the record says, what could go on but
- * for the holds, what has ended, and where the rest waits. With the world locked. */
+/* replay_state.c: examines a script that makes no progress: is it in the recorded state, what could continue
+ * without the holds, what has ended, and where the rest waits. The world must be locked. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static const char *const wait_texts[] = {"nothing",        "the address of", "da
 
 /* ---- every lane that has not ended ---- */
 
-typedef bool (*lane_seen)(void *argument, struct emu_lane *emu); /* false: no more */
+typedef bool (*lane_seen)(void *argument, struct emu_lane *emu); /* false: stop */
 
 static bool run_each(const struct emu_kernel_run *run, lane_seen seen, void *argument) {
   for (uint32_t b = 0; b < run->launch->block_count; b++)
@@ -36,11 +36,11 @@ static const struct device_comm *lane_comm(const struct emu_lane *emu) {
   return emu->block->run->launch->comm;
 }
 
-/* ---- what ends counted ---- */
+/* ---- counters of connection ends ---- */
 
 struct end {
   const struct record_link *row;
-  uint64_t base; /* what the end had counted before the script begins */
+  uint64_t base; /* the end's count before the script begins */
 };
 
 static bool end_find(struct emu_lane *emu, struct link *link, bool sends, struct end *end) {
@@ -54,8 +54,8 @@ static bool end_find(struct emu_lane *emu, struct link *link, bool sends, struct
   return true;
 }
 
-/* A receiver tells where an operation begins what it has freed before; until it does, its sender lacks slots
- * that are free here. */
+/* At an operation's start a receiver posts what it has freed before; until then its sender lacks slots that
+ * are free here. */
 static bool slots_are_owed(struct emu_lane *emu, const struct record_lane *row) {
   struct emu_conn *conn = NULL;
   struct end own;
@@ -65,9 +65,9 @@ static bool slots_are_owed(struct emu_lane *emu, const struct record_lane *row) 
          own.row->head < own.base;
 }
 
-/* ---- words ---- */
+/* ---- descriptions ---- */
 
-/* What is the same on several channels of a rank: which operation, where in it, what for. */
+/* What is equal on several channels of a rank: the operation, its step, what it waits for. */
 static void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
   struct lane_wait wait = lane_wait_first(&emu->lane, &emu->prim);
   int used = snprintf(out, REPLAY_TEXT_BYTES, "operation #%" PRIu64 ", step %" PRIu64, emu_lane_sequence(emu),
@@ -106,7 +106,7 @@ static void target_say(const struct live_rank *rank, const char *name, const str
              name, row->step, row->sequence, row->channel);
 }
 
-/* A step that the operation does not have. */
+/* A step number that the operation does not have. */
 static bool target_is_beyond(const struct live_rank *rank, const char *name, const struct target *target,
                              char out[REPLAY_TEXT_BYTES]) {
   char where[REPLAY_TEXT_BYTES];
@@ -139,8 +139,8 @@ static bool anybody_differs(const struct replay_comm *comm, const struct record_
   return false;
 }
 
-/* Kernels that the rank can have ended by itself: one that finds another size elsewhere ends them all, and
- * where protocols differ, too, the emulator does not find it out. */
+/* Kernels that the rank can have ended by itself: one that finds a different size elsewhere ends them all,
+ * and the emulator does not detect different protocols either. */
 static uint64_t kernels_before_difference(const struct replay_comm *comm, const struct replay_rank *rank) {
   for (uint32_t i = 0; i < rank->launched_count; i++)
     for (uint32_t k = 0; k < rank->launches[i].op_count; k++)
@@ -174,7 +174,7 @@ static struct link *link_to(struct emu_lane *emu, uint32_t peer) {
   return NULL;
 }
 
-/* Both ends count the same, and none has seen what the other has not done. */
+/* Both ends have consistent counters: neither has seen what the other has not done. */
 static bool link_is_wrong(struct emu_lane *emu, struct link *link, struct emu_conn *conn, bool sends,
                           char out[REPLAY_TEXT_BYTES]) {
   const struct device_comm *comm = lane_comm(emu);
@@ -251,7 +251,7 @@ void state_compare(struct replay_outcome *outcome) {
   outcome->reached = true;
 }
 
-/* ---- what was missing ---- */
+/* ---- what is missing ---- */
 
 static struct replay_event *event_add(struct replay_outcome *outcome, enum replay_event_kind kind,
                                       uint32_t comm, uint32_t rank) {
@@ -264,7 +264,7 @@ static struct replay_event *event_add(struct replay_outcome *outcome, enum repla
   return event;
 }
 
-/* What the lane stood waiting for is there. */
+/* What the lane waited for in the record has arrived. */
 static bool target_is_served(struct target *target) {
   struct emu_lane *emu = target->live;
   const struct record_lane *row = target->row;
@@ -281,7 +281,7 @@ static bool target_is_served(struct target *target) {
   return row->wait == WAITS_LL && (wait.kind != WAIT_LL || wait.peer != row->peer);
 }
 
-/* The last event is the one before it on the next channel: both are said as one. */
+/* Merges the last event with an equal one on the previous channel. */
 static void event_join(struct replay_outcome *outcome) {
   if (outcome->event_count < 2) return;
   const struct replay_event *event = &outcome->events[outcome->event_count - 1];
@@ -354,7 +354,7 @@ static bool rank_differs(struct replay_outcome *outcome, uint32_t c, uint32_t r)
   return false;
 }
 
-/* Fewer than half of the ranks have called it: it is they who did something else. */
+/* Fewer than half of the ranks called it: these did something else. */
 static bool few_called(const struct replay_comm *comm, uint32_t collective) {
   uint32_t called = 0;
   for (uint32_t r = 0; r < comm->rank_count; r++)
@@ -408,7 +408,7 @@ static bool comm_hangs(uint32_t c) {
   return false;
 }
 
-/* Somebody waited: it was not that all were killed on their way. */
+/* Some rank waited: the job was not just killed. */
 static bool comm_waits(uint32_t c) {
   for (uint32_t r = 0; r < world.replay->comms[c].rank_count; r++)
     if (world.ranks[c][r].target_count > 0) return true;
@@ -437,7 +437,7 @@ static void rank_events(struct replay_outcome *outcome, uint32_t c, uint32_t r) 
   if (!rank_lacks_message(outcome, c, r)) rank_lacks_call(outcome, c, r);
 }
 
-/* All has ended; but if ranks called different things, not well. */
+/* All has ended, which is a failure if ranks called different operations. */
 static void comm_remark(uint32_t c) {
   const struct replay_comm *comm = &world.replay->comms[c];
   const struct replay_rank *of = NULL;
@@ -463,7 +463,7 @@ void state_find_events(struct replay_outcome *outcome) {
       rank_events(outcome, c, r);
 }
 
-/* ---- what came of it ---- */
+/* ---- result ---- */
 
 struct stops {
   struct replay_outcome *outcome;
@@ -501,7 +501,7 @@ void state_sum(struct replay_outcome *outcome) {
 
 /* ---- printing ---- */
 
-/* Lanes of a rank on channels that follow one another, and wait alike, are one line. */
+/* Lanes of a rank on adjacent channels with the same wait are one line. */
 struct printing {
   uint32_t rank, most, count; /* count: lines */
   const struct device_comm *comm;

@@ -1,5 +1,4 @@
-/* replay_words.c: events and places as a user says them: `rank 7 channel 2 send 41`. Whatever is not of such
- * words is refused. */
+/* replay_words.c: parses events and places: `rank 7 channel 2 send 41`. Any other word is rejected. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +28,7 @@ void replay_event_text(const struct replay *replay, const struct replay_event *e
 struct words {
   char text[REPLAY_TEXT_BYTES];
   const char *word[WORDS_MOST];
-  bool used[WORDS_MOST]; /* somebody knew it */
+  bool used[WORDS_MOST]; /* the word was recognised */
   uint32_t count;
 };
 
@@ -58,7 +57,7 @@ static bool word_is_number(const char *word, uint64_t *number) {
   return true;
 }
 
-/* Whether the word is there; *value becomes the one behind it, "" where there is none. */
+/* Whether the word is present; *value becomes the next word, "" if there is none. */
 static bool words_have(struct words *words, const char *name, const char **value) {
   for (uint32_t i = 0; i < words->count; i++) {
     if (words->used[i] || strcmp(words->word[i], name) != 0) continue;
@@ -88,7 +87,7 @@ bool replay_mark_parse(const char *from, struct replay_mark *mark) {
   return true;
 }
 
-/* `channel 3` is one of the event's, `channel 2-5` just those. */
+/* `channel 3` matches one of the event's channels, `channel 2-5` exactly those. */
 static bool words_mean_channel(const char *said, const struct replay_event *event) {
   char channels[32];
   uint64_t channel = 0;

@@ -1,7 +1,7 @@
-/* replay_world.c: runs a script in the guarded emulator. First every kernel and every lane is held where it
- * stood; when nothing can move any more, the state is compared with the recorded one, and what could move on
- * but for the holds is what was missing. Then the holds go, but for what is still missing. One run at a
- * time: the emulator is the process's. */
+/* replay_world.c: runs a script in the guarded emulator. First every kernel and every lane is held at its
+ * recorded place; when nothing can move any more, the state is compared with the recorded one, and what could
+ * move without the holds is what was missing. Then the holds are lifted, except those for events that are
+ * still missing. Only one run at a time: the emulator belongs to the process. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +14,14 @@
 
 #define EVENTS_MOST UINT64_C(200000000)
 #define EVENTS_A_TIME 100000u
-#define DEADLINE_NS UINT64_C(30000000000) /* of a run's half */
+#define DEADLINE_NS UINT64_C(30000000000) /* for each half of a run */
 #define STREAMS_MOST 4096
-#define STEPS_MOST (1u << 20)          /* of a lane, that are counted */
-#define MEMORY_APART ((size_t)1 << 28) /* below it ranks have memory of their own */
+#define STEPS_MOST (1u << 20)          /* steps of a lane that are counted */
+#define MEMORY_APART ((size_t)1 << 28) /* below it ranks have separate memory */
 
 struct replay_world world;
 
-/* ---- where a lane is, and where it was ---- */
+/* ---- current and recorded places of lanes ---- */
 
 struct live_rank *live_of(const struct device_comm *comm) {
   return &world.ranks[comm->config.comm_id - 1][comm->config.rank];
@@ -93,7 +93,7 @@ static bool peer_has_ended(const struct live_rank *rank, const struct live_rank 
   return false;
 }
 
-/* Of the connection's end at the peer. */
+/* At the peer's end of the connection. */
 static const struct record_link *link_row_of_peer(const struct live_rank *peer, const struct work *work,
                                                   uint32_t peer_rank) {
   const struct record_view *view = peer->script->state != NULL ? peer->script->state->view : NULL;
@@ -106,7 +106,7 @@ static const struct record_link *link_row_of_peer(const struct live_rank *peer, 
   return NULL;
 }
 
-/* A receiver had come past the step of its sender: lines are there before the sender counts their step. */
+/* A receiver was past its sender's step: LL lines arrive before the sender counts their step. */
 static bool target_carries(const struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
   const struct device_comm *comm = emu->block->run->launch->comm;
@@ -120,7 +120,7 @@ static bool target_carries(const struct emu_lane *emu) {
   return false;
 }
 
-/* The step that it waits for was done when its rank noted the connection: it had gone on meanwhile. */
+/* The step that it waits for was done when its rank recorded the connection: it had continued meanwhile. */
 static bool target_is_stale(const struct target *target, const struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
   const struct device_comm *comm = emu->block->run->launch->comm;
@@ -141,11 +141,11 @@ static bool target_is_stale(const struct target *target, const struct emu_lane *
   return link->step >= link_begin(work, &emu->lane.recv[index], false) + done * work->chunk_steps;
 }
 
-/* Slices of the recorded step that were done, from the count of the link that is waited on. */
+/* Completed slices of the recorded step, from the counter of the link that is waited on. */
 static void target_measure(struct target *target, struct emu_lane *emu) {
   const struct work *work = emu->lane.work;
   struct emu_conn *conn;
-  const bool waits = target->row->wait != WAITS_NOT; /* else any of its links tells how far it was */
+  const bool waits = target->row->wait != WAITS_NOT; /* else any of its links shows its progress */
   const bool sends = waits ? row_sends(target->row) : work->send_count > 0;
   const struct link *link = waits   ? target_link(emu, target->row, &conn)
                             : sends ? &emu->lane.send[0]
@@ -163,7 +163,7 @@ uint64_t link_begin(const struct work *work, const struct link *link, bool sends
   return (saved + work->chunk_steps - 1) / work->chunk_steps * work->chunk_steps;
 }
 
-/* What of these actions takes the lane no further than it stood. */
+/* Which of these actions keep the lane at or before its recorded place. */
 static uint32_t target_allows(struct target *target, struct emu_lane *emu, uint32_t actions) {
   const struct lane *lane = &emu->lane;
   const struct record_lane *row = target->row;
@@ -186,7 +186,7 @@ static uint32_t target_allows(struct target *target, struct emu_lane *emu, uint3
   if (lane->steps_done < row->step ||
       (lane->steps_done == row->step && slice < target->slice && lane->work->proto == PROTO_SIMPLE))
     return actions;
-  target->held = row->wait != WAITS_OFFER; /* it has had the address here */
+  target->held = row->wait != WAITS_OFFER; /* it has received the address here */
   return actions & (target->carries ? late | LANE_LL : late);
 }
 
@@ -208,7 +208,7 @@ static bool lane_is_marked(const struct emu_lane *emu) {
          emu->lane.work->channel_index == mark->channel && emu->lane.steps_done >= mark->step;
 }
 
-/* The connection led over a network. */
+/* The connection used a network. */
 static bool link_was_net(const struct device_comm *comm, const struct work *work, uint32_t peer, bool sends) {
   const struct replay_comm *script = &world.replay->comms[comm->config.comm_id - 1];
   const struct rank_state *state = script->ranks[comm->config.rank].state;
@@ -223,9 +223,8 @@ static bool link_was_net(const struct device_comm *comm, const struct work *work
   return false;
 }
 
-/* A network keeps as many slots at each end: a sender may be ahead by both. Here there are those of one end,
- * and as nobody looks at the data, a slot that was not read is written again; so its announcement may be
- * gone. */
+/* A network has the same number of slots at each end, so a sender may be ahead by both. Here there are only
+ * those of one end; as data is not read, an unread slot is overwritten, and its announcement may be lost. */
 static bool lane_give_credit(struct emu_lane *emu) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
@@ -261,7 +260,7 @@ static uint32_t gate_lane(struct emu_lane *emu, uint32_t actions) {
   }
   if (emu->lane.error != LANE_OK) {
     failure_note(emu);
-    return 0; /* others may still have a way to go */
+    return 0; /* others may still move */
   }
   if (target == NULL || (world.lifted && !target->missing)) return actions;
   return target_allows(target, emu, actions);
@@ -279,7 +278,7 @@ static const struct emu_gate gate = {gate_lane, gate_kernel};
 
 /* ---- making it ---- */
 
-/* Of an operation that has not ended; of a graph's, that of the kernel that is under way. */
+/* For an operation that has not ended; in a graph, for the running kernel. */
 static bool row_is_now(const struct replay_comm *comm, const struct replay_rank *rank,
                        const struct record_lane *row) {
   const uint64_t sequence = widen(rank->state->view->comm->calls, row->sequence);
@@ -322,7 +321,7 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
   return world.ops->device->comm_open(&config, &rank->device);
 }
 
-/* One stream of the script's for each that the program had on the device. */
+/* One stream for each that the program had on the device. */
 static cudaStream_t stream_find(const struct replay_rank *rank, const struct replay_op *op) {
   uint64_t handle = 0;
   if (rank->state != NULL && op->place.stream < RECORD_STREAMS)
@@ -389,7 +388,7 @@ ncclResult_t launch_make(uint32_t comm_index, uint32_t r, const struct replay_op
 
 /* ---- what was launched ---- */
 
-/* All that was launched, a device's in the order of time. */
+/* All recorded launches, in the order of time on each device. */
 struct turn {
   uint32_t comm, rank, launch, device;
   uint64_t ticks;
@@ -427,7 +426,7 @@ static ncclResult_t launches_make(void) {
 
 /* ---- moving ---- */
 
-/* True when nothing can move any more; false with `moving` where that did not come. */
+/* True when nothing can move any more; false, with `moving`, if that did not happen. */
 static bool settle(uint64_t event_limit, struct replay_outcome *outcome) {
   const uint64_t begin = emu_event_count(), deadline = os_time_ns() + DEADLINE_NS;
   bool settled = false;
@@ -443,7 +442,7 @@ static bool settle(uint64_t event_limit, struct replay_outcome *outcome) {
   return settled;
 }
 
-/* Every lane that has not ended: targets know where it is. */
+/* Records the place of every lane that has not ended. */
 static void lanes_look(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) {
@@ -458,8 +457,8 @@ static void lanes_look(void) {
     }
 }
 
-/* What differs from the record makes what others made of that as if it had not been; and what a connection
- * brings one way was kept from it by what keeps it from the other. */
+/* A call that differs from the record undoes its effects on others; and what keeps one direction of a
+ * connection back also keeps back the other. */
 static bool event_brings(const struct replay_event *event, const struct replay_event *other) {
   if (event->comm != other->comm) return false;
   return event->replaces ||
@@ -467,7 +466,7 @@ static bool event_brings(const struct replay_event *event, const struct replay_e
           event->rank == other->waiter && event->waiter == other->rank);
 }
 
-/* Holds go, but for those of what is still missing. */
+/* Lifts the holds, except those for events that are still missing. */
 static void holds_lift(void) {
   const struct replay_scenario *scenario = world.scenario;
   for (uint32_t c = 0; c < world.replay->comm_count; c++)
@@ -514,7 +513,7 @@ static ncclResult_t world_run(struct replay_outcome *outcome) {
   return ncclSuccess;
 }
 
-/* ---- the emulator, made and given back ---- */
+/* ---- making and freeing the emulator ---- */
 
 static ncclResult_t world_open(void) {
   struct replay *replay = world.replay;

@@ -1,5 +1,5 @@
-/* lists.c: lists of blocks and hands (onesided.h) from their making to the builder: what each
- * waits for on its rank, and the channels on which blocks meet their hands. */
+/* lists.c: the lists of blocks and their helpers (onesided.h): adds steps with the waits on their rank, and
+ * assigns the channels on which blocks and helpers are connected. */
 #include "schedules/lists.h"
 
 #include <string.h>
@@ -33,9 +33,9 @@ static ncclResult_t list_add(struct lists *lists, uint32_t block, uint32_t rank,
   return ncclSuccess;
 }
 
-uint32_t lists_hand(const struct lists *lists, uint32_t block, uint32_t rank) {
-  uint32_t index = lists->lists[block].next_hand;
-  while (index != 0 && lists->lists[index].rank != rank) index = lists->lists[index].next_hand;
+uint32_t lists_helper(const struct lists *lists, uint32_t block, uint32_t rank) {
+  uint32_t index = lists->lists[block].next_helper;
+  while (index != 0 && lists->lists[index].rank != rank) index = lists->lists[index].next_helper;
   return index;
 }
 
@@ -46,10 +46,10 @@ static ncclResult_t hands_add(struct lists *lists, uint32_t block) {
     const struct onesided_op *op = &plan->ops[own->first_op + i];
     for (uint32_t k = 0; k < op->source_count + op->target_count; k++) {
       const uint32_t rank = plan->places[op->first_place + k].rank;
-      if (rank == own->rank || lists_hand(lists, block, rank) != 0) continue;
+      if (rank == own->rank || lists_helper(lists, block, rank) != 0) continue;
       TRY(list_add(lists, block, rank, op->line));
-      lists->lists[lists->count - 1].next_hand = lists->lists[block].next_hand;
-      lists->lists[block].next_hand = lists->count - 1;
+      lists->lists[lists->count - 1].next_helper = lists->lists[block].next_helper;
+      lists->lists[block].next_helper = lists->count - 1;
     }
   }
   return ncclSuccess;
@@ -113,7 +113,7 @@ ncclResult_t lists_push(struct lists *lists, struct one_list *list, const struct
   return ncclSuccess;
 }
 
-/* Steps of a list that the first op_count operations of its block made. */
+/* Steps of a list that come from the first op_count operations of its block. */
 static uint32_t steps_behind(const struct one_list *list, uint32_t op_count) {
   uint32_t low = 0, high = list->mark_count;
   while (low < high) {
@@ -124,7 +124,7 @@ static uint32_t steps_behind(const struct one_list *list, uint32_t op_count) {
   return low == 0 ? 0 : list->marks[low - 1].step_count;
 }
 
-/* The list goes on when the others of its rank have done what its block knows to be done. */
+/* Makes the list wait until the other lists of its rank have done what its block knows to be done. */
 static ncclResult_t wait_for_known(struct lists *lists, struct one_list *list, const uint32_t *known,
                                    uint32_t version, uint32_t line) {
   const struct rank_lists *beside = &lists->ranks[list->rank];
@@ -163,19 +163,20 @@ ncclResult_t lists_move(struct lists *lists, uint32_t block, uint32_t op_index, 
   TRY(wait_for_known(lists, &lists->lists[block], known, version, op->line));
   for (uint32_t i = 0; i < op->source_count + op->target_count; i++) {
     if (places[i].rank == own->rank) continue;
-    struct one_list *hand = &lists->lists[lists_hand(lists, block, places[i].rank)];
-    TRY(wait_for_known(lists, hand, known, version, op->line));
+    struct one_list *helper = &lists->lists[lists_helper(lists, block, places[i].rank)];
+    TRY(wait_for_known(lists, helper, known, version, op->line));
   }
   for (uint32_t chunk = 0; chunk < op->chunk_count; chunk++) TRY(lists_move_chunk(lists, block, op, chunk));
   TRY(mark_push(lists, &lists->lists[block], op_index + 1));
-  for (uint32_t hand = lists->lists[block].next_hand; hand != 0; hand = lists->lists[hand].next_hand)
-    TRY(mark_push(lists, &lists->lists[hand], op_index + 1));
+  for (uint32_t helper = lists->lists[block].next_helper; helper != 0;
+       helper = lists->lists[helper].next_helper)
+    TRY(mark_push(lists, &lists->lists[helper], op_index + 1));
   return ncclSuccess;
 }
 
 /* ---- channels ---- */
 
-/* Which channels are taken: by a connection, a bit each, from rank to rank; and how often at a rank. */
+/* Which channels are used: by a connection, a bit each, from rank to rank; and how often on a rank. */
 struct taken {
   uint64_t *connections;
   uint8_t (*places)[PLAN_CHANNELS_MAX];
@@ -193,7 +194,7 @@ static bool channel_is_free(const struct taken *taken, const struct lists *lists
     if (*connection(taken, list->rank, list->send_peer[i]) >> channel & 1) return false;
   for (uint32_t i = 0; i < list->recv_count; i++)
     if (*connection(taken, list->recv_peer[i], list->rank) >> channel & 1) return false;
-  for (uint32_t i = list->next_hand; i != 0; i = lists->lists[i].next_hand)
+  for (uint32_t i = list->next_helper; i != 0; i = lists->lists[i].next_helper)
     if (taken->places[lists->lists[i].rank][channel] == PLAN_BATCH_WORKS_MAX) return false;
   return true;
 }
@@ -206,13 +207,13 @@ static void channel_take(const struct taken *taken, struct lists *lists, struct 
     *connection(taken, list->rank, list->send_peer[i]) |= UINT64_C(1) << channel;
   for (uint32_t i = 0; i < list->recv_count; i++)
     *connection(taken, list->recv_peer[i], list->rank) |= UINT64_C(1) << channel;
-  for (uint32_t i = list->next_hand; i != 0; i = lists->lists[i].next_hand) {
+  for (uint32_t i = list->next_helper; i != 0; i = lists->lists[i].next_helper) {
     lists->lists[i].channel = channel;
     taken->places[lists->lists[i].rank][channel] += 1;
   }
 }
 
-/* A block's number is its channel, as far as that is free: blocks then run side by side where they can. */
+/* A block's number is its channel, if that is free: blocks then run concurrently if possible. */
 static ncclResult_t channels_choose(struct lists *lists, const struct taken *taken) {
   const struct onesided_plan *plan = lists->plan;
   uint32_t number = 0;

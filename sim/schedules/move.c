@@ -1,7 +1,7 @@
-/* move.c: the steps of one chunk of a one-sided move. What the block reads of its own rank and of
- * others is summed where its first target on the own rank is, or in a spare chunk, and goes from there to all
- * other targets. A chunk is done before the next begins, on all lists: both ends of a connection then take
- * its chunks in one order, and one slot is enough. */
+/* move.c: the steps of one chunk of a one-sided move. What the block reads of its own rank and of others is
+ * summed at its first local target, or in a spare chunk, and sent from there to all other targets. On all
+ * lists a chunk is finished before the next begins, so both ends of a connection process its chunks in one
+ * order, and one slot is enough. */
 #include "schedules/lists.h"
 
 /* ---- places ---- */
@@ -13,7 +13,7 @@ static void place_from(const struct onesided_place *place, struct list_step *ste
   step->in_chunk = place->chunk;
 }
 
-/* In place the input is part of the output, but for a reduce-scatter, where it is the other way round. */
+/* In place, the input is part of the output; for a reduce-scatter, the output is part of the input. */
 static void place_to(const struct custom_schedule *schedule, const struct onesided_place *place,
                      struct list_step *step) {
   step->flags |= STEP_KEEP;
@@ -29,19 +29,19 @@ static bool place_same(const struct onesided_place *a, const struct onesided_pla
   return a->rank == b->rank && a->buffer == b->buffer && a->chunk == b->chunk;
 }
 
-/* ---- the way of one chunk ---- */
+/* ---- moving one chunk ---- */
 
-/* What is summed where, and who has got it. */
+/* The state of one chunk's sum. */
 struct state {
   struct lists *lists;
   const struct onesided_op *op;
   uint32_t block, rank, chunk;
   const struct onesided_place *places; /* sources, then targets */
-  struct onesided_place own;           /* where the sum is so far, with has_own */
-  struct onesided_place kept;          /* the first target on the own rank, with has_kept */
+  struct onesided_place own;           /* the place of the sum so far, with has_own */
+  struct onesided_place kept;          /* the first local target, with has_kept */
   bool has_own, has_kept;
   bool whole;              /* the sum has all its sources */
-  uint32_t source, target; /* the next of other ranks */
+  uint32_t source, target; /* the next remote ones */
 };
 
 static struct onesided_place place_at(const struct state *state, uint32_t index) {
@@ -58,7 +58,7 @@ static ncclResult_t own_push(struct state *state, const struct list_step *step) 
   return lists_push(state->lists, &state->lists->lists[state->block], step, state->op->line);
 }
 
-/* The link of the block's list to a rank, made if it is not there; the hand at the other end has that one. */
+/* The link of the block's list to a rank, made if necessary; the helper at the other end gets one, too. */
 static ncclResult_t link_to(struct state *state, bool sends, uint32_t rank, uint16_t *links) {
   struct one_list *list = &state->lists->lists[state->block];
   uint32_t *peers = sends ? list->send_peer : list->recv_peer;
@@ -73,27 +73,27 @@ static ncclResult_t link_to(struct state *state, bool sends, uint32_t rank, uint
   return ncclSuccess;
 }
 
-/* What the hand at a place's rank does for it: keeps what is written there, sends what is read there. */
+/* The helper's step for a place at its rank: keeps what is written there, sends what is read there. */
 static ncclResult_t hand_push(struct state *state, const struct onesided_place *place, bool written) {
-  struct one_list *hand = &state->lists->lists[lists_hand(state->lists, state->block, place->rank)];
+  struct one_list *helper = &state->lists->lists[lists_helper(state->lists, state->block, place->rank)];
   struct list_step step = {.flags = written ? STEP_RECV : STEP_SEND};
   if (written) {
-    hand->recv_peer[0] = state->rank;
-    hand->recv_count = 1;
+    helper->recv_peer[0] = state->rank;
+    helper->recv_count = 1;
     step.recv_links = 1;
     place_to(schedule_of(state), place, &step);
   } else {
-    hand->send_peer[0] = state->rank;
-    hand->send_count = 1;
+    helper->send_peer[0] = state->rank;
+    helper->send_count = 1;
     step.send_links = 1;
     place_from(place, &step);
   }
-  return lists_push(state->lists, hand, &step, state->op->line);
+  return lists_push(state->lists, helper, &step, state->op->line);
 }
 
 /* ---- targets ---- */
 
-/* Sends to as many of the targets at other ranks as one step can: one a rank, in their order. */
+/* Sends to as many remote targets as one step can: one per rank, in their order. */
 static ncclResult_t send_some(struct state *state, struct list_step *step) {
   const struct onesided_op *op = state->op;
   for (; state->target < op->target_count; state->target++) {
@@ -109,7 +109,7 @@ static ncclResult_t send_some(struct state *state, struct list_step *step) {
   return ncclSuccess;
 }
 
-/* Where the sum is kept: the first target of the own rank, if it has one. */
+/* The destination of the sum: the first local target, if there is one. */
 static void kept_choose(struct state *state) {
   const struct onesided_op *op = state->op;
   for (uint32_t i = 0; i < op->target_count && !state->has_kept; i++) {
@@ -118,7 +118,7 @@ static void kept_choose(struct state *state) {
   }
 }
 
-/* Where a sum is kept that has no target on the own rank. */
+/* The destination of a sum without a local target. */
 static ncclResult_t spare_take(struct state *state, struct onesided_place *place) {
   struct custom_schedule *schedule = state->lists->plan->build->schedule;
   uint32_t *spare = &state->lists->spare[state->block];
@@ -130,8 +130,8 @@ static ncclResult_t spare_take(struct state *state, struct onesided_place *place
   return ncclSuccess;
 }
 
-/* A step that makes the sum, or a part of it: kept if somebody asks for it after this step, and sent when it
- * is whole. */
+/* A step that makes the sum, or a part of it: stored if a later step needs it, and sent when it is complete.
+ */
 static ncclResult_t sum_push(struct state *state, struct list_step *step, bool whole) {
   if (whole) TRY(send_some(state, step));
   state->whole = whole;
@@ -144,8 +144,7 @@ static ncclResult_t sum_push(struct state *state, struct list_step *step, bool w
   return own_push(state, step);
 }
 
-/* What no step before could do: a plain copy, targets of the own rank behind the first, and ranks that have
- * several. */
+/* What no earlier step could do: a plain copy, further local targets, and further targets of one rank. */
 static ncclResult_t send_rest(struct state *state) {
   const struct onesided_op *op = state->op;
   uint32_t own_targets = 0;
@@ -176,7 +175,7 @@ static uint32_t own_sources(const struct state *state) {
   return count;
 }
 
-/* The own source that the others are added to: the one that lies where the sum is kept, or the first. */
+/* The local source that the others are added to: the one at the sum's destination, or the first. */
 static uint32_t first_own(const struct state *state) {
   uint32_t first = state->op->source_count;
   for (uint32_t i = 0; i < state->op->source_count; i++) {
@@ -188,7 +187,7 @@ static uint32_t first_own(const struct state *state) {
   return first;
 }
 
-/* Sources of the own rank: the sum of several is kept before others are asked. */
+/* Local sources: the sum of several is stored before remote ones are received. */
 static ncclResult_t sum_own(struct state *state) {
   const struct onesided_op *op = state->op;
   const uint32_t own_count = own_sources(state), first = first_own(state);
@@ -213,7 +212,7 @@ static ncclResult_t sum_own(struct state *state) {
   return ncclSuccess;
 }
 
-/* Sources of other ranks: as many at once as have a connection each. */
+/* Remote sources: as many at once as have a connection each. */
 static ncclResult_t sum_others(struct state *state) {
   const struct onesided_op *op = state->op;
   for (;;) {

@@ -1,7 +1,7 @@
-/* msccl.c: MSCCL's XML: <algo>, in it a <gpu> a rank, in that a <tb> a thread block, in that a <step>.
- * Its buffers i, o and s are input, output and scratch; where it is for calls in place, what it writes to i
- * is part of the output. A dependence (depid, deps) is a wait for another block of the rank. libexpat reads
- * the XML; whatever it finds in a document type is refused. */
+/* msccl.c: MSCCL's XML: <algo>, in it a <gpu> per rank, in that a <tb> per thread block, in that <step>s. Its
+ * buffers i, o and s are input, output and scratch; for in-place calls, what it writes to i is part of the
+ * output. A dependence (depid, deps) is a wait for another block of the rank. libexpat reads the XML;
+ * document type declarations are rejected. */
 #include <expat.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static bool number_parse(const char *text, int64_t *number) {
   return true;
 }
 
-/* An attribute that must be there, from `lowest` to `highest`. */
+/* A required attribute, from `lowest` to `highest`. */
 static ncclResult_t take_number(const struct xml_reader *reader, const XML_Char **attributes,
                                 const char *name, int64_t lowest, int64_t highest, int64_t *number) {
   const char *text = attribute(attributes, name);
@@ -64,7 +64,7 @@ static ncclResult_t take_number(const struct xml_reader *reader, const XML_Char 
   return ncclSuccess;
 }
 
-/* The same for one that may be missing. */
+/* The same for an optional one. */
 static ncclResult_t take_optional(const struct xml_reader *reader, const XML_Char **attributes,
                                   const char *name, int64_t highest, int64_t *number) {
   if (attribute(attributes, name) == NULL) return ncclSuccess;
@@ -222,7 +222,7 @@ static ncclResult_t step_source(const struct xml_reader *reader, const XML_Char 
   return ncclSuccess;
 }
 
-/* In place the input is part of the output, but for a reduce-scatter, where it is the other way round. */
+/* In place, the input is part of the output; for a reduce-scatter, the output is part of the input. */
 static ncclResult_t step_destination(const struct xml_reader *reader, const XML_Char **attributes,
                                      struct list_step *step) {
   const struct custom_schedule *schedule = reader->build->schedule;

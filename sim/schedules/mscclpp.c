@@ -1,6 +1,5 @@
-/* mscclpp.c: MSCCL++'s execution plans, JSON: in gpus[] a rank each, in its threadblocks[] the ops.
- * What the ops do is onesided.h's. Written from the format's public description and from plans that
- * were published. */
+/* mscclpp.c: MSCCL++'s execution plans, JSON: gpus[] has the ranks, their threadblocks[] the ops. onesided.h
+ * defines what the ops do. Written from the format's public description and from published plans. */
 #include "schedules/formats.h"
 #include "schedules/mscclpp.h"
 
@@ -11,7 +10,7 @@
 #include "base/log.h"
 #include "base/os.h"
 
-/* Most parts that a chunk of the file is cut into. */
+/* The most parts that a chunk of the file is cut into. */
 #define PARTS_MAX 1024
 
 const char *const pp_channel_names[PP_CHANNEL_TYPES] = {"memory", "port", "switch"};
@@ -54,7 +53,7 @@ ncclResult_t pp_take_number(const struct pp_reader *reader, const struct json_va
   return ncclSuccess;
 }
 
-/* An array that may be missing. */
+/* An optional array. */
 const struct json_value *pp_array(const struct pp_reader *reader, const struct json_value *object,
                                   const char *name) {
   const struct json_value *member = json_member(&reader->tree, object, name);
@@ -173,7 +172,7 @@ static ncclResult_t rank_counters(struct pp_reader *reader, uint32_t rank) {
   return ncclSuccess;
 }
 
-/* A rank's nth channel to a peer is one with that peer's nth to the rank. */
+/* A rank's nth channel to a peer is connected with that peer's nth channel to the rank. */
 static void channels_pair(struct pp_reader *reader, uint32_t rank, uint32_t type) {
   const struct pp_rank *own = &reader->ranks[rank];
   for (uint32_t i = 0; i < own->channel_count[type]; i++) {
@@ -188,8 +187,8 @@ static void channels_pair(struct pp_reader *reader, uint32_t rank, uint32_t type
   }
 }
 
-/* The chunks of a rank's count, from the buffer that says so; the blocks of all ranks where it holds those.
- */
+/* The chunks of a rank's count, from the buffer that gives it; the blocks of all ranks if the buffer holds
+ * those. */
 static ncclResult_t rank_chunks(const struct pp_reader *reader, const struct json_value *value) {
   struct custom_schedule *schedule = reader->build->schedule;
   const bool all = schedule->func == FUNC_ALL_GATHER || schedule->func == FUNC_REDUCE_SCATTER ||
@@ -248,9 +247,8 @@ static ncclResult_t ranks_take(struct pp_reader *reader, const struct json_value
 
 /* ---- groups of thread blocks ---- */
 
-/* Where several blocks share an op's chunks, as one of tbg_size each, the grid is as fine as all of them
- * need.
- */
+/* If several blocks share an op's chunks, each with one of tbg_size parts, the grid is as fine as all of them
+ * need. */
 static ncclResult_t parts_count(struct pp_reader *reader) {
   reader->parts = 1;
   for (uint32_t i = 0; i < reader->tree.count; i++) {
@@ -308,7 +306,7 @@ static ncclResult_t blocks_take(struct pp_reader *reader) {
   return ncclSuccess;
 }
 
-/* Which of its block's raises or waits of a counter each op is, and of how many. */
+/* For each op, its index among its block's raises or waits of a counter, and their number. */
 static ncclResult_t counters_settle(struct pp_reader *reader) {
   struct onesided_plan *plan = &reader->plan;
   uint32_t *counts = (uint32_t *)os_alloc((2 * (size_t)plan->counter_count + 1) * sizeof *counts);

@@ -1,6 +1,6 @@
-/* mscclpp_op.c: the ops of MSCCL++'s thread blocks. An op names a channel by its place among its
- * block's channel_ids, and memory of another rank by its place among the block's remote_buffer_ids; both lead
- * to lists of the rank. */
+/* mscclpp_op.c: the ops of MSCCL++'s thread blocks. An op names a channel by its index in its block's
+ * channel_ids, and remote memory by its index in the block's remote_buffer_ids; both refer to lists of the
+ * rank. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct op_name {
   bool sums, takes_packets, makes_packets, signals; /* of a move */
 };
 
-/* Letters of moves: r reads, re sums, c copies, s sends, pkt packets, gl and g all ranks of a switch. */
+/* Letters of moves: r read, re sum, c copy, s send, pkt packets, gl and g all ranks of a switch. */
 static const struct op_name op_names[] = {
     {.name = "nop", .kind = OP_NONE},
     {.name = "flush", .kind = OP_NONE},
@@ -49,13 +49,13 @@ static const struct op_name op_names[] = {
     {.name = "glres", .kind = OP_MOVE, .sums = true},
 };
 
-/* An op of the file while it is read. */
+/* The state of an op while it is read. */
 struct op_reader {
   struct pp_reader *file;
   const struct json_value *value;
   const struct op_name *name;
   uint32_t channel_type;     /* enum pp_channel; PP_CHANNEL_TYPES when it names none */
-  uint32_t part, part_count; /* of its chunks: this block's, of so many */
+  uint32_t part, part_count; /* this block's part of the op's chunks, and the number of parts */
   uint32_t chunk_count;      /* of each of its places, on the grid; 0 before the first */
 };
 
@@ -80,7 +80,7 @@ static ncclResult_t op_channel_type(struct op_reader *op) {
   return ncclSuccess;
 }
 
-/* A number at a place of the block's lists, such as of channel_ids under "channel_type". */
+/* A number in one of the block's lists, such as channel_ids under "channel_type". */
 static ncclResult_t block_number(const struct op_reader *op, const char *list, const char *key,
                                  const char *name, uint64_t place, uint32_t *number) {
   const struct pp_reader *file = op->file;
@@ -101,7 +101,7 @@ static ncclResult_t block_number(const struct op_reader *op, const char *list, c
   return ncclSuccess;
 }
 
-/* A signal raises its own channel's counter, a wait lowers that of the other end. */
+/* A signal raises its own channel's counter, a wait lowers the other end's. */
 static ncclResult_t channels_sync(struct op_reader *op, bool raises) {
   struct pp_reader *file = op->file;
   const struct pp_rank *rank = &file->ranks[file->rank];
@@ -236,7 +236,7 @@ static ncclResult_t places_of_switch(struct op_reader *op, const struct json_val
   if (group == NULL)
     return pp_fail(file, op->value, "rank %" PRIu32 " has no switch channel %" PRIu32, file->rank, channel);
   TRY(pp_take(file, group, "ranks", JSON_ARRAY, &ranks));
-  /* The description says buffer_type; some published plans say buff. */
+  /* the description has buffer_type; some published plans have buff */
   TRY(buffer_of(op, object, json_member(&file->tree, object, "buff") == NULL ? "buffer_type" : "buff",
                 &buffer));
   while ((item = json_next(&file->tree, ranks, item)) != NULL) {
@@ -291,7 +291,7 @@ static ncclResult_t op_operator(const struct op_reader *op) {
   return pp_fail(op->file, word, "\"reduce_op\": expected sum, which stands for the call's operator");
 }
 
-/* Takes from both lists what is each `nth` of them; all when nth is negative. */
+/* Takes every `nth` place of both lists; all if nth is negative. */
 static ncclResult_t move_add(struct op_reader *op, const struct json_value *sources,
                              const struct json_value *targets, int64_t nth) {
   struct onesided_plan *plan = &op->file->plan;
@@ -350,7 +350,7 @@ static ncclResult_t op_name_take(struct op_reader *op) {
   return ncclSuccess;
 }
 
-/* A pipeline takes its ops again for each piece of its chunks: so do lists, for all of them at once. */
+/* A pipeline repeats its ops for each piece of its chunks; lists run all pieces in any case. */
 static ncclResult_t op_pipeline(struct op_reader *op, bool in_pipeline) {
   const struct json_value *ops;
   if (in_pipeline) return pp_fail(op->file, op->value, "a pipeline within a pipeline");

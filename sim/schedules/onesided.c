@@ -1,6 +1,6 @@
-/* onesided.c: runs a plan of one-sided operations once, block by block as far as each gets, and keeps
- * what every block knows: how many operations of each other block are behind it. Where several could raise a
- * counter, a block that comes through knows only of those raises that no order of events can be without. */
+/* onesided.c: simulates a plan of one-sided operations once, block by block as far as each can go, and
+ * records what every block knows: how many operations of each other block are done. If several blocks can
+ * raise a counter, a waiting block learns only of raises that must have happened in every order of events. */
 #include "schedules/onesided.h"
 
 #include <string.h>
@@ -9,13 +9,13 @@
 #include "base/log.h"
 #include "base/os.h"
 
-/* Numbers that all knowledge together may take: 256 MiB. */
+/* Limit of the numbers that all knowledge together takes: 256 MiB. */
 #define KNOWLEDGE_MAX (1u << 26)
 #define NOBODY UINT32_MAX
 
-/* What somebody knew at some time. */
+/* What a block knew at some time. */
 struct moment {
-  uint32_t block, version, op_count; /* op_count: operations of the block itself that were behind it */
+  uint32_t block, version, op_count; /* op_count: operations of the block itself that were done */
   uint32_t ordinal, of_block;        /* of a raise */
   bool relaxed;
 };
@@ -25,7 +25,7 @@ struct moments {
   uint32_t count, capacity;
 };
 
-/* A block on its way; queues of blocks are chained by `next`. */
+/* A block that is not done; queues of blocks are chained by `next`. */
 struct runner {
   uint32_t version, op_index, next;
 };
@@ -143,8 +143,8 @@ static ncclResult_t counter_raise(struct run *run, uint32_t block, const struct 
   return ncclSuccess;
 }
 
-/* Behind its nth wait a block knows of n raises less those that the counter began with. All but of_block of
- * them may be others': the rest is this block's. */
+/* After its nth wait a block knows of n raises minus the counter's initial value. All but of_block of them
+ * may be others': the rest are this block's. */
 static ncclResult_t counter_learn(struct run *run, uint32_t block, const struct onesided_op *op) {
   const struct onesided_counter *counter = &run->plan->counters[op->object];
   const struct moments *raises = &run->raises[op->object];
@@ -173,7 +173,7 @@ static ncclResult_t counter_await(struct run *run, uint32_t block, const struct 
 
 /* ---- barriers ---- */
 
-/* The last to come learns what all know, and then all know it. */
+/* The last block to arrive learns what all know, and then all know it. */
 static ncclResult_t barrier_meet(struct run *run, uint32_t block, const struct onesided_op *op, bool *done) {
   uint32_t *chain = &run->barrier_waiters[op->object], version;
   *done = ++run->barrier_arrivals[op->object] == run->plan->barriers[op->object];
@@ -255,7 +255,7 @@ static ncclResult_t move(struct run *run, uint32_t block, const struct onesided_
 
 /* ---- the run ---- */
 
-/* One block as far as it comes. */
+/* Runs one block as far as it can go. */
 static ncclResult_t block_run(struct run *run, uint32_t block) {
   const struct onesided_block *own = &run->plan->blocks[block];
   struct runner *runner = &run->runners[block];
@@ -279,9 +279,9 @@ static ncclResult_t hang_name(const struct run *run) {
     if (run->runners[i].op_index == block->op_count) continue;
     const struct onesided_op *op = &run->plan->ops[block->first_op + run->runners[i].op_index];
     return custom_fail(run->plan->build, op->line, "here rank %u waits without end: %s", block->rank,
-                       op->kind == ONESIDED_MOVE      ? "nobody writes this packet before"
-                       : op->kind == ONESIDED_BARRIER ? "fewer blocks than it names come to this barrier"
-                                                      : "nobody signals, or releases, once more before");
+                       op->kind == ONESIDED_MOVE      ? "no block writes this packet before"
+                       : op->kind == ONESIDED_BARRIER ? "fewer blocks than it names reach this barrier"
+                                                      : "no block signals, or releases, once more before");
   }
   return ncclSuccess;
 }

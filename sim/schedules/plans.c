@@ -1,4 +1,4 @@
-/* plans.c: the plans of a schedule, with no communicator; and the schedule that a set of plans stands for. */
+/* plans.c: the plans of a schedule, without a communicator; and the schedule of a set of plans. */
 #include <string.h>
 
 #include "base/log.h"
@@ -12,7 +12,7 @@
 
 #define PLAN_ELEMENT_BYTES 4
 
-/* Addresses that nobody follows: they say whether a call is in place. */
+/* Addresses that are never dereferenced: they only show whether a call is in place. */
 static void op_place(const struct custom_schedule *schedule, uint32_t rank, struct plan_op *op) {
   static uint8_t somewhere[2];
   const size_t own = (size_t)rank * op->count * PLAN_ELEMENT_BYTES;
@@ -90,7 +90,7 @@ ncclResult_t custom_slots_min(const struct custom_schedule *schedule, size_t cou
   return ncclSuccess;
 }
 
-/* ---- from plans ---- */
+/* ---- from plans to a schedule ---- */
 
 static size_t common_divisor(size_t a, size_t b) {
   while (b != 0) {
@@ -109,7 +109,7 @@ static ncclResult_t plan_each_step(const struct plan *plan, void *argument,
     struct algo_iter it;
     struct step step;
     TRY(visit(argument, &plan->works[i], NULL));
-    memset(&it, 0, sizeof it); /* a compiler cannot see that a work has one family throughout */
+    memset(&it, 0, sizeof it); /* the compiler cannot see that a work has one family throughout */
     algo_begin(&it, &plan->works[i]);
     while (algo_next(&it, &plan->works[i], &step)) TRY(visit(argument, &plan->works[i], &step));
   }

@@ -1,4 +1,4 @@
-/* print.c: a schedule as tutti's text (examples/schedules/README.md draws it). */
+/* print.c: prints a schedule as tutti's text (examples/schedules/README.md describes it). */
 #include "schedules/schedules.h"
 
 #include <inttypes.h>
@@ -47,12 +47,12 @@ static const char *place_written(uint32_t flags) {
   return flags & STEP_TO_SCRATCH ? "scratch" : flags & STEP_TO_INPUT ? "in" : "out";
 }
 
-/* An action begins: a comma behind the one before. */
+/* Begins an action: prints a comma after the previous one. */
 static void put_action(struct text_writer *writer, const char *action) {
   put(writer, "%s%s", writer->used > 2 ? ", " : "", action);
 }
 
-/* Waits name steps of the file, and a written file has a line for each row. */
+/* Waits name steps of the file, and a written file has one line per row. */
 static void put_step(struct text_writer *writer, const struct custom_block *block,
                      const struct list_step *step) {
   const uint32_t flags = step->flags;
@@ -89,13 +89,13 @@ static void put_step(struct text_writer *writer, const struct custom_block *bloc
   put_line(writer);
 }
 
-/* True when the steps name a side's links in another order than theirs, or leave one out. */
+/* True if the steps name a side's links in a different order, or omit one. */
 static bool links_need_order(const struct list *list, bool sends, uint32_t count) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < list->step_count; i++) {
     const uint32_t links = sends ? list->steps[i].send_links : list->steps[i].recv_links;
     const uint32_t fresh = links & ~seen;
-    /* New links must be the lowest that were not seen. */
+    /* New links must be the lowest that were not used. */
     if (fresh != 0 && ((seen | fresh) & ((seen | fresh) + 1)) != 0) return true;
     seen |= links;
   }

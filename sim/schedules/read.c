@@ -1,4 +1,4 @@
-/* read.c: which reader a file is for: tutti's text, MSCCL's XML (msccl.c) or MSCCL++'s JSON (mscclpp.c). */
+/* read.c: detects a file's format: tutti's text, MSCCL's XML (msccl.c) or MSCCL++'s JSON (mscclpp.c). */
 #include "core/custom/custom_build.h"
 #include "schedules/formats.h"
 #include "schedules/schedules.h"

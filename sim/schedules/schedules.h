@@ -1,15 +1,15 @@
-/* schedules.h: what the command does with schedules that a user wrote, beyond what a running program needs:
- * reads those of other tools, prints them, and makes plans of them and them of plans. */
+/* schedules.h: what the command does with users' schedules beyond what a running program needs: reads those
+ * of other tools, prints them, and converts between schedules and plans. */
 #ifndef TUTTI_SIM_SCHEDULES_H
 #define TUTTI_SIM_SCHEDULES_H
 
 #include "core/custom/custom.h"
 
-/* Reads a file of any of the formats. ncclInvalidUsage with file, line and what was expected when it is
- * malformed or beyond a bound, ncclSystemError when it cannot be opened or memory is out; *schedule is set on
- * success alone (free with custom_free). */
+/* Reads a file of any format. ncclInvalidUsage with file, line and what was expected if it is malformed or
+ * beyond a limit, ncclSystemError if it cannot be opened or memory is out; *schedule is set only on success
+ * (free with custom_free). */
 ncclResult_t custom_read(const char *path, struct custom_schedule **schedule);
-/* The same for text that is in memory; `name` stands for the path in sentences. */
+/* The same for text in memory; `name` is the path in messages. */
 ncclResult_t custom_parse(const char *name, const char *text, size_t bytes,
                           struct custom_schedule **schedule);
 
@@ -24,18 +24,18 @@ ncclResult_t custom_plans(const struct custom_schedule *schedule, size_t count,
                           const struct plan_limits *limits, struct plan **plans);
 void custom_plans_free(const struct custom_schedule *schedule, struct plan *plans);
 
-/* The fewest slots of a connection, 1..most, with which `ends` says that the plans of all ranks run to their
- * end; *slots is 0 when none of them will do. `ends` is the checker's; what it asks for besides, it brings.
- */
+/* The fewest slots of a connection, 1..most, with which `ends` reports that the plans of all ranks run to
+ * their end; *slots is 0 if there is no such number. `ends` is the checker's; it supplies the rest of the
+ * check. */
 ncclResult_t custom_slots_min(const struct custom_schedule *schedule, size_t count,
                               const struct plan_limits *limits, uint32_t most,
                               bool (*ends)(void *argument, const struct plan *plans, uint32_t rank_count),
                               void *argument, uint32_t *slots);
 
-/* The schedule that a set of plans stands for: one plan a rank, in the order of the ranks, each of one
- * operation whose data is even chunks. `chunk_count` of the schedule is the finest grid on which all steps
- * begin and end. Which values are final for the receiver (STEP_SEND_FINAL, STEP_RECV_FINAL) is not kept:
- * lists send through slots. */
+/* The schedule of a set of plans: one plan per rank, in the order of the ranks, each of one operation whose
+ * data is even chunks. `chunk_count` of the schedule is the finest grid on which all steps begin and end. It
+ * does not keep which values are final for the receiver (STEP_SEND_FINAL, STEP_RECV_FINAL): lists send
+ * through slots. */
 ncclResult_t custom_of_plans(const char *name, const struct plan *plans, uint32_t rank_count,
                              struct custom_schedule **schedule);
 

@@ -1,15 +1,15 @@
-/* call.h: a collective of a communicator as planning takes it: production's limits, its graph's channels. */
+/* call.h: a collective of a communicator in planning's form: production's limits, its graph's channels. */
 #ifndef TUTTI_SIM_SIMULATE_CALL_H
 #define TUTTI_SIM_SIMULATE_CALL_H
 
 #include "check/request.h"
 
-/* `channels`: at most so many, 0: as many as the graph has. */
+/* `channels`: the most channels, 0: all of the graph. */
 void call_fill(const struct graph *graph, uint8_t func, uint8_t dtype, size_t count, uint32_t channels,
                struct check_call *call);
 
-/* Over the defaults: what this library's kernels carry on GPUs of one node that reach each other's memory
- * (lib/backends/cuda). Small calls are direct collectives then. */
+/* Replaces the defaults by the limits of this library's kernels on GPUs of one node that reach each other's
+ * memory (lib/backends/cuda). Small calls are direct collectives then. */
 void call_limits_kernels(struct plan_limits *limits);
 
 #endif

@@ -20,13 +20,13 @@ enum {
 };
 /* Of the picture. */
 #define WIDTH 1000.0
-#define RIGHT 44.0 /* half of the last time on the axis */
+#define RIGHT 44.0 /* half of the last time label on the axis */
 #define ROW_HEIGHT 14.0
 #define TOP 46.0
 #define WAITING "#f2c9a0"
 #define STUCK "#d7301f"
 
-/* Time in a column, ps. */
+/* Times in a column, ps. */
 struct row {
   double moves[COLUMNS], waits[COLUMNS], stuck[COLUMNS]; /* stuck: waits that do not end */
   uint32_t lanes;                                        /* of its ranks */
@@ -47,14 +47,14 @@ struct chart {
   uint32_t row_ranks; /* ranks of a row */
   struct row rows[ROWS_MOST];
   struct run_kernel kernels[KERNELS_MOST];
-  uint32_t kernel_count; /* that came; those beyond KERNELS_MOST are not kept */
+  uint32_t kernel_count; /* all kernels; those beyond KERNELS_MOST are not stored */
   uint32_t *first_link;  /* by connection: in links; one entry more */
   uint32_t *links;
-  uint32_t *place; /* by link: in carried + 1 */
+  uint32_t *place; /* by link: index in carried + 1 */
   struct carried *carried;
   uint32_t carried_count, carried_capacity;
   bool failed, some_left_out, some_stuck;
-  double left; /* of the picture: where names end and time begins */
+  double left; /* of the picture: where names end and the time axis begins */
 };
 
 struct chart *chart_open(const struct cluster *cluster, const struct workload *workload) {
@@ -79,9 +79,9 @@ void chart_close(struct chart *chart) {
   os_free(chart);
 }
 
-/* ---- hearing ---- */
+/* ---- collecting ---- */
 
-/* Each connection's links, looked up once. */
+/* Each connection's links, computed once. */
 void chart_net(void *context, const struct sim_net *net) {
   struct chart *chart = (struct chart *)context;
   struct cluster_route route;
@@ -127,7 +127,7 @@ static void time_reach(struct chart *chart, uint64_t end_ps) {
   while (chart->end_ps > COLUMNS * chart->column_ps) columns_join(chart);
 }
 
-/* The part of [begin, end) that lies in the column, ps. */
+/* The part of [begin, end) that is in the column, ps. */
 static double column_part(const struct chart *chart, uint32_t column, uint64_t begin_ps, uint64_t end_ps) {
   const uint64_t first = column * chart->column_ps, last = first + chart->column_ps;
   return (double)(end_ps < last ? end_ps : last) - (double)(begin_ps > first ? begin_ps : first);
@@ -163,7 +163,7 @@ static struct carried *carried_of(struct chart *chart, uint32_t link) {
   return row;
 }
 
-/* Evenly from begin to end, on all links of the connection. */
+/* Distributes bytes evenly from begin to end, on all links of the connection. */
 static void bytes_add(struct chart *chart, uint32_t conn, double bytes, uint64_t begin_ps, uint64_t end_ps) {
   if (end_ps <= begin_ps) end_ps = begin_ps + 1;
   const uint32_t first = column_of(chart, begin_ps), last = column_of(chart, end_ps);
@@ -225,7 +225,7 @@ static double x_of(const struct chart *chart, double ps) {
   return chart->left + (chart->end_ps > 0 ? ps / (double)chart->end_ps : 0) * (WIDTH - chart->left - RIGHT);
 }
 
-/* Where a column begins; the last one ends with the run. */
+/* Where a column begins; the last one ends at the end of the run. */
 static double column_x(const struct chart *chart, uint32_t column) {
   const uint64_t ps = column * chart->column_ps;
   return x_of(chart, (double)(ps < chart->end_ps ? ps : chart->end_ps));
@@ -251,7 +251,7 @@ static uint32_t rows_used(const struct chart *chart) {
   return count;
 }
 
-/* Lines of time, at 1, 2 or 5 times a power of ten, over the rows. */
+/* Vertical time lines over the rows, at 1, 2 or 5 times a power of ten. */
 static void axis_draw(const struct chart *chart, struct svg *svg, double top, double bottom) {
   const double end_us = (double)chart->end_ps / 1e6;
   double step = 1e-3;
@@ -265,8 +265,8 @@ static void axis_draw(const struct chart *chart, struct svg *svg, double top, do
   }
 }
 
-/* What a row is as high as: the time of all its lanes. Kernels take turns on a stream's lanes: then it is the
- * most that there is in a column. */
+/* The time that the full height of a row represents: that of all its lanes. Kernels take turns on a stream's
+ * lanes: for them it is the most in any column. */
 static double row_whole(const struct chart *chart, const struct row *row) {
   double most = 0;
   if (row->lanes > 0) return row->lanes * (double)chart->column_ps;
@@ -275,7 +275,7 @@ static double row_whole(const struct chart *chart, const struct row *row) {
   return most;
 }
 
-/* What a row has in a column, the lowest first. */
+/* What a row has in a column, from the bottom. */
 enum part { PART_MOVES, PART_WAITS, PART_STUCK, PARTS };
 static const struct {
   const char *colour, *name;
@@ -319,7 +319,7 @@ static void rows_legend(const struct chart *chart, struct svg *svg, double y) {
   }
 }
 
-/* Rows of ranks: of their lanes' time what moves (below), what waits, and what waits for ever (above). */
+/* Rows of ranks: the parts of their lanes' time that move (below), wait, and wait for ever (above). */
 static void rows_draw(const struct chart *chart, struct svg *svg, double *y) {
   double at = *y;
   for (uint32_t part = 0; part < PARTS; part++) {
@@ -345,7 +345,7 @@ static void rows_draw(const struct chart *chart, struct svg *svg, double *y) {
   *y += ROW_HEIGHT + 6;
 }
 
-/* As much of the words as there is space for up to the right edge. */
+/* As much of the words as fits up to the right edge. */
 static void words_cut(struct svg *svg, double x, double y, const char *words) {
   char cut[256];
   const size_t most = (size_t)((WIDTH - x - 4) / svg_words_width("m"));
@@ -354,7 +354,7 @@ static void words_cut(struct svg *svg, double x, double y, const char *words) {
   svg_words(svg, x, y, "start", cut);
 }
 
-/* ---- kernels, each a box ---- */
+/* ---- kernels as boxes ---- */
 
 struct lineup {
   uint32_t rank, stream;
@@ -366,7 +366,7 @@ static int lineup_compare(const void *left, const void *right) {
   return a->stream < b->stream ? -1 : a->stream > b->stream;
 }
 
-/* The streams that have kernels; more than ROWS_MOST are not drawn so. */
+/* The streams that have kernels; more than ROWS_MOST are not drawn this way. */
 static uint32_t lineups_find(const struct chart *chart, struct lineup *lineups) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < chart->kernel_count && count <= ROWS_MOST; i++) {
@@ -394,7 +394,7 @@ static void kernel_say(const struct chart *chart, const struct run_kernel *kerne
   else snprintf(out, out_bytes, "%s%s", words, more);
 }
 
-/* What each colour stands for. Kernels beyond have the last one. */
+/* The legend. Kernels beyond the last colour share it. */
 struct legend {
   char words[LEGEND_MOST][256];
   uint8_t of[KERNELS_MOST]; /* by kernel */
@@ -445,13 +445,13 @@ static void kernels_draw(const struct chart *chart, struct svg *svg, const struc
 
 /* ---- links ---- */
 
-/* How full it was: by what it could have carried in all the time. */
+/* The load of a link: its bytes divided by what it could carry in the whole time. */
 static double fill_of(const struct chart *chart, const struct carried *row) {
   const double gbps = chart->cluster->link_gbps[row->link];
   return gbps > 0 && chart->end_ps > 0 ? row->sum * 1e3 / (gbps * (double)chart->end_ps) : 0;
 }
 
-/* The fullest first, ties by number. */
+/* The busiest first, ties by number. */
 static bool fuller(const struct chart *chart, const struct carried *a, const struct carried *b) {
   const double one = fill_of(chart, a), two = fill_of(chart, b);
   return one != two ? one > two : a->link < b->link;
@@ -471,7 +471,7 @@ static uint32_t links_choose(const struct chart *chart, const struct carried **s
   return count;
 }
 
-/* Shades of how full a link is in a column. */
+/* Shades for the load of a link in a column. */
 static const struct {
   double most;
   const char *colour, *name;
@@ -494,7 +494,7 @@ static void links_legend(const struct chart *chart, struct svg *svg, uint32_t co
   }
 }
 
-/* The columns of a link that are of this shade. */
+/* The columns of a link with this shade. */
 static void link_draw(const struct chart *chart, struct svg *svg, const struct carried *row, uint32_t shade,
                       double y) {
   const double gbps = chart->cluster->link_gbps[row->link];

@@ -230,8 +230,8 @@ static uint32_t nic_of_port(const struct cluster *cluster, uint32_t port) {
   return TOPOLOGY_NONE;
 }
 
-/* "GPU 3 out" of a link that leaves a GPU for others, "GPU 3 PCI in" of one that comes from NICs; false
- * where it is between others. */
+/* "GPU 3 out" for a link from a GPU to others, "GPU 3 PCI in" for one from NICs; false if it is between other
+ * devices. */
 static bool gpu_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes) {
   const struct paths *paths = &cluster->paths;
   for (uint32_t gpu = 0; gpu < cluster->gpus; gpu++) {
@@ -309,7 +309,7 @@ static bool fault_nic(struct cluster *cluster, const char *text) {
   return true;
 }
 
-/* All that leaves a GPU. */
+/* All links out of a GPU. */
 static void rank_links_slow(struct cluster *cluster, uint32_t rank, double factor) {
   const struct paths *paths = &cluster->paths;
   const uint32_t gpu = rank % cluster->gpus;
@@ -344,7 +344,7 @@ bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t 
   return false;
 }
 
-/* ---- another machine ---- */
+/* ---- scaling ---- */
 
 static bool is_port(const struct cluster *cluster, uint32_t link) {
   return link >= fabric_first(cluster) ||

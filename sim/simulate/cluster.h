@@ -1,7 +1,6 @@
-/* cluster.h: the machine that a simulation runs on: nodes of one kind with their links, NICs, a
- * network of leaves and spines between them, and what the protocols cost there. Says for each connection over
- * which links it goes and how late the other end sees what was posted. Pure data: knows no plan and no time.
- */
+/* cluster.h: the machine of a simulation: nodes of one kind with their links and NICs, a network of leaves
+ * and spines between them, and the costs of the protocols. Gives for each connection its links and how late
+ * the other end sees a post. Pure data: knows no plan and no time. */
 #ifndef TUTTI_SIM_SIMULATE_CLUSTER_H
 #define TUTTI_SIM_SIMULATE_CLUSTER_H
 
@@ -13,28 +12,28 @@
 #define CLUSTER_RANKS_MAX 131072u
 #define CLUSTER_ROUTE_LINKS_MAX 24
 
-/* What moving costs, beside what links carry. Columns are LL, LL128, Simple. */
+/* The costs of moving data, besides the time on links. Columns are LL, LL128, Simple. */
 struct cluster_costs {
-  double launch_us[PROTO_COUNT]; /* a collective, before its first slice */
-  double message_launch_us;      /* ... and of messages */
-  double slice_us[PROTO_COUNT];  /* a lane, for each slice: its waits, fences and posts */
-  double move_us[PROTO_COUNT];   /* and for each that has data: filling and draining the pipeline */
-  double post_us[TUNE_LINK_COUNT][PROTO_COUNT]; /* until the other end sees what was posted, by link */
-  double lane_gbps[PROTO_COUNT];                /* what a lane moves at most, data */
-  double link_share;                            /* of a link's raw figure that data may take */
-  double proxy_us;                              /* a proxy, until it has seen what a lane posted */
-  double message_us;                            /* a NIC, for each message */
-  double side_us;    /* a lane, for each side of a slice that it has: to receive, and to send */
-  double gap_us;     /* a NIC, from the end of a message to the next one at least */
-  double links_gbps; /* what every link carries; 0: as the machine says */
-  double zero_copy;  /* not 0: what is stored straight into outputs takes a receiver no move */
+  double launch_us[PROTO_COUNT]; /* per collective, before its first slice */
+  double message_launch_us;      /* ... and for messages */
+  double slice_us[PROTO_COUNT];  /* of a lane, per slice: its waits, fences and posts */
+  double move_us[PROTO_COUNT];   /* added for a slice with data: filling and draining the pipeline */
+  double post_us[TUNE_LINK_COUNT][PROTO_COUNT]; /* until the other end sees a post, by link */
+  double lane_gbps[PROTO_COUNT];                /* the most that a lane moves, in data */
+  double link_share;                            /* the part of a link's nominal bandwidth that data may use */
+  double proxy_us;                              /* until a proxy has seen what a lane posted */
+  double message_us;                            /* of a NIC, per message */
+  double side_us;    /* of a lane, per side of a slice that it has: receive and send */
+  double gap_us;     /* of a NIC: least time from the end of a message to the next one */
+  double links_gbps; /* bandwidth of every link; 0: the machine's */
+  double zero_copy;  /* not 0: data stored directly into outputs costs a receiver no move */
 };
 
 /* The network between the nodes. */
 struct cluster_fabric {
-  uint32_t leaf_nodes;     /* nodes below one leaf, of each rail */
-  double hop_us;           /* of one switch and its cable */
-  double oversubscription; /* what enters a leaf from below by what its spine links carry; 1: none */
+  uint32_t leaf_nodes;     /* nodes below one leaf, on each rail */
+  double hop_us;           /* per switch with its cable */
+  double oversubscription; /* bandwidth into a leaf from below divided by that of its spine links; 1: none */
 };
 
 struct cluster_spec {
@@ -43,18 +42,19 @@ struct cluster_spec {
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
   struct cluster_fabric fabric;
   struct cluster_costs costs;
-  const char *costs_text; /* whose costs they are, for users */
-  bool costs_changed;     /* some of them were given one by one */
+  const char *costs_text; /* the origin of the costs, for users */
+  bool costs_changed;     /* some of them were set individually */
 };
 
-/* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us a hop; costs as measured (cluster_costs.c). */
+/* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us per hop; measured costs (cluster_costs.c). */
 void cluster_spec_begin(struct cluster_spec *spec);
-/* Costs of this library's own kernels on GPUs of one node, in LL and Simple; the rest as it is. */
+/* Costs of this library's own kernels on GPUs of one node, in LL and Simple; the others are unchanged. */
 void cluster_costs_kernels(struct cluster_costs *costs);
-/* "NAME=VALUE", NAME a member of struct cluster_costs with ".LL", ".LL128" or ".Simple" behind it, without
- * that for all three; posts are nvlink_post_us, pci_post_us, network_post_us. NULL, or what was expected. */
+/* "NAME=VALUE", where NAME is a member of struct cluster_costs with ".LL", ".LL128" or ".Simple", or without
+ * a suffix for all three; posts are nvlink_post_us, pci_post_us, network_post_us. NULL, or what was expected.
+ */
 const char *cluster_cost_set(struct cluster_costs *costs, const char *text);
-/* "L,o,g,G", microseconds and nanoseconds a byte: the LogGP model in the place of all costs and links. */
+/* "L,o,g,G", microseconds and nanoseconds per byte: the LogGP model instead of all costs and links. */
 const char *cluster_loggp_set(struct cluster_spec *spec, const char *text);
 
 struct cluster {
@@ -63,20 +63,20 @@ struct cluster {
   struct graph graph;
   struct cluster_fabric fabric;
   struct cluster_costs costs;
-  bool flat; /* every message goes as far as one through a spine: what it costs tells no leaves apart */
+  bool flat; /* every message goes as far as one through a spine, so costs do not depend on leaves */
   uint32_t nodes, gpus, ranks;
   uint32_t leaf_count, link_count;
   double *link_gbps; /* node after node as paths has them, then leaf by leaf and rail: up, down */
-  double *rank_slow; /* by rank: by what its lanes' costs are multiplied */
+  double *rank_slow; /* by rank: factor of its lanes' costs */
 };
 
-/* On success fills *cluster (free with cluster_free). Sentences name the number, and its limit. */
+/* On success fills *cluster (free with cluster_free). Messages name the invalid number and its limit. */
 ncclResult_t cluster_make(const struct cluster_spec *spec, struct cluster *cluster);
 void cluster_free(struct cluster *cluster);
-/* Reads "NAME VALUE" lines over what *spec holds; by file and line what was expected. Texts of *spec then
- * point into *text, an os_alloc block of the caller's. */
+/* Reads "NAME VALUE" lines over the values in *spec; errors have file, line and what was expected. Texts of
+ * *spec then point into *text, an os_alloc block of the caller's. */
 ncclResult_t cluster_read(const char *path, struct cluster_spec *spec, char **text);
-/* The same from memory, which is changed. */
+/* The same from memory, which is modified. */
 ncclResult_t cluster_parse(const char *path, char *text, struct cluster_spec *spec);
 
 /* The route of a connection. */
@@ -90,21 +90,21 @@ struct cluster_route {
 };
 void cluster_route_find(const struct cluster *cluster, const struct sim_conn *conn,
                         struct cluster_route *route);
-/* Bytes on links for a byte of data. */
+/* Bytes on links per byte of data. */
 double cluster_wire(uint8_t proto);
-/* What a connection on this route takes of links at most: a lane of the rank feeds it, or over a network a
- * NIC. */
+/* The most that a connection on this route demands of its links: the bandwidth of a lane of the rank, or over
+ * a network of a NIC. */
 double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
                          uint32_t rank);
-/* For messages: the link's ends, as "node 3 GPU 2 out" or "leaf 2 rail 1 up". */
+/* The link's ends for messages, as "node 3 GPU 2 out" or "leaf 2 rail 1 up". */
 void cluster_link_name(const struct cluster *cluster, uint32_t link, char *out, size_t out_bytes);
 
 /* One row of --fault, "slow-rank:RANK:FACTOR", "slow-link:RANK:FACTOR" (what the rank's GPU sends over NVLink
  * or PCIe), "nic:NODE:NIC:FACTOR" or "nic:NODE:NIC:off". False with what was expected in `why`. */
 bool cluster_fault(struct cluster *cluster, const char *text, char *why, size_t why_bytes);
 
-/* One row of --scale, "nics:FACTOR" (all NICs' ports, leaves and spines), "links:FACTOR" (all other links)
- * or "compute:FACTOR", by which *compute is multiplied; factors 0.001 to 1000. Plans stay what they were. */
+/* One row of --scale, "nics:FACTOR" (all NICs' ports, leaves and spines), "links:FACTOR" (all other links) or
+ * "compute:FACTOR", which multiplies *compute; factors 0.001 to 1000. Plans do not change. */
 bool cluster_scale(struct cluster *cluster, const char *text, double *compute);
 
 #endif

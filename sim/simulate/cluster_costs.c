@@ -1,16 +1,16 @@
-/* cluster_costs.c: what protocols cost unless told otherwise, and how to be told: by name, or by the numbers
- * of LogGP (cluster.h). Knows no machine. */
+/* cluster_costs.c: the default costs of the protocols, and how to set them: by name, or by LogGP's parameters
+ * (cluster.h). Knows no machine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "simulate/cluster.h"
 
-/* Fitted to all_reduce of NCCL on four H200 over NVLink (bench/sim_fit.py; README.md, "How good it is"); what
+/* Fitted to all_reduce of NCCL on four H200 over NVLink (bench/sim_fit.py; README.md, "Accuracy"); what
  * a network costs is that of the tuner's table. */
 static const struct cluster_costs costs_default = {
     {6.0, 7.24, 16.7},                                     /* launch */
-    6.0,                                                   /* ... of messages: as of lines */
+    6.0,                                                   /* ... of messages: as LL */
     {0.027, 0.911, 0.838},                                 /* slice */
     {0.031, 1.0, 0.428},                                   /* move */
     {{0.5, 0.5, 1.25}, {0.85, 1.9, 2.4}, {1.2, 1.6, 3.0}}, /* post: NVLink, PCIe, network */
@@ -33,9 +33,9 @@ void cluster_spec_begin(struct cluster_spec *spec) {
   spec->costs = costs_default;
 }
 
-/* Fitted to this library's all_reduce on four H200 over NVLink (bench/sim_fit.py --kernels), most of which
- * are direct collectives: their blocks pass lines on from registers, so that links alone bound LL, their
- * launches carry no rings, and what arrives in outputs is where it belongs. */
+/* Fitted to this library's all_reduce on four H200 over NVLink (bench/sim_fit.py --kernels), mostly direct
+ * collectives: their blocks pass LL lines on from registers, so only links bound LL, their launches set up no
+ * rings, and data that arrives in outputs is in its final place. */
 void cluster_costs_kernels(struct cluster_costs *costs) {
   static const struct {
     double launch_us, slice_us, move_us, post_us, lane_gbps;
@@ -88,7 +88,7 @@ static const char cost_expected[] =
     "behind it, or for all three), message_launch_us, link_share, proxy_us, message_us, side_us, gap_us, "
     "links_gbps and zero_copy";
 
-/* Which of a row's figures the rest of the name means: all, one, or none (PROTO_COUNT + 1). */
+/* Which of a row's costs the rest of the name selects: all, one, or none (PROTO_COUNT + 1). */
 static uint32_t cost_proto(const char *rest, size_t length) {
   static const char *const names[PROTO_COUNT] = {".LL", ".LL128", ".Simple"};
   if (length == 0) return PROTO_COUNT;

@@ -1,5 +1,5 @@
-/* cluster_text.c: the few lines of text that describe a cluster (cluster.h): a name and a value each, #
- * begins a comment. Knows no machine. */
+/* cluster_text.c: the text that describes a cluster (cluster.h): lines of a name and a value; # begins a
+ * comment. Knows no machine. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -67,7 +67,7 @@ bool demand_add(struct demand *demand, const struct cluster_route *route, double
   return added;
 }
 
-/* What comes over the pair at most. Of two links one alone may rest on the other. */
+/* The most that arrives over the pair. Of two links only one may depend on the other. */
 static double pair_gbps(const struct demand *demand, const struct demand_pair *pair) {
   if (pair->other == SIM_NONE) return pair->gbps;
   const double own = demand->cluster->link_gbps[pair->link], other = demand->cluster->link_gbps[pair->other];
@@ -77,7 +77,7 @@ static double pair_gbps(const struct demand *demand, const struct demand_pair *p
 
 bool demand_sum(const struct demand *demand, double *gbps) {
   const uint32_t links = demand->cluster->link_count;
-  double *sides[2]; /* by what is before and what is behind */
+  double *sides[2]; /* by what is before and what is after */
   sides[0] = (double *)os_alloc((links + (size_t)1) * sizeof(double));
   sides[1] = (double *)os_alloc((links + (size_t)1) * sizeof(double));
   const bool whole = sides[0] && sides[1];

@@ -1,5 +1,4 @@
-/* drawing.h: the pictures of one run that are asked for: Perfetto's file (picture.h), an SVG (chart.h), both.
- */
+/* drawing.h: the pictures of one run: Perfetto's file (picture.h), an SVG (chart.h), or both. */
 #ifndef TUTTI_SIM_SIMULATE_DRAWING_H
 #define TUTTI_SIM_SIMULATE_DRAWING_H
 
@@ -20,16 +19,16 @@ struct drawing {
   struct chart *chart;
 };
 
-/* Opens what is asked for. `workload` as chart_open() has it. Close it whatever comes of it. */
+/* Opens the selected files. `workload` as in chart_open(). Close it in any case. */
 ncclResult_t drawing_open(struct drawing *drawing, const struct drawing_ask *ask,
                           const struct cluster *cluster, const struct workload *workload);
-/* What a run hears, with the drawing as its context; the net first. */
+/* Callbacks of a run, with the drawing as context; the net first. */
 void drawing_net(void *context, const struct sim_net *net);
 void drawing_kernel(void *context, const struct run_kernel *kernel);
 void drawing_span(void *context, const struct engine_span *span);
 void drawing_stuck(void *context, const struct engine_stuck *stuck);
 void drawing_message(void *context, const struct engine_message *message);
-/* Writes what is not written yet, unless `result` is a failure, and answers that or its own. */
+/* Writes the files unless `result` is a failure; returns that failure or its own result. */
 ncclResult_t drawing_close(struct drawing *drawing, ncclResult_t result, const char *title);
 
 #endif

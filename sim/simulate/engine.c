@@ -1,5 +1,5 @@
-/* engine.c: see engine.h. Times are whole picoseconds. A lane's slice takes what the lane itself costs and
- * what the narrowest of lane and links lets through; behind a network a proxy takes it from there. */
+/* engine.c: see engine.h. Times are whole picoseconds. A lane's slice takes the lane's own cost, and its
+ * bytes the time of the slowest of lane and links; over a network a proxy sends it on from there. */
 #include "simulate/engine.h"
 
 #include <inttypes.h>
@@ -13,8 +13,8 @@
 #include "simulate/flow.h"
 #include "simulate/queue.h"
 
-/* A step of LL or LL128 passes on in pieces, as its lines do: as many, in powers of two, as have so many
- * bytes. */
+/* A step of LL or LL128 is passed on in pieces, like its lines: as many, a power of two, as have at least
+ * this many bytes. */
 enum { PIECES_MAX = 16, PIECE_BYTES = 4096 };
 enum { TURNS_TOLD = 1 << 14 }; /* of lanes and events */
 enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
@@ -23,28 +23,29 @@ enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
 struct lane {
   struct slice_iter iter;
   struct sim_slice slice;
-  const uint32_t *links; /* connections: recv_count, then send_count; SIM_NONE: as another one (fold.h) */
-  uint32_t recv_own, send_own; /* sets of links that are not so */
-  uint32_t sides;              /* of the slice: links of the side that has more */
+  const uint32_t
+      *links; /* connections: recv_count, then send_count; SIM_NONE: the same as another one (fold.h) */
+  uint32_t recv_own, send_own; /* number of links that are not SIM_NONE */
+  uint32_t sides;              /* of the slice: the larger number of links on one side */
   uint64_t now_ps;             /* end of its last slice */
   uint64_t begin_ps;           /* of the slice that is moving */
-  double ps_a_byte;            /* that it moves */
+  double ps_a_byte;            /* of the current slice */
   uint64_t slice_ps, move_ps, side_ps;
-  bool zero_copy; /* in outputs, what others store there */
+  bool zero_copy; /* data that others store in its outputs costs no move */
   uint64_t piece_bytes, last_bytes;
-  uint64_t steps;                     /* that have ended */
-  uint32_t want_of;                   /* connection, or lane of WANT_LIST */
-  uint32_t transfers;                 /* of the slice, under way */
+  uint64_t steps;                     /* steps that have ended */
+  uint32_t want_of;                   /* connection, or lane for WANT_LIST */
+  uint32_t transfers;                 /* transfers of the slice that run */
   uint32_t first_waiter, next_waiter; /* lane + 1: lists that wait for a step of this one */
   uint8_t phase, want;
-  uint8_t pieces_left;            /* of the slice, behind the one at hand */
-  uint8_t cut;                    /* into so many pieces the slice is */
-  bool is_first;                  /* piece of its slice */
-  bool has_slice, queued, shares; /* shares: its slices are begun in the order of time */
+  uint8_t pieces_left;            /* pieces of the slice after the current one */
+  uint8_t cut;                    /* number of pieces of the slice */
+  bool is_first;                  /* first piece of its slice */
+  bool has_slice, queued, shares; /* shares: its slices must begin in the order of time */
 };
 
-/* Between two proxies. `filled`, `sent` and `taken` count steps: written by the sender's lane, through the
- * network, given back by the receiver's lane. */
+/* Between two proxies. `filled`, `sent` and `taken` count steps: written by the sender's lane, sent over the
+ * network, freed by the receiver's lane. */
 struct network {
   uint64_t *filled_at, *slot_at, *bytes; /* by step, in engine.times */
   uint8_t *steps;                        /* ... in engine.steps */
@@ -58,21 +59,21 @@ struct conn {
   uint64_t *data_at, *free_at; /* by step, in engine.times: when the other end sees it */
   uint32_t pieces, slots,
       mask;                  /* of a step; slots in pieces; a power of two minus one: places of its rings */
-  uint64_t announced, freed; /* steps, as the waiting end may come to see them; all steps are in pieces */
+  uint64_t announced, freed; /* steps, as visible to the waiting end; all steps are in pieces */
   uint64_t send_step, recv_step; /* of the ends */
   uint64_t post_ps;
   double ps_a_byte, gbps;                    /* of its links; bytes are data */
-  double wire;                               /* bytes on links for a byte of data */
+  double wire;                               /* bytes on links per byte of data */
   uint32_t waiting_sender, waiting_receiver; /* lanes, SIM_NONE */
   uint32_t sends_lane;                       /* the sender's lane, while it moves */
-  uint32_t network;                          /* place in engine.networks, SIM_NONE */
+  uint32_t network;                          /* index in engine.networks, SIM_NONE */
 };
 
 struct block {
   uint32_t batch, running;
 };
 
-/* Of a supply: the kernel that runs. */
+/* The running kernel of a supply. */
 struct track {
   uint32_t running; /* lanes */
   uint64_t end_ps;
@@ -87,7 +88,7 @@ struct engine {
   struct conn *conns;
   struct network *networks;
   struct block *blocks;
-  uint64_t *times; /* rings, two of a connection, and three of a network */
+  uint64_t *times; /* rings, two per connection, and three per network */
   uint8_t *steps;
   struct track *tracks;
   uint32_t *ready;
@@ -130,7 +131,7 @@ static void conn_free(struct engine *engine, struct conn *conn, uint32_t steps, 
   wake(engine, &conn->waiting_sender);
 }
 
-/* The message at `sent` is through. */
+/* The message at `sent` is done. */
 static void network_arrive(struct engine *engine, struct conn *conn, struct network *network,
                            uint64_t end_ps) {
   const uint32_t steps = network->steps[network->sent & conn->mask];
@@ -147,7 +148,7 @@ static void network_arrive(struct engine *engine, struct conn *conn, struct netw
   conn_free(engine, conn, steps, end_ps + network->flight_ps + conn->post_ps);
 }
 
-/* Sends what is filled and has a slot at the receiver: at once where nobody shares the links, else in time.
+/* Sends what is filled and has a slot at the receiver: at once if the links are not shared, else as an event.
  */
 static void network_go(struct engine *engine, uint32_t index) {
   struct conn *conn = &engine->conns[index];
@@ -195,7 +196,7 @@ static void network_take(struct engine *engine, uint32_t index, uint32_t steps, 
 
 /* ---- a lane's slices ---- */
 
-/* Both ends round their counters up to a whole chunk; the skipped steps pass from one to the other. */
+/* Both ends round their counters up to a whole chunk; the skipped steps are passed from one to the other. */
 static void lane_bind(struct engine *engine, struct lane *lane) {
   const struct work *work = lane->iter.work;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
@@ -220,7 +221,8 @@ static bool lane_wait(struct lane *lane, uint32_t conn, enum want want) {
   return false;
 }
 
-/* A list's wait for another one's step; lists go in the order of time, so what has ended has ended by now. */
+/* A list's wait for another list's step; lists run in the order of time, so what has ended is known by now.
+ */
 static bool list_ready(struct engine *engine, struct lane *lane) {
   if (lane->slice.wait_lane == SIM_NONE) return true;
   const uint32_t self = (uint32_t)(lane - engine->lanes);
@@ -245,12 +247,12 @@ static void list_report(struct engine *engine, struct lane *lane) {
   lane->first_waiter = 0;
 }
 
-/* That the slice, or the piece of one, moves a connection on. */
+/* The steps by which the slice, or a piece of it, advances a connection. */
 static uint32_t slice_steps(const struct lane *lane, const struct conn *conn) {
   return lane->slice.fifo_steps * conn->pieces / lane->cut;
 }
 
-/* When all that the slice waits for is there; false while the time of something is not known. */
+/* The time when all that the slice waits for is there; false while a time is unknown. */
 static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begin_ps) {
   const struct sim_slice *slice = &lane->slice;
   const uint32_t recv_count = lane->iter.work->recv_count;
@@ -311,12 +313,12 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
   if (slice->ends_step && lane->first_waiter != 0) list_report(engine, lane);
 }
 
-/* What it receives was stored straight into its output, and goes no further. */
+/* What it receives was stored directly into its output, and is not forwarded. */
 static bool slice_is_zero_copy(const struct lane *lane) {
   return lane->zero_copy && lane->slice.send_links == 0 && (lane->slice.flags & STEP_RECV_FINAL) != 0;
 }
 
-/* What the lane takes for a slice whatever its size. */
+/* The lane's time for a slice of any size. */
 static uint64_t slice_fixed_ps(const struct lane *lane) {
   if (!lane->is_first) return 0;
   const uint32_t sides = (lane->slice.recv_links != 0) + (lane->slice.send_links != 0);
@@ -324,14 +326,14 @@ static uint64_t slice_fixed_ps(const struct lane *lane) {
          (lane->slice.bytes > 0 && !slice_is_zero_copy(lane) ? lane->move_ps : 0);
 }
 
-/* What the lane itself takes for a slice. */
+/* The lane's own time for a slice. */
 static uint64_t slice_ps(const struct lane *lane) {
   const struct sim_slice *slice = &lane->slice;
   if (slice->bytes == 0 || slice_is_zero_copy(lane)) return slice_fixed_ps(lane);
   return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * lane->sides * lane->ps_a_byte + 0.5);
 }
 
-/* Ends the slice at once where links have space for whatever comes. */
+/* Ends the slice at once if its links are not shared. */
 static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_ps) {
   const struct sim_slice *slice = &lane->slice;
   uint64_t links_ps = 0;
@@ -346,7 +348,7 @@ static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_
   slice_post(engine, lane, begin_ps + later(slice_ps(lane), links_ps));
 }
 
-/* Links of the slice that are shared: their transfers are events. */
+/* Shared links of the slice: their transfers are events. */
 static bool slice_is_shared(const struct engine *engine, const struct lane *lane) {
   if (!lane->shares) return false;
   if (lane->iter.work->algo == ALGO_CUSTOM) return true;
@@ -360,7 +362,7 @@ static bool slice_is_shared(const struct engine *engine, const struct lane *lane
 
 static void kernels_begin(struct engine *engine);
 
-/* Its lanes that are left begin when those of the batch before them have ended. */
+/* The block's remaining lanes begin when those of the previous batch have ended. */
 static void block_go_on(struct engine *engine, uint32_t number) {
   const struct sim_block *place = &engine->net->blocks[number];
   struct block *block = &engine->blocks[number];
@@ -392,7 +394,7 @@ static void lane_end(struct engine *engine, struct lane *lane) {
   kernels_begin(engine);
 }
 
-/* Leaves out the links that are as another one. */
+/* Skips links that are the same as another one. */
 static void slice_fold(struct lane *lane) {
   struct sim_slice *slice = &lane->slice;
   const uint32_t out = (uint32_t)__builtin_popcount(slice->send_links),
@@ -410,7 +412,8 @@ static uint32_t pieces_of(uint64_t bytes) {
   return pieces;
 }
 
-/* The next slice, or the next piece of one: both ends of a connection cut alike, as they know its bytes. */
+/* The next slice, or the next piece of one: both ends of a connection cut it alike, as they know its bytes.
+ */
 static bool slice_next(struct lane *lane) {
   struct sim_slice *slice = &lane->slice;
   lane->is_first = lane->pieces_left == 0;
@@ -434,7 +437,7 @@ static bool slice_next(struct lane *lane) {
   return true;
 }
 
-/* As far as it can go now. */
+/* Runs the lane as far as it can go now. */
 static void lane_run(struct engine *engine, struct lane *lane) {
   uint64_t begin_ps;
   if (lane->phase == PHASE_ENDED || lane->want == WANT_TRANSFER) return;
@@ -468,10 +471,10 @@ static void transfer_begin(struct engine *engine, uint32_t index, uint64_t bytes
   if (end_ps != UINT64_MAX) queue_set(&engine->queue, index, end_ps);
 }
 
-/* The lane's own part of the slice is over, or its transfers are to begin. */
+/* The lane's own part of the slice is over, or its transfers begin. */
 static void lane_event(struct engine *engine, struct lane *lane) {
   const struct sim_slice *slice = &lane->slice;
-  if (lane->transfers == SIM_NONE) { /* all is moved */
+  if (lane->transfers == SIM_NONE) { /* everything is moved */
     lane->transfers = 0;
     lane->want = WANT_NOTHING;
     slice_post(engine, lane, engine->now_ps);
@@ -555,7 +558,7 @@ static void engine_go(struct engine *engine) {
 
 static const char *const want_words[] = {"", "data", "a free slot", "a step", "a transfer"};
 
-/* The lane that could let a stuck one go on; SIM_NONE when its rank has no more to do there. */
+/* The lane that could let a stuck one continue; SIM_NONE if its rank has no more to do there. */
 static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32_t *peer) {
   const struct lane *lane = &engine->lanes[index];
   const struct sim_net *net = engine->net;
@@ -576,7 +579,7 @@ static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32
   return SIM_NONE;
 }
 
-/* The connection's links carry nothing: which one, into `link`. */
+/* Whether the connection's links carry nothing; stores the link in `link`. */
 static bool conn_is_dead(const struct engine *engine, uint32_t index, char *link, size_t link_bytes) {
   struct cluster_route route;
   if (engine->conns[index].gbps > 0) return false;
@@ -598,7 +601,7 @@ static void stuck_say_lane(struct engine *engine, uint32_t index) {
             want_words[lane->want], lane->want == WANT_DATA ? "from" : "of", peer);
 }
 
-/* A lane on the circle, or at the end of the chain: where as many hops as there are lanes lead. */
+/* A lane on the cycle, or at the end of the chain: after as many hops as there are lanes. */
 static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
   char link[64];
   uint32_t peer;
@@ -612,7 +615,7 @@ static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
   return index;
 }
 
-/* To the supply, which knows what they run, and to whoever draws. */
+/* Reports to the supply, which knows what the lanes run, and to the drawing. */
 static void stuck_print(struct engine *engine) {
   for (uint32_t i = 0; i < engine->net->lane_count; i++) {
     const struct lane *lane = &engine->lanes[i];
@@ -685,7 +688,7 @@ static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) 
   if (place->batch == 0) lane_push(engine, index);
 }
 
-/* Whether its slices can meet others on a link. */
+/* Whether its slices can share a link with others. */
 static void lane_share(struct engine *engine, struct lane *lane) {
   const struct work *work = lane->iter.work;
   lane->shares = work->algo == ALGO_CUSTOM;
@@ -695,7 +698,7 @@ static void lane_share(struct engine *engine, struct lane *lane) {
   }
 }
 
-/* All that the supply can begin now, in the rows of kernels that have ended. */
+/* Begins all kernels that the supply has ready, in the rows of kernels that have ended. */
 static void kernels_begin(struct engine *engine) {
   const struct engine_supply *supply = engine->request->supply;
   struct engine_kernel kernel;
@@ -737,7 +740,7 @@ static void conn_make(struct engine *engine, uint32_t index, struct cluster_rout
   network->flight_ps = us_to_ps(route->flight_us);
 }
 
-/* What connections ask of links at a time; false when memory is out. */
+/* The demand of connections on links; false when memory is out. */
 static bool demand_find(const struct engine *engine, const struct cluster_route *routes, double *gbps) {
   struct demand demand;
   bool whole = demand_make(engine->cluster, &demand);
@@ -748,7 +751,8 @@ static bool demand_find(const struct engine *engine, const struct cluster_route 
   return whole;
 }
 
-/* Who takes which links, and from that who shares any. A fold has left out what is never full. */
+/* Which connections use which links, and so which are shared. A fold has left out links that are never full.
+ */
 static ncclResult_t flows_make(struct engine *engine) {
   const struct sim_net *net = engine->net;
   const struct fold *fold = engine->request->fold;
@@ -781,7 +785,7 @@ static ncclResult_t flows_make(struct engine *engine) {
   return result;
 }
 
-/* Most pieces that a step of the work passes on in. */
+/* The most pieces that a step of the work is cut into. */
 uint32_t engine_pieces(const struct work *work) {
   const bool short_ring = work->algo == ALGO_RING && work->func <= FUNC_ALL_REDUCE &&
                           (work->flags & WORK_FUSED) == 0 &&
@@ -790,8 +794,8 @@ uint32_t engine_pieces(const struct work *work) {
   return work->proto == PROTO_SIMPLE ? 1 : pieces_of(count * work->element_bytes);
 }
 
-/* In how many pieces steps pass on over each connection, and so how long its rings are. Kernels that follow
- * one another may round up by different chunks: less than all slots beyond what is free. */
+/* The number of pieces per step on each connection, and so the length of its rings. Consecutive kernels may
+ * round up by different chunks: by less than all slots beyond the free ones. */
 static void pieces_find(struct engine *engine) {
   const struct sim_net *net = engine->net;
   const struct engine_supply *supply = engine->request->supply;
@@ -818,7 +822,7 @@ static bool conn_is_remote(const struct engine *engine, uint32_t index) {
   return conn->sender / engine->cluster->gpus != conn->receiver / engine->cluster->gpus;
 }
 
-/* Rings of times of connections, and of their networks. These are numbered as conn_make() does. */
+/* Rings of times of connections and of their networks, in the order of conn_make(). */
 static bool times_make(struct engine *engine) {
   const uint32_t conns = engine->net->conn_count;
   size_t places = 1, remote_places = 1;

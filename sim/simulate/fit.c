@@ -1,4 +1,4 @@
-/* fit.c: see fit.h. The search goes along one number at a time by steps that halve, so it ends. */
+/* fit.c: see fit.h. The search changes one number at a time by steps that halve, so it ends. */
 #include "simulate/fit.h"
 
 #include <errno.h>
@@ -13,21 +13,21 @@
 #include "simulate/call.h"
 #include "simulate/engine.h"
 
-/* What is looked for, as logarithms of factors. */
+/* The searched factors, as logarithms. */
 enum { FIT_TAKES = 0, FIT_MOVES = PROTO_COUNT, FIT_LINKS = 2 * PROTO_COUNT, FIT_COUNT };
-enum { MOVES_MOST = 40 }; /* of one step's length along one number */
+enum { MOVES_MOST = 40 }; /* per step size and number */
 
 struct fit_point {
   struct sim_net net;
   struct check_setup setup;
-  uint32_t cluster; /* of which it is a call */
+  uint32_t cluster; /* the index of its cluster */
   uint8_t proto;
   double measured_us, us;
 };
 
 struct fitter {
   const struct cluster_spec *spec;
-  struct cluster *clusters; /* by number of ranks, made when asked for */
+  struct cluster *clusters; /* by number of ranks, made when needed */
   struct fit_point *points;
   uint32_t point_count;
   double found[FIT_COUNT];
@@ -35,7 +35,7 @@ struct fitter {
 
 /* ---- what was measured ---- */
 
-/* The time behind a rule, "# 4.1 us"; 0: none. */
+/* The time in a rule's comment, "# 4.1 us"; 0: none. */
 static double line_time_us(const char *line) {
   const size_t length = strcspn(line, "\n");
   const char *mark = (const char *)memchr(line, '#', length);
@@ -53,7 +53,7 @@ static const char *line_at(const char *text, uint32_t line) {
   return text;
 }
 
-/* One node with as many ranks; NULL where the machine has none such. */
+/* One node with this many ranks; NULL if the machine has no such node. */
 static struct cluster *cluster_of(struct fitter *fitter, uint32_t ranks) {
   if (ranks < 2 || ranks > TOPOLOGY_GPUS_MAX) return NULL;
   struct cluster *cluster = &fitter->clusters[ranks];
@@ -64,7 +64,7 @@ static struct cluster *cluster_of(struct fitter *fitter, uint32_t ranks) {
   return cluster_make(&spec, cluster) == ncclSuccess ? cluster : NULL;
 }
 
-/* False when memory is out; a call that cannot be planned is no point. */
+/* False when memory is out; a call that cannot be planned is skipped. */
 static bool point_add(struct fitter *fitter, const struct tune_rule *rule, double us) {
   struct fit_point *point = &fitter->points[fitter->point_count];
   const uint32_t ranks = rule->rank_count > 0 ? rule->rank_count : fitter->spec->gpus;
@@ -105,7 +105,7 @@ static void costs_apply(const struct fitter *fitter, struct cluster_costs *costs
   costs->link_share *= exp(fitter->found[FIT_LINKS]);
 }
 
-/* Links of one node carry as much as the share says. */
+/* Links of one node carry as much as the share allows. */
 static void cluster_cost(struct cluster *cluster, const struct cluster_costs *costs) {
   for (uint32_t link = 0; link < cluster->paths.link_count; link++)
     cluster->link_gbps[link] =
@@ -113,7 +113,7 @@ static void cluster_cost(struct cluster *cluster, const struct cluster_costs *co
   cluster->costs = *costs;
 }
 
-/* Simulates the points that the number concerns; the sum of squares of all. Infinite when memory is out. */
+/* Simulates the points that the number affects; the sum of squares of all. Infinite when memory is out. */
 static double points_run(struct fitter *fitter, int number) {
   struct cluster_costs costs;
   double sum = 0;
@@ -139,7 +139,7 @@ static double points_run(struct fitter *fitter, int number) {
   return sum;
 }
 
-/* Goes along one number while that helps, one way or the other. */
+/* Changes one number, in either direction, while that helps. */
 static double number_search(struct fitter *fitter, int number, double step, double best) {
   for (int direction = 0; direction < 2; direction++, step = -step) {
     int moves = 0;

@@ -1,8 +1,8 @@
-/* flow.c: see flow.h. Rates are found by filling: the link with the least left for each of its transfers, or
- * the transfer with the least bound, goes first, and what it takes is taken off the links that it crosses. As
- * these then have more left for each of the others, or as much, a heap whose rows are only put right when
- * they come up tells which link is next. Only transfers that share full links, directly or through others,
- * with one that began or ended are looked at. */
+/* flow.c: see flow.h. Rates are found by progressive filling: the link with the least capacity left per
+ * transfer, or the transfer with the least limit, is fixed first, and its rate is subtracted from the links
+ * that it uses. As the capacity per remaining transfer of those links does not decrease, a heap whose entries
+ * are only corrected when they are taken gives the next link. Only transfers that share full links, directly
+ * or through others, with one that began or ended are examined. */
 #include "simulate/flow.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@
 #include "base/os.h"
 
 #define BYTES_A_PS 1e-3 /* of 1 GB/s */
-#define SLACK 1e-9      /* of sums of rates, and of what is left of them */
+#define SLACK 1e-9      /* tolerance of sums of rates, and of remaining capacity */
 
 /* ---- making ---- */
 
-/* By link of the cluster: what its users could take at most, and then its number here. */
+/* By link of the cluster: the most that its users could demand, and then its number here. */
 struct demand {
   double *gbps;
   uint32_t *users, *number;
@@ -125,7 +125,7 @@ void flow_set_free(struct flow_set *set) {
   memset(set, 0, sizeof *set);
 }
 
-/* ---- coming and going ---- */
+/* ---- begin and end of transfers ---- */
 
 static uint64_t flow_end_ps(const struct flow *flow) {
   if (flow->bytes_a_ps <= 0) return flow->left_bytes > 0 ? UINT64_MAX : flow->since_ps;
@@ -143,7 +143,7 @@ static void link_touch(struct flow_set *set, uint32_t link) {
   set->dirty[set->dirty_count++] = link;
 }
 
-/* Whether all of its links have space for as much as it may take, so that nobody else has less for it. */
+/* Whether all of its links have capacity for its full rate, so that no other transfer loses any. */
 static bool flow_has_space(const struct flow_set *set, const struct flow *flow) {
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     const struct flow_link *link = &set->links[set->entry_link[e]];
@@ -191,8 +191,8 @@ void flow_end(struct flow_set *set, uint32_t conn) {
 
 /* ---- rates ---- */
 
-/* What is to be found anew. A link is open when all its transfers are in the part, and else on its border:
- * some pass through, those of others keep what they have. */
+/* The part whose rates are computed again. A link is open if all its transfers are in the part, else on its
+ * border: some of its transfers are in the part, the others keep their rates. */
 struct part {
   uint32_t flow_count, link_count;
 };
@@ -223,9 +223,9 @@ static void part_add_flow(struct flow_set *set, struct part *part, uint32_t numb
     part_add_link(set, part, set->entry_link[e], false);
 }
 
-/* All transfers of links that were opened. */
+/* Adds all transfers of links that were opened. */
 static void part_grow(struct flow_set *set, struct part *part, uint64_t now_ps) {
-  const uint32_t link_count = part->link_count; /* those that join now are not open */
+  const uint32_t link_count = part->link_count; /* links that join now are not open */
   for (uint32_t i = 0; i < link_count; i++) {
     struct flow_link *link = &set->links[set->some_links[i]];
     if (!link->open || link->grown) continue;
@@ -235,7 +235,8 @@ static void part_grow(struct flow_set *set, struct part *part, uint64_t now_ps) 
   }
 }
 
-/* What the part's transfers may have of its links: all of those that are open, else what others leave. */
+/* What the part's transfers may have of its links: everything on open links, else what other transfers leave.
+ */
 static void part_weigh(struct flow_set *set, const struct part *part) {
   for (uint32_t i = 0; i < part->link_count; i++) set->links[set->some_links[i]].count = 0;
   for (uint32_t i = 0; i < part->flow_count; i++) {
@@ -262,7 +263,7 @@ static bool share_before(struct flow_share a, struct flow_share b) {
   return a.rate != b.rate ? a.rate < b.rate : a.number < b.number;
 }
 
-/* Puts the row where `at` is free, or below. */
+/* Puts the row at `at`, which is free, or below. */
 static void share_sink(struct flow_set *set, uint32_t at, struct flow_share row) {
   for (;;) {
     uint32_t child = 2 * at + 1;
@@ -316,7 +317,7 @@ static void rate_fix(struct flow_set *set, struct flow *flow, double rate) {
   }
 }
 
-/* Whether only links of the border bound the transfer to `share`. */
+/* Whether only links of the border limit the transfer to `share`. */
 static bool flow_is_by_border(const struct flow_set *set, const struct flow *flow, double share) {
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
     const struct flow_link *link = &set->links[set->entry_link[e]];
@@ -325,7 +326,7 @@ static bool flow_is_by_border(const struct flow_set *set, const struct flow *flo
   return true;
 }
 
-/* Those that may take no more than `share`, and of the others the least that one may. */
+/* Fixes those that may take at most `share`, and finds the least limit of the others. */
 static double bounded_fix(struct flow_set *set, const struct part *part, double share, uint32_t *left) {
   double least = INFINITY;
   for (uint32_t i = 0; i < part->flow_count; i++) {
@@ -351,7 +352,7 @@ static void link_fix(struct flow_set *set, struct flow_share share, uint32_t *le
 
 static void rates_find(struct flow_set *set, const struct part *part) {
   uint32_t left = part->flow_count;
-  double least_most = 0; /* nobody without a rate may take less at most */
+  double least_most = 0; /* no transfer without a rate has a lower limit */
   struct flow_share share;
   part_weigh(set, part);
   shares_fill(set, part);
@@ -371,7 +372,7 @@ static bool link_is_asked(const struct flow_link *link) {
   return !link->open && link->passed && (link->was_full || link_is_full(link));
 }
 
-/* Whether the link bounds somebody of the part to less than somebody outside has of it. */
+/* Whether the link limits a transfer of the part to less than a transfer outside has of it. */
 static bool link_is_unfair(const struct flow_set *set, const struct flow_link *link) {
   if (!link_is_asked(link) || link->bound == INFINITY) return false;
   for (uint32_t e = link->first; e != FLOW_NONE; e = set->entry_next[e]) {
@@ -381,9 +382,9 @@ static bool link_is_unfair(const struct flow_set *set, const struct flow_link *l
   return false;
 }
 
-/* Opens full links of the border on which the part does something that those outside must hear of: one has
- * another rate than before, or is bound by the link alone to less than somebody outside has of it. On all
- * others nothing has changed for those outside. */
+/* Opens full links of the border on which transfers outside the part are affected: a transfer of the part has
+ * a new rate, or is limited by the link alone to less than one outside has. On all other links nothing has
+ * changed for transfers outside. */
 static bool part_widen(struct flow_set *set, struct part *part) {
   bool wider = false;
   for (uint32_t i = 0; i < part->flow_count; i++) {

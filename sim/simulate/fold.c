@@ -1,6 +1,6 @@
-/* fold.c: see fold.h. Lanes, connections, shared links, blocks of several batches and, of plans that run in
- * turn, ranks are the nodes of a graph; refine.h finds the parts of it by hashes, and what was found is then
- * compared member by member, so that nothing rests on a hash. */
+/* fold.c: see fold.h. Lanes, connections, shared links, blocks of several batches and, for plans that run in
+ * sequence, ranks are the nodes of a graph; refine.h partitions it by hashes, and the parts are then compared
+ * member by member, so the result does not depend on a hash. */
 #include "simulate/fold.h"
 
 #include <string.h>
@@ -17,8 +17,8 @@ struct folder {
   const struct sim_net *net;
   const struct fold_turns *turns;  /* or NULL */
   struct cluster_route *routes;    /* by connection */
-  uint32_t *shared, *shared_links; /* by link of the cluster: its number here plus one; and back */
-  uint32_t first_link, first_block, first_rank, nodes; /* of the graph; lanes come first, then connections */
+  uint32_t *shared, *shared_links; /* by link of the cluster: its number here plus one; and the reverse */
+  uint32_t first_link, first_block, first_rank, nodes; /* of the graph; lanes first, then connections */
   uint32_t shared_count;
   struct refine_graph graph;
   uint64_t *colour;
@@ -27,7 +27,8 @@ struct folder {
 
 /* ---- works whose slices do not depend on the rank ---- */
 
-/* Where a loop has a chunk a rank, every rank has the same counts in another order only if all are whole. */
+/* If a loop has a chunk per rank, every rank has the same counts in a different order only if all are whole.
+ */
 static bool chunks_are_even(const struct work *work) {
   const size_t loop = work->chunk_count * work->rank_count;
   const size_t rest = loop > 0 ? work->part_count % loop : 1;
@@ -47,7 +48,7 @@ static bool work_is_placeless(const struct work *work) {
   }
 }
 
-/* Every slice takes all links of a side, so that it does not matter which is which. */
+/* Every slice uses all links of a side, so links are interchangeable. */
 static bool work_takes_all_links(const struct work *work) { return work->algo == ALGO_TREE; }
 
 static bool works_are_alike(const struct work *a, const struct work *b) {
@@ -116,14 +117,14 @@ static void colours_set(struct folder *folder) {
 
 /* ---- the graph ---- */
 
-/* A block whose lanes all begin at once couples none of them. */
+/* A block whose lanes all begin at once does not couple them. */
 static bool block_has_turns(const struct sim_net *net, uint32_t block) {
   const struct sim_block *place = &net->blocks[block];
   return place->lane_count > 0 && net->lanes[place->first_lane + place->lane_count - 1].batch > 0;
 }
 
-/* False where a connection lacks an end, or has several lanes of one plan. `ends`: of each connection the
- * numbers of the plans, plus one, by which it was received from and sent over last. */
+/* False if a connection lacks an end, or has several lanes of one plan. `ends`: for each connection the
+ * numbers plus one of the plans that last received and sent over it. */
 static bool conns_are_single(const struct sim_net *net, const struct fold_turns *turns, uint32_t *ends) {
   for (uint32_t i = 0; i < net->lane_count; i++) {
     const struct work *work = net->lanes[i].work;
@@ -139,7 +140,7 @@ static bool conns_are_single(const struct sim_net *net, const struct fold_turns 
   return true;
 }
 
-/* What connections ask of links at a time, into `gbps`. */
+/* The demand of connections on links at a time, into `gbps`. */
 static bool demand_find(const struct folder *folder, double *gbps) {
   const struct cluster *cluster = folder->cluster;
   const struct sim_net *net = folder->net;
@@ -199,7 +200,7 @@ static uint32_t lane_edges(const struct folder *folder, uint32_t index, struct r
   return count;
 }
 
-/* Into `edges`, unless that is NULL; how many. */
+/* Writes to `edges`, unless that is NULL; returns their number. */
 static uint32_t edges_list(const struct folder *folder, struct refine_edge *edges) {
   const struct sim_net *net = folder->net;
   uint32_t count = 0;
@@ -236,7 +237,7 @@ static bool graph_make(struct folder *folder) {
 
 /* ---- the proof ---- */
 
-/* Of what colours stand for; refine_holds() has the rest. */
+/* Compares what colours represent; refine_holds() compares the rest. */
 static bool members_are_alike(const struct folder *folder) {
   const struct sim_net *net = folder->net;
   const uint32_t *rep = folder->rep;
@@ -286,9 +287,9 @@ static void lane_add(const struct folder *folder, struct fold *fold, uint32_t la
   net->link_count += links;
 }
 
-/* Whether the block's lanes run in the place of others. Of blocks of several batches the first of its kind
- * does; it is of a rank that does: kinds of lanes tell kinds of blocks and of ranks apart, and lowest numbers
- * stand for the others. */
+/* Whether the block's lanes represent others. Of blocks of several batches the first of its kind does; its
+ * rank does, too, because kinds of lanes determine kinds of blocks and of ranks, and the lowest number
+ * represents the others. */
 static bool block_is_stuck(const struct folder *folder, uint32_t block) {
   const uint32_t node = folder->first_block + block;
   const uint32_t rank = folder->first_rank + folder->net->blocks[block].rank;
@@ -296,8 +297,8 @@ static bool block_is_stuck(const struct folder *folder, uint32_t block) {
   return !block_has_turns(folder->net, block) || folder->rep[node] == node;
 }
 
-/* One lane of each kind; blocks of several batches stay together. Of a kind in such a block the first member
- * of the block that stands for its kind runs, so `taken` is by representative. */
+/* One lane of each kind; blocks of several batches stay together. For a kind in such a block, the first
+ * member of the representing block runs, so `taken` is by representative. */
 static void lanes_add(const struct folder *folder, struct fold *fold, bool *taken) {
   const struct sim_net *whole = folder->net;
   for (uint32_t b = 0; b < whole->block_count; b++) {
@@ -314,8 +315,8 @@ static void lanes_add(const struct folder *folder, struct fold *fold, bool *take
   }
 }
 
-/* Connections get numbers in the order in which lanes name them; of a lane's links to one kind the first of
- * each side stays. */
+/* Connections are numbered in the order in which lanes name them; of a lane's links to one kind the first on
+ * each side is kept. */
 static void links_bind(const struct folder *folder, struct sim_net *net, uint32_t *number) {
   const uint32_t lanes = folder->net->lane_count;
   for (uint32_t i = 0; i < net->lane_count; i++) {
@@ -356,8 +357,8 @@ static bool net_fold(const struct folder *folder, struct fold *fold, uint32_t *n
   return made;
 }
 
-/* What the connections that run have of shared links: each link's representative, and how many of their kind
- * take it. A connection of a kind names the links' kinds; a link of a kind counts the connections'. */
+/* The shared links of the running connections: each link's representative, and how many of their kind use it.
+ * A connection of a kind gives the kinds of links; a link of a kind gives the number of connections. */
 static bool shares_fold(const struct folder *folder, struct fold *fold, const uint32_t *number) {
   const uint32_t lanes = folder->net->lane_count;
   const struct refine_graph *graph = &folder->graph;

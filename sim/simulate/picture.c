@@ -34,12 +34,12 @@ void picture_stream(struct picture *picture, uint32_t rank, uint32_t stream, con
   perfetto_thread_name(&picture->perfetto, place, words);
 }
 
-/* The lane's thread gets its name when something is first written on it. */
+/* Names the lane's thread when something is first written on it. */
 static struct perfetto_place lane_named(struct picture *picture, const struct sim_lane *lane) {
   static const char *const roles[ROLES] = {"", " up", " down", " switch"};
   const struct perfetto_place place = lane_place(lane);
   const uint32_t thread = (uint32_t)(place.thread - LANE_THREADS);
-  if (!picture->named) return place; /* no memory: numbers have to do */
+  if (!picture->named) return place; /* without memory threads have only numbers */
   uint64_t *named = &picture->named[lane->rank * LANE_WORDS + thread / 64];
   if ((*named >> thread % 64 & 1) != 0) return place;
   *named |= UINT64_C(1) << thread % 64;

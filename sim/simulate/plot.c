@@ -16,7 +16,7 @@
 #define TOP 40.0
 #define BOTTOM 50.0
 
-/* What the axes reach over: whole powers. */
+/* The range of the axes: whole powers. */
 struct frame {
   double x_first, x_last, y_first, y_last;
 };

@@ -1,4 +1,4 @@
-/* plot.h: bandwidth against size, of one option or of several, as SVG. */
+/* plot.h: bandwidth against size, of one or several options, as SVG. */
 #ifndef TUTTI_SIM_SIMULATE_PLOT_H
 #define TUTTI_SIM_SIMULATE_PLOT_H
 
@@ -19,7 +19,7 @@ struct plot {
   uint32_t point_count, point_capacity;
 };
 
-/* Points of a series come in the order of their sizes. ncclSystemError when memory is out. */
+/* Points of a series are added in the order of their sizes. ncclSystemError when memory is out. */
 ncclResult_t plot_add(struct plot *plot, uint32_t series, const char *name, double bytes, double gbps);
 ncclResult_t plot_write(const struct plot *plot, const char *title, const char *axis, const char *path);
 void plot_free(struct plot *plot);

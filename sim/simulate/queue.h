@@ -1,5 +1,5 @@
-/* queue.h: which of a fixed set of numbers comes next: a heap (heap.h) over (time, number), so that ties have
- * one order. Each number has one place at most; its time may change. Memory is taken once. */
+/* queue.h: a priority queue of a fixed set of numbers: a heap (heap.h) ordered by (time, number), so that
+ * ties have one order. Each number is in it at most once; its time may change. Memory is allocated once. */
 #ifndef TUTTI_SIM_SIMULATE_QUEUE_H
 #define TUTTI_SIM_SIMULATE_QUEUE_H
 
@@ -13,7 +13,7 @@ struct queue_item {
 
 struct queue {
   struct queue_item *items;
-  uint32_t *place; /* by number: its place in items plus one, 0 when it has none */
+  uint32_t *place; /* by number: its index in items plus one, 0 if it is not in the queue */
   uint32_t count;
 };
 
@@ -40,13 +40,13 @@ static inline void queue_put(struct queue *queue, uint32_t at, const struct queu
 
 HEAP(queue, queue, queue_item, queue_before, queue_put)
 
-/* An item that may have to go either way from its place. */
+/* An item that may have to move either way. */
 static inline void queue_settle(struct queue *queue, uint32_t at, const struct queue_item *item) {
   if (at > 0 && queue_before(item, &queue->items[(at - 1) / 4])) queue_rise(queue, at, item);
   else queue_sink(queue, queue->count, at, item);
 }
 
-/* Enters the number, or changes its time. */
+/* Adds the number, or changes its time. */
 static inline void queue_set(struct queue *queue, uint32_t number, uint64_t time_ps) {
   const struct queue_item item = {time_ps, number};
   uint32_t at = queue->place[number];

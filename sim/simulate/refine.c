@@ -1,6 +1,6 @@
-/* refine.c: see refine.h. Partition refinement by a list of splitters: a part that was split puts all its
- * pieces but the largest on the list, as counts into the largest follow from the others (Hopcroft 1971; Paige
- * and Tarjan 1987), so a node is looked at as often as its part halves. */
+/* refine.c: see refine.h. Partition refinement with a list of splitters: of a part that was split all pieces
+ * but the largest are added to the list, because counts into the largest follow from the others (Hopcroft
+ * 1971; Paige and Tarjan 1987); so a node is examined at most once each time the size of its part halves. */
 #include "simulate/refine.h"
 
 #include <stdlib.h>
@@ -20,7 +20,8 @@ bool refine_graph_make(uint32_t node_count, const struct refine_edge *edges, uin
     refine_graph_free(graph);
     return false;
   }
-  uint32_t *at = graph->first + 1; /* ends where the next node's entries end: first, when all are in */
+  uint32_t *at =
+      graph->first + 1; /* ends at the end of the node's entries, so that `first` is right at the end */
   for (uint32_t i = 0; i < edge_count; i++) {
     at[edges[i].one + (size_t)1] += 1;
     at[edges[i].other + (size_t)1] += 1;
@@ -46,7 +47,7 @@ void refine_graph_free(struct refine_graph *graph) {
 
 struct part {
   uint32_t first, count; /* in order */
-  uint32_t touched;      /* by the splitter at hand */
+  uint32_t touched;      /* by the current splitter */
   uint64_t sum;          /* of the first that was touched */
   bool listed, sums_differ;
 };
@@ -59,7 +60,7 @@ struct touch {
 struct refiner {
   const struct refine_graph *graph;
   uint32_t *part_of;
-  uint32_t *order, *place; /* nodes part by part, and back */
+  uint32_t *order, *place; /* nodes part by part, and the reverse */
   struct part *parts;
   uint32_t part_count;
   uint32_t *list, list_count; /* parts that may split others */
@@ -96,7 +97,7 @@ static void node_put(struct refiner *refiner, uint32_t node, uint32_t place) {
   refiner->place[other] = was;
 }
 
-/* What the part's members see of the splitter, node by node. */
+/* For each node: what the part's members see of the splitter. */
 static void splitter_touch(struct refiner *refiner, const struct part *splitter) {
   const struct refine_graph *graph = refiner->graph;
   refiner->touch_count = 0;
@@ -111,7 +112,7 @@ static void splitter_touch(struct refiner *refiner, const struct part *splitter)
   }
 }
 
-/* Leaves of the touched nodes those whose parts come apart. */
+/* Of the touched nodes keeps those whose parts are split. */
 static void touches_weigh(struct refiner *refiner) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < refiner->touch_count; i++) {
@@ -143,7 +144,7 @@ static void piece_make(struct refiner *refiner, uint32_t first, uint32_t count) 
   part_list(refiner, made);
 }
 
-/* The part of these touched nodes: who was not touched stays in front, then one piece a sum. The largest
+/* Splits the part of these touched nodes: untouched nodes stay in front, then one piece per sum. The largest
  * piece keeps the number. */
 static void part_split(struct refiner *refiner, const struct touch *touches, uint32_t count) {
   const uint32_t number = touches[0].part;
@@ -184,7 +185,7 @@ static void refine(struct refiner *refiner) {
   }
 }
 
-/* One part a colour. */
+/* One part per colour. */
 static void refiner_begin(struct refiner *refiner, const uint64_t *colour) {
   const uint32_t nodes = refiner->graph->node_count;
   for (uint32_t node = 0; node < nodes; node++)
@@ -239,7 +240,8 @@ bool refine_parts(const struct refine_graph *graph, const uint64_t *colour, uint
 
 /* ---- the proof ---- */
 
-/* Entries of a node by label and then by part: Shell's sort, as nodes have few entries or thousands. */
+/* Sorts the entries of a node by label and then by part: Shell's sort, as nodes have few entries or
+ * thousands. */
 static void entries_sort(struct refine_graph *graph, const uint32_t *part_of, uint32_t node) {
   const uint32_t first = graph->first[node], end = graph->first[node + 1];
   uint32_t gap = 1;

@@ -1,13 +1,13 @@
-/* refine.h: which nodes of a graph are alike: the coarsest parts that keep colours apart and in which every
- * node has, for each label and each part, as many edges with that label into that part as any other of its
- * own part. Knows nothing of what nodes and labels stand for. */
+/* refine.h: finds which nodes of a graph are alike: the coarsest parts that separate colours and in which
+ * every node has, for each label and each part, as many edges with that label into that part as any other of
+ * its own part. Knows nothing of the meaning of nodes and labels. */
 #ifndef TUTTI_SIM_SIMULATE_REFINE_H
 #define TUTTI_SIM_SIMULATE_REFINE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Both ends of an edge have it, with one label. */
+/* Both ends of an edge store it, with one label. */
 struct refine_graph {
   uint32_t node_count;
   uint32_t *first; /* by node: its first entry; one more behind the last */
@@ -25,12 +25,12 @@ bool refine_graph_make(uint32_t node_count, const struct refine_edge *edges, uin
                        struct refine_graph *graph);
 void refine_graph_free(struct refine_graph *graph);
 
-/* Fills part_of and representative by node, the latter with the lowest node of its part. Works on sums of
- * hashes: whoever relies on the parts asks refine_holds(). False when memory is out. */
+/* Fills part_of and representative by node; the representative is the lowest node of its part. Uses sums of
+ * hashes: call refine_holds() to verify the parts. False when memory is out. */
 bool refine_parts(const struct refine_graph *graph, const uint64_t *colour, uint32_t *part_of,
                   uint32_t *representative);
 
-/* That each node's edges go, label by label, to the same parts as its representative's; sorts entries. */
+/* Whether each node's edges go, label by label, to the same parts as its representative's; sorts entries. */
 bool refine_holds(struct refine_graph *graph, const uint32_t *part_of, const uint32_t *representative);
 
 #endif

@@ -1,5 +1,5 @@
-/* run.c: see run.h. A track is a stream of a rank. Each plan that differs becomes rows of lanes and links
- * once; a kernel's rows are copied into its track's part of the engine's net when it begins. */
+/* run.c: see run.h. A track is a stream of a rank. Each different plan is converted to rows of lanes and
+ * links once; a kernel's rows are copied into its track's part of the engine's net when it begins. */
 #include "base/array.h"
 #include "simulate/run_impl.h"
 
@@ -18,7 +18,7 @@ bool run_track_ended(const struct run *run, const struct track *track) {
   return track->step == run->workload->ranks[track->rank].step_count;
 }
 
-/* From where it stands to the next step of its stream. */
+/* Advances to the next step of its stream. */
 static void track_seek(const struct run *run, struct track *track) {
   while (!run_track_ended(run, track) && run_step_call(run, track)->stream != track->stream) track->step += 1;
 }
@@ -92,12 +92,12 @@ static ncclResult_t tracks_make(struct run *run) {
   return ncclSuccess;
 }
 
-/* The rows that kernels are made of. */
+/* The rows from which kernels are made. */
 static const struct sim_net *run_rows(const struct run *run) {
   return run->folded ? &run->fold.net : &run->rows;
 }
 
-/* What the engine takes a net for: connections and links are those of the rows. */
+/* The engine's net: connections and links are those of the rows. */
 static ncclResult_t net_make(struct run *run) {
   const struct sim_net *rows = run_rows(run);
   struct sim_net *net = &run->net;
@@ -113,9 +113,9 @@ static ncclResult_t net_make(struct run *run) {
   return net->lanes && net->blocks ? ncclSuccess : run_no_memory(run);
 }
 
-/* ---- what the engine asks ---- */
+/* ---- callbacks of the engine ---- */
 
-/* Its rows become those of the plan. */
+/* Copies the plan's rows. */
 static void track_load(struct run *run, const struct track *track, const struct shape *shape,
                        struct engine_kernel *kernel) {
   const struct sim_net *rows = run_rows(run);
@@ -135,7 +135,7 @@ static void track_load(struct run *run, const struct track *track, const struct 
   kernel->block_count = shape->block_count;
 }
 
-/* When what it waits for on another stream has ended; false while that is not known. */
+/* When what it waits for on another stream has ended; false while that is unknown. */
 static bool track_free(const struct run *run, const struct track *track, uint64_t *begin_ps) {
   const struct workload_call *call = run_step_call(run, track);
   const uint32_t wait = run->workload->ranks[track->rank].steps[track->step].wait;
@@ -148,7 +148,7 @@ static bool track_free(const struct run *run, const struct track *track, uint64_
   return true;
 }
 
-/* Says when a rank came to a collective. */
+/* Records when a rank reached a collective. */
 static void arrival_add(struct run *run, const struct shape *shape, uint64_t begin_ps) {
   struct arrivals *arrivals = &run->arrivals[shape->comm];
   const uint32_t ranks = run->workload->comms[shape->comm].rank_count;
@@ -170,7 +170,7 @@ static void arrival_add(struct run *run, const struct shape *shape, uint64_t beg
   row->count += 1;
 }
 
-/* A rank's time in kernels: those of several streams may overlap, and are joined at the end. */
+/* A rank's time in kernels: kernels of several streams may overlap, and are merged at the end. */
 static void busy_add(struct run *run, const struct track *track, uint64_t end_ps) {
   struct intervals *intervals = &run->intervals[track->rank];
   if (run->first_track[track->rank + 1] - run->first_track[track->rank] == 1) {
@@ -205,7 +205,7 @@ static void busy_join(struct run *run) {
   }
 }
 
-/* For how long all ranks together waited in collectives for the last one to come. */
+/* How long all ranks together waited in collectives for the last one to arrive. */
 static uint64_t arrivals_late_ps(const struct run *run) {
   uint64_t late_ps = 0;
   for (uint32_t i = 0; i < run->workload->comm_count; i++)
@@ -260,7 +260,7 @@ static void kind_add(struct run *run, uint32_t call, uint64_t spent_ps) {
   kind->sum_ps += spent_ps;
 }
 
-/* A step of a rank that has ended, into what is told of all of them. */
+/* Adds an ended step of a rank to the statistics. */
 static void step_add(struct run *run, uint32_t rank, uint32_t step, const struct interval *time) {
   const uint32_t index = run->workload->ranks[rank].steps[step].call;
   const struct workload_call *call = &run->workload->calls[index];
@@ -272,7 +272,7 @@ static void step_add(struct run *run, uint32_t rank, uint32_t step, const struct
   kind_add(run, index, time->end_ps - time->begin_ps);
 }
 
-/* What ranks that ran came to is that of those that they ran for. */
+/* Results of ranks that ran also apply to those that they represent. */
 static void steps_spread(struct run *run) {
   for (uint32_t rank = 0; rank < run->workload->rank_count; rank++) {
     const uint32_t ran = run->fold.rank_of[rank];
@@ -311,7 +311,7 @@ static void supply_ended(void *context, uint32_t index, uint64_t end_ps) {
 
 /* ---- all of it ---- */
 
-/* Calls that are alike, whoever sends to whom, have one row. */
+/* Calls that are alike, whatever the peers, have one row. */
 static ncclResult_t kinds_make(struct run *run) {
   const struct workload *workload = run->workload;
   uint32_t mask = 15;
@@ -424,7 +424,7 @@ static ncclResult_t pieces_find(struct run *run) {
   return ncclSuccess;
 }
 
-/* Of all kernels of the ranks that run. */
+/* For all kernels of the ranks that run. */
 static uint64_t run_slices(const struct run *run) {
   struct sim_net net = *run_rows(run);
   struct sim_lane *lanes = net.lanes;
@@ -501,7 +501,7 @@ ncclResult_t run_workload(const struct run_request *request, struct run_report *
                     request->workload->name, request->workload->rank_count, request->cluster->ranks);
   const ncclResult_t result = run_once(request, report, &folded);
   if (result != ncclSuccess || !folded || !report->stalled) return result;
-  run_report_free(report); /* who waits for whom is told of all ranks */
+  run_report_free(report); /* the report of a stall needs all ranks */
   whole.exact = true;
   return run_once(&whole, report, &folded);
 }

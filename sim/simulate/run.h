@@ -1,7 +1,6 @@
 /* run.h: runs a workload over a cluster: plans what each rank calls as the library would, gives the engine
- * kernel after kernel on each rank's streams, and adds up what they took. Plans of calls that are alike are
- * made once; memory grows with what differs, not with how often it comes. Of ranks that are alike in all that
- * they call (fold.h) one runs. */
+ * one kernel after another on each rank's streams, and sums up their times. Calls that are alike share one
+ * plan; memory grows with the number of different calls. Of ranks with the same calls (fold.h) one runs. */
 #ifndef TUTTI_SIM_SIMULATE_RUN_H
 #define TUTTI_SIM_SIMULATE_RUN_H
 
@@ -9,13 +8,13 @@
 #include "progress.h"
 #include "simulate/workload.h"
 
-/* A kernel that has ended, for whoever draws. */
+/* A kernel that has ended, for drawings. */
 struct run_kernel {
   uint32_t rank, stream, call;
   uint64_t begin_ps, end_ps;
 };
 
-/* Who looks on; members may be NULL. */
+/* Callbacks for drawings; members may be NULL. */
 struct run_watch {
   void *context;
   void (*net)(void *context, const struct sim_net *net); /* before all else */
@@ -28,14 +27,14 @@ struct run_watch {
 struct run_request {
   const struct cluster *cluster;
   const struct workload *workload;
-  const uint32_t *algo_mask, *proto_mask; /* by enum work_func: what planning may choose from */
+  const uint32_t *algo_mask, *proto_mask; /* by enum work_func: the choices of planning */
   const struct tune_file *tune_file;      /* rules that choose, or NULL */
-  uint32_t channels;                      /* at most; 0: as many as there are */
-  double compute;                         /* how many times as fast as the workload says; 0: as fast */
+  uint32_t channels;                      /* the most; 0: no limit */
+  double compute;                         /* speed-up of computing; 0: none */
   bool kernels;                           /* plans are those of call_limits_kernels() */
-  bool exact;                             /* every rank runs; also where somebody looks on */
-  const struct run_watch *watch;          /* NULL: nobody */
-  struct progress *progress;              /* open; NULL: nobody waits */
+  bool exact;                             /* every rank runs; also with callbacks */
+  const struct run_watch *watch;          /* NULL: none */
+  struct progress *progress;              /* open; NULL: no reports */
 };
 
 /* Calls that are alike, of all ranks. */
@@ -47,21 +46,21 @@ struct run_kind {
 
 struct run_report {
   bool stalled;
-  char text[2048];                                  /* who waits for whom, sentences */
+  char text[2048];                                  /* which ranks wait for which, sentences */
   uint64_t end_ps;                                  /* of the last kernel */
   uint64_t slice_count, message_count, event_count; /* of the ranks that ran */
   uint64_t kernel_count;                            /* of all ranks */
-  uint32_t run_count;                               /* ranks that ran, in the place of all */
+  uint32_t run_count;                               /* ranks that ran, representing all */
   struct run_kind *kinds;                           /* the one that took longest first */
   uint32_t kind_count, plan_count;
   uint64_t kernel_ps;   /* of all kernels together */
-  uint64_t late_ps;     /* of that: until the last rank had come to the collective */
-  uint64_t *busy_ps;    /* by rank: in which it has a kernel */
-  uint64_t *compute_ps; /* by rank: what it computed */
+  uint64_t late_ps;     /* part of that: until the last rank had reached the collective */
+  uint64_t *busy_ps;    /* by rank: time in which it has a kernel */
+  uint64_t *compute_ps; /* by rank: time in which it computes */
 };
 
-/* ncclSuccess also when it stalled, ncclInvalidUsage where no plan can be made. Free the report, whatever
- * came of it. */
+/* ncclSuccess also if it stalled, ncclInvalidUsage if a call cannot be planned. Free the report in any case.
+ */
 ncclResult_t run_workload(const struct run_request *request, struct run_report *report);
 void run_report_free(struct run_report *report);
 

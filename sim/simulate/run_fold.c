@@ -1,4 +1,4 @@
-/* run_fold.c: which ranks are alike in all that they call, and how much links are asked for at a time. */
+/* run_fold.c: which ranks have the same calls, and the demand on links at a time. */
 #include "simulate/run_impl.h"
 
 #include <string.h>
@@ -6,10 +6,10 @@
 #include "base/hash.h"
 #include "simulate/demand.h"
 
-/* ---- what links are asked for at a time ---- */
+/* ---- demand on links at a time ---- */
 
-/* By link: what one plan asks for, what the plan of a stream that asks for most does; and links that these
- * are of. */
+/* By link: the demand of one plan, and of the plan with the greatest demand of a stream; and the links that
+ * have any. */
 struct turns {
   double *own, *most;
   uint32_t *links, *stream_links;
@@ -25,7 +25,7 @@ static void turns_add(const struct run *run, const struct shape *shape, struct t
           &run->rows.conns[run->rows.links[lane->first_link + lane->work->recv_count + k]];
       struct cluster_route route;
       cluster_route_find(cluster, conn, &route);
-      if (route.network) continue; /* what proxies send may go on behind its kernel */
+      if (route.network) continue; /* a proxy may send after its kernel has ended */
       const double gbps = cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
       for (uint32_t hop = 0; gbps > 0 && hop < route.link_count; hop++) {
         if (turns->own[route.links[hop]] == 0) turns->links[turns->link_count++] = route.links[hop];
@@ -41,7 +41,7 @@ static void turns_add(const struct run *run, const struct shape *shape, struct t
   }
 }
 
-/* Kernels of a stream follow one another, and what a lane moves itself it moves while its kernel runs. */
+/* Kernels of a stream run one after another, and a lane moves data only while its kernel runs. */
 static void turns_fill(const struct run *run, struct turns *turns) {
   for (uint32_t rank = 0; rank < run->workload->rank_count; rank++)
     for (uint32_t stream = 0; stream < run->workload->stream_count; stream++) {
@@ -72,7 +72,7 @@ static bool turns_find(const struct run *run) {
   return whole;
 }
 
-/* All that goes over the network together. */
+/* All traffic over the network together. */
 static bool network_find(const struct run *run) {
   const struct cluster *cluster = run->request->cluster;
   struct demand demand;
@@ -101,7 +101,7 @@ bool run_has_rank(const struct run *run, uint32_t rank) {
   return !run->folded || run->fold.rank_of[rank] == rank;
 }
 
-/* What a rank does in a step, but for the plan itself. */
+/* What a rank does in a step, except for the plan. */
 static uint32_t step_plan(const struct run *run, uint32_t rank, uint32_t step) {
   const uint32_t shape = run->shape_of[rank][step];
   return shape == SIM_NONE ? SIM_NONE : shape - run->first_shape[rank];
@@ -143,9 +143,9 @@ struct last_call {
   uint32_t rank_after, stream, number; /* rank_after: the rank plus one */
 };
 
-/* Whether each call of a communicator waits for the one before it: the stream's order has it so, or what it
- * waits for. Else which of two kernels comes first to a connection is a matter of their times. `last`: by
- * communicator. */
+/* Whether each call of a communicator waits for the previous one, by the stream's order or by an explicit
+ * wait. Otherwise the times decide which of two kernels reaches a connection first. `last`: by communicator.
+ */
 static bool calls_wait_in_turn(const struct run *run, struct last_call *last) {
   for (uint32_t rank = 0; rank < run->workload->rank_count; rank++) {
     const struct workload_rank *own = &run->workload->ranks[rank];
@@ -163,7 +163,7 @@ static bool calls_wait_in_turn(const struct run *run, struct last_call *last) {
   return true;
 }
 
-/* Rows of the fold take the place of those of all plans. */
+/* The rows of the fold replace those of all plans. */
 static bool shapes_fold(struct run *run) {
   const struct sim_net *net = &run->fold.net;
   run->times = (struct interval **)os_alloc(run->workload->rank_count * sizeof *run->times);
@@ -180,7 +180,7 @@ static bool shapes_fold(struct run *run) {
   return true;
 }
 
-/* Where nobody looks on, and ranks are alike. */
+/* Only without callbacks, and if ranks are alike. */
 ncclResult_t run_fold(struct run *run) {
   const uint32_t ranks = run->request->cluster->ranks;
   uint32_t *plan = (uint32_t *)os_alloc((run->rows.lane_count + (size_t)1) * sizeof *plan);

@@ -11,12 +11,12 @@
 
 #define RUN_LINKS_MAX (1u << 28)
 
-/* A plan: of one rank, for calls that are alike. */
+/* A plan of one rank, for calls that are alike. */
 struct shape {
   uint32_t comm, place, call; /* call: one of those that are alike */
-  uint32_t next;              /* of one hash, SIM_NONE */
+  uint32_t next;              /* next with the same hash, SIM_NONE */
   uint64_t uses;              /* kernels */
-  uint64_t streams;           /* a bit a stream on which they are */
+  uint64_t streams;           /* one bit per stream that it runs on */
   struct plan plan;
   uint32_t first_lane, lane_count, first_block, block_count; /* in run.rows */
 };
@@ -27,13 +27,13 @@ struct track {
   uint32_t done; /* steps of this track that have ended */
   uint32_t first_lane, lane_capacity, first_block, block_capacity;
   uint64_t begin_ps, end_ps; /* of the kernel that runs; of the last that has ended */
-  uint64_t *ends;            /* of all steps, where others wait for them */
+  uint64_t *ends;            /* of all steps, if others wait for them */
   uint32_t next_ready;       /* SIM_NONE */
   bool ready, running;
-  uint32_t stuck; /* a lane's, when nothing moves: place in stands + 1 */
+  uint32_t stuck; /* of a lane, when the run is stuck: index in the reports + 1 */
 };
 
-/* The n-th kernel of a communicator's collectives: when its ranks came. */
+/* The n-th kernel of a communicator's collectives: when its ranks arrived. */
 struct arrival {
   uint64_t sum_ps, last_ps;
   uint32_t count;
@@ -64,7 +64,7 @@ struct run {
   const struct run_request *request;
   const struct workload *workload;
   struct run_report *report;
-  struct graph *graphs; /* by communicator; empty where the cluster's serves, or none is needed */
+  struct graph *graphs; /* by communicator; empty if the cluster's is used, or none is needed */
   struct shape *shapes;
   uint32_t shape_count, shape_capacity;
   uint32_t *buckets; /* of shapes */
@@ -73,19 +73,19 @@ struct run {
   uint32_t *first_shape; /* by rank; one entry more */
   struct sim_net rows;   /* of all plans, one after another: ranks, links and connections of the job */
   uint32_t lane_capacity, block_capacity, link_capacity;
-  uint8_t *pieces;     /* by connection of the rows that run: into which steps are cut */
-  double *demand_gbps; /* by link: the most that kernels ask for at a time */
-  struct fold fold;    /* whose net's rows take the place of these, where ranks are alike */
+  uint8_t *pieces;     /* by connection of the running rows: the number of pieces of a step */
+  double *demand_gbps; /* by link: the greatest demand at a time */
+  struct fold fold;    /* if ranks are alike, its net's rows are used instead */
   bool folded;
-  struct interval **times; /* by rank that runs and step, where it is folded */
+  struct interval **times; /* by representing rank and step, if it is folded */
   struct track *tracks;
   uint32_t track_count, first_ready, last_ready;
   uint32_t *first_track; /* by rank; one entry more */
   bool awaited[WORKLOAD_STREAMS_MAX];
   struct sim_net net;
   uint32_t *conn_buckets, conn_mask, conn_capacity;
-  uint32_t *conn_comms, *conn_next; /* by connection: whose it is; of one hash */
-  struct plan *plans;               /* by rank of the job: limits alone, for the engine */
+  uint32_t *conn_comms, *conn_next; /* by connection: its communicator; next with the same hash */
+  struct plan *plans;               /* by rank of the job: only limits, for the engine */
   struct plan_op *ops;
   uint32_t op_capacity;
   struct stuck_lane *stuck;
@@ -93,7 +93,7 @@ struct run {
   uint32_t *kind_of;           /* by call */
   struct arrivals *arrivals;   /* by communicator */
   struct intervals *intervals; /* by rank */
-  bool failed;                 /* memory was out while it ran */
+  bool failed;                 /* memory was out during the run */
 };
 
 static inline ncclResult_t run_no_memory(const struct run *run) {
@@ -101,29 +101,29 @@ static inline ncclResult_t run_no_memory(const struct run *run) {
 }
 
 /* ---- run_plans.c */
-/* `peers`: also whom messages go to and come from. */
+/* `peers`: also the peers of messages. */
 uint64_t run_ops_hash(const struct workload *workload, const struct workload_call *call, bool peers,
                       uint64_t hash);
 bool run_calls_same(const struct workload *workload, const struct workload_call *a,
                     const struct workload_call *b, bool peers);
-/* Which there are; then the plans themselves, and the rows. */
+/* Finds the different plans; then makes them, and their rows. */
 ncclResult_t run_shapes_make(struct run *run);
 ncclResult_t run_plans_make(struct run *run);
 
 /* ---- run_fold.c */
-/* False where another rank runs in its place. */
+/* False if another rank represents it. */
 bool run_has_rank(const struct run *run, uint32_t rank);
 ncclResult_t run_demand_find(struct run *run);
 ncclResult_t run_fold(struct run *run);
 
 /* ---- run_stuck.c */
-/* For the engine: a lane that stands. */
+/* Callback of the engine: a lane that is stuck. */
 void run_stuck_add(void *context, const struct engine_stuck *stuck);
-/* Into the report's text. */
+/* Writes the report's text. */
 void run_stuck_report(struct run *run);
 
 /* ---- run.c */
-/* Where the track is among its rank's calls. */
+/* The track's current call. */
 const struct workload_call *run_step_call(const struct run *run, const struct track *track);
 bool run_track_ended(const struct run *run, const struct track *track);
 /* NULL: the rank has no such stream. */

@@ -1,5 +1,5 @@
-/* run_plans.c: the plans of a workload's calls: one for those of a rank that are alike, whose rows of lanes,
- * links and connections lie one after another for all of them. */
+/* run_plans.c: the plans of a workload's calls: one for all equal calls of a rank; their rows of lanes, links
+ * and connections are stored one after another. */
 #include "simulate/run_impl.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- plans ---- */
 
-/* The graph of a communicator that is a part of the job. */
+/* The graph of a communicator that has only some of the job's ranks. */
 static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct graph **graph) {
   const struct cluster *cluster = run->request->cluster;
   const struct workload_comm *comm = &run->workload->comms[comm_index];
@@ -38,7 +38,7 @@ static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct
   return result;
 }
 
-/* What one operation of a group is to planning. */
+/* One operation of a group, in planning's form. */
 static void op_call(const struct run *run, const struct graph *graph, const struct workload_op *op,
                     uint32_t place, struct check_call *call) {
   const struct run_request *request = run->request;
@@ -53,7 +53,7 @@ static void op_call(const struct run *run, const struct graph *graph, const stru
   call->place = place;
 }
 
-/* A send or receive alone, in bytes, as the library plans it. */
+/* A single send or receive, in bytes, as the library plans it. */
 static uint32_t message_fill(const struct check_call *call, struct plan_op *ops) {
   memset(ops, 0, sizeof *ops);
   ops->func = call->func;
@@ -79,7 +79,7 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
   const uint64_t most = (2 * (uint64_t)comm->rank_count + 2) * call->op_count;
   if (!array_grow(&run->ops, &run->op_capacity, most, sizeof *run->ops)) return run_no_memory(run);
   uint32_t count = 0;
-  for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is of it */
+  for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is about it */
     op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
   }
   check_call_request(&row, &request);
@@ -125,7 +125,7 @@ static bool conns_grow(struct run *run) {
   return true;
 }
 
-/* The connection's number among all: communicators have their own, and each protocol its own slots. */
+/* The connection's number: communicators have their own connections, and each protocol its own slots. */
 static bool conn_find(struct run *run, const struct sim_conn *key, uint32_t comm, uint32_t *number) {
   if (run->rows.conn_count == run->conn_capacity && !conns_grow(run)) return false;
   uint32_t *bucket = &run->conn_buckets[conn_hash(key, comm) & run->conn_mask];
@@ -162,7 +162,7 @@ static ncclResult_t rows_reserve(struct run *run, const struct sim_net *more) {
              : run_no_memory(run);
 }
 
-/* Copies what a plan alone has behind the rows of the others; ranks are the job's from here on. */
+/* Appends the rows of a single plan to those of the others; from here on ranks are the job's. */
 static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct sim_net *net) {
   const struct workload_comm *comm = &run->workload->comms[shape->comm];
   struct sim_net *rows = &run->rows;
@@ -198,7 +198,7 @@ static ncclResult_t rows_add(struct run *run, struct shape *shape, const struct 
 
 /* ---- calls that are alike ---- */
 
-/* `peers`: with whom messages are is a part of it. */
+/* `peers`: the peers of messages must be equal, too. */
 static uint32_t op_peer(const struct workload_op *op, bool peers) {
   return peers || (op->func != FUNC_SEND && op->func != FUNC_RECV) ? op->peer : 0;
 }
@@ -244,7 +244,7 @@ static bool shapes_grow(struct run *run) {
   return true;
 }
 
-/* The plan for the rank's call; SIM_NONE where it only computes. */
+/* The plan for the rank's call; SIM_NONE if it only computes. */
 static ncclResult_t shape_find(struct run *run, uint32_t rank, uint32_t call_index, uint32_t *number) {
   const struct workload_call *call = &run->workload->calls[call_index];
   *number = SIM_NONE;
@@ -289,7 +289,7 @@ ncclResult_t run_shapes_make(struct run *run) {
     }
   }
   run->first_shape[workload->rank_count] = run->shape_count;
-  for (uint32_t i = 0; i < run->shape_count; i++) { /* rows of plans no longer move */
+  for (uint32_t i = 0; i < run->shape_count; i++) { /* from here on the rows do not move */
     struct shape *shape = &run->shapes[i];
     struct sim_net net;
     TRY(sim_net_make_rank(&shape->plan, shape->place, run->workload->comms[shape->comm].rank_count, &net));

@@ -1,4 +1,4 @@
-/* run_stuck.c: who waits for whom, when nothing moves any more. */
+/* run_stuck.c: which ranks wait for which, when the run is stuck. */
 #include "simulate/run_impl.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-/* ---- when nothing moves ---- */
+/* ---- reports ---- */
 
 void run_stuck_add(void *context, const struct engine_stuck *stuck) {
   struct run *run = (struct run *)context;
@@ -21,7 +21,7 @@ void run_stuck_add(void *context, const struct engine_stuck *stuck) {
 
 #define say(run, ...) text_append((run)->report->text, sizeof(run)->report->text, __VA_ARGS__)
 
-/* The track of a rank on whose step for this communicator others wait: its first one that has not ended. */
+/* The track of a rank whose step for this communicator others wait for: the first step that has not ended. */
 static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t comm) {
   struct track *found = NULL;
   uint32_t first = UINT32_MAX;
@@ -37,7 +37,7 @@ static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t
   return found;
 }
 
-/* For which track this one waits; NULL: for none that will come. */
+/* The track that this one waits for; NULL: none that will continue. */
 static struct track *track_waits_for(const struct run *run, const struct track *track) {
   const struct workload_call *call = run_step_call(run, track);
   if (track->stuck != 0) return track_behind(run, run->stuck[track->stuck - 1].peer, call->comm);
@@ -62,7 +62,7 @@ static void track_say(struct run *run, const struct track *track) {
   }
 }
 
-/* Follows waits from `track` until one comes again; NULL where the chain ends: *last is its end. */
+/* Follows waits from `track` until one is reached again; NULL if the chain ends: *last is its end. */
 static struct track *circle_find(const struct run *run, struct track *track, struct track **last) {
   for (uint32_t hops = 0; hops <= 2 * run->track_count; hops++) {
     *last = track;

@@ -1,5 +1,5 @@
-/* sim.c: the verb `sim`: nccl-tests' table of a machine that is not there. Plans come from the library's own
- * planning, steps from its iterators; the engine gives them a time. Every time is marked as simulated. */
+/* sim.c: the verb `sim`: nccl-tests' table for a described machine. Plans come from the library's own
+ * planning, steps from its iterators; the engine computes their times. Every time is marked as simulated. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,15 +49,16 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
     {0, "file", "FILE", OPTION_INPUT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
     {0, "cluster", "FILE", OPTION_INPUT, AT(cluster), 0, 0,
-     "lines of text that describe the cluster (below)"},
+     "lines of text that describe the cluster (above)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
-     "latency, overhead and gap in microseconds and nanoseconds a byte, in the place of all costs and links"},
+     "LogGP's latency, overhead and gap in microseconds, and G in nanoseconds a byte, instead of all costs "
+     "and links"},
     {0, "tune", "FILE", OPTION_INPUT, AT(tune), 0, 0,
-     "a file of `tutti bench --tune`: its rules choose, and costs are fitted to its times"},
+     "a file of `tutti bench --tune`: its rules choose the algorithm, and costs are fitted to its times"},
     {0, "cost", "NAME=VALUE", OPTION_LIST, AT(costs), 0, 0,
-     "another cost (below), as launch_us.Simple=5; again and again"},
-    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "stands for NCCL_ALGO: ring, tree, direct, ..."},
-    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "stands for NCCL_PROTO: LL, LL128, Simple"},
+     "set one cost (above), as launch_us.Simple=5; may be repeated"},
+    {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, direct, ..."},
+    {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
     {0, "compare", "ALGO,...", OPTION_TEXT, AT(compare), 0, 0,
      "one column of times for each of these algorithms instead"},
@@ -69,35 +70,34 @@ static const struct option_row rows[] = {
      "slow-rank:RANK:FACTOR, slow-link:RANK:FACTOR, nic:NODE:NIC:FACTOR or nic:NODE:NIC:off; may be "
      "repeated"},
     {0, "scale", "WHAT", OPTION_LIST, AT(scales), 0, 0,
-     "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: so many times as fast, "
-     "0.001 "
-     "to 1000; plans stay what they were; may be repeated"},
+     "nics:FACTOR, links:FACTOR (within nodes) or, of workloads, compute:FACTOR: this many times as fast, "
+     "0.001 to 1000; plans do not change; may be repeated"},
     {'w', "workload", "FILE", OPTION_INPUT, AT(workload), 0, 0,
-     "run the calls of this text (below) instead of one collective of many sizes"},
+     "simulate the calls in this file (format above) instead of one collective"},
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
-     "take the steps of this schedule, tutti's text, MSCCL's XML or MSCCL++'s JSON, instead of a "
-     "collective's own; with --compare as its first column"},
+     "simulate this schedule, tutti's text, MSCCL's XML or MSCCL++'s JSON, instead of the library's own; "
+     "with --compare it is the first column"},
     {0, "records", NULL, OPTION_FLAG, AT(records), 0, 0,
-     "run what FILE... have recorded instead: this library's records (TUTTI_TRACE), dumps of PyTorch's "
+     "simulate the calls that FILE... have recorded instead: this library's records (TUTTI_TRACE), dumps of "
+     "PyTorch's "
      "Flight "
      "Recorder, or logs of all ranks"},
     {0, "chakra", NULL, OPTION_FLAG, AT(chakra), 0, 0,
-     "run the Chakra traces FILE... of all ranks, whose names end in .RANK.et, instead"},
+     "simulate the Chakra traces FILE... of all ranks, whose names end in .RANK.et, instead"},
     {0, "gaps", NULL, OPTION_FLAG, AT(gaps), 0, 0,
-     "with --records: between two calls a rank computes for as long as lies between their times, from the "
-     "end of the first one on; without: calls come when they came"},
+     "with --records: a rank makes each call as long after the end of the previous call as it was recorded; "
+     "without: calls are made at their recorded times"},
     {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0, "print the workload as text, and run nothing"},
     {0, "perfetto", "FILE", OPTION_TEXT, AT(perfetto), 0, 0,
      "also write every slice of the last size to FILE, for ui.perfetto.dev; simulates every rank"},
     {0, "svg", "FILE", OPTION_TEXT, AT(svg), 0, 0,
-     "also draw what ranks do and how full links are into FILE, of the last size; simulates every rank"},
+     "also draw what ranks do and how busy links are at the last size, as SVG in FILE; simulates every rank"},
     {0, "plot", "FILE", OPTION_TEXT, AT(plot), 0, 0,
-     "also draw bus bandwidth against size into FILE, of each algorithm of --compare"},
+     "also draw bus bandwidth against size for each algorithm of --compare, as SVG in FILE"},
     {0, "kernels", NULL, OPTION_FLAG, AT(kernels), 0, 0,
-     "as this library's own kernels on GPUs of one node: their plans, where small calls are direct "
-     "collectives, and "
-     "their costs, instead of NCCL's"},
-    {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, also where lanes are alike"},
+     "model this library's own kernels on GPUs of one node instead of NCCL's: their plans, in which small "
+     "calls are direct collectives, and their costs"},
+    {0, "exact", NULL, OPTION_FLAG, AT(exact), 0, 0, "simulate every rank, even if lanes are alike"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "say on standard error how many slices were simulated a second"},
     {0, "progress", NULL, OPTION_FLAG, AT(progress), 0, 0,
@@ -117,23 +117,23 @@ struct sim {
   struct cluster cluster;
   struct check_call call;
   struct check_setup setup;
-  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* what planning may choose from */
+  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* the choices of planning */
   uint32_t algo_mask, proto_mask;                   /* the same for the collective */
   uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
   uint64_t slices, events, spent_ns;
   struct progress progress;
   struct workload workload; /* no ranks: one collective */
-  double compute;           /* of what --scale says it is as fast as */
+  double compute;           /* the speed-up of computing by --scale */
   struct plot plot;
   struct custom_schedule *schedule; /* of --plan, NULL: none */
   uint64_t possible;                /* sizes that some option could carry */
 };
 
-/* What came of one size by one option. */
+/* The result of one size with one option. */
 struct sim_row {
   size_t count, bytes;
   bool possible, is_messages;
-  bool flat; /* simulated as if all nodes were as far from one another */
+  bool flat; /* simulated as if all nodes had the same distance */
   uint8_t algo, proto;
   uint32_t channel_count;
   uint32_t lane_count, run_count; /* lanes of all ranks; those that were simulated */
@@ -204,7 +204,7 @@ static bool costs_read(struct sim *sim) {
   return !expected;
 }
 
-/* What flags and description say. */
+/* The cluster from flags and description. */
 static enum exit_code spec_get(struct sim *sim) {
   struct sim_flags *flags = &sim->flags;
   ncclResult_t result = ncclSuccess;
@@ -235,7 +235,7 @@ static enum exit_code spec_get(struct sim *sim) {
   return EXIT_GOOD;
 }
 
-/* `ranks`: that must have a place, where no flag and no description say how many nodes there are. */
+/* `ranks`: the least number, if neither a flag nor the description gives the number of nodes. */
 static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   const struct sim_flags *flags = &sim->flags;
   if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
@@ -249,7 +249,7 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   return EXIT_GOOD;
 }
 
-/* What --scale and --fault make of the cluster. */
+/* Applies --scale and --fault to the cluster. */
 static enum exit_code faults_set(struct sim *sim) {
   const struct option_list *faults = &sim->flags.faults, *scales = &sim->flags.scales;
   sim->compute = 1;
@@ -275,7 +275,7 @@ static void sizes_complete(struct sim_flags *flags) {
   if (!flags->step_bytes && !flags->step_factor) flags->step_factor = 2;
 }
 
-/* Reads a workload: of the job's calls, and the cluster that has space for them. */
+/* Reads a workload: the job's calls, and a cluster with enough ranks for them. */
 static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operands) {
   const struct sim_flags *flags = &sim->flags;
   const int asked = (flags->workload != NULL) + flags->records + flags->chakra + (flags->plan != NULL);
@@ -309,7 +309,7 @@ static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operan
   return code == EXIT_GOOD ? faults_set(sim) : code;
 }
 
-/* The file says which collective, of how many ranks. */
+/* The file gives the collective and the number of ranks. */
 static enum exit_code schedule_get(struct sim *sim, int operand_count) {
   if (custom_read(sim->flags.plan, &sim->schedule) != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -334,7 +334,7 @@ static enum exit_code collective_get(struct sim *sim, int operand_count, char **
   return sim->collective ? EXIT_GOOD : EXIT_USAGE;
 }
 
-/* The schedule's ranks and the root have their places. */
+/* Checks that the cluster has the schedule's ranks and the root. */
 static enum exit_code ranks_check(const struct sim *sim) {
   const uint32_t ranks = sim->cluster.ranks;
   if (sim->schedule && sim->schedule->rank_count != ranks) {
@@ -378,7 +378,7 @@ static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
   sim->call.in_place = sim->call.custom && (sim->schedule->places & CUSTOM_OUT_OF_PLACE) == 0;
 }
 
-/* The option that planning chose: of the first rank that does anything. */
+/* The option that planning chose, for the first rank that does anything. */
 static void row_option(const struct sim *sim, struct sim_row *row) {
   uint64_t channels = 0;
   for (uint32_t rank = 0; rank < sim->cluster.ranks; rank++) {
@@ -398,7 +398,7 @@ static const char *row_algo(const struct sim_row *row) {
   return row->is_messages ? "messages" : names_algo[row->algo];
 }
 
-/* The same run, and its pictures; each size writes the files anew. */
+/* Repeats the run for the pictures; each size overwrites the files. */
 static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, struct sim_row *row) {
   const struct drawing_ask ask = {sim->flags.perfetto, sim->flags.svg};
   struct drawing drawing;
@@ -418,12 +418,12 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
   return drawing_close(&drawing, result, title);
 }
 
-/* Lanes from which on messages are simulated as if leaves were one (below). */
+/* From this number of lanes on, messages are simulated as if all leaves were one (below). */
 enum { LANES_EXACT = 50000 };
 
-/* Folds the row's net; `flat` is the cluster to run it on then, or a copy of it that tells no leaves apart:
- * among leaves hardly two nodes are alike where all send to all, and so many transfers share links that
- * every one of them would be minutes of work. What that adds is at most two switches and cables a message. */
+/* Folds the row's net; `flat` is the cluster to run it on, or a copy that does not distinguish leaves: with
+ * several leaves hardly two nodes are alike in an all-to-all, and so many transfers share links that a run
+ * would take minutes. The copy adds at most two switches and cables per message. */
 static bool row_fold(const struct sim *sim, const struct sim_row *row, const struct sim_net *net,
                      struct cluster *flat, struct fold *fold) {
   *flat = sim->cluster;
@@ -434,7 +434,7 @@ static bool row_fold(const struct sim *sim, const struct sim_row *row, const str
   return false;
 }
 
-/* Planning that finds no option leaves row->possible false. */
+/* If planning finds no option, row->possible stays false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct sim_net net;
   struct cluster cluster;
@@ -475,7 +475,7 @@ static double row_us(const struct sim_row *row) { return (double)row->report.end
 
 /* ---- printing ---- */
 
-/* What the times are of, its parts with `between` between them. */
+/* The machine of the times, its parts separated by `between`. */
 static void model_text(const struct sim *sim, const char *between, char *out, size_t out_bytes) {
   struct check_call call;
   call_fill(&sim->cluster.graph, sim->func, sim->type, 0, (uint32_t)sim->flags.channels, &call);
@@ -559,7 +559,7 @@ static enum exit_code row_do(struct sim *sim, uint32_t algo_mask, struct sim_row
   return EXIT_WRONG;
 }
 
-/* A point of the option's line; without --compare there is one line, of what planning chose. */
+/* A point of the option's line; without --compare there is one line, for planning's choice. */
 static bool row_plot(struct sim *sim, uint32_t series, const struct sim_row *row) {
   const double us = row_us(row), factor = sim->collective->factor(sim->cluster.ranks);
   const char *name = sim->compared_count ? names_algo[__builtin_ctz(sim->compared[series])] : "chosen";
@@ -682,50 +682,46 @@ const struct verb verb_sim = {
     "  echo all_reduce 64M | tutti sim --workload - --gpus 4\n"
     "  tutti sim --records traces/fine/*.txt --machine hgx-b200\n",
     "COLLECTIVE is all_reduce, all_gather, reduce_scatter, broadcast, reduce, sendrecv, alltoall, gather or "
-    "scatter. Every rank's plan and steps are the library's own; what each slice of each step costs is added "
-    "up "
-    "by a simulation of slots, links and proxies. Nothing runs, and no time is a measurement.\n"
+    "scatter. Every rank's plan and steps are the library's own; a simulation of slots, links and proxies "
+    "adds up the cost of each slice of each step. Nothing runs, and no time is a measurement.\n"
     "\n"
     "A cluster's description has lines of a name and a value: machine, topology (a file of NCCL's XML), "
-    "nodes, "
-    "gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one switch and its cable), oversubscription "
-    "(1: none), loggp and cost (as the flags); # begins a comment. Flags go before it.\n"
+    "nodes, gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one switch and its cable), "
+    "oversubscription (1: none), loggp and cost (as the flags); # begins a comment. Flags override it.\n"
     "\n"
-    "Costs, with .LL, .LL128 or .Simple behind the name, or for all three: launch_us (of the call), slice_us "
-    "(of each "
-    "slice, for a lane), move_us (and of each that has data), nvlink_post_us, pci_post_us, network_post_us "
-    "(until the other end sees it), lane_gbps (what a lane moves at most). Without: link_share (of a link's "
-    "figure that data may take), proxy_us (until a proxy has seen what a lane posted), message_us (of a "
-    "NIC, for each), side_us (of a lane for receiving, and for sending), gap_us (of a NIC between "
-    "messages, at least), links_gbps (of every link; 0: the machine's), zero_copy (1: what is stored "
-    "straight "
-    "into outputs takes its receiver no move; 0). LogGP's L is what posts take on every link, o is side_us, "
-    "g gap_us, 1/G links_gbps; all others are 0.\n"
+    "Costs with a suffix .LL, .LL128 or .Simple, or for all three protocols without it: launch_us (per "
+    "call), slice_us (per slice, for a lane), move_us (added for a slice with data), nvlink_post_us, "
+    "pci_post_us, network_post_us (until the other end sees a post), lane_gbps (the most that a lane moves). "
+    "Costs without a suffix: link_share (part of a link's bandwidth that data may use), proxy_us (until a "
+    "proxy sees what a lane posted), message_us (of a NIC, per message), side_us (of a lane, for receiving "
+    "and for sending), gap_us (of a NIC, the least between messages), links_gbps (of every link; 0: the "
+    "machine's), zero_copy (1: data stored directly into outputs costs its receiver no move; 0: it does). "
+    "With LogGP, L is the time of a post on every link, o is side_us, g gap_us, 1/G links_gbps; all others "
+    "are 0.\n"
     "\n"
-    "A workload is text, a call a line; # begins a comment, LIST is as 0-7,16-31/4:\n"
+    "A workload is text, one call per line; # begins a comment, LIST is as 0-7,16-31/4:\n"
     "\n"
-    "  ranks N                 how many; else as many as the cluster has\n"
-    "  comm NAME LIST          a communicator of these; `world` is of all\n"
+    "  ranks N                 number of ranks (default: the cluster's)\n"
+    "  comm NAME LIST          a communicator of these ranks; `world` has all\n"
     "  COLLECTIVE SIZE [TYPE] [OPERATOR] [root R] [ranks LIST] [WHERE]\n"
     "  message SIZE [TYPE] from R to R [WHERE]    or `send`, `recv`: one half\n"
     "  compute TIME [ranks LIST] [WHERE]\n"
     "  group [WHERE] ... end   one launch for each communicator in it\n"
     "  repeat N ... end\n"
     "\n"
-    "SIZE is as of -b, or `count N`; TYPE float and OPERATOR sum where they are left out. Ranks of a call "
-    "are its communicator's; without `ranks` all make it. WHERE is any of: comm NAME, stream NAME (`main`; a "
-    "rank's streams run side by side), wait NAME [but N] (for all that is on that stream so far, or all but "
-    "the last N), after TIME (of "
-    "computing, behind the call before it on its stream), at TIME (not earlier). TIME is as 20us, 1.5ms, 3s "
-    "or 100ns.\n"
+    "SIZE is as for -b, or `count N`; TYPE defaults to float and OPERATOR to sum. LIST and R count ranks of "
+    "the call's communicator; without `ranks` all of them make the call. WHERE is any of: comm NAME, stream "
+    "NAME (`main`; a rank's streams run side by side), wait NAME [but N] (for everything on that stream so "
+    "far, or all but the last N), after TIME (of computing, after the previous call on its stream), at TIME "
+    "(not earlier). TIME is as 20us, 1.5ms, 3s or 100ns.\n"
     "\n"
-    "Before it runs a workload is compared: collectives that differ from rank to rank, or are missing, and "
-    "messages without their other half or of two sizes are named. Records give the calls of which all ranks "
-    "have told, on the streams and in the groups in which they were made; hosts' clocks are taken as they "
-    "are.\n"
+    "A workload is checked before it runs: collectives that differ between ranks or are missing on some, and "
+    "messages without a matching send or receive or with different sizes, are reported. From records, the "
+    "calls are taken that all their ranks recorded, on the streams and in the groups in which they were "
+    "made; hosts' clocks are not corrected.\n"
     "\n"
-    "The exit code is 1 where a workload does not fit together, and where the simulation stalls; standard "
-    "error then says who waits for whom.\n",
+    "The exit code is 1 if a workload does not match, or if the simulation stalls; standard error then says "
+    "which rank waits for which.\n",
     &sim_options,
     sim_run,
 };

@@ -116,7 +116,7 @@ ncclResult_t workload_add_step(struct workload *workload, uint32_t rank, uint32_
   return workload_add_waiting(workload, rank, call, there > but ? there - but : 0);
 }
 
-/* ---- finding ---- */
+/* ---- look-up ---- */
 
 uint32_t workload_find_comm(const struct workload *workload, const char *name) {
   for (uint32_t i = 0; i < workload->comm_count; i++)
@@ -142,7 +142,7 @@ uint32_t workload_place_of(const struct workload_comm *comm, uint32_t rank) {
   return WORKLOAD_NONE;
 }
 
-/* ---- saying ---- */
+/* ---- descriptions ---- */
 
 const char *workload_func_name(uint8_t func) {
   if (func == FUNC_SEND) return "send";
@@ -195,7 +195,7 @@ static void ranks_print(FILE *out, const struct workload_comm *comm) {
   }
 }
 
-/* `but`: how many steps of the stream that is waited for are not; WORKLOAD_NONE: it waits for none. */
+/* `but`: how many steps of the other stream it does not wait for; WORKLOAD_NONE: it does not wait. */
 static void when_print(const struct workload *workload, const struct workload_call *call, uint32_t but,
                        FILE *out) {
   if (call->stream != 0) fprintf(out, " stream %s", workload->streams[call->stream]);

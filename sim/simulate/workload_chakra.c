@@ -1,6 +1,6 @@
 /* workload_chakra.c: Chakra traces (goal/chakra.h) as a workload: computations on one stream, the collectives
- * of a process group on a stream of its own, what is sent and received on two more. What a node waits for on
- * its own stream is in front of it there; on another, it waits for that. */
+ * of each process group on a stream of its own, sends and receives on two more. Dependences on the same
+ * stream become its order; those on another stream become waits. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,18 +19,18 @@ enum { PS_A_US = 1000000, BARRIER_BYTES = 4 };
 struct event {
   uint64_t id;
   uint64_t us, bytes;
-  uint32_t type, peer, group;    /* group: of its name in the job */
+  uint32_t type, peer, group;    /* group: index of its name in the job */
   uint32_t first_dep, dep_count; /* in the rank's deps */
   uint32_t kind;                 /* enum chakra_kind */
-  uint32_t stream, position;     /* position: steps on the stream when it is there; 0: it is not yet */
-  bool entered;                  /* on the way to its turn: if it comes again, nodes wait in a circle */
+  uint32_t stream, position;     /* position: steps on the stream, including it; 0: not placed yet */
+  bool entered;                  /* being placed: if it is reached again, nodes wait in a cycle */
 };
 
 struct chakra_rank {
   const char *path;
   struct event *events;
-  uint64_t *deps;   /* ids, then places in events */
-  uint32_t *sorted; /* places by id */
+  uint64_t *deps;   /* ids, then indices in events */
+  uint32_t *sorted; /* indices sorted by id */
   uint32_t event_count, event_capacity, dep_count, dep_capacity;
 };
 
@@ -44,12 +44,12 @@ struct group {
 struct chakra_jobs {
   struct workload *workload;
   struct chakra_rank *ranks;
-  uint32_t rank_count, rank; /* rank: the one that is read */
+  uint32_t rank_count, rank; /* rank: the current one */
   struct group *groups;
   uint32_t group_count, group_capacity;
   uint64_t event_count;
   uint32_t compute, sends, receives; /* streams */
-  const struct group *world;         /* the first group of all ranks; NULL: there is none */
+  const struct group *world;         /* the first group with all ranks; NULL: there is none */
   uint32_t *stack;
 };
 
@@ -57,7 +57,7 @@ static ncclResult_t no_memory(const char *path) { return log_no_memory("%s: its 
 
 /* ---- reading ---- */
 
-/* The group's number; the rank that is read is in it from now on. */
+/* The group's number; adds the current rank to it. */
 static ncclResult_t group_join(struct chakra_jobs *jobs, const char *name, uint32_t *number) {
   const char *path = jobs->ranks[jobs->rank].path;
   for (*number = 0; *number < jobs->group_count; *number += 1)
@@ -117,7 +117,7 @@ static ncclResult_t event_take(void *context, const struct chakra_node *node) {
   return ncclSuccess;
 }
 
-static const struct event *sorting; /* whose places qsort compares */
+static const struct event *sorting; /* qsort passes no context */
 static int place_compare(const void *left, const void *right) {
   const uint64_t a = sorting[*(const uint32_t *)left].id, b = sorting[*(const uint32_t *)right].id;
   return a < b ? -1 : a > b;
@@ -133,7 +133,7 @@ static uint32_t event_find(const struct chakra_rank *own, uint64_t id) {
   return low < own->event_count && own->events[own->sorted[low]].id == id ? own->sorted[low] : UINT32_MAX;
 }
 
-/* Ids become places. */
+/* Converts ids to indices. */
 static ncclResult_t deps_resolve(struct chakra_rank *own) {
   own->sorted = (uint32_t *)os_alloc((own->event_count + (size_t)1) * sizeof *own->sorted);
   if (!own->sorted) return no_memory(own->path);
@@ -166,7 +166,7 @@ static ncclResult_t rank_file_read(struct chakra_jobs *jobs, uint32_t rank) {
 
 /* ---- calls ---- */
 
-/* The communicator of a group, named as it is, and its stream. */
+/* The communicator of a group, with its name, and its stream. */
 static ncclResult_t group_settle(struct chakra_jobs *jobs, struct group *group) {
   struct workload *workload = jobs->workload;
   char name[48], stream[48];
@@ -183,12 +183,12 @@ static ncclResult_t group_settle(struct chakra_jobs *jobs, struct group *group) 
   if (!all) TRY(workload_add_comm(workload, name, group->ranks, group->rank_count, &group->comm));
   group->stream = workload_find_stream(workload, stream);
   if (group->stream == WORKLOAD_NONE && workload->stream_count == WORKLOAD_STREAMS_MAX)
-    group->stream = WORKLOAD_STREAMS_MAX - 1; /* more groups than streams: they take turns */
+    group->stream = WORKLOAD_STREAMS_MAX - 1; /* more groups than streams: they share */
   if (group->stream == WORKLOAD_NONE) TRY(workload_add_stream(workload, stream, &group->stream));
   return ncclSuccess;
 }
 
-/* What the node calls; false where it only computes. */
+/* What the node calls; false if it only computes. */
 static bool op_of(const struct chakra_jobs *jobs, const struct event *event, struct workload_op *op) {
   static const uint8_t funcs[] = {FUNC_ALL_REDUCE,     FUNC_REDUCE,    FUNC_ALL_GATHER, FUNC_GATHER,
                                   FUNC_SCATTER,        FUNC_BROADCAST, FUNC_ALL_TO_ALL, FUNC_REDUCE_SCATTER,
@@ -212,7 +212,7 @@ static bool op_of(const struct chakra_jobs *jobs, const struct event *event, str
   return true;
 }
 
-/* Steps on other streams that the event's dependences are: the last of each. */
+/* The dependences on other streams: the last step of each. */
 static void waits_of(const struct chakra_rank *own, const struct event *event,
                      uint32_t waits[WORKLOAD_STREAMS_MAX]) {
   memset(waits, 0, WORKLOAD_STREAMS_MAX * sizeof *waits);
@@ -223,7 +223,7 @@ static void waits_of(const struct chakra_rank *own, const struct event *event,
   }
 }
 
-/* A call waits for one stream; for each further one a step that does nothing stands in front of it. */
+/* A call waits for one stream; for each further one an empty step is inserted before it. */
 static ncclResult_t event_add(struct chakra_jobs *jobs, uint32_t rank, struct event *event) {
   struct workload *workload = jobs->workload;
   uint32_t waits[WORKLOAD_STREAMS_MAX], number;
@@ -256,7 +256,7 @@ static ncclResult_t event_add(struct chakra_jobs *jobs, uint32_t rank, struct ev
   return ncclSuccess;
 }
 
-/* The event, behind all that it waits for: in the order of the file but for that. */
+/* Places the event after all that it waits for, otherwise in the order of the file. */
 static ncclResult_t event_enter(struct chakra_jobs *jobs, uint32_t rank, uint32_t first) {
   struct chakra_rank *own = &jobs->ranks[rank];
   uint32_t depth = 0;

@@ -1,5 +1,5 @@
-/* workload_match.c: whether what ranks call fits together (workload.h): the n-th collective of a communicator
- * is the same on all its ranks, the n-th message between two ranks is sent and received. */
+/* workload_match.c: checks that the ranks' calls match (workload.h): the n-th collective of a communicator is
+ * the same on all its ranks, the n-th message between two ranks is sent and received. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,9 @@
 #include "base/os.h"
 #include "simulate/workload.h"
 
-/* An operation that one rank calls. Sorted, those that meet lie side by side. */
+/* An operation that one rank calls. After sorting, matching operations are adjacent. */
 struct participant {
-  uint32_t comm, from, to; /* from, to: places of a message; WORKLOAD_NONE of a collective */
+  uint32_t comm, from, to; /* from, to: the ranks of a message; WORKLOAD_NONE for a collective */
   uint32_t number;         /* on its communicator and rank, or among the pair's messages */
   uint32_t place, call, op;
   bool receives;
@@ -36,7 +36,7 @@ static int participant_compare(const void *left, const void *right) {
   return a->receives < b->receives ? -1 : a->receives > b->receives;
 }
 
-/* By who, before they are numbered: in the order in which each is called. */
+/* Order before numbering: by ranks, then in the order of the calls. */
 static int message_compare(const void *left, const void *right) {
   const struct participant *a = (const struct participant *)left, *b = (const struct participant *)right;
   if (a->comm != b->comm) return a->comm < b->comm ? -1 : 1;
@@ -60,7 +60,7 @@ static void say(const struct matching *matching, const struct participant *parti
   snprintf(out, out_bytes, "%srank %u calls %s", where, participant->place, op);
 }
 
-/* Messages of a pair, sends before receives, get their numbers. */
+/* Numbers the messages of a pair, sends before receives. */
 static void messages_number(struct matching *matching) {
   qsort(matching->participants, matching->count, sizeof *matching->participants, message_compare);
   for (uint64_t i = 0, number = 0; i < matching->count; i++) {
@@ -96,7 +96,7 @@ static void message_check(struct matching *matching, const struct participant *f
   find(matching, text);
 }
 
-/* All that the ranks of a communicator call as its n-th collective. */
+/* All calls for the n-th collective of a communicator. */
 static void collective_check(struct matching *matching, const struct participant *first, uint64_t count) {
   const struct workload *workload = matching->workload;
   const struct workload_comm *comm = &workload->comms[first->comm];
@@ -134,7 +134,7 @@ static void participants_check(struct matching *matching) {
   }
 }
 
-/* What a rank calls, in its order; by communicator, its place there and how many collectives so far. */
+/* A rank's calls, in its order; by communicator, its place there and its number of collectives so far. */
 static void rank_gather(struct matching *matching, uint32_t rank, uint32_t *places, uint32_t *numbers) {
   const struct workload *workload = matching->workload;
   const struct workload_rank *own = &workload->ranks[rank];
@@ -184,7 +184,7 @@ ncclResult_t workload_match(const struct workload *workload, void (*tell)(void *
   const bool whole = numbers && places && matching.participants;
   for (uint32_t rank = 0; whole && rank < workload->rank_count; rank++) {
     memset(numbers, 0, workload->comm_count * sizeof *numbers);
-    memset(places, 0xff, workload->comm_count * sizeof *places); /* WORKLOAD_NONE: not yet known */
+    memset(places, 0xff, workload->comm_count * sizeof *places); /* WORKLOAD_NONE: not known yet */
     rank_gather(&matching, rank, places, numbers);
   }
   if (whole) {

@@ -1,6 +1,6 @@
-/* workload_records.c: what a job has recorded as a workload (workload.h): ranks as files/job.h numbers them,
- * the operations of which all ranks of a communicator still have the records, groups as they were launched,
- * and the times at which they were called. */
+/* workload_records.c: a job's records as a workload (workload.h): ranks as files/job.h numbers them, the
+ * operations that all ranks of a communicator still have records of, groups as they were launched, and the
+ * times of the calls. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,20 +23,20 @@ struct heard {
   struct workload_op op;
 };
 
-/* A communicator of the job: which collectives all of its ranks have. */
+/* A communicator of the job: the collectives that all of its ranks have. */
 struct shared {
   uint32_t first, end, members;
-  bool cut; /* some rank no longer has all of its records */
+  bool cut; /* some rank has lost records */
 };
 
 struct hearing {
   struct workload *workload;
   const struct job *job;
-  struct shared *shared; /* by communicator of the workload, but the first */
+  struct shared *shared; /* by communicator of the workload, except the first */
   uint32_t *comm_of;     /* by member */
   struct heard *rows;    /* of all ranks */
   uint32_t row_count, row_capacity;
-  bool gaps, own; /* own: files of this library, which tell groups and streams */
+  bool gaps, own; /* own: this library's files, which have groups and streams */
   uint64_t left_out, unknown;
 };
 
@@ -50,7 +50,7 @@ static bool comms_meet(const struct record_comm *a, const struct record_comm *b)
   return a->comm_id == b->comm_id && a->rank_count == b->rank_count;
 }
 
-/* The first collective of which the member's records still tell. */
+/* The first collective that the member still has a record of. */
 static uint32_t first_of(const struct member *member) {
   struct record_iter iter = record_iter_begin(&member->state);
   const struct record_call *call;
@@ -67,7 +67,7 @@ static void shared_add(struct shared *shared, const struct member *member) {
   shared->cut = shared->cut || member->state.view->first > 0;
 }
 
-/* Names are for people: they must be words, and differ. */
+/* Makes names printable words, and unique. */
 static void comm_name(const struct workload *workload, const struct record_comm *comm, char *name,
                       size_t bytes) {
   snprintf(name, bytes, "%.40s", comm->name[0] ? comm->name : "comm");
@@ -119,7 +119,7 @@ static ncclResult_t comms_add(struct hearing *hearing) {
 
 /* ---- calls ---- */
 
-/* What is not the function's to say is left out, whatever the record has. */
+/* Arguments that the function does not have are ignored, whatever the record has. */
 static struct workload_op op_of(const struct record_call *call) {
   const bool message = is_message(call->func);
   const struct collective *collective = message ? NULL : collective_find(workload_func_name(call->func));
@@ -137,7 +137,7 @@ static struct workload_op op_of(const struct record_call *call) {
   return op;
 }
 
-/* Whether all ranks have called it, and still have its record. Messages have but two, which none tells. */
+/* Whether all ranks called it, and still have its record. A message has only two ranks. */
 static bool call_is_shared(const struct shared *shared, const struct record_call *call) {
   return is_message(call->func) ||
          ((int32_t)(call->collective - shared->first) >= 0 && (int32_t)(call->collective - shared->end) < 0);
@@ -151,7 +151,7 @@ static ncclResult_t row_add(struct hearing *hearing, const struct heard *row) {
   return ncclSuccess;
 }
 
-/* Streams of this library's records are handles, of others a communicator has one of its own. */
+/* Streams in this library's records are handles; in other files each communicator has one of its own. */
 static ncclResult_t stream_of(struct hearing *hearing, const struct record_comm *comm, uint32_t comm_number,
                               const struct record_place *place, uint32_t *stream) {
   char name[48];
@@ -195,7 +195,7 @@ static ncclResult_t member_see(struct hearing *hearing, uint32_t index) {
   return ncclSuccess;
 }
 
-/* By rank, in the order of time; what came at one time in the order of its communicator. */
+/* By rank, then by time; equal times by communicator, in order. */
 static int heard_compare(const void *left, const void *right) {
   const struct heard *a = (const struct heard *)left, *b = (const struct heard *)right;
   if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
@@ -204,8 +204,8 @@ static int heard_compare(const void *left, const void *right) {
   return (int32_t)(a->sequence - b->sequence) < 0 ? -1 : a->sequence != b->sequence;
 }
 
-/* They were launched at one go: by number of the group, or, where nothing tells groups, messages that follow
- * one another, as PyTorch batches them. */
+/* Whether they were launched together: by the group's number or, without group numbers, adjacent messages, as
+ * PyTorch batches them. */
 static bool rows_together(const struct hearing *hearing, const struct heard *a, const struct heard *b) {
   if (a->rank != b->rank || a->comm != b->comm || a->stream != b->stream) return false;
   if (hearing->own) return a->group != 0 && a->group == b->group;
@@ -216,13 +216,13 @@ static uint32_t place_of(const struct hearing *hearing, const struct heard *row)
   return workload_place_of(&hearing->workload->comms[row->comm], row->rank);
 }
 
-/* A message's row, and between whom it goes. */
+/* A message's row, and its two ranks. */
 struct message {
   uint32_t comm, from, to, row;
   bool receives;
 };
 
-/* Messages of a pair: what is sent, then what is received, each in the order of the rows. */
+/* Messages of a pair: sends, then receives, each in the order of the rows. */
 static int message_compare(const void *left, const void *right) {
   const struct message *a = (const struct message *)left, *b = (const struct message *)right;
   if (a->comm != b->comm) return a->comm < b->comm ? -1 : 1;
@@ -232,7 +232,8 @@ static int message_compare(const void *left, const void *right) {
   return a->row < b->row ? -1 : a->row > b->row;
 }
 
-/* Where a ring of records has turned, one half of a pair's first messages is gone: the other goes, too. */
+/* If a ring of records has wrapped around, one half of a pair's first messages is lost: drops the other, too.
+ */
 static ncclResult_t messages_trim(struct hearing *hearing) {
   struct message *messages = (struct message *)os_alloc((hearing->row_count + (size_t)1) * sizeof *messages);
   uint32_t count = 0;

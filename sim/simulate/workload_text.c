@@ -1,5 +1,5 @@
 /* workload_text.c: a workload as lines of text (workload.h; README.md has the grammar). Loops and groups are
- * carried out while they are read. */
+ * expanded while they are read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,14 +35,14 @@ struct reader {
   uint32_t depth;
   bool in_group, has_calls;
   uint32_t group_line;
-  struct workload_call group; /* what its line says of when and where */
+  struct workload_call group; /* its line's streams and times */
   struct group_row *rows;
   uint32_t row_count, row_capacity;
-  uint32_t *list; /* of ranks, as the last one that was read */
+  uint32_t *list; /* the last list of ranks that was read */
   uint32_t list_count;
 };
 
-/* What one line says. */
+/* The contents of one line. */
 struct clause {
   struct workload_call call;
   struct workload_op op;
@@ -108,7 +108,7 @@ static ncclResult_t time_take(struct reader *reader, uint64_t *ps) {
   return fail(reader, "a time of at most 100000s, as 20us, 1.5ms, 3s or 100ns");
 }
 
-/* "0-7,16-31/4": numbers below `below`, each once; into reader->list. */
+/* "0-7,16-31/4": different numbers less than `below`; into reader->list. */
 static ncclResult_t list_take(struct reader *reader, uint32_t below) {
   char expected[96];
   const char *text = next(reader);
@@ -132,7 +132,7 @@ static ncclResult_t list_take(struct reader *reader, uint32_t below) {
   return ncclSuccess;
 }
 
-/* No rank of the list comes twice. */
+/* Rejects a list with a repeated rank. */
 static ncclResult_t list_distinct(struct reader *reader) {
   const size_t bytes = (reader->workload->rank_count + 7) / 8;
   uint8_t *seen = (uint8_t *)os_alloc(bytes);
@@ -153,7 +153,7 @@ static bool name_is_good(const char *name) {
   return *name && strlen(name) < sizeof((struct workload_comm *)NULL)->name;
 }
 
-/* A size as of `tutti bench -b`, or "count N"; the count is found when the communicator is known. */
+/* A size as for `tutti bench -b`, or "count N"; the count is computed when the communicator is known. */
 static ncclResult_t size_take(struct reader *reader, uint64_t *bytes, uint64_t *count) {
   const bool counts = takes(reader, "count");
   const char *text = next(reader);
@@ -218,7 +218,7 @@ static ncclResult_t wait_take(struct reader *reader, struct workload_call *call)
                      &call->wait_but);
 }
 
-/* One of the words that say when and on which stream; *took says whether there was one. */
+/* One of the words for times and streams; *took says whether there was one. */
 static ncclResult_t when_take(struct reader *reader, struct workload_call *call, bool *took) {
   *took = true;
   if (takes(reader, "stream")) return stream_take(reader, true, &call->stream);
@@ -239,11 +239,11 @@ static void clause_begin(const struct reader *reader, struct clause *clause) {
 
 static bool is_message(uint8_t func) { return func == FUNC_SEND || func == FUNC_RECV; }
 
-/* Words behind the size, in any order, but for those that need the communicator: they are behind `comm`. */
+/* Words after the size, in any order, except those that need the communicator: they follow `comm`. */
 static ncclResult_t clause_read(struct reader *reader, const struct collective *collective,
                                 struct clause *clause) {
   const uint32_t first = reader->word;
-  /* The communicator first, wherever it stands: ranks are counted in it. */
+  /* Reads the communicator first, wherever it is, because ranks are counted in it. */
   for (reader->word = first; reader->word < reader->word_count; reader->word += 1)
     if (takes(reader, "comm")) {
       TRY(comm_take(reader, &clause->call.comm));
@@ -318,7 +318,7 @@ static bool ops_same(const struct workload *workload, const struct workload_call
   return true;
 }
 
-/* One rank's part of the group on one communicator; what the rank before it called serves again. */
+/* One rank's part of the group on one communicator; reuses the previous rank's if it is equal. */
 static ncclResult_t part_add(struct reader *reader, const struct group_row *rows, uint32_t count,
                              bool first) {
   struct workload *workload = reader->workload;
@@ -354,7 +354,7 @@ static ncclResult_t group_end(struct reader *reader) {
   return ncclSuccess;
 }
 
-/* The line's operation for each rank that it is of. A line outside of a group is a group of its own. */
+/* Adds the line's operation for each of its ranks. A line outside of a group is a group of its own. */
 static ncclResult_t clause_add(struct reader *reader, const struct clause *clause) {
   const struct workload_comm *comm = &reader->workload->comms[clause->call.comm];
   const uint32_t count = clause->has_ranks ? reader->list_count : comm->rank_count;
@@ -494,7 +494,7 @@ static ncclResult_t comm_read(struct reader *reader) {
   return workload_add_comm(reader->workload, name, reader->list, reader->list_count, &number);
 }
 
-/* How many ranks there are, in front of everything else. */
+/* The number of ranks, before everything else. */
 static ncclResult_t ranks_read(struct reader *reader) {
   struct workload *workload = reader->workload;
   const char *name = workload->name;
@@ -531,7 +531,7 @@ static ncclResult_t line_read(struct reader *reader) {
   return result;
 }
 
-/* Cuts the line into words, in place. */
+/* Splits the line into words, in place. */
 static ncclResult_t words_cut(struct reader *reader, char *line) {
   reader->word_count = reader->word = 0;
   for (char *at = line + strspn(line, " \t\r"); *at && *at != '#'; at += strspn(at, " \t\r")) {

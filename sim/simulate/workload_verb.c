@@ -14,12 +14,11 @@ enum { KINDS_SHOWN = 20, LINE_BYTES = 80 };
 static double us(uint64_t ps) { return (double)ps / 1e6; }
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-/* Of all ranks that call anything: the part of the time in which their kernels run, and in which they
- * compute.
- */
+/* Over all ranks that call anything: the part of the time in which their kernels run, and in which they
+ * compute. */
 struct shares {
   double busy, least, most, compute;
-  double late; /* of the kernels' time: until the last rank has come */
+  double late; /* part of the kernels' time until the last rank has arrived */
   uint32_t least_rank, most_rank;
 };
 

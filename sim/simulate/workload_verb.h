@@ -1,6 +1,5 @@
-/* workload_verb.h: `tutti sim` of a workload: what does not fit together, what it took, as a table or as
- * JSON.
- */
+/* workload_verb.h: `tutti sim` for a workload: reports mismatches, and prints the result as a table or as
+ * JSON. */
 #ifndef TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
 #define TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
 
@@ -8,13 +7,13 @@
 #include "verb.h"
 
 struct workload_ask {
-  const char *model; /* what the times are of, for users */
+  const char *model; /* the machine of the times, for users */
   const struct cluster *cluster;
   const struct workload *workload;
   const uint32_t *algo_mask, *proto_mask; /* by enum work_func */
   const struct tune_file *tune_file;      /* or NULL */
   uint32_t channels;                      /* 0: any */
-  double compute;                         /* how many times as fast as the workload says; 1 */
+  double compute;                         /* speed-up of computing; 1 */
   struct drawing_ask drawing;
   bool kernels, exact, json, rate, progress;
 };

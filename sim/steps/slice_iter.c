@@ -1,5 +1,5 @@
 /* slice_iter.c: see slice_iter.h. Slices are cut as lib/protocol cuts them: Simple cuts a chunk into slices,
- * trailing ones may be empty; for the line protocols a step is one slice and takes one slot. */
+ * of which trailing ones may be empty; in LL and LL128 a step is one slice and takes one slot. */
 #include "steps/slice_iter.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- one lane ---- */
 
-/* Slots that a slice of the work moves a link on. */
+/* Slots by which a slice of the work advances a link. */
 static uint32_t slice_iter_steps(const struct work *work) {
   return work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
 }
@@ -74,7 +74,7 @@ static bool work_is_sound(const struct work *work, uint32_t rank, uint32_t rank_
   return sound;
 }
 
-/* Connections by what tells them apart: open addressing over conns' numbers plus one. */
+/* Connections by their key: open addressing over conns' numbers plus one. */
 struct conn_table {
   uint32_t *slots;
   uint32_t mask;
@@ -99,7 +99,7 @@ static uint32_t conn_find(struct sim_net *net, struct conn_table *table, const s
   return net->conn_count - 1;
 }
 
-/* Lanes, blocks and links that the plans have; each work of a batch is one lane. */
+/* The lanes, blocks and links of the plans; each work of a batch is one lane. */
 static ncclResult_t net_count(struct sim_net *net) {
   for (uint32_t rank = net->first_rank; rank < net->first_rank + net->plan_count; rank++) {
     const struct plan *plan = &net->plans[rank - net->first_rank];
@@ -227,7 +227,7 @@ uint32_t sim_net_list(const struct sim_net *net, uint32_t rank, uint32_t number)
   return SIM_NONE;
 }
 
-/* How many steps a work has does not depend on its rank, but for lists and over switches. */
+/* The number of steps of a work does not depend on its rank, except for lists and over switches. */
 static bool works_have_as_many(const struct work *a, const struct work *b) {
   return a->func == b->func && a->algo == b->algo && a->proto == b->proto && a->flags == b->flags &&
          a->chunk_steps == b->chunk_steps && a->slice_steps == b->slice_steps && a->role == b->role &&
