@@ -92,7 +92,7 @@ by_itself 'the network has other NICs than the file' NCCL_TOPO_FILE="$work/two.x
 by_itself 'processes that share no memory' NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1
 
 # ---- the rank beside the NIC does something else, or is gone
-PXN proxy() {
+run_pxn() {
   rm -rf "$work/marks"
   mkdir "$work/marks"
   four "$build/tests/pxn_program" "$1" "$work/marks"
@@ -100,20 +100,20 @@ PXN proxy() {
 for mode in threads guarded; do
   export TUTTI_EMU=mode=$mode
   for option in stay destroy exit; do
-    PXN proxy "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
+    run_pxn "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
     check $? "$mode: rank 1 sends for rank 0 all the while: $option"
   done
-  PXN proxy quit
+  run_pxn quit
   has '^rank 1 ends with 137$' && has '^rank 0 error .*rank [012]' && has '^rank 2 error .*rank [012]'
   check $? "$mode: sender and receiver are told that the process between them was killed"
 done
-PXN proxy idle && carried_by_pxn 1 &&
+run_pxn idle && carried_by_pxn 1 &&
   awk '/^rank 1 idle / { spent = $4; seen = 1 } END { exit !(seen && spent < 0.05) }' "$work/log"
 check $? 'a PXN proxy that has nothing to send costs next to nothing'
 
 # The last of rank 0's messages, two slices each, is lost.
 NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
-  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 PXN proxy idle
+  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 run_pxn idle
 has '^rank 2 error .*: message 23 of connection 0 -> 2, .* has not come, though the network took it'
 check $? 'a message that is lost behind a PXN proxy is named'
 
