@@ -107,7 +107,7 @@ newer=$(cd "$root" && find lib/kernels lib/protocol lib/schedule lib/backends/cu
 [ -z "$newer" ] || skip "$newer is newer than libtutti-cuda.so; \`scons device\` makes it anew"
 sources=$(find "$root/lib/kernels" -name '*.cu' | wc -l)
 contents "$cuda" >"$work/contents" 2>"$work/log"
-check $? "libtutti-cuda.so can be read: $(sort "$work/contents" | uniq -c | tr -s ' \n' ' ')"$work/contents" | uniq -c | tr -s ' \n' ' ')"$work/contents" | uniq -c | tr -s ' \n' ' ')"
+check $? "libtutti-cuda.so can be read: $(sort "$work/contents" | uniq -c | tr -s ' \n' ' ')"
 for gpu in $wanted; do
   if ! grep -qx "sm_$gpu" "$work/contents"; then
     echo "skip: sm_$gpu: this build has no code for it (GPUS=); \`scons device\` makes it"
