@@ -473,7 +473,7 @@ static void *driver_body(void *argument) {
   struct driver *driver = (struct driver *)argument;
   for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++)
     ranks.ops->comm_own(ranks.comms[rank]);
-  pthread_barrier_wait(driver->owned); /* else the first could run the scheduler before the other owns ranks */
+  pthread_barrier_wait(driver->owned); /* else the first could run before the other owns its ranks */
   for (uint32_t i = 0; i < driver->call_count; i++) {
     for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++) {
       const ncclResult_t result = call_launch(&ranks, rank, &driver->calls[i], driver->calls[i].count);
