@@ -181,7 +181,7 @@ doctor 1 "not ok .*GPU 1, GPU of a kind, lets no program in" "$driver" -- "$rpat
     grep -q "^ok .*GPU 0: GPU of a kind" "$work/log" &&
   grep -q "of 6 ordered pairs of GPUs 4 reach each other, 2 over NVLink" "$work/log" &&
   grep -q "GPU 0 cannot map memory of GPU 2" "$work/log" && grep -q "serves CUDA 13.0" "$work/log"
-check $? "GPUs that are in closed, too old or usable are told apart, and their P2P paths listed"
+check $? "GPUs that are closed, too old or usable are told apart, and their P2P paths listed"
 doctor 1 "it would use the emulator, though GPUs are here" "$driver" TUTTI_BACKEND=emu LD_PRELOAD="$ours" \
   -- "$rpath" &&
   grep -q "not ok .*TUTTI_BACKEND=emu" "$work/log"
