@@ -20,7 +20,7 @@ machine() {
   uptime
 }
 
-cc -O2 -std=c11 -D_GNU_SOURCE -I"$here/../lib" -I"$here/../lib/backends/emu/include" -o "$work/bootstrap" \
+cc -O2 -std=c11 -D_GNU_SOURCE -I"$here/../lib" -I"$here/../lib/backends/emu/cudart/include" -o "$work/bootstrap" \
   "$here/bootstrap.c" "$build/obj/libtutti_all.a" -pthread -ldl -lm -lexpat -lnettle
 
 # Of all ranks: the slowest of each phase, and the bytes of one.

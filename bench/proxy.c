@@ -6,7 +6,7 @@
  * engine is at work, and from a kernel's tail to the other's, both ways; with and without other connections.
  * From the repository's root, behind a build with its tests:
  *
- *   gcc -O2 -D_GNU_SOURCE -Ilib -Ilib/backends/emu -Ilib/backends/emu/include -Itests -o proxy_bench
+ *   gcc -O2 -D_GNU_SOURCE -Ilib -Ilib/backends/emu -Ilib/backends/emu/cudart/include -Itests -o proxy_bench
  *     bench/proxy.c tests/fake_net.c build/obj/libtutti_all.a -lexpat -lnettle -pthread -ldl -lm
  *   proxy_bench SECONDS */
 #include <stdio.h>

@@ -16,7 +16,7 @@ void progress_open(struct progress *progress, const char *verb, const char *unit
   progress->verb = verb;
   progress->unit = unit;
   progress->work_count = 0;
-  progress->begin_ns = progress->said_ns = now_ns;
+  progress->begin_ns = progress->shown_ns = now_ns;
 }
 
 void progress_begin(struct progress *progress, const char *what, uint64_t work_count, uint64_t now_ns) {
@@ -28,7 +28,7 @@ void progress_begin(struct progress *progress, const char *what, uint64_t work_c
 }
 
 void progress_say(struct progress *progress, uint64_t work, uint64_t now_ns) {
-  if (!progress->out || now_ns < progress->said_ns + SECOND_NS) return;
+  if (!progress->out || now_ns < progress->shown_ns + SECOND_NS) return;
   const uint64_t all = progress->work_count > work ? progress->work_count : work;
   const double spent_s = (double)(now_ns - progress->begin_ns) / 1e9;
   fprintf(progress->out, "%stutti %s: %s", progress->rewrites ? "\r\033[K" : "", progress->verb,
@@ -39,7 +39,7 @@ void progress_say(struct progress *progress, uint64_t work, uint64_t now_ns) {
   if (!progress->rewrites) fputc('\n', progress->out);
   fflush(progress->out);
   progress->shown = progress->rewrites;
-  progress->said_ns = now_ns;
+  progress->shown_ns = now_ns;
 }
 
 void progress_report(void *context, uint64_t work) {

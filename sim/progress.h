@@ -15,7 +15,7 @@ struct progress {
   const char *verb, *unit; /* unit NULL: the work's numbers say nothing to a user */
   char what[96];
   uint64_t work_count; /* in all */
-  uint64_t begin_ns, said_ns;
+  uint64_t begin_ns, shown_ns;
 };
 
 /* To standard error where that is a terminal, or where `always`; on to whatever file of them `out` is. */

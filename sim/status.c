@@ -182,7 +182,8 @@ static bool job_is_good(const struct job *job) {
 
 /* ---- text ---- */
 
-static const char *const wait_texts[] = {"nothing", "an output of", "data of", "a free slot at", "lines of"};
+static const char *const wait_texts[] = {"nothing", "an output of", "data of", "a free slot at",
+                                         "LL lines of"};
 
 /* What a member does that is behind, or waits. False: nothing that is worth a line. */
 static bool member_text(const struct comm_ranks *comm_ranks, const struct member *member, char *out,
@@ -300,7 +301,7 @@ static void job_print(const struct job *job) {
     still += comm_ranks_hang(&comm_ranks);
   printf("job %s: %u process%s on %u host%s, %u communicator%s", job_state(job), job->file_count,
          job->file_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s", comms, comms == 1 ? "" : "s");
-  if (still > 0) printf(", %u of them still", still);
+  if (still > 0) printf(", %u of them hung", still);
   printf("\n");
   for (uint32_t at = 0; comm_ranks_next(job, &at, &comm_ranks);) comm_ranks_print(&comm_ranks);
   silents_print(job);

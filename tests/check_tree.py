@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The tidy check: prints file:line of each violation of the source rules, and the rule.
 
-    python3 tests/check_tree.py [--self-test] [ROOT]
+    python3 tests/check_tree.py [--self-test | --words] [ROOT]
 
 Rules: which folder may include which (ARROWS), which calls only lib/base and lib/backends may make (CALLS),
 functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks at a line's end; each
-setting of params.def is read by some source, each name of params_accepted.def by none. --self-test checks
-that each rule can fail. The exit status is 0 if there is no violation."""
+setting of params.def is read by some source, each name of params_accepted.def by none; no word of
+tests/words.tsv, which has the field's word for each. --words prints that table with the number of uses left.
+--self-test checks that each rule can fail. The exit status is 0 if there is no violation."""
 import os
 import re
 import sys
@@ -24,7 +25,7 @@ BELOW_CORE = (' lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ l
 ARROWS = (
     ('lib/schedule/', '', PURE),
     ('lib/protocol/', 'lib/schedule/ prim_impl.h', PURE),
-    ('lib/kernels/', 'lib/schedule/ lib/protocol/ lib/backends/cuda/ prim_impl.h public',
+    ('lib/kernels/', 'lib/schedule/ lib/protocol/ prim_impl.h public',
      PURE + CUDA + ' float.h limits.h math.h string.h immintrin.h'),
     ('lib/base/', 'public', '*'),
     ('lib/trace/', 'lib/base/ lib/schedule/ public', '*'),
@@ -33,6 +34,11 @@ ARROWS = (
     ('lib/backends/net.h', 'lib/base/ public', PURE),
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
+    # of the emulator: what all of its devices share, the CUDA runtime over it, then the backend over both
+    ('lib/backends/emu/world', 'lib/backends/emu/world.h lib/backends/emu/world_impl.h lib/base/', '*'),
+    ('lib/backends/emu/arena', 'lib/backends/emu/arena.h lib/base/', '*'),
+    ('lib/backends/emu/cudart/', 'lib/backends/emu/world.h lib/backends/emu/world_impl.h '
+     'lib/backends/emu/arena.h lib/base/', '*'),
     ('lib/backends/',
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
      'lib/backends/fault.h lib/base/ '
@@ -194,6 +200,47 @@ def check_lengths(path, text, code):
                 yield first, 'a function of %d lines: at most %d' % (last - first + 1, FUNCTION_LINES)
 
 
+def words_of(root):
+    """Rows of tests/words.tsv: the pattern, as compiled and as written, and the word to use."""
+    with open(os.path.join(root, 'tests', 'words.tsv'), encoding='utf-8') as file:
+        rows = [line.rstrip('\n').split('\t') for line in file if line.strip() and not line.startswith('#')]
+    return [(re.compile(pattern), pattern, word) for pattern, word in rows]
+
+
+def worded_files(root):
+    """What people read: sources, scripts and documents, but for measurements of the past."""
+    found = [path for path in source_files(root) if path not in ('lib/nccl.h', 'tests/check_tree.py')]
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders
+                            if not name.startswith(('.', 'build')) and name != 'results')
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in sorted(names)
+                  if name.endswith('.md') and name != 'tried.md']
+    return found
+
+
+def word_uses(root, words):
+    """(path, line, index of the word's row) of every use."""
+    for path in worded_files(root):
+        with open(os.path.join(root, path), encoding='utf-8') as file:
+            text = file.read()
+        for index, (pattern, _, _) in enumerate(words):
+            if not pattern.search(text):
+                continue
+            for number, line in enumerate(text.split('\n'), 1):
+                if pattern.search(line):
+                    yield path, number, index
+
+
+def print_words(root):
+    words = words_of(root)
+    left = [0] * len(words)
+    for _, _, index in word_uses(root, words):
+        left[index] += 1
+    for count, (_, pattern, word) in zip(left, words):
+        print('%d\t%s\t%s' % (count, pattern, word))
+    return 1 if any(left) else 0
+
+
 def check_file(root, path, text):
     code = without_comments(text) if path.endswith(C_SUFFIXES) else text
     faults = list(check_lengths(path, text, code))
@@ -236,6 +283,8 @@ PLANTED = (
     ('lib/core/x.c', '#include "backends/emu/world.h"\n', 'lib/core/ may include'),
     ('lib/core/plan/plan.c', '#include "core/comm/comm.h"\n', 'lib/core/plan/ may include'),
     ('lib/core/settings/settings.c', '#include "core/comm/comm.h"\n', 'lib/core/settings/ may include'),
+    ('lib/kernels/block.h', '#include "backends/cuda/device.h"\n', 'lib/kernels/ may include'),
+    ('lib/backends/emu/cudart/x.c', '#include "backends/emu/block.h"\n', 'lib/backends/emu/cudart/ may'),
     ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
     ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
     ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),
@@ -258,6 +307,11 @@ def self_test(root):
         if (answer not in said) or (not answer and said):
             print('self-test: %r in %s: expected "%s", said "%s"' % (text[:60], path, answer, said))
             wrong += 1
+    for text, refused in (('struct seat *seat;', True), ('a greeting', True), ('lines_carry(1)', True),
+                          ('so far, again', False), ('a third-party library', False)):
+        if any(pattern.search(text) for pattern, _, _ in words_of(root)) != refused:
+            print('self-test: %r: expected %s' % (text, 'a refusal' if refused else 'nothing'))
+            wrong += 1
     for code, answer in (('int f(void) { return param_int(PARAM_A); }', ''),
                          ('int f(void) { return os_env("NCCL_A"); }', ''),
                          ('int f(void) { return param_int(PARAM_AB); }', 'NCCL_A: nothing reads it'),
@@ -277,12 +331,17 @@ def main(arguments):
     root = places[0] if places else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if testing:
         return 1 if self_test(root) else 0
+    if '--words' in arguments:
+        return print_words(root)
     texts, faults = {}, []
     for path in source_files(root):
         with open(os.path.join(root, path), encoding='utf-8') as file:
             texts[path] = file.read()
         faults += [(path, number, fault) for number, fault in check_file(root, path, texts[path])]
     faults += params_faults(texts)
+    words = words_of(root)
+    faults += [(path, number, 'an old word: write %s' % words[index][2])
+               for path, number, index in word_uses(root, words)]
     for path, number, fault in faults:
         print('%s:%d: %s' % (path, number, fault))
     return 1 if faults else 0

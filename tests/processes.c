@@ -132,13 +132,13 @@ const char *process_configure(struct process *process, const char *emu, uint64_t
     os_sleep_ms(1);
     result = tutti_emu_configure(&config);
   }
-  process->ops = emu_device_ops();
+  process->ops = emu_backend();
   return result == ncclSuccess ? NULL : say(process, "tutti_emu_configure", result);
 }
 
 static ncclResult_t handles_make(struct process *process, struct device_comm_handle *handles) {
   for (uint32_t rank = 0; rank < process_rank_count(process); rank++)
-    if (is_own(process, rank)) TRY(process->ops->comm_handle(process->comms[rank], &handles[rank]));
+    if (is_own(process, rank)) TRY(process->ops->process->comm_handle(process->comms[rank], &handles[rank]));
   return ncclSuccess;
 }
 
@@ -159,7 +159,7 @@ static const char *handles_send_all(struct process *process) {
     for (uint32_t peer = 0; peer < process_rank_count(process); peer++) {
       bool reach = false;
       if (!is_own(process, own)) continue;
-      result = process->ops->comm_reach(process->comms[own], peer, &handles[peer], &reach);
+      result = process->ops->process->comm_reach(process->comms[own], peer, &handles[peer], &reach);
       if (result != ncclSuccess) return say(process, "comm_reach", result);
       if (!reach) return say(process, "comm_reach: out of reach", result);
     }
@@ -167,11 +167,11 @@ static const char *handles_send_all(struct process *process) {
 }
 
 const char *process_open(struct process *process) {
-  ncclResult_t result = process->ops->device_limits(&process->limits);
+  ncclResult_t result = process->ops->device->limits(&process->limits);
   for (uint32_t rank = 0; rank < process_rank_count(process) && result == ncclSuccess; rank++) {
     const struct device_comm_config config = {
         1, rank, process_rank_count(process), rank, process->limits, "processes", NULL};
-    if (is_own(process, rank)) result = process->ops->comm_open(&config, &process->comms[rank]);
+    if (is_own(process, rank)) result = process->ops->device->comm_open(&config, &process->comms[rank]);
   }
   if (result == ncclSuccess) result = graph_flat(process_rank_count(process), &process->graph);
   return result == ncclSuccess ? handles_send_all(process) : say(process, "comm_open", result);
@@ -179,7 +179,7 @@ const char *process_open(struct process *process) {
 
 void process_close(struct process *process) {
   for (uint32_t rank = 0; rank < process_rank_count(process); rank++) {
-    process->ops->comm_close(process->comms[rank]);
+    process->ops->device->comm_close(process->comms[rank]);
     process->comms[rank] = NULL;
   }
   graph_free(&process->graph);
@@ -202,7 +202,7 @@ static bool rank_prepare(struct process *process, struct process_call *call, uin
   const size_t bytes = in_bytes + out_bytes + 3 * GUARD_BYTES;
   void *memory = NULL;
   if (process->heap) memory = malloc(bytes);
-  else if (process->ops->memory_alloc(rank, bytes, &memory) != ncclSuccess) return false;
+  else if (process->ops->memory->alloc(rank, bytes, &memory) != ncclSuccess) return false;
   call->memory[rank] = (uint8_t *)memory;
   if (memory == NULL) return false;
   memset(memory, GUARD_BYTE, bytes);
@@ -225,7 +225,7 @@ bool process_prepare(struct process *process, struct process_call *call) {
 void process_free(struct process *process, struct process_call *call) {
   for (uint32_t rank = 0; rank < PROCESS_RANKS_MAX; rank++) {
     if (process->heap) free(call->memory[rank]);
-    else if (call->memory[rank] != NULL) process->ops->memory_free(call->memory[rank]);
+    else if (call->memory[rank] != NULL) process->ops->memory->free(call->memory[rank]);
     call->memory[rank] = NULL;
   }
 }
@@ -248,8 +248,8 @@ static ncclResult_t invite(struct process *process, const struct work *work, uin
                            struct invitations *all) {
   const uint32_t conn_index = work_link_conn(work, peer, false);
   if (is_own(process, peer))
-    return process->ops->comm_connect(process->comms[peer], process->comms[work->rank], work->channel_index,
-                                      conn_index, work->proto);
+    return process->ops->device->comm_connect(process->comms[peer], process->comms[work->rank],
+                                              work->channel_index, conn_index, work->proto);
   struct invitations *to = &all[peer / process->ranks_each];
   if (to->count == LINKS_MAX) return ncclInternalError;
   struct invitation *fresh = &to->list[to->count++];
@@ -258,7 +258,7 @@ static ncclResult_t invite(struct process *process, const struct work *work, uin
   fresh->name = name;
   fresh->name.peer = work->rank;
   fresh->name.sends = true;
-  return process->ops->conn_export(process->comms[work->rank], &name, &fresh->handle);
+  return process->ops->process->conn_export(process->comms[work->rank], &name, &fresh->handle);
 }
 
 static ncclResult_t invite_all(struct process *process, const struct plan *plan, struct invitations *all) {
@@ -267,9 +267,9 @@ static ncclResult_t invite_all(struct process *process, const struct plan *plan,
     for (uint32_t k = 0; k < work->recv_count; k++) TRY(invite(process, work, work->recv_peer[k], all));
     for (uint32_t k = 0; k < work->send_count; k++) /* to another rank here, which may have no work yet */
       if (is_own(process, work->send_peer[k]))
-        TRY(process->ops->comm_connect(process->comms[work->rank], process->comms[work->send_peer[k]],
-                                       work->channel_index, work_link_conn(work, work->send_peer[k], true),
-                                       work->proto));
+        TRY(process->ops->device->comm_connect(process->comms[work->rank], process->comms[work->send_peer[k]],
+                                               work->channel_index,
+                                               work_link_conn(work, work->send_peer[k], true), work->proto));
   }
   return ncclSuccess;
 }
@@ -287,8 +287,8 @@ static const char *invitations_exchange(struct process *process, struct invitati
         !hear(process->to[i], heard, count * sizeof heard[0]))
       return "hears no connections";
     for (uint32_t k = 0; k < count; k++) {
-      const ncclResult_t result =
-          process->ops->conn_import(process->comms[heard[k].sender], &heard[k].name, &heard[k].handle);
+      const ncclResult_t result = process->ops->process->conn_import(process->comms[heard[k].sender],
+                                                                     &heard[k].name, &heard[k].handle);
       if (result != ncclSuccess) return say(process, "conn_import", result);
     }
   }
@@ -349,7 +349,7 @@ const char *process_launch(struct process *process, struct process_call *call) {
   for (uint32_t rank = 0; rank < process_rank_count(process); rank++) {
     if (!is_own(process, rank)) continue;
     if (text == NULL && result == ncclSuccess)
-      result = process->ops->launch(process->comms[rank], &plans[rank], &stream, 1);
+      result = process->ops->device->launch(process->comms[rank], &plans[rank], &stream, 1);
     plan_free(&plans[rank]);
   }
   return text == NULL && result != ncclSuccess ? say(process, "launch", result) : text;
@@ -363,9 +363,9 @@ static bool process_idle(void *argument) {
 }
 
 ncclResult_t process_wait(struct process *process, uint64_t deadline_ms) {
-  TRY(process->ops->wait_until(process_idle, process, deadline_ms));
+  TRY(process->ops->device->wait_until(process_idle, process, deadline_ms));
   for (uint32_t rank = 0; rank < process_rank_count(process); rank++)
-    if (is_own(process, rank)) TRY(process->ops->comm_error(process->comms[rank]));
+    if (is_own(process, rank)) TRY(process->ops->device->comm_error(process->comms[rank]));
   return ncclSuccess;
 }
 

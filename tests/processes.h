@@ -19,7 +19,7 @@
 struct process {
   uint32_t index, count, ranks_each; /* rank r belongs to process r / ranks_each */
   int to[PROCESSES_MAX];             /* sockets to the others; -1 for itself */
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct plan_limits limits;
   struct graph graph;
   struct device_comm *comms[PROCESS_RANKS_MAX]; /* by rank; only its own */

@@ -26,36 +26,36 @@ static ncclResult_t connect_all(struct ranks *ranks, uint32_t rank) {
   struct device_comm *sender = ranks->comms[rank], *receiver = ranks->comms[(rank + 1) % ranks->count];
   for (uint32_t channel = 0; channel < ranks->limits.channel_count; channel++)
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-      TRY(ranks->ops->comm_connect(sender, receiver, channel, 0, proto));
+      TRY(ranks->ops->device->comm_connect(sender, receiver, channel, 0, proto));
   for (uint32_t channel = 0; channel < ranks->limits.p2p_channel_count; channel++) {
-    TRY(ranks->ops->comm_connect(sender, receiver, channel, 1, PROTO_LL));
-    TRY(ranks->ops->comm_connect(sender, receiver, channel, 1, PROTO_SIMPLE));
+    TRY(ranks->ops->device->comm_connect(sender, receiver, channel, 1, PROTO_LL));
+    TRY(ranks->ops->device->comm_connect(sender, receiver, channel, 1, PROTO_SIMPLE));
   }
   return ncclSuccess;
 }
 
 ncclResult_t ranks_open_bare(struct ranks *ranks, uint32_t count, const struct plan_limits *limits) {
   memset(ranks, 0, sizeof *ranks);
-  ranks->ops = emu_device_ops();
+  ranks->ops = emu_backend();
   ranks->count = count;
   ranks->limits = *limits;
   for (uint32_t rank = 0; rank < count; rank++) {
     const struct device_comm_config config = {1, rank, count, rank, ranks->limits, "test", NULL};
-    TRY(ranks->ops->comm_open(&config, &ranks->comms[rank]));
+    TRY(ranks->ops->device->comm_open(&config, &ranks->comms[rank]));
   }
   return graph_flat(count, &ranks->graph);
 }
 
 ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
   struct plan_limits limits;
-  TRY(emu_device_ops()->device_limits(&limits));
+  TRY(emu_backend()->device->limits(&limits));
   TRY(ranks_open_bare(ranks, count, &limits));
   for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
   return ncclSuccess;
 }
 
 void ranks_close(struct ranks *ranks) {
-  for (uint32_t rank = 0; rank < ranks->count; rank++) ranks->ops->comm_close(ranks->comms[rank]);
+  for (uint32_t rank = 0; rank < ranks->count; rank++) ranks->ops->device->comm_close(ranks->comms[rank]);
   graph_free(&ranks->graph);
   memset(ranks, 0, sizeof *ranks);
 }
@@ -74,7 +74,8 @@ static bool range_is_idle(void *argument) {
 }
 
 ncclResult_t ranks_error(const struct ranks *ranks) {
-  for (uint32_t rank = 0; rank < ranks->count; rank++) TRY(ranks->ops->comm_error(ranks->comms[rank]));
+  for (uint32_t rank = 0; rank < ranks->count; rank++)
+    TRY(ranks->ops->device->comm_error(ranks->comms[rank]));
   return ncclSuccess;
 }
 
@@ -82,7 +83,7 @@ ncclResult_t ranks_wait(struct ranks *ranks) { return ranks_wait_for(ranks, 0, r
 
 ncclResult_t ranks_wait_for(struct ranks *ranks, uint32_t first, uint32_t end) {
   struct idle_range range = {ranks, first, end};
-  TRY(ranks->ops->wait_until(range_is_idle, &range, 0));
+  TRY(ranks->ops->device->wait_until(range_is_idle, &range, 0));
   return ranks_error(ranks);
 }
 
@@ -157,11 +158,11 @@ static ncclResult_t connect_plan_of(struct ranks *ranks, const struct plan *plan
     const struct work *work = &plan->works[i];
     struct device_comm *own = ranks->comms[work->rank];
     for (uint32_t k = 0; k < work->recv_count; k++)
-      TRY(ranks->ops->comm_connect(ranks->comms[work->recv_peer[k]], own, work->channel_index,
-                                   work_link_conn(work, work->recv_peer[k], false), work->proto));
+      TRY(ranks->ops->device->comm_connect(ranks->comms[work->recv_peer[k]], own, work->channel_index,
+                                           work_link_conn(work, work->recv_peer[k], false), work->proto));
     for (uint32_t k = 0; k < work->send_count; k++)
-      TRY(ranks->ops->comm_connect(own, ranks->comms[work->send_peer[k]], work->channel_index,
-                                   work_link_conn(work, work->send_peer[k], true), work->proto));
+      TRY(ranks->ops->device->comm_connect(own, ranks->comms[work->send_peer[k]], work->channel_index,
+                                           work_link_conn(work, work->send_peer[k], true), work->proto));
   }
   return ncclSuccess;
 }
@@ -194,7 +195,7 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
     return launched;
   }
   ncclResult_t result = ranks->algo_mask != 0 ? connect_plan_of(ranks, &plan) : ncclSuccess;
-  if (result == ncclSuccess) result = ranks->ops->launch(ranks->comms[rank], &plan, &stream, 1);
+  if (result == ncclSuccess) result = ranks->ops->device->launch(ranks->comms[rank], &plan, &stream, 1);
   plan_free(&plan);
   return result;
 }

@@ -14,7 +14,7 @@
 #define RANKS_TEXT_BYTES 160
 
 struct ranks {
-  const struct device_ops *ops;
+  const struct backend *ops;
   uint32_t count;
   struct plan_limits limits;
   struct graph graph;

@@ -168,28 +168,29 @@ static void fake_unlock(void) {
 }
 
 /* Replaces the emulator's table: this program links its own. */
-const struct device_ops *emu_device_ops(void) {
-  static const struct device_ops ops = {.size = sizeof ops,
-                                        .name = "fake",
-                                        .device_count = fake_device_count,
-                                        .device_current = fake_device_current,
-                                        .device_limits = fake_device_limits,
-                                        .memory_alloc = fake_memory_alloc,
-                                        .memory_free = fake_memory_free,
-                                        .memory_query = fake_memory_query,
-                                        .memory_read = fake_memory_read,
-                                        .comm_open = fake_comm_open,
-                                        .comm_close = fake_comm_close,
-                                        .comm_connect = fake_comm_connect,
-                                        .comm_memory = fake_comm_memory,
-                                        .comm_abort = fake_comm_abort,
-                                        .comm_error = fake_comm_error,
-                                        .comm_idle = fake_comm_idle,
-                                        .launch = fake_launch,
-                                        .stream_capture = fake_stream_capture,
-                                        .wait_until = fake_wait_until,
-                                        .lock = fake_lock,
-                                        .unlock = fake_unlock};
+const struct backend *emu_backend(void) {
+  static const struct device_ops device = {.size = sizeof device,
+                                           .count = fake_device_count,
+                                           .current = fake_device_current,
+                                           .limits = fake_device_limits,
+                                           .comm_open = fake_comm_open,
+                                           .comm_close = fake_comm_close,
+                                           .comm_connect = fake_comm_connect,
+                                           .comm_memory = fake_comm_memory,
+                                           .comm_abort = fake_comm_abort,
+                                           .comm_error = fake_comm_error,
+                                           .comm_idle = fake_comm_idle,
+                                           .launch = fake_launch,
+                                           .stream_capture = fake_stream_capture,
+                                           .wait_until = fake_wait_until,
+                                           .lock = fake_lock,
+                                           .unlock = fake_unlock};
+  static const struct memory_ops memory = {.size = sizeof memory,
+                                           .alloc = fake_memory_alloc,
+                                           .free = fake_memory_free,
+                                           .query = fake_memory_query,
+                                           .read = fake_memory_read};
+  static const struct backend ops = {sizeof ops, "fake", &device, &memory, NULL, NULL};
   return &ops;
 }
 
@@ -277,18 +278,22 @@ static void test_library(void **state) {
   expect_ok(ncclMemFree(NULL));
 }
 
-/* The table's size decides which members are used; the others are stubs with a name. */
+/* A table's size decides which members are used; the others, and those of a missing table, are stubs with a
+ * name. */
 static void test_backend_fill(void **state) {
   (void)state;
-  struct device_ops old = {.size = offsetof(struct device_ops, launch), .device_count = fake_device_count},
-                    filled;
+  const struct device_ops device = {.size = offsetof(struct device_ops, launch), .count = fake_device_count};
+  const struct backend old = {.size = sizeof old, .name = "old", .device = &device};
+  struct backend_tables tables;
+  const struct backend *filled = &tables.backend;
   uint32_t count = 0;
   uint64_t graph = 1;
-  backend_fill(&filled, &old);
-  expect_ok(filled.device_count(&count));
-  expect_error(filled.launch(NULL, NULL, NULL, 0), ncclInvalidUsage, "launch");
-  expect_error(filled.memory_free(NULL), ncclInvalidUsage, "memory_free");
-  expect_ok(filled.stream_capture(NULL, &graph));
+  backend_fill(&tables, &old);
+  expect_ok(filled->device->count(&count));
+  expect_error(filled->device->launch(NULL, NULL, NULL, 0), ncclInvalidUsage, "device.launch");
+  expect_error(filled->memory->free(NULL), ncclInvalidUsage, "memory.free");
+  expect_error(filled->network->conn_net(NULL, NULL, NULL), ncclInvalidUsage, "network.conn_net");
+  expect_ok(filled->device->stream_capture(NULL, &graph));
   assert_int_equal(graph, 0);
 }
 

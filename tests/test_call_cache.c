@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/emu/include/cuda_runtime.h"
+#include "backends/emu/cudart/include/cuda_runtime.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "core/comm/comm.h"
@@ -341,21 +341,29 @@ static void test_group(void **state) {
 /* ---- groups ---- */
 
 /* Calls that go to the backend on the full path. */
-static const struct device_ops *backend;
+static const struct backend *backend;
 static uint32_t long_launches[RANKS];
 
 static ncclResult_t counted_launch(struct device_comm *comm, const struct plan *plan,
                                    const device_stream *streams, uint32_t stream_count) {
   for (int i = 0; i < RANKS; i++)
     if (ranks[i].comm->device_comm == comm) long_launches[i] += 1;
-  return backend->launch(comm, plan, streams, stream_count);
+  return backend->device->launch(comm, plan, streams, stream_count);
 }
 
-static void count_launches(struct device_ops *counting) {
+/* The backend with its launches counted. */
+struct counting {
+  struct backend backend;
+  struct device_ops device;
+};
+
+static void count_launches(struct counting *counting) {
   backend = ranks[0].comm->ops;
-  *counting = *backend;
-  counting->launch = counted_launch;
-  for (int i = 0; i < RANKS; i++) ranks[i].comm->ops = counting, long_launches[i] = 0;
+  counting->backend = *backend;
+  counting->device = *backend->device;
+  counting->device.launch = counted_launch;
+  counting->backend.device = &counting->device;
+  for (int i = 0; i < RANKS; i++) ranks[i].comm->ops = &counting->backend, long_launches[i] = 0;
 }
 
 static void exchange(struct rank *self, const float *in, float *out, size_t count) {
@@ -400,7 +408,7 @@ static void groups_body(struct rank *self) {
 }
 
 static void test_groups(void **state) {
-  struct device_ops counting;
+  struct counting counting;
   (void)state;
   count_launches(&counting);
   on_both(groups_body);

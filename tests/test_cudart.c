@@ -16,7 +16,7 @@
 
 #include <cuda_runtime.h>
 
-#include "backends/emu/stream.h"
+#include "backends/emu/cudart/stream.h"
 #include "base/os.h"
 #include "tutti.h"
 

@@ -274,7 +274,7 @@ def cuda_calls():
     """Of the emulated runtime's C headers: prototypes by header."""
     headers = {}
     for name in ('cuda_runtime_api.h', 'cuda_profiler_api.h', 'cuda_fp16.h', 'cuda_bf16.h'):
-        text = re.sub(r'/\*.*?\*/', '', read('lib/backends/emu/include', name), flags=re.S)
+        text = re.sub(r'/\*.*?\*/', '', read('lib/backends/emu/cudart/include', name), flags=re.S)
         text = re.sub(r'^\s*#.*(?:\\\n.*)*', '', text, flags=re.M)
         text = re.sub(r'\s*TUTTI_CUDART_DEFAULT\(\w+\)', '', text)
         found = re.findall(r'(?:^|[;}\n])\s*(?:static inline )?((?:cudaError_t|const char \*|float|__\w+) ?'

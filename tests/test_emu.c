@@ -39,7 +39,7 @@ static struct ranks ranks; /* of the running test */
 /* A failed test leaves its ranks behind: they must not make the next test's settings fail. */
 static int ranks_drop(void **state) {
   (void)state;
-  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->comm_abort(ranks.comms[rank]);
+  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->device->comm_abort(ranks.comms[rank]);
   ranks_close(&ranks);
   return 0;
 }
@@ -316,7 +316,7 @@ static void one_slot_stops_a_ring(void **state) {
     assert_int_equal(ranks_wait(&ranks), ncclRemoteError);
     assert_ring_report(3);
     for (uint32_t rank = 0; rank < 3; rank++)
-      assert_int_equal(ranks.ops->comm_error(ranks.comms[rank]), ncclRemoteError);
+      assert_int_equal(ranks.ops->device->comm_error(ranks.comms[rank]), ncclRemoteError);
     call_free(&call);
     ranks_close(&ranks);
   }
@@ -378,7 +378,7 @@ static void mismatch_run(const char *emu, uint64_t seed, uint8_t func, uint8_t p
   if (result != ncclInvalidUsage) fail_msg("%s: result %d: %s", what, result, log_last_error());
   assert_both_sizes(what);
   for (uint32_t rank = 0; rank < 3; rank++)
-    assert_int_equal(ranks.ops->comm_error(ranks.comms[rank]), ncclInvalidUsage);
+    assert_int_equal(ranks.ops->device->comm_error(ranks.comms[rank]), ncclInvalidUsage);
   call_free(&call);
   ranks_close(&ranks);
 }
@@ -399,7 +399,7 @@ static void mismatched_counts_are_refused(void **state) {
 static void *abort_soon(void *argument) {
   (void)argument;
   os_sleep_ms(30);
-  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->comm_abort(ranks.comms[rank]);
+  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->device->comm_abort(ranks.comms[rank]);
   return NULL;
 }
 
@@ -472,7 +472,7 @@ struct driver {
 static void *driver_body(void *argument) {
   struct driver *driver = (struct driver *)argument;
   for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++)
-    ranks.ops->comm_own(ranks.comms[rank]);
+    ranks.ops->device->comm_own(ranks.comms[rank]);
   pthread_barrier_wait(driver->owned); /* else the first could run before the other owns its ranks */
   for (uint32_t i = 0; i < driver->call_count; i++) {
     for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++) {
@@ -543,7 +543,7 @@ static void configure_refuses(void **state) {
     assert_says("tutti_emu_configure: ");
   }
   struct plan_limits limits;
-  assert_int_equal(emu_device_ops()->device_limits(&limits), ncclSuccess);
+  assert_int_equal(emu_backend()->device->limits(&limits), ncclSuccess);
   assert_int_equal(limits.slots, 3);
 }
 
@@ -553,11 +553,11 @@ static void configure_refuses_while_in_use(void **state) {
   world_begin("slots=3", 1, NULL);
   assert_int_equal(ranks_open(&ranks, 2), ncclSuccess);
   assert_int_equal(tutti_emu_configure(&config), ncclInvalidUsage);
-  assert_int_equal(emu_device_ops()->device_limits(&ranks.limits), ncclSuccess);
+  assert_int_equal(emu_backend()->device->limits(&ranks.limits), ncclSuccess);
   assert_int_equal(ranks.limits.slots, 3);
   ranks_close(&ranks);
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
-  assert_int_equal(emu_device_ops()->device_limits(&ranks.limits), ncclSuccess);
+  assert_int_equal(emu_backend()->device->limits(&ranks.limits), ncclSuccess);
   assert_int_equal(ranks.limits.slots, 5);
 }
 
@@ -571,7 +571,7 @@ static void bad_words_are_left_out(void **state) {
     snprintf(emu, sizeof emu, "chunk=64,%s,channels=3", bad[i]);
     world_begin(emu, 1, NULL);
     assert_says("TUTTI_EMU: ");
-    assert_int_equal(emu_device_ops()->device_limits(&limits), ncclSuccess);
+    assert_int_equal(emu_backend()->device->limits(&limits), ncclSuccess);
     assert_int_equal(limits.slots, 8);
     assert_int_equal(limits.channel_count, 3);
     assert_int_equal(limits.flag_bits, 32);

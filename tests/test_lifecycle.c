@@ -37,7 +37,7 @@ static float *in[RANKS], *out[RANKS];
 
 static void memory_take(void) {
   for (int i = 0; i < RANKS; i++) {
-    backend_device_ops()->device_select((uint32_t)i);
+    backend_ops()->device->select((uint32_t)i);
     expect_ok(ncclMemAlloc((void **)&in[i], COUNT * sizeof(float)));
     expect_ok(ncclMemAlloc((void **)&out[i], COUNT * sizeof(float)));
     for (int k = 0; k < COUNT; k++) in[i][k] = (float)(i + 1);
@@ -200,7 +200,7 @@ static void test_nonblocking(void **state) {
   expect_ok(ncclGetUniqueId(&id));
   for (int i = 0; i < RANKS; i++) {
     ncclResult_t asked;
-    backend_device_ops()->device_select((uint32_t)i);
+    backend_ops()->device->select((uint32_t)i);
     const ncclResult_t begun = ncclCommInitRankConfig(&comms[i], RANKS, id, i, &config);
     assert_true(begun == ncclSuccess || begun == ncclInProgress);
     expect_ok(ncclCommGetAsyncError(comms[i], &asked));

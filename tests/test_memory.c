@@ -265,9 +265,9 @@ static void member_run(struct life *life, const struct member *member) {
 static void *member_body(void *argument) {
   struct member *member = (struct member *)argument;
   member_run(member->life, member);
-  backend_device_ops()->lock();
+  backend_ops()->device->lock();
   *member->finished_count += 1;
-  backend_device_ops()->unlock();
+  backend_ops()->device->unlock();
   return NULL;
 }
 
@@ -289,7 +289,7 @@ static void program_threads(struct life *life) {
     members[rank].finished_count = &finished_count;
     assert_true(os_thread_start(&members[rank].thread, member_body, &members[rank]));
   }
-  while (backend_device_ops()->wait_until(all_finished, &finished_count, 0) != ncclSuccess) os_sleep_ms(1);
+  while (backend_ops()->device->wait_until(all_finished, &finished_count, 0) != ncclSuccess) os_sleep_ms(1);
   for (int rank = 0; rank < RANKS; rank++) os_thread_join(members[rank].thread);
   sums_check(life);
 }

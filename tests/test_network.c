@@ -504,7 +504,7 @@ static void test_chosen(void **state) {
   assert_int_equal(count, 4);
 }
 
-static void world_turn(void) { backend_device_ops()->progress(); }
+static void world_turn(void) { backend_ops()->device->progress(); }
 
 /* As a service of guarded mode, which makes the turns. */
 static void test_service(void **state) {

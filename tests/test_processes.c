@@ -241,7 +241,7 @@ static void *abort_later(void *argument) {
   struct process *process = (struct process *)argument;
   os_sleep_ms(50);
   for (uint32_t rank = 0; rank < process_rank_count(process); rank++)
-    if (process->comms[rank] != NULL) process->ops->comm_abort(process->comms[rank]);
+    if (process->comms[rank] != NULL) process->ops->device->comm_abort(process->comms[rank]);
   return NULL;
 }
 

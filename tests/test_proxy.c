@@ -81,7 +81,7 @@ static ncclResult_t pxn_open(struct ranks *ranks, uint32_t sender, const struct 
                                       .net_device = over.device};
   struct device_conn_handle conn_handle;
   TRY(proxy_pxn_open(&call, &conn_handle));
-  TRY(ranks->ops->conn_import(ranks->comms[sender], name, &conn_handle));
+  TRY(ranks->ops->process->conn_import(ranks->comms[sender], name, &conn_handle));
   return proxy_send_over(world.proxies[sender], name, &over);
 }
 
@@ -89,8 +89,8 @@ static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint
   const uint32_t conn_index = work_link_conn(work, peer, sends);
   const uint32_t sender = sends ? work->rank : peer, receiver = sends ? peer : work->rank;
   if (world.remote[work->rank][peer] == 0 || peer == work->rank)
-    return ranks->ops->comm_connect(ranks->comms[sender], ranks->comms[receiver], work->channel_index,
-                                    conn_index, work->proto);
+    return ranks->ops->device->comm_connect(ranks->comms[sender], ranks->comms[receiver], work->channel_index,
+                                            conn_index, work->proto);
   struct net_handle handle;
   struct device_conn_name name = {sender, work->channel_index, conn_index, work->proto, false};
   TRY(proxy_receive_open(world.proxies[receiver], &name, &handle));
@@ -134,7 +134,7 @@ static ncclResult_t launch(struct ranks *ranks, uint32_t rank, struct plan *plan
   plan->hook = &hook->hook;
   __atomic_fetch_add(&world.hooks, 1, __ATOMIC_RELAXED);
   const device_stream stream = world.streams[rank];
-  return ranks->ops->launch(ranks->comms[rank], plan, &stream, 1);
+  return ranks->ops->device->launch(ranks->comms[rank], plan, &stream, 1);
 }
 
 static void failed(void *argument, ncclResult_t code, const char *text) {
@@ -145,7 +145,7 @@ static void failed(void *argument, ncclResult_t code, const char *text) {
   }
   world.failures += 1;
   for (uint32_t rank = 0; rank < world.ranks.count; rank++)
-    world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+    world.ranks.ops->device->comm_abort(world.ranks.comms[rank]);
 }
 
 /* ---- worlds ---- */
@@ -165,7 +165,7 @@ static void world_open(const char *emu, uint64_t seed, bool threads, uint32_t ra
   good(ranks_configure(&config), emu);
   world.failures = 0;
   world.starts = world.first_sequence = 0;
-  good(emu_device_ops()->device_limits(&limits), emu);
+  good(emu_backend()->device->limits(&limits), emu);
   limits.direct = false;
   proxy_limits(&limits);
   good(ranks_open_bare(&world.ranks, rank_count, &limits), emu);
@@ -195,13 +195,13 @@ static bool proxies_idle(void *argument) {
 static bool kernels_ended(void *argument) {
   (void)argument;
   for (uint32_t rank = 0; rank < world.ranks.count; rank++)
-    if (!world.ranks.ops->comm_idle(world.ranks.comms[rank])) return false;
+    if (!world.ranks.ops->device->comm_idle(world.ranks.comms[rank])) return false;
   return true;
 }
 
 /* Waits until all kernels have ended; a hang is a failure. */
 static ncclResult_t world_wait(void) {
-  const ncclResult_t result = world.ranks.ops->wait_until(kernels_ended, NULL, 60000);
+  const ncclResult_t result = world.ranks.ops->device->wait_until(kernels_ended, NULL, 60000);
   if (result == ncclInProgress) fail_msg("nothing moves any more: %s", log_last_error());
   return result != ncclSuccess ? result : ranks_error(&world.ranks);
 }
@@ -225,7 +225,7 @@ static void world_close(void) {
 static int world_drop(void **state) {
   (void)state;
   for (uint32_t rank = 0; rank < world.ranks.count; rank++)
-    world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+    world.ranks.ops->device->comm_abort(world.ranks.comms[rank]);
   for (uint32_t rank = 0; rank < world.ranks.count; rank++) proxy_comm_close(world.proxies[rank]);
   ranks_close(&world.ranks);
   memset(&world, 0, sizeof world);
@@ -306,7 +306,7 @@ static struct outcome world_run(uint64_t seed, bool threads) {
     good(call_launch_all(&world.ranks, &calls[i]), what);
   }
   good(world_wait(), what);
-  good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), what);
+  good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), what);
   if (world.failures > 0) fail_msg("%s: %s", what, world.failure_text);
   for (uint32_t i = 0; i < CALLS_MAX; i++) {
     if (!call_check(&world.ranks, &calls[i], text)) fail_msg("%s: %s", what, text);
@@ -348,7 +348,7 @@ static void same_seed_same_events(void **state) {
 
 static uint64_t memory_of(uint32_t rank) {
   uint64_t bytes = 0;
-  good(world.ranks.ops->comm_memory(world.ranks.comms[rank], &bytes), "memory");
+  good(world.ranks.ops->device->comm_memory(world.ranks.comms[rank], &bytes), "memory");
   return bytes;
 }
 
@@ -379,7 +379,7 @@ static void messages_share_slots(void **state) {
     assert_in_range(first_bytes, 2 * set_bytes, 3 * set_bytes);
     assert_in_range(memory_of(0), first_bytes, first_bytes + set_bytes);
     good(world_wait(), "wait");
-    good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "proxies");
+    good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), "proxies");
     if (world.failures > 0) fail_msg("%s", world.failure_text);
     for (uint32_t i = 0; i < TURNS; i++) {
       if (!call_check(&world.ranks, &calls[i], text)) fail_msg("turn %u: %s", i, text);
@@ -633,8 +633,8 @@ static void an_abort_leaves_nothing(void **state) {
     pair_proto = seed % 2 == 0 ? PROTO_LL : PROTO_SIMPLE;
     pair_open(&call, FUNC_ALL_REDUCE, &options, tiny);
     good(call_launch_all(&world.ranks, &call), "launch");
-    for (uint64_t i = 0; i < seed % 5; i++) world.ranks.ops->progress();
-    for (uint32_t rank = 0; rank < 2; rank++) world.ranks.ops->comm_abort(world.ranks.comms[rank]);
+    for (uint64_t i = 0; i < seed % 5; i++) world.ranks.ops->device->progress();
+    for (uint32_t rank = 0; rank < 2; rank++) world.ranks.ops->device->comm_abort(world.ranks.comms[rank]);
     pair_end(&call);
     if (seed <= 5) live = os_alloc_live() > live ? os_alloc_live() : live;
     assert_true(os_alloc_live() <= live);
@@ -706,7 +706,7 @@ static void over_the_emulators_network(void **state) {
     assert_true(call_prepare(&world.ranks, &call));
     good(call_launch_all(&world.ranks, &call), "launch");
     good(world_wait(), "wait");
-    good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "idle");
+    good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), "idle");
     if (!call_check(&world.ranks, &call, text)) fail_msg("%s", text);
     call_free(&call);
     world_close();
@@ -825,7 +825,7 @@ static void both_ends_know_every_message(void **state) {
     setenv("TUTTI_EMU", emu, 1);
     param_reset();
     good(ranks_configure(&config), emu);
-    good(emu_device_ops()->device_limits(&limits), emu);
+    good(emu_backend()->device->limits(&limits), emu);
     limits.direct = false;
     proxy_limits(&limits);
     call_draw(&call, rank_count, 300);
@@ -872,7 +872,7 @@ static void a_graph_posts_at_every_launch(void **state) {
       for (uint32_t rank = 0; rank < 2; rank++)
         good_cuda(cudaGraphLaunch(launches[rank], (cudaStream_t)world.streams[rank]));
     good(world_wait(), "replay");
-    good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "idle");
+    good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), "idle");
     if (!call_check(&world.ranks, &call, text)) fail_msg("%s", text);
     assert_int_equal(__atomic_load_n(&world.starts, __ATOMIC_RELAXED), 2 * REPLAYS);
     for (uint32_t rank = 0; rank < 2; rank++) {
@@ -979,11 +979,11 @@ static void large_data_skips_its_slots(void **state) {
 
 static bool rank_ended(void *argument) {
   const uint32_t rank = *(const uint32_t *)argument;
-  return world.ranks.ops->comm_idle(world.ranks.comms[rank]);
+  return world.ranks.ops->device->comm_idle(world.ranks.comms[rank]);
 }
 
 static void rank_wait(uint32_t rank) {
-  good(world.ranks.ops->wait_until(rank_ended, &rank, 60000), "a rank");
+  good(world.ranks.ops->device->wait_until(rank_ended, &rank, 60000), "a rank");
 }
 
 /* A zero-copy send must not read memory after its kernel has ended: the program may have reused it. */
@@ -1024,7 +1024,7 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
     }
     for (uint32_t k = 0; k < 15000 && count_of(&parts_posted) == posted; k++) os_sleep_ms(1);
     assert_true(count_of(&parts_posted) > posted);
-    world.ranks.ops->comm_abort(world.ranks.comms[1]);
+    world.ranks.ops->device->comm_abort(world.ranks.comms[1]);
     rank_wait(1);
     memcpy(before, call.out[1], sizeof before);
     good(call_launch(&world.ranks, 0, &call, COUNT), "send");
@@ -1076,10 +1076,11 @@ static struct pxn_block *pxn_pair_open(struct call *first, struct call *second, 
   pair_open(first, FUNC_BROADCAST, &options, tiny);
   good(call_launch_all(&world.ranks, first), "launch");
   good(world_wait(), "broadcast");
-  good(world.ranks.ops->wait_until(proxies_idle, NULL, 60000), "broadcast");
+  good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), "broadcast");
   *second = *first;
   assert_true(call_prepare(&world.ranks, second));
-  good(world.ranks.ops->pxn_end(world.ranks.comms[0], &name, sizeof(struct pxn_block), pxn), "block");
+  good(world.ranks.ops->network->pxn_end(world.ranks.comms[0], &name, sizeof(struct pxn_block), pxn),
+       "block");
   return (struct pxn_block *)pxn->block;
 }
 

@@ -92,7 +92,7 @@ by_itself 'the network has other NICs than the file' NCCL_TOPO_FILE="$work/two.x
 by_itself 'processes that share no memory' NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1
 
 # ---- the rank close to the NIC is busy, or has ended
-run_pxn() {
+pxn_host() {
   rm -rf "$work/marks"
   mkdir "$work/marks"
   four "$build/tests/pxn_program" "$1" "$work/marks"
@@ -100,20 +100,20 @@ run_pxn() {
 for mode in threads guarded; do
   export TUTTI_EMU=mode=$mode
   for option in stay destroy exit; do
-    run_pxn "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
+    pxn_host "$option" && counts '^rank [0-3] ok$' 4 && carried_by_pxn 1
     check $? "$mode: rank 1 sends for rank 0 throughout: $option"
   done
-  run_pxn quit
+  pxn_host quit
   has '^rank 1 ends with 137$' && has '^rank 0 error .*rank [012]' && has '^rank 2 error .*rank [012]'
   check $? "$mode: sender and receiver get an error if the process between them is killed"
 done
-run_pxn idle && carried_by_pxn 1 &&
+pxn_host idle && carried_by_pxn 1 &&
   awk '/^rank 1 idle / { spent = $4; seen = 1 } END { exit !(seen && spent < 0.05) }' "$work/log"
 check $? 'an idle PXN proxy uses less than 5 % of a core'
 
 # The last of rank 0's messages, two slices each, is lost.
 NCCL_NET_PLUGIN=$build/lib/libtutti-net-fault.so TUTTI_NET_FAULTS=fault=drop,fault_at=24 \
-  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 run_pxn idle
+  TUTTI_EMU=mode=threads TUTTI_NET_PATIENCE_SECONDS=1 pxn_host idle
 has '^rank 2 error .*: message 23 of connection 0 -> 2, .* has not come, though the network took it'
 check $? 'a message lost after a PXN proxy is named'
 

@@ -127,7 +127,7 @@ static void ranks_by_device(void **state) {
   setenv("TUTTI_EMU", "devices=16,nodes=2", 1);
   param_reset();
   for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8};
-  assert_int_equal(rails_create(emu_device_ops(), places, 16, &rails), ncclSuccess);
+  assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
   assert_non_null(rails);
   struct device_conn_name name = {13, 0, CONN_MESSAGE, PROTO_SIMPLE, true};
   const uint32_t device = rails_device(rails, 2, &name, 8, &over);

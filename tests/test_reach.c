@@ -41,7 +41,8 @@ static ncclResult_t reach_by_table(struct device_comm *model, uint32_t peer,
 
 static void *process_body(void *argument) {
   struct process *process = (struct process *)argument;
-  static const struct device_ops ops = {.size = sizeof ops, .comm_reach = reach_by_table};
+  static const struct process_ops table = {.size = sizeof table, .comm_reach = reach_by_table};
+  static const struct backend ops = {.size = sizeof ops, .name = "fake", .process = &table};
   struct gather_call call = process->joiner.call;
   struct gather *gather = NULL;
   call.roots = process->joiner.roots;

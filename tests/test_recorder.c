@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backends/emu/include/cuda_runtime.h"
+#include "backends/emu/cudart/include/cuda_runtime.h"
 #include "base/hash.h"
 #include "base/os.h"
 #include "base/param.h"

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "backends/emu/block.h"
-#include "backends/emu/memory_impl.h"
+#include "backends/emu/cudart/memory_impl.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -449,7 +449,7 @@ static void test_arena_fork(void **state) {
 /* ---- handles ---- */
 
 struct pair {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct device_comm *comms[2];
   struct device_comm_handle handles[2];
 };
@@ -457,27 +457,27 @@ struct pair {
 static ncclResult_t pair_open(struct pair *pair) {
   struct plan_limits limits;
   memset(pair, 0, sizeof *pair);
-  pair->ops = emu_device_ops();
-  TRY(pair->ops->device_limits(&limits));
+  pair->ops = emu_backend();
+  TRY(pair->ops->device->limits(&limits));
   for (int i = 0; i < 3; i++) limits.step_bytes[i] = 3840;
   for (uint32_t rank = 0; rank < 2; rank++) {
     const struct device_comm_config config = {1, rank, 2, rank, limits, "pair", NULL};
-    TRY(pair->ops->comm_open(&config, &pair->comms[rank]));
-    TRY(pair->ops->comm_handle(pair->comms[rank], &pair->handles[rank]));
+    TRY(pair->ops->device->comm_open(&config, &pair->comms[rank]));
+    TRY(pair->ops->process->comm_handle(pair->comms[rank], &pair->handles[rank]));
   }
   return ncclSuccess;
 }
 
 static void pair_close(struct pair *pair) {
-  for (uint32_t rank = 0; rank < 2; rank++) pair->ops->comm_close(pair->comms[rank]);
+  for (uint32_t rank = 0; rank < 2; rank++) pair->ops->device->comm_close(pair->comms[rank]);
 }
 
 static ncclResult_t pair_connect(struct pair *pair, uint32_t channel, uint8_t proto) {
   const struct device_conn_name at_receiver = {0, channel, 0, proto, false},
                                 at_sender = {1, channel, 0, proto, true};
   struct device_conn_handle handle;
-  TRY(pair->ops->conn_export(pair->comms[1], &at_receiver, &handle));
-  return pair->ops->conn_import(pair->comms[0], &at_sender, &handle);
+  TRY(pair->ops->process->conn_export(pair->comms[1], &at_receiver, &handle));
+  return pair->ops->process->conn_import(pair->comms[0], &at_sender, &handle);
 }
 
 static ncclResult_t pair_connect_all(struct pair *pair) {
@@ -493,13 +493,13 @@ static void test_many_connections(void **state) {
   uint64_t bytes = 0, second = 0;
   assert_int_equal(pair_open(&pair), ncclSuccess);
   assert_int_equal(pair_connect_all(&pair), ncclSuccess);
-  assert_int_equal(pair.ops->comm_memory(pair.comms[1], &bytes), ncclSuccess);
+  assert_int_equal(pair.ops->device->comm_memory(pair.comms[1], &bytes), ncclSuccess);
   assert_true(bytes > PLAN_CHANNELS_MAX * 3 * 8 * 3840);
   const uint32_t descriptors = process_descriptors();
   assert_true(descriptors <= descriptors_before + 2);     /* the arena and the socket */
   assert_int_equal(pair_connect_all(&pair), ncclSuccess); /* the same ends again */
   assert_int_equal(process_descriptors(), descriptors);
-  assert_int_equal(pair.ops->comm_memory(pair.comms[1], &second), ncclSuccess);
+  assert_int_equal(pair.ops->device->comm_memory(pair.comms[1], &second), ncclSuccess);
   assert_int_equal(second, bytes);
   pair_close(&pair);
 }
@@ -509,25 +509,26 @@ static void test_reach(void **state) {
   struct pair pair;
   bool reach = false;
   assert_int_equal(pair_open(&pair), ncclSuccess);
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_true(reach);
   setenv("NCCL_SHM_DISABLE", "1", 1);
   param_reset();
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_true(reach);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   param_reset();
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_false(reach);
-  assert_int_equal(pair.ops->comm_handle(pair.comms[1], &pair.handles[1]), ncclSuccess);
+  assert_int_equal(pair.ops->process->comm_handle(pair.comms[1], &pair.handles[1]), ncclSuccess);
   unsetenv("NCCL_SHM_DISABLE");
   unsetenv("NCCL_P2P_DISABLE");
   param_reset();
   reach = true; /* the other end's settings count too */
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
+  assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_false(reach);
   memset(&pair.handles[1], 1, sizeof pair.handles[1]);
-  assert_int_equal(pair.ops->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclInvalidUsage);
+  assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach),
+                   ncclInvalidUsage);
   pair_close(&pair);
 }
 
@@ -543,11 +544,10 @@ static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_ha
   assert_true(at + sizeof wanted <= sizeof bad.bytes);
   const uint32_t half = limits->slots / 2;
   memcpy(bad.bytes + at, &half, sizeof half);
-  return pair->ops->conn_import(pair->comms[0], &at_sender, &bad);
+  return pair->ops->process->conn_import(pair->comms[0], &at_sender, &bad);
 }
 
-/* Handles with every bit inverted in turn: accepted, or refused with a message, never dereferenced unchecked.
- */
+/* Handles with every bit inverted in turn: accepted, or refused with a message, never used unchecked. */
 static void test_bad_handles(void **state) {
   (void)state;
   struct pair pair;
@@ -556,21 +556,21 @@ static void test_bad_handles(void **state) {
   struct device_conn_name at_sender = {1, 3, 0, PROTO_SIMPLE, true};
   uint32_t refused = 0;
   assert_int_equal(pair_open(&pair), ncclSuccess);
-  assert_int_equal(pair.ops->conn_export(pair.comms[1], &at_receiver, &handle), ncclSuccess);
+  assert_int_equal(pair.ops->process->conn_export(pair.comms[1], &at_receiver, &handle), ncclSuccess);
   for (uint32_t bit = 0; bit < 8 * 88; bit++) {
     bad = handle;
     bad.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     at_sender.channel_index = bit % 64; /* a separate connection for each */
     at_sender.conn_index = bit / 64 % 4;
-    refused += pair.ops->conn_import(pair.comms[0], &at_sender, &bad) != ncclSuccess;
+    refused += pair.ops->process->conn_import(pair.comms[0], &at_sender, &bad) != ncclSuccess;
   }
   assert_true(refused > 100);
   assert_int_equal(refused_slots(&pair, &handle), ncclInvalidUsage);
   at_sender.channel_index = PLAN_CHANNELS_MAX;
-  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
+  assert_int_equal(pair.ops->process->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
   at_sender.channel_index = 0;
   at_sender.peer = 2;
-  assert_int_equal(pair.ops->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
+  assert_int_equal(pair.ops->process->conn_import(pair.comms[0], &at_sender, &handle), ncclInvalidArgument);
   pair_close(&pair);
 }
 
@@ -587,7 +587,7 @@ static void test_failing_allocations(void **state) {
     for (uint32_t channel = 0; channel < 8 && result == ncclSuccess; channel++)
       result = pair_connect(&pair, channel, PROTO_LL);
     os_alloc_fail_at(0);
-    for (uint32_t rank = 0; rank < 2; rank++) pair.ops->comm_close(pair.comms[rank]);
+    for (uint32_t rank = 0; rank < 2; rank++) pair.ops->device->comm_close(pair.comms[rank]);
     assert_true(os_alloc_live() <= live + 1); /* each thread that drives ranks is registered once */
   }
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "backends/emu/include/cuda_runtime.h"
+#include "backends/emu/cudart/include/cuda_runtime.h"
 #include "base/os.h"
 #include "tutti.h"
 

@@ -202,7 +202,7 @@ static struct ranks ranks; /* of the running test */
 
 static int ranks_drop(void **state) {
   (void)state;
-  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->comm_abort(ranks.comms[rank]);
+  for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->device->comm_abort(ranks.comms[rank]);
   ranks_close(&ranks);
   return 0;
 }
@@ -446,7 +446,7 @@ static void test_settings(void **state) {
     param_reset();
     config.minCTAs = 1;
     config.maxCTAs = 4;
-    const ncclResult_t result = settings_read(emu_device_ops(), &config, &settings);
+    const ncclResult_t result = settings_read(emu_backend(), &config, &settings);
     unsetenv("NCCL_COLLNET_ENABLE");
     assert_int_equal(result, ncclSuccess);
     const uint32_t left = settings.algo_mask[FUNC_ALL_REDUCE] & ~settings.algos_off;

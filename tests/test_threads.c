@@ -103,7 +103,7 @@ static void check_round(struct rank *self, int round) {
 /* Destroy waits for the rank's kernels, so received data is complete afterwards. */
 static void *rounds_body(void *argument) {
   struct rank *self = (struct rank *)argument;
-  backend_device_ops()->device_select((uint32_t)self->rank);
+  backend_ops()->device->select((uint32_t)self->rank);
   for (int round = 0; round < ROUNDS; round++) {
     fill(self);
     expect(self, ncclCommInitRank(&self->comm, RANKS, self->ids[round], self->rank));
@@ -119,7 +119,7 @@ static void *split_body(void *argument) {
   struct rank *self = (struct rank *)argument;
   ncclComm_t half = NULL;
   int rank = -1;
-  backend_device_ops()->device_select((uint32_t)self->rank);
+  backend_ops()->device->select((uint32_t)self->rank);
   fill(self);
   expect(self, ncclCommInitRank(&self->comm, RANKS, self->ids[0], self->rank));
   expect(self, ncclCommSplit(self->comm, self->rank % 2, -self->rank, &half, NULL));
@@ -137,7 +137,7 @@ static void *split_body(void *argument) {
 /* Only rank 0 calls; abort ends its wait. */
 static void *abort_body(void *argument) {
   struct rank *self = (struct rank *)argument;
-  backend_device_ops()->device_select((uint32_t)self->rank);
+  backend_ops()->device->select((uint32_t)self->rank);
   expect(self, ncclCommInitRank(&self->comm, RANKS, self->ids[0], self->rank));
   if (self->rank == 0) {
     expect(self, ncclAllReduce(self->in, self->out, COUNT, ncclFloat, ncclSum, self->comm, NULL));
@@ -156,7 +156,7 @@ static void run_ranks(void *(*body)(void *argument), int threads) {
   for (int i = 0; i < RANKS; i++) {
     ranks[i].rank = i;
     ranks[i].ids = ids;
-    backend_device_ops()->device_select((uint32_t)i);
+    backend_ops()->device->select((uint32_t)i);
     assert_int_equal(ncclMemAlloc((void **)&ranks[i].in, RANKS * COUNT * sizeof(float)), ncclSuccess);
     assert_int_equal(ncclMemAlloc((void **)&ranks[i].out, RANKS * COUNT * sizeof(float)), ncclSuccess);
   }

@@ -157,7 +157,7 @@ static ncclResult_t fake_path(uint32_t from, uint32_t to, struct device_path_inf
   return far == 4 ? ncclSystemError : ncclSuccess;
 }
 
-static struct settings_paths paths_of(const struct device_ops *ops, const uint32_t *devices, uint32_t count) {
+static struct settings_paths paths_of(const struct backend *ops, const uint32_t *devices, uint32_t count) {
   struct settings_paths paths = {true, true};
   for (uint32_t i = 0; i < count; i++)
     for (uint32_t j = 0; j < count; j++)
@@ -166,10 +166,12 @@ static struct settings_paths paths_of(const struct device_ops *ops, const uint32
 }
 
 static void test_paths(void **state) {
-  static const struct device_ops fake = {.size = sizeof fake, .device_path = fake_path};
-  static const struct device_ops old = {.size = offsetof(struct device_ops, device_path), .name = "old"};
+  static const struct device_ops device = {.size = sizeof device, .path = fake_path};
+  static const struct device_ops old_device = {.size = offsetof(struct device_ops, path)};
+  static const struct backend fake = {.size = sizeof fake, .name = "fake", .device = &device};
+  static const struct backend old = {.size = sizeof old, .name = "old", .device = &old_device};
   static const uint32_t near[] = {0, 1, 0}, slow[] = {1, 0, 2}, cut[] = {3, 1}, unknown[] = {0, 4};
-  struct device_ops filled;
+  struct backend_tables filled;
   (void)state;
   struct settings_paths paths = paths_of(&fake, near, 3);
   assert_true(paths.peer_access && paths.ll128);
@@ -180,7 +182,7 @@ static void test_paths(void **state) {
   paths = paths_of(&fake, unknown, 2);
   assert_true(!paths.peer_access && !paths.ll128);
   backend_fill(&filled, &old); /* a backend that does not distinguish paths */
-  paths = paths_of(&filled, near, 3);
+  paths = paths_of(&filled.backend, near, 3);
   assert_true(paths.peer_access && paths.ll128);
 }
 
@@ -197,7 +199,7 @@ static struct settings settings_with(const char *proto) {
   param_reset();
   config.minCTAs = 1;
   config.maxCTAs = 4;
-  assert_int_equal(settings_read(backend_device_ops(), &config, &settings), ncclSuccess);
+  assert_int_equal(settings_read(backend_ops(), &config, &settings), ncclSuccess);
   unsetenv("NCCL_PROTO");
   param_reset();
   return settings;

@@ -685,10 +685,9 @@ static ncclResult_t limits_of_production(struct plan_limits *limits) {
 
 /* Reads the settings with one variable set. */
 static ncclResult_t settings_with(const char *name, const char *value, struct settings *settings) {
-  struct device_ops ops;
+  static const struct device_ops device = {.size = sizeof device, .limits = limits_of_production};
+  static const struct backend ops = {.size = sizeof ops, .name = "test", .device = &device};
   ncclConfig_t config;
-  memset(&ops, 0, sizeof ops);
-  ops.device_limits = limits_of_production;
   setenv(name, value, 1);
   param_reset();
   ncclResult_t result = config_read("test", NULL, NULL, &config);

@@ -187,13 +187,13 @@ static void test_torn_ll128_are_not_chosen(void **state) {
   for (uint64_t seed = 1; seed <= 3; seed++)
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
       assert_true(api_run("weak=1,tear=1,channels=1", "", seed, counts[i]));
-  assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
+  assert_int_equal(emu_backend()->device->path(0, 1, &info), ncclSuccess);
   assert_false(info.ll128);
   for (uint64_t seed = 1; seed <= 10; seed++)
     broken += !api_run("weak=1,tear=1,channels=1,span=4", "LL128", seed, 3000);
   assert_true(broken > 0);
   assert_true(api_run("weak=1,channels=1", "LL128", 1, 3000));
-  assert_int_equal(emu_device_ops()->device_path(0, 1, &info), ncclSuccess);
+  assert_int_equal(emu_backend()->device->path(0, 1, &info), ncclSuccess);
   assert_true(info.ll128);
 }
 

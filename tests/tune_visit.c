@@ -22,7 +22,7 @@ static void visits_set_size(struct visits *visits, uint8_t func, size_t count) {
 }
 
 /* Leaves one option in the masks and lets the tuner choose it. False ends the iteration. */
-static bool walk_option(struct visits *visits, const struct tune_candidate *row, size_t bytes) {
+static bool visit_option(struct visits *visits, const struct tune_candidate *row, size_t bytes) {
   struct plan_request *request = &visits->request;
   const uint8_t func = visits->op.func;
   struct tune_choice choice;
@@ -33,7 +33,7 @@ static bool walk_option(struct visits *visits, const struct tune_candidate *row,
   return visits->visit(visits->argument, request, &choice);
 }
 
-static bool walk_options(struct visits *visits) {
+static bool visit_options(struct visits *visits) {
   struct plan_request *request = &visits->request;
   const uint8_t func = visits->op.func;
   const size_t bytes = tune_bytes(func, visits->op.count, 1, request->rank_count);
@@ -42,7 +42,7 @@ static bool walk_options(struct visits *visits) {
   request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
   tune_candidates(request, func, bytes, rows);
   for (uint32_t i = 0; i < TUNE_CANDIDATES; i++)
-    if (rows[i].forbidden == NULL && !walk_option(visits, &rows[i], bytes)) return false;
+    if (rows[i].forbidden == NULL && !visit_option(visits, &rows[i], bytes)) return false;
   return true;
 }
 
@@ -52,7 +52,7 @@ static bool visit_func(struct visits *visits, uint8_t func, size_t bytes_most) {
     for (size_t count = bytes > 2 ? bytes - 1 : bytes; count <= bytes + 1; count++) {
       const size_t own = all ? (count + visits->request.rank_count - 1) / visits->request.rank_count : count;
       visits_set_size(visits, func, own);
-      if (!walk_options(visits)) return false;
+      if (!visit_options(visits)) return false;
     }
   }
   return true;

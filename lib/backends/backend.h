@@ -1,7 +1,7 @@
-/* backend.h: the host seam to devices (net.h is the one to networks). A backend is a table of functions;
- * core/ calls nothing else of a device. The table's size comes first, so that a core can use an older
- * backend: members beyond its size are taken from backend_fill()'s stubs, which return ncclInvalidUsage and
- * name the member. Call sites never test for NULL. Tracing and faults are decorators around a table. */
+/* backend.h: the host seam to devices (net.h is the one to networks). A backend is four tables of functions;
+ * core/ calls nothing else of a device. A table's size comes first, so that a core can use an older backend:
+ * members beyond its size are taken from backend_fill()'s stubs, most of which return ncclInvalidUsage and
+ * name the member. Call sites never test for NULL. */
 #ifndef TUTTI_BACKENDS_BACKEND_H
 #define TUTTI_BACKENDS_BACKEND_H
 
@@ -178,220 +178,35 @@ struct device_stall {
   struct device_wait waits[DEVICE_WAITS_MOST];
 };
 
+/* Four tables: what core calls of devices, of their memory, of other processes of the host, and of networks.
+ * Each member is a row of a list (device_ops.def and its like), which says who calls it, on which thread,
+ * whether it may block, and what a backend without it does. */
+#define OP(type, name, parameters, ...) type(*name) parameters;
 struct device_ops {
-  size_t size;      /* sizeof the table that the backend was built with */
+  size_t size; /* sizeof the table that the backend was built with */
+#include "backends/device_ops.def"
+};
+struct memory_ops {
+  size_t size;
+#include "backends/memory_ops.def"
+};
+struct process_ops {
+  size_t size;
+#include "backends/process_ops.def"
+};
+struct network_ops {
+  size_t size;
+#include "backends/network_ops.def"
+};
+#undef OP
+
+struct backend {
+  size_t size;
   const char *name; /* "emu", "cuda" */
-
-  /* Devices. Any thread, never block. */
-  ncclResult_t (*device_count)(uint32_t *count);
-  ncclResult_t (*device_current)(uint32_t *device_index); /* of the calling thread */
-  ncclResult_t (*device_select)(uint32_t device_index);   /* for the calling thread */
-  ncclResult_t (*device_info)(uint32_t device_index, struct device_info *info);
-  /* True when kernels on `from` may store into memory of `to`. */
-  ncclResult_t (*device_reach)(uint32_t from, uint32_t to, bool *reach);
-  /* The backend's preferred sizes; core applies the user's parameters on top. */
-  ncclResult_t (*device_limits)(struct plan_limits *limits);
-
-  /* Memory of a device. May block. On failure *pointer is untouched. */
-  ncclResult_t (*memory_alloc)(uint32_t device_index, size_t bytes, void **pointer);
-  ncclResult_t (*memory_free)(void *pointer);
-  ncclResult_t (*memory_query)(const void *pointer, struct pointer_info *info);
-  /* Copies to the host at once; for scalars that live on the device. */
-  ncclResult_t (*memory_read)(void *host, const void *device, size_t bytes);
-
-  /* One rank of a communicator. Opened before the first launch, closed when nothing of it runs. The calling
-   * thread becomes the rank's owner (see comm_own). */
-  ncclResult_t (*comm_open)(const struct device_comm_config *config, struct device_comm **comm);
-  void (*comm_close)(struct device_comm *comm); /* waits until its kernels have ended; NULL is allowed */
-  /* The calling thread now drives this rank: a deterministic world does not move while an owner is outside of
-   * a waiting call. */
-  void (*comm_own)(struct device_comm *comm);
-  /* Nobody drives this rank any more. Any thread. */
-  void (*comm_disown)(struct device_comm *comm);
-  /* Makes the connection sender -> receiver usable for a protocol; both ends live in this process.
-   * Idempotent. Allocates. */
-  ncclResult_t (*comm_connect)(struct device_comm *sender, struct device_comm *receiver,
-                               uint32_t channel_index, uint32_t conn_index, uint8_t proto);
-  /* Device and host bytes held for this rank, FIFOs included. */
-  ncclResult_t (*comm_memory)(struct device_comm *comm, uint64_t *bytes);
-  /* Frees everything that waits on this rank, from any thread, at once. Later launches end empty. */
-  void (*comm_abort)(struct device_comm *comm);
-  /* First error seen by this rank's kernels (a deadlock, a mismatch, corrupted memory); ncclSuccess while
-   * there is none. */
-  ncclResult_t (*comm_error)(struct device_comm *comm);
-  /* True when no launched kernel of this rank is unfinished. */
-  bool (*comm_idle)(struct device_comm *comm);
-
-  /* Launching. The backend copies the plan. A kernel may be launched on a capturing stream: it then belongs
-   * to the graph and is freed with it. Kernels of one rank start in launch order, whatever their streams.
-   * Streams of one call are joined: the kernel runs on the first after all work already on every one of them,
-   * and the others continue after it. */
-  ncclResult_t (*launch)(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
-                         uint32_t stream_count);
-  /* The plan of this serial, one of those launched before, which the backend may have kept: with this memory,
-   * on this stream. False: it is not, or this is no time for it; nothing has happened, and launch() is to be
-   * called. */
-  bool (*launch_cached)(struct device_comm *comm, const struct device_cached_launch *cached,
-                        ncclResult_t *result);
-  /* Capture state of a stream: *graph_id is 0 when it is not capturing, else unique for the capture. */
-  ncclResult_t (*stream_capture)(device_stream stream, uint64_t *graph_id);
-
-  /* Host waiting. Blocks until done(argument) is true (evaluated under the backend's lock, must not block or
-   * call in), while the backend makes progress. deadline_ms 0 = none. ncclInProgress when the deadline
-   * passed; the backend's error (as comm_error) when nothing can move any more. */
-  ncclResult_t (*wait_until)(bool (*done)(void *argument), void *argument, uint64_t deadline_ms);
-  /* For polling loops: lets the backend make a bounded amount of progress when it has no threads of its own.
-   */
-  void (*progress)(void);
-  /* Serialises the caller against done() of wait_until: whatever changes a waited-for condition does so
-   * between these. */
-  void (*lock)(void);
-  void (*unlock)(void);
-
-  /* The path that stores of `from` into memory of `to` take. Any thread, also under lock(). May take
-   * milliseconds the first time for a pair, which is then tried out; answers the same from then on. Without
-   * this member all devices are as one. */
-  ncclResult_t (*device_path)(uint32_t from, uint32_t to, struct device_path_info *info);
-
-  /* Nodes that the process's devices lie on: as many on each, in order; 0 where the backend does not place
-   * them, as without this member. Any thread, never blocks. */
-  ncclResult_t (*device_nodes)(uint32_t *node_count);
-
-  /* Memory of the rank's device for steps of lists, at least `bytes` and zeroed once. The same block for
-   * every request that fits into it; a larger request gets another, and the old one stays for the graphs that
-   * hold it. All are freed with the rank. */
-  ncclResult_t (*comm_scratch)(struct device_comm *comm, size_t bytes, void **scratch);
-
-  /* The node that a device lies on, where nodes of this process are joined by a network alone; 0 where they
-   * are not. Never blocks. */
-  ncclResult_t (*device_node)(uint32_t device_index, uint32_t *node);
-  /* Sizes that were agreed on after comm_open: before the first connection. */
-  void (*comm_settle)(struct device_comm *comm, const struct plan_limits *limits);
-  /* As comm_abort, and streams and comm_error say so: something outside has failed. Any thread, also under
-   * lock(). */
-  void (*comm_fail)(struct device_comm *comm, ncclResult_t error);
-
-  /* Several processes. What this rank tells the others; and whether memory of the rank that said `handle` can
-   * be mapped here, so that conn_import and direct stores work: a question of host, user and settings, with
-   * the same answer at both ends, and of descriptors and addresses that are left here. What was mapped stays
-   * until comm_close; where that failed, log_own_error() says why. `comm` NULL: tried, and not kept. May
-   * block for seconds. */
-  ncclResult_t (*comm_handle)(struct device_comm *comm, struct device_comm_handle *handle);
-  ncclResult_t (*comm_reach)(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
-                             bool *reach);
-  /* The receiver's end of a connection from another process of this host, whose memory it owns: made, and
-   * described for the sender (handle may be NULL). Idempotent. Any thread. */
-  ncclResult_t (*conn_export)(struct device_comm *receiver, const struct device_conn_name *name,
-                              struct device_conn_handle *handle);
-  /* The sender's end of it. Idempotent. (Where conn_both_ends() says so, also the other way round.) */
-  ncclResult_t (*conn_import)(struct device_comm *sender, const struct device_conn_name *name,
-                              const struct device_conn_handle *handle);
-
-  /* One end, whose other end lies behind a network, with slots for the protocol of the name: the buffer is
-   * its. Idempotent: the same end again. Any thread. */
-  ncclResult_t (*conn_net)(struct device_comm *comm, const struct device_conn_name *name,
-                           struct device_net_end *end);
-  /* How a proxy reads a counter that kernels write (an acquire), and writes one that kernels read (a release,
-   * which wakes who waits for it); and says how many bytes the operation has that begins in `slot`. */
-  uint64_t (*net_load)(struct device_net_conn *conn, const uint64_t *counter);
-  void (*net_store)(struct device_net_conn *conn, uint64_t *counter, uint64_t value);
-  void (*net_announce)(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
-
-  /* A deterministic world runs services as actors of its own. *handle stays NULL where it does not: the
-   * caller then needs a thread. A service is asked after what kernels do to connections with a net end, after
-   * another service has moved, and after a wake: something that `ready` depends on has changed. wake and
-   * remove: any thread, also from within a turn. */
-  ncclResult_t (*service_add)(const struct device_service *service, void **handle);
-  void (*service_wake)(void *handle);
-  void (*service_remove)(void *handle); /* no call of its functions is under way when it returns */
-
-  /* One wait more (or, with -1, one less) of the host for something that other processes may bring, at their
-   * leisure: while there is any, kernels that make no progress are not declared stuck. Under lock(). */
-  void (*outside_wait)(int more);
-
-  /* A world that moves only while host threads wait is moved as far as it goes, for threads that are away:
-   * other processes may wait for what it would bring. Returns after how many milliseconds to call it again;
-   * UINT32_MAX: never, as it moves by itself. One thread, without locks. */
-  uint32_t (*drive_idle)(void);
-
-  /* What the rank's kernels wait for that other ranks must bring, in any order, ranks of this process
-   * included. `asks`: has them look; what they see is in the answer of a later call, while they do not move.
-   * Kernels that wait for nobody, or for something else first, are not among it. Any thread, also when the
-   * rank is aborted; does not wait for kernels. Without this member nothing is known: then the host sees what
-   * its networks owe, and no more. */
-  void (*comm_stall)(struct device_comm *comm, bool asks, struct device_stall *stall);
-
-  /* A connection that rank `sender`, of another process of this host, has with name->peer, who lies behind a
-   * network: slots, counters and `block_bytes` more, in memory of this process, for a proxy of this process
-   * to empty. The sender takes it by conn_import, under the same name, and finds what its own proxy needs by
-   * pxn_end. Lives on when `comm` is closed, until pxn_drop, which waits for nobody: the memory goes
-   * when the sender has closed its end too. Any thread. Without these members no process sends for another.
-   */
-  ncclResult_t (*pxn_make)(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
-                           size_t block_bytes, struct device_pxn *pxn, struct device_conn_handle *handle);
-  void (*pxn_drop)(struct device_net_conn *conn);
-  ncclResult_t (*pxn_end)(struct device_comm *sender, const struct device_conn_name *name, size_t block_bytes,
-                          struct device_pxn *pxn);
-
-  /* The slots of pooled connections: the set that the work number `place` of each batch of a channel sends
-   * from, or receives into; plan_pool_step_bytes() apart, as many as a connection has. Made when first asked
-   * for, before the launch that uses it; freed with the rank. So they do not grow with the number of peers.
-   */
-  ncclResult_t (*net_slots)(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
-                            uint8_t **buffer);
-
-  /* Asks for slots of the rank's connections over networks in this kind of memory, before the first of them;
-   * counters stay the host's. False where they stay the host's too, as without this member. */
-  bool (*net_memory)(struct device_comm *comm, enum pointer_kind kind);
-  /* A DMA-BUF of the pages that device memory lies in, and where in it that begins. The caller closes the
-   * descriptor. */
-  ncclResult_t (*memory_dmabuf)(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
-
-  /* Each end of a connection between processes is memory of its own rank, the sender's too: conn_export and
-   * conn_import are then called for both, each end importing what the other one has exported. */
-  bool (*conn_both_ends)(void);
-
-  /* The longest path from a device to others of its host, also to those that this process does not see,
-   * without touching any: peer_access says whether users' memory can be mapped between processes. `name`
-   * NULL, as without this member: nobody knows more than device_path tells. Any thread. */
-  ncclResult_t (*device_farthest_path)(uint32_t device_index, struct device_path_info *info);
-
-  /* Outputs that kernels of other processes store into. region_ask: before a launch, for each output that is
-   * offered to `peer`: true where that rank's process is to map the memory that the output lies in, by
-   * *handle. What its region_map says, an address of its own, goes to region_answered; 0: it cannot be
-   * mapped. Until then the output is not shown. Memory that is seen for the first time is not asked for,
-   * unless the launch `lasts` because it is of a graph. The memory may be freed whenever the program likes:
-   * region_gone says which is to be unmapped by whom; asked for until it says false, about once a second.
-   * region_sweep, as often, ends what was unmapped; it may wait for kernels, so no lock is held. Without
-   * these members no output is shown. */
-  bool (*region_ask)(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
-                     struct device_memory_handle *handle);
-  void (*region_answered)(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
-                          uint64_t address);
-  ncclResult_t (*region_map)(struct device_comm *comm, uint32_t peer,
-                             const struct device_memory_handle *handle, uint64_t *address);
-  void (*region_unmap)(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle);
-  bool (*region_gone)(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle);
-  void (*region_sweep)(void);
-
-  /* Brings what recorders hold of all ranks' kernels (config.live) up to date: which have ended, which lanes
-   * wait, the counters of their links. For devices that keep that in memory of their own: without this
-   * member it is always true. Any thread, without the lock; some microseconds, milliseconds where lanes wait.
-   */
-  void (*records_look)(void);
-  /* Kernels move as time passes, so that one which stands for long is stuck; false in a world that moves only
-   * while host threads wait. */
-  bool (*keeps_time)(void);
-
-  /* Lines of connections over networks, once conn_net has made the end for LL; their slots are the host's.
-   * net_take: true when the sender's kernel has stored all lines of the step, whose data is then copied to
-   * `data`; with `data` NULL it only looks. The slot stays the step's until head has passed it. net_put:
-   * stores what has come as lines of the step, in a free slot, and wakes who waits for them. */
-  bool (*net_take)(struct device_net_conn *conn, const struct device_net_step *step, void *data);
-  void (*net_put)(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
-  /* Whether there are net_take and net_put, also where a process sends for another (`pxn`), if any does.
-   * Without this member there are not. */
-  bool (*net_ll)(bool pxn);
+  const struct device_ops *device;
+  const struct memory_ops *memory;
+  const struct process_ops *process; /* NULL, as for the next: none of its members */
+  const struct network_ops *network;
 };
 
 /* The key under which a backend keeps one end of a connection of a rank in a struct map; never 0. */
@@ -418,10 +233,18 @@ struct backend_services {
 
 /* The backend that this process uses (TUTTI_BACKEND, or what the machine has), chosen at the first call; the
  * log says which and why. NULL with a last error when the requested one does not exist. */
-const struct device_ops *backend_device_ops(void);
+const struct backend *backend_ops(void);
 
-/* Copies `table` over the stubs. `result` may not be `table`. */
-void backend_fill(struct device_ops *result, const struct device_ops *table);
+/* A backend whose tables have every member. */
+struct backend_tables {
+  struct backend backend; /* points to what follows */
+  struct device_ops device;
+  struct memory_ops memory;
+  struct process_ops process;
+  struct network_ops network;
+};
+/* Copies what `given` has over the stubs. */
+void backend_fill(struct backend_tables *result, const struct backend *given);
 
 /* A launch of a plan that was launched before. */
 struct device_cached_launch {
@@ -446,12 +269,12 @@ struct launch_hook {
 };
 
 /* The emulator's table; always linked in. */
-const struct device_ops *emu_device_ops(void);
+const struct backend *emu_backend(void);
 /* True when the process has asked for the emulator by other means than TUTTI_BACKEND: *how says which. */
 bool emu_is_wanted(const char **how);
 
 /* load.c: the CUDA backend's table out of libtutti-cuda.so, which lies beside this library. NULL, and one
  * sentence of a reason, where it is not there or of no use. */
-const struct device_ops *backend_load_cuda(char *reason, size_t reason_bytes);
+const struct backend *backend_load_cuda(char *reason, size_t reason_bytes);
 
 #endif

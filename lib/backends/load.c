@@ -11,8 +11,8 @@
 #define CUDA_LIBRARY "libtutti-cuda.so"
 #define PATH_BYTES 4096
 
-typedef const struct device_ops *(*cuda_entry)(const struct backend_services *services, char *reason,
-                                               size_t reason_bytes);
+typedef const struct backend *(*cuda_entry)(const struct backend_services *services, char *reason,
+                                            size_t reason_bytes);
 
 static void service_warn(const char *file, int line, bool urgent, const char *text) {
   if (urgent) log_urgent_at(file, line, "%s", text);
@@ -36,7 +36,7 @@ static bool beside_path(char *path, size_t path_bytes) {
   return length > 0 && (size_t)length < path_bytes;
 }
 
-static const struct device_ops *library_ask(void *library, char *reason, size_t reason_bytes) {
+static const struct backend *library_ask(void *library, char *reason, size_t reason_bytes) {
   static const struct backend_services services = {sizeof services, service_warn, service_info,
                                                    service_number,  service_text, log_last_error};
   cuda_entry entry = NULL;
@@ -46,7 +46,7 @@ static const struct device_ops *library_ask(void *library, char *reason, size_t 
   return NULL;
 }
 
-const struct device_ops *backend_load_cuda(char *reason, size_t reason_bytes) {
+const struct backend *backend_load_cuda(char *reason, size_t reason_bytes) {
   char path[PATH_BYTES];
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == NULL) {

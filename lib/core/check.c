@@ -69,7 +69,7 @@ static ncclResult_t check_pointer(const struct collective_call *call, const char
   struct pointer_info info;
   char text[192];
   memset(&info, 0, sizeof info);
-  TRY(comm->ops->memory_query(pointer, &info));
+  TRY(comm->ops->memory->query(pointer, &info));
   if (info.kind == POINTER_UNKNOWN) {
     snprintf(text, sizeof text,
              "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which, pointer);

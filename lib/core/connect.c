@@ -31,8 +31,8 @@ static void connect_log(const struct ncclComm *comm, const struct device_conn_na
 
 static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn_name *name) {
   struct device_comm *self = comm->device_comm, *other = comm->shared->device_comms[name->peer];
-  TRY(comm->ops->comm_connect(name->sends ? self : other, name->sends ? other : self, name->channel_index,
-                              name->conn_index, name->proto));
+  TRY(comm->ops->device->comm_connect(name->sends ? self : other, name->sends ? other : self,
+                                      name->channel_index, name->conn_index, name->proto));
   connect_log(comm, name, comm->ops->name);
   return ncclSuccess;
 }
@@ -41,7 +41,7 @@ static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn
 static ncclResult_t connect_receiver(struct ncclComm *comm, const struct device_conn_name *name,
                                      enum remote_transport transport) {
   struct net_handle unused;
-  if (transport == TRANSPORT_SHARED) return comm->ops->conn_export(comm->device_comm, name, NULL);
+  if (transport == TRANSPORT_SHARED) return comm->ops->process->conn_export(comm->device_comm, name, NULL);
   return proxy_receive_open(comm->shared->remote->proxies[comm->rank], name, &unused);
 }
 
@@ -68,7 +68,8 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
 static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_conn_name *name,
                                      enum remote_transport transport, const union remote_answer *answer) {
   connect_log(comm, name, transport == TRANSPORT_SHARED ? "shared memory" : "network");
-  if (transport == TRANSPORT_SHARED) return comm->ops->conn_import(comm->device_comm, name, &answer->shared);
+  if (transport == TRANSPORT_SHARED)
+    return comm->ops->process->conn_import(comm->device_comm, name, &answer->shared);
   return connect_over_network(comm, name, &answer->network);
 }
 
@@ -101,7 +102,7 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
   const struct remote *remote = comm->shared->remote;
   const enum remote_transport transport =
       remote ? remote_transport_to(remote, comm->rank, peer) : TRANSPORT_LOCAL;
-  const bool asks = sending || (transport == TRANSPORT_SHARED && comm->ops->conn_both_ends());
+  const bool asks = sending || (transport == TRANSPORT_SHARED && comm->ops->process->conn_both_ends());
   if (transport != TRANSPORT_LOCAL && asks) return list_add(comm, list, &lack);
   TRY(transport == TRANSPORT_LOCAL ? connect_here(comm, &lack.name)
                                    : connect_receiver(comm, &lack.name, transport));
@@ -171,5 +172,5 @@ ncclResult_t connect_plan(struct ncclComm *comm, struct plan *plan) {
   os_free(list.lacks);
   TRY(result);
   if (plan->scratch_bytes == 0) return ncclSuccess;
-  return comm->ops->comm_scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
+  return comm->ops->memory->scratch(comm->device_comm, plan->scratch_bytes, &plan->scratch);
 }

@@ -15,18 +15,18 @@
 /* Takes part in the count of threads that abort has to wait for. False when the communicator was aborted
  * already. */
 static bool waiter_enter(struct ncclComm *comm) {
-  comm->ops->lock();
+  comm->ops->device->lock();
   const bool admitted = !comm->aborted;
   if (admitted) comm->waiter_count += 1;
-  comm->ops->unlock();
+  comm->ops->device->unlock();
   return admitted;
 }
 
 static void waiter_leave(struct ncclComm *comm) {
-  const struct device_ops *ops = comm->ops;
-  ops->lock();
+  const struct backend *ops = comm->ops;
+  ops->device->lock();
   comm->waiter_count -= 1;
-  ops->unlock();
+  ops->device->unlock();
 }
 
 static bool comm_aborted(const struct ncclComm *comm) {
@@ -38,7 +38,7 @@ static bool comm_is_aborted(void *argument) { return comm_aborted((const struct 
 
 /* No kernel of this rank is unfinished, and what they sent is on its way. */
 static bool comm_done(const struct ncclComm *comm) {
-  if (!comm->ops->comm_idle(comm->device_comm)) return false;
+  if (!comm->ops->device->comm_idle(comm->device_comm)) return false;
   const struct remote *remote = comm->shared->remote;
   return !remote || !remote->proxies[comm->rank] || proxy_comm_idle(remote->proxies[comm->rank]);
 }
@@ -46,13 +46,13 @@ static bool comm_done(const struct ncclComm *comm) {
 /* Until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread, ends
  * the wait. Short work is polled for; behind longer work the thread sleeps, a millisecond at a time. */
 static ncclResult_t comm_drain(struct ncclComm *comm) {
-  const struct device_ops *ops = comm->ops;
+  const struct backend *ops = comm->ops;
   for (uint32_t polls = 0; !comm_aborted(comm) && !comm_done(comm); polls++) {
-    TRY(ops->comm_error(comm->device_comm));
-    if (polls < DRAIN_POLLS) ops->progress();
-    else ops->wait_until(comm_is_aborted, comm, 1);
+    TRY(ops->device->comm_error(comm->device_comm));
+    if (polls < DRAIN_POLLS) ops->device->progress();
+    else ops->device->wait_until(comm_is_aborted, comm, 1);
   }
-  return comm_aborted(comm) ? ncclInvalidUsage : ops->comm_error(comm->device_comm);
+  return comm_aborted(comm) ? ncclInvalidUsage : ops->device->comm_error(comm->device_comm);
 }
 
 static ncclResult_t comm_check_unqueued(const struct ncclComm *comm, const char *call) {
@@ -122,7 +122,8 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
   if (aborted) return result; /* the aborting thread frees it */
   if (comm->shared && comm->shared->remote && !comm->revoked) remote_report_error(comm);
-  if (comm_state(comm) != COMM_FINALIZED && comm->device_comm) comm->ops->comm_abort(comm->device_comm);
+  if (comm_state(comm) != COMM_FINALIZED && comm->device_comm)
+    comm->ops->device->comm_abort(comm->device_comm);
   comm_discard(comm);
   return result;
 }
@@ -147,15 +148,15 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   TRY(comm_check_handle(comm, "ncclCommAbort"));
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Abort START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
-  comm->ops->lock();
+  comm->ops->device->lock();
   __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
   __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
   bool waited_for = comm->waiter_count > 0;
-  comm->ops->unlock();
+  comm->ops->device->unlock();
   rendezvous_withdraw(comm, "was aborted");
   comm_report_abort(comm);
-  if (comm->device_comm) comm->ops->comm_abort(comm->device_comm);
-  while (waited_for) waited_for = comm->ops->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
+  if (comm->device_comm) comm->ops->device->comm_abort(comm->device_comm);
+  while (waited_for) waited_for = comm->ops->device->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
   comm_discard(comm);
   return ncclSuccess;
 }
@@ -171,7 +172,7 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags) {
   group_forget(comm);
   recorder_life(&comm->recorder, LIFE_REVOKE, comm->sequence);
   comm->revoked = true;
-  comm->ops->comm_abort(comm->device_comm);
+  comm->ops->device->comm_abort(comm->device_comm);
   return ncclSuccess;
 }
 API_EXPORT(CommRevoke);
@@ -182,7 +183,7 @@ static ncclResult_t comm_poll(struct ncclComm *comm) {
   const enum comm_state state = comm_state(comm);
   if (state == COMM_RENDEZVOUS) {
     rendezvous_poll(comm);
-    comm->ops->progress();
+    comm->ops->device->progress();
     if (comm_state(comm) == COMM_RENDEZVOUS) return ncclInProgress;
   }
   if (comm->revoked) return ncclSuccess;
@@ -190,7 +191,7 @@ static ncclResult_t comm_poll(struct ncclComm *comm) {
   if (error != ncclSuccess) return error;
   if (__atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) != 0) return ncclInProgress;
   if (state != COMM_FINALIZING) return ncclSuccess;
-  comm->ops->progress();
+  comm->ops->device->progress();
   if (!comm_done(comm)) return ncclInProgress;
   __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
   return ncclSuccess;

@@ -291,7 +291,7 @@ static ncclResult_t comm_check_captures(struct ncclComm *comm) {
   if (comm->queue.stream_count < 2) return ncclSuccess;
   for (uint32_t i = 0; i < comm->queue.stream_count; i++) {
     uint64_t graph = 0;
-    TRY(comm->ops->stream_capture(comm->queue.streams[i], &graph));
+    TRY(comm->ops->device->stream_capture(comm->queue.streams[i], &graph));
     if (i == 0) first_graph = graph;
     if (graph == first_graph) continue;
     return log_fail(
@@ -345,7 +345,7 @@ static bool plan_offers(const struct plan *plan) {
 static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
   uint64_t graph = 0;
   if (!plan_offers(&comm->queue.plan)) return ncclSuccess;
-  TRY(comm->ops->stream_capture(comm->queue.streams[0], &graph));
+  TRY(comm->ops->device->stream_capture(comm->queue.streams[0], &graph));
   remote_regions_show(comm, &comm->queue.plan, graph != 0);
   return ncclSuccess;
 }
@@ -354,7 +354,7 @@ static void comm_record_launch(struct ncclComm *comm, uint64_t number) {
   const struct comm_queue *queue = &comm->queue;
   uint64_t graph = 0;
   if (comm->recorder.comm == NULL) return;
-  if (comm->ops->stream_capture(queue->streams[0], &graph) != ncclSuccess) graph = 0;
+  if (comm->ops->device->stream_capture(queue->streams[0], &graph) != ncclSuccess) graph = 0;
   record_launch(comm, number, queue->plan.serial, queue->first_sequence,
                 (uint32_t)(comm->sequence - queue->first_sequence), queue->stream_count, graph != 0);
 }
@@ -373,7 +373,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const uint64_t number = record_launched(comm);
   record_plan(comm, &queue->plan);
   const ncclResult_t result =
-      comm->ops->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+      comm->ops->device->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
   if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
@@ -384,7 +384,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
 static void group_break(struct ncclComm *comms, ncclResult_t error) {
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     comm_set_async_error(comm, error);
-    comm->ops->comm_abort(comm->device_comm);
+    comm->ops->device->comm_abort(comm->device_comm);
   }
 }
 

@@ -101,7 +101,7 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   log_version();
   bootstrap_set_called(rendezvous_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
-  TRY(backend_device_ops() ? backend_device_ops()->device_current(&device_index) : ncclInvalidUsage);
+  TRY(backend_ops() ? backend_ops()->device->current(&device_index) : ncclInvalidUsage);
   TRY(init_take_ids(&call, id_count, ids));
   call.signature = ids_signature(ids, id_count);
   log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
@@ -167,7 +167,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
                     comms ? "ndev is negative" : "comm is NULL");
   }
   if (rank_count == 0) return ncclSuccess;
-  TRY(backend_device_ops() ? backend_device_ops()->device_count(&present) : ncclInvalidUsage);
+  TRY(backend_ops() ? backend_ops()->device->count(&present) : ncclInvalidUsage);
   TRY(init_all_check_devices(rank_count, devices, present));
   struct rendezvous_call call;
   memset(&call, 0, sizeof call);

@@ -73,29 +73,29 @@ API_EXPORT(CommUserRank);
 
 ncclResult_t pncclMemAlloc(void **ptr, size_t size) {
   if (!ptr) return log_fail(ncclInvalidArgument, "ncclMemAlloc: ptr is NULL; pass where to put the address");
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   uint32_t device_index = 0;
   if (!ops) return ncclInvalidUsage;
   if (size == 0) {
     *ptr = NULL;
     return ncclSuccess;
   }
-  TRY(ops->device_current(&device_index));
+  TRY(ops->device->current(&device_index));
   void *memory = NULL;
-  TRY(ops->memory_alloc(device_index, size, &memory));
+  TRY(ops->memory->alloc(device_index, size, &memory));
   const ncclResult_t noted = proxy_memory_offer((uintptr_t)memory, size);
   if (noted == ncclSuccess) *ptr = memory;
-  else ops->memory_free(memory);
+  else ops->memory->free(memory);
   return noted;
 }
 API_EXPORT(MemAlloc);
 
 ncclResult_t pncclMemFree(void *ptr) {
   if (!ptr) return ncclSuccess;
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
   proxy_memory_withdraw((uintptr_t)ptr);
-  return ops->memory_free(ptr);
+  return ops->memory->free(ptr);
 }
 API_EXPORT(MemFree);
 
@@ -107,7 +107,7 @@ const char *tutti_version(void) {
 }
 
 const char *tutti_backend(void) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   return ops ? ops->name : "none";
 }
 
@@ -116,7 +116,7 @@ ncclResult_t tutti_comm_memory(ncclComm_t comm, uint64_t *bytes) {
   TRY(comm_check_met(comm, "tutti_comm_memory"));
   if (!bytes)
     return log_fail(ncclInvalidArgument, "tutti_comm_memory: bytes is NULL; pass where to put the number");
-  TRY(comm->ops->comm_memory(comm->device_comm, &device_bytes));
+  TRY(comm->ops->device->comm_memory(comm->device_comm, &device_bytes));
   *bytes = device_bytes + comm_core_bytes(comm);
   return ncclSuccess;
 }

@@ -21,31 +21,32 @@ static uint32_t live_count; /* communicators of the process; under the backend's
 /* One rank goes; the last one closes everything. Until then nobody drives the rank that went. */
 static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
   if (shared->remote) remote_leave(shared->remote, rank);
-  shared->ops->comm_disown(shared->device_comms[rank]);
-  shared->ops->lock();
+  shared->ops->device->comm_disown(shared->device_comms[rank]);
+  shared->ops->device->lock();
   const bool last = --shared->live_count == 0;
   if (last) comm_shared_delist(shared);
-  shared->ops->unlock();
+  shared->ops->device->unlock();
   if (!last) return;
   if (shared->remote) remote_watch_leave(shared->remote);
   remote_free(shared->remote); /* before the device-side halves that it answers for */
   shared->remote = NULL;
-  for (uint32_t i = shared->rank_count; i > 0; i--) shared->ops->comm_close(shared->device_comms[i - 1]);
+  for (uint32_t i = shared->rank_count; i > 0; i--)
+    shared->ops->device->comm_close(shared->device_comms[i - 1]);
   comm_shared_free(shared);
 }
 
-static void comm_count(const struct device_ops *ops, bool born) {
-  ops->lock();
+static void comm_count(const struct backend *ops, bool born) {
+  ops->device->lock();
   live_count += born ? 1 : (uint32_t)-1;
   if (live_count == 0 && !rendezvous_any()) bootstrap_restart_numbers();
-  ops->unlock();
+  ops->device->unlock();
   if (born) watchdog_enter();
   else watchdog_leave();
 }
 
 ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
                          struct ncclComm **comm) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
@@ -78,7 +79,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
 }
 
 static void comm_free(struct ncclComm *comm) {
-  const struct device_ops *ops = comm->ops;
+  const struct backend *ops = comm->ops;
   recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
   call_cache_free(&comm->call_cache);
   os_free(comm->queue.ops);
@@ -99,6 +100,6 @@ void comm_discard(struct ncclComm *comm) {
   rendezvous_withdraw(comm, "was dropped");
   rendezvous_forget_parent(comm);
   if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
-  else comm->ops->comm_close(comm->device_comm);
+  else comm->ops->device->comm_close(comm->device_comm);
   comm_free(comm);
 }

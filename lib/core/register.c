@@ -60,7 +60,7 @@ static ncclResult_t register_check(const struct ncclComm *comm, const char *call
 static ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
                                     struct registration **handle) {
   struct pointer_info info;
-  TRY(comm->ops->memory_query(buffer, &info));
+  TRY(comm->ops->memory->query(buffer, &info));
   if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, handle);
   *handle = NULL;
   return ncclSuccess;

@@ -121,7 +121,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
   if (marked == ncclSuccess) marked = split_take_root(&call, first);
   os_free(marks);
   TRY(marked);
-  if (flags == NCCL_SHRINK_ABORT) comm->ops->comm_abort(comm->device_comm);
+  if (flags == NCCL_SHRINK_ABORT) comm->ops->device->comm_abort(comm->device_comm);
   return split_add(&call, result, config);
 }
 

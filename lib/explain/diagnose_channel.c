@@ -6,8 +6,8 @@
 #include "base/os.h"
 #include "explain/comm_ranks.h"
 
-const char *const wait_texts[] = {"nothing",  "an output to be offered by", "data of", "a free slot at",
-                                  "lines of", "another list, number"};
+const char *const wait_texts[] = {"nothing",     "an output to be offered by", "data of", "a free slot at",
+                                  "LL lines of", "another list, number"};
 
 /* Messages of networks that have not ended, beside the lanes that may wait for them. */
 static void show_proxies(const struct comm_ranks *ranks, const struct rank_state *state) {

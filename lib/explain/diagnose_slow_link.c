@@ -126,7 +126,7 @@ static bool conns_meet(struct conns *conns) {
 }
 
 /* A wait that takes longer than those before is not one for a link that is slow. */
-static bool way_is_stuck(const struct conn *conn) {
+static bool conn_is_stuck(const struct conn *conn) {
   const uint64_t since = conn->out->since, now = rank_now(conn->from);
   if (since == 0 || now <= since) return false;
   const double still_ns = ticks_ns(conn->from, (double)(now - since));
@@ -135,7 +135,7 @@ static bool way_is_stuck(const struct conn *conn) {
 
 static bool conn_is_slow(const struct conn *conn) {
   return conn->out->count >= MESSAGES_LEAST && conn->message_ns >= MESSAGE_NS_LEAST &&
-         conn->share >= SHARE_LEAST && !way_is_stuck(conn);
+         conn->share >= SHARE_LEAST && !conn_is_stuck(conn);
 }
 
 static void show_conns(struct diagnosis *diagnosis, const struct conns *conns) {
@@ -151,7 +151,7 @@ static void show_conns(struct diagnosis *diagnosis, const struct conns *conns) {
        conns->count - conns->slow, conns->rest_ns / conns->rest_messages / 1e6);
 }
 
-static void report_ways(struct comm_ranks *ranks, const struct conns *conns) {
+static void report_conns(struct comm_ranks *ranks, const struct conns *conns) {
   const struct conn *conn = &conns->items[0];
   const struct rank_state *at = ranks_find(ranks, conns->rank);
   char place[160], name[64], link[96];
@@ -182,7 +182,7 @@ bool diagnose_slow_link(struct comm_ranks *ranks) {
   if (conns.items == NULL) return false;
   conns_read(ranks, &conns);
   const bool slow = conns_part(&conns) && conn_is_slow(&conns.items[0]) && conns_meet(&conns);
-  if (slow) report_ways(ranks, &conns);
+  if (slow) report_conns(ranks, &conns);
   os_free(conns.items);
   return slow;
 }

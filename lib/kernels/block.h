@@ -8,8 +8,8 @@
 
 #include "protocol/run.h"
 
-#include "backends/cuda/launch.h"
-#include "backends/cuda/compute_warp.h"
+#include "kernels/launch.h"
+#include "kernels/compute_warp.h"
 
 static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_receiver, tail) == 0 &&
                   offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET &&

@@ -16,7 +16,7 @@
 
 #include "kernels/direct.h"
 
-#include "backends/cuda/compute_warp.h"
+#include "kernels/compute_warp.h"
 
 /* Vectors that a thread has in flight: of each of a group of links or sources, or of one source. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200 /* more would be spilled */

@@ -1,7 +1,7 @@
 /* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives in LL. */
 #include <cuda_runtime.h>
 
-#include "backends/cuda/link_count.h"
+#include "kernels/link_count.h"
 
 #define PRIM_WORDS 1
 #define PRIM_LINKS LAUNCH_LINKS

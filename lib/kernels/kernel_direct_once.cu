@@ -2,7 +2,7 @@
  * round, with few links a side. */
 #include <cuda_runtime.h>
 
-#include "backends/cuda/link_count.h"
+#include "kernels/link_count.h"
 
 #define PRIM_WORDS 1
 #define PRIM_LINKS LAUNCH_LINKS

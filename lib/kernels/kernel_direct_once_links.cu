@@ -1,7 +1,7 @@
 /* kernel_direct_once_links.cu: the same for many links a side. */
 #include <cuda_runtime.h>
 
-#include "backends/cuda/link_count.h"
+#include "kernels/link_count.h"
 
 #define PRIM_WORDS 1
 #define PRIM_LINKS LAUNCH_LINKS

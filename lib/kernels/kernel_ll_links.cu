@@ -12,7 +12,7 @@
 #define PRIM_UNROLL _Pragma("unroll 1")
 #endif
 
-#include "backends/cuda/link_count.h"
+#include "kernels/link_count.h"
 #include "kernels/block.h"
 
 extern "C" __global__ void __launch_bounds__(PRIM_THREADS, 1)

@@ -1,10 +1,10 @@
-/* link_test.cu: the two kernels of a link's self-test (backends/cuda/link_test.h). Promises that both end, in
+/* link_test.cu: the two kernels of a link's self-test (kernels/link_test.h). Promises that both end, in
  * time, whatever the link does. */
 #include <cuda_runtime.h>
 
 #define PRIM_FN static __device__ __forceinline__
-#include "backends/cuda/link_test.h"
-#include "backends/cuda/ptx.h"
+#include "kernels/link_test.h"
+#include "kernels/ptx.h"
 
 #define TEST_THREADS 256
 #define CYCLES_A_NS 4 /* no clock is faster: a second bound, should the timer make no progress */

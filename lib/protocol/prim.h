@@ -1,6 +1,6 @@
 /* clang-format off */
 /* prim.h: the device seam. The executors in this folder use these primitives and nothing else of the machine;
- * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/backends/cuda/prim_impl.h
+ * the include path binds them: lib/backends/emu/prim_impl.h over C11 atomics, lib/kernels/prim_impl.h
  * over PTX.
  *
  * A lane (run.h) is carried out by one or more workers (a CPU thread; warps), each of which runs the same

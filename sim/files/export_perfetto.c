@@ -169,7 +169,8 @@ static void post_put(struct picture *picture, const struct member *waiter, const
 }
 
 static void lanes_put(struct picture *picture, const struct member *member) {
-  static const char *const waits[] = {"nothing", "an offer of", "data of", "a slot at", "lines of", "list"};
+  static const char *const waits[] = {"nothing",   "an offer of", "data of",
+                                      "a slot at", "LL lines of", "list"};
   const struct record_view *view = member->state.view;
   for (uint32_t row = 0; row < view->lane_rows && row < THREAD_LINKS - THREAD_LANES; row++) {
     const struct record_lane *lane = &view->lanes[row];

@@ -9,7 +9,7 @@
 #include "trace/record_text.h"
 
 static const char *const wait_texts[] = {"nothing",        "the address of", "data of",
-                                         "a free slot at", "lines of",       "another list of"};
+                                         "a free slot at", "LL lines of",    "another list of"};
 
 /* ---- every lane that has not ended ---- */
 

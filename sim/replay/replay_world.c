@@ -319,7 +319,7 @@ static ncclResult_t rank_open(uint32_t comm_index, uint32_t r) {
   config.device_index = rank->script->device;
   config.name = comm->name;
   replay_limits(comm, &config.limits);
-  return world.ops->comm_open(&config, &rank->device);
+  return world.ops->device->comm_open(&config, &rank->device);
 }
 
 /* One stream of the script's for each that the program had on the device. */
@@ -349,8 +349,9 @@ static ncclResult_t plan_connect(uint32_t comm_index, struct live_rank *rank, co
       const bool sends = k >= work->recv_count;
       const uint32_t peer = sends ? work->send_peer[k - work->recv_count] : work->recv_peer[k];
       if (peer == self && work->conn_index != CONN_SWITCH) continue;
-      TRY(world.ops->comm_connect(ranks[sends ? self : peer].device, ranks[sends ? peer : self].device,
-                                  work->channel_index, work_link_conn(work, peer, sends), work->proto));
+      TRY(world.ops->device->comm_connect(ranks[sends ? self : peer].device,
+                                          ranks[sends ? peer : self].device, work->channel_index,
+                                          work_link_conn(work, peer, sends), work->proto));
     }
   }
   return ncclSuccess;
@@ -378,8 +379,8 @@ ncclResult_t launch_make(uint32_t comm_index, uint32_t r, const struct replay_op
   plan.first_sequence = ops[0].sequence;
   ncclResult_t result = plan_connect(comm_index, rank, &plan);
   if (result == ncclSuccess && plan.scratch_bytes > 0)
-    result = world.ops->comm_scratch(rank->device, plan.scratch_bytes, &plan.scratch);
-  if (result == ncclSuccess) result = world.ops->launch(rank->device, &plan, streams, stream_count);
+    result = world.ops->memory->scratch(rank->device, plan.scratch_bytes, &plan.scratch);
+  if (result == ncclSuccess) result = world.ops->device->launch(rank->device, &plan, streams, stream_count);
   plan_free(&plan);
   rank->launched += result == ncclSuccess;
   world.launches += result == ncclSuccess;
@@ -524,7 +525,7 @@ static ncclResult_t world_open(void) {
   world.ranks = (struct live_rank **)os_alloc((replay->comm_count + 1) * sizeof *world.ranks);
   world.streams = (struct stream_of *)os_alloc(STREAMS_MOST * sizeof *world.streams);
   if (world.ranks == NULL || world.streams == NULL) return log_no_memory("a replay");
-  TRY(world.ops->memory_alloc(0, bytes + world.stride * replay->device_count, &memory));
+  TRY(world.ops->memory->alloc(0, bytes + world.stride * replay->device_count, &memory));
   world.memory = (uint8_t *)memory;
   for (uint32_t c = 0; c < replay->comm_count; c++) {
     replay->comms[c].transport = world.scenario->transport;
@@ -538,7 +539,7 @@ static ncclResult_t world_open(void) {
 
 static void ranks_close(uint32_t c) {
   for (uint32_t r = 0; r < world.replay->comms[c].rank_count; r++) {
-    world.ops->comm_close(world.ranks[c][r].device);
+    world.ops->device->comm_close(world.ranks[c][r].device);
     os_free(world.ranks[c][r].targets);
   }
   os_free(world.ranks[c]);
@@ -549,12 +550,12 @@ static void world_close(void) {
   emu_gate = NULL;
   for (uint32_t c = 0; world.ranks != NULL && c < world.replay->comm_count; c++)
     for (uint32_t r = 0; world.ranks[c] != NULL && r < world.replay->comms[c].rank_count; r++)
-      if (world.ranks[c][r].device != NULL) world.ops->comm_abort(world.ranks[c][r].device);
+      if (world.ranks[c][r].device != NULL) world.ops->device->comm_abort(world.ranks[c][r].device);
   settle(EVENTS_MOST, &unused);
   for (uint32_t c = 0; world.ranks != NULL && c < world.replay->comm_count; c++)
     if (world.ranks[c] != NULL) ranks_close(c);
   for (uint32_t i = 0; i < world.stream_count; i++) cudaStreamDestroy(world.streams[i].stream);
-  if (world.memory != NULL) world.ops->memory_free(world.memory);
+  if (world.memory != NULL) world.ops->memory->free(world.memory);
   os_free(world.streams);
   os_free(world.ranks);
 }
@@ -571,7 +572,7 @@ ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *sce
   memset(&world, 0, sizeof world);
   world.replay = replay;
   world.scenario = scenario;
-  world.ops = emu_device_ops();
+  world.ops = emu_backend();
   emu_gate = &gate;
   ncclResult_t result = world_open();
   if (result == ncclSuccess) result = world_run(outcome);

@@ -39,7 +39,7 @@ struct stream_of {
 struct replay_world {
   struct replay *replay;
   const struct replay_scenario *scenario;
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct live_rank **ranks; /* by communicator, then by rank */
   struct stream_of *streams;
   uint32_t stream_count;

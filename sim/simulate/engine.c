@@ -623,7 +623,7 @@ static void stuck_print(struct engine *engine) {
     if (lane->want <= WANT_SLOT) conn_is_dead(engine, lane->want_of, link, sizeof link);
     stuck.link = link;
     if (engine->tracks) engine->request->supply->stuck(engine->request->supply->context, &stuck);
-    if (engine->request->hear_stuck) engine->request->hear_stuck(engine->request->context, &stuck);
+    if (engine->request->on_stuck) engine->request->on_stuck(engine->request->context, &stuck);
   }
 }
 
@@ -632,7 +632,7 @@ static void stuck_report(struct engine *engine) {
   char link[64] = "";
   uint32_t index = 0, peer, length = 0;
   engine->report->stalled = true;
-  if (engine->tracks || engine->request->hear_stuck) stuck_print(engine);
+  if (engine->tracks || engine->request->on_stuck) stuck_print(engine);
   if (engine->tracks) return;
   while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
   stuck_say(engine, "%u of %u lanes never end: ", engine->net->lane_count - engine->ended,

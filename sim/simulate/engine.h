@@ -67,7 +67,7 @@ struct engine_request {
   engine_output *tell; /* NULL: nobody asks */
   void *report_context;
   engine_see_message *see_message;    /* the same context */
-  engine_hear_stuck *hear_stuck;      /* the same context; each lane, when nothing moves */
+  engine_hear_stuck *on_stuck;      /* the same context; each lane, when nothing moves */
   const struct engine_supply *supply; /* NULL: all lanes of the net begin at once, and nothing follows */
 };
 

@@ -455,7 +455,7 @@ static ncclResult_t run_engine(struct run *run) {
                                         .hear = watch ? watch->hear : NULL,
                                         .context = watch ? watch->context : NULL,
                                         .see_message = watch ? watch->see_message : NULL,
-                                        .hear_stuck = watch ? watch->hear_stuck : NULL,
+                                        .on_stuck = watch ? watch->on_stuck : NULL,
                                         .tell = progress ? progress_report : NULL,
                                         .report_context = progress,
                                         .supply = &supply};

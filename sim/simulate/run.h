@@ -22,7 +22,7 @@ struct run_watch {
   void (*kernel)(void *context, const struct run_kernel *kernel);
   engine_see *hear;
   engine_see_message *see_message;
-  engine_hear_stuck *hear_stuck;
+  engine_hear_stuck *on_stuck;
 };
 
 struct run_request {

@@ -411,7 +411,7 @@ static ncclResult_t run_drawn(struct sim *sim, struct engine_request *request, s
     drawing_net(&drawing, request->net);
     request->hear = drawing_span;
     request->see_message = drawing_message;
-    request->hear_stuck = drawing_stuck;
+    request->on_stuck = drawing_stuck;
     request->context = &drawing;
     result = engine_run(request, &row->report);
   }

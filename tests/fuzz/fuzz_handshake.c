@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define HELLO_BYTES 64
 #define INPUT_MOST 4096 /* fits a socket's buffer */
 
-static void greeting_check(const struct handshake *handshake, enum handshake_state state, size_t said) {
+static void state_check(const struct handshake *handshake, enum handshake_state state, size_t said) {
   if (state != HANDSHAKE_DONE) return;
   if (handshake_secret() || said < HELLO_BYTES) abort();
   if (handshake->kind < HANDSHAKE_CHECK_IN || handshake->kind > HANDSHAKE_SHARE) abort();
@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t bytes = size - at < piece ? size - at : piece;
     if (write(pair[0], data + at, bytes) != (ssize_t)bytes) abort();
     state = handshake_step(&handshake);
-    greeting_check(&handshake, state, at - 2 + bytes);
+    state_check(&handshake, state, at - 2 + bytes);
   }
   close(pair[0]);
   if (state == HANDSHAKE_MORE && handshake_step(&handshake) != HANDSHAKE_GONE) abort();

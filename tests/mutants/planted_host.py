@@ -103,7 +103,7 @@ plant(NET_END, 'lane_not_woken', 'if (lane != NULL) emu_actor_wake(&lane->actor)
 plant('lib/base/log.c', 'echoes_hide_urgent_errors',
       'if (urgent || !thread_gathers_evidence || !last_is_urgent) {', 'if (true) {',
       'test_base', 'test_log_evidence')
-plant('lib/base/log.c', 'urgent_errors_never_give_way', 'last_is_urgent = urgent;',
+plant('lib/base/log.c', 'urgent_errors_stay', 'last_is_urgent = urgent;',
       'last_is_urgent |= urgent;',
       'test_base', 'test_log_evidence')
 
@@ -290,7 +290,7 @@ plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu
       'net_of_channel(ask->paths, ask->gpu, ask->channel_index);', 'test_rails',
       'messages_take_the_receivers_rail')
 plant(REMOTE, 'failure_kept_from_its_ranks',
-      'if (shared->device_comms[rank]) comm->ops->comm_fail(shared->device_comms[rank], code);', ';',
+      'if (shared->device_comms[rank]) comm->ops->device->comm_fail(shared->device_comms[rank], code);', ';',
       'test_faults', '*guarded')
 REACH = 'lib/core/remote/reach.c'
 plant(REACH, 'other_hosts_are_tried',

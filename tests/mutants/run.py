@@ -23,7 +23,7 @@ CC = os.environ.get('CC', 'gcc')
 FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many small builds, short runs
 # ThreadSanitizer sees a memcpy only if it stays a call.
 TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
-INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/include', 'tests']
+INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/cudart/include', 'tests']
 LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
 RUN_SECONDS = 300   # a mutant that runs longer is not caught; long, because the machine may be busy
 RACE_TURNS = 4

@@ -21,7 +21,7 @@ from planted_host import FAULTS
 from run import CC, ROOT, call, one_line, planted_text
 
 FLAGS = ['-std=c11', '-O2', '-fPIC', '-ffp-contract=off', '-fno-semantic-interposition', '-D_GNU_SOURCE',
-         '-Ilib', '-Ilib/backends/emu', '-Ilib/backends/emu/include']
+         '-Ilib', '-Ilib/backends/emu', '-Ilib/backends/emu/cudart/include']
 LIBRARIES = ['-lcmocka', '-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
 SOUND_SECONDS, FAULT_SECONDS = 60, 20  # tests take some seconds: one that hangs has found the bug
 

@@ -1,8 +1,8 @@
 /* kernels.cc (simt): the backend's kernels, offered to launches when the library is loaded. */
 #include <cuda_runtime.h>
 
-#include "backends/cuda/launch.h"
-#include "backends/cuda/link_test.h"
+#include "kernels/launch.h"
+#include "kernels/link_test.h"
 #include "kernels.h"
 
 #define LAUNCHED(CALL)              \

@@ -6,7 +6,7 @@
 
 #include "backends/backend.h"
 #include "backends/cuda/arena.h"
-#include "backends/cuda/launch.h"
+#include "kernels/launch.h"
 #include "backends/cuda/region.h"
 #include "backends/cuda/side.h"
 #include "base/map.h"
@@ -223,7 +223,7 @@ struct device_comm *cuda_comms(void);
 void cuda_log_open(const struct backend_services *services);
 
 /* The library's one exported function: its table, or NULL and a sentence why there is none. */
-const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,
-                                        size_t reason_bytes);
+const struct backend *tutti_cuda_ops(const struct backend_services *services, char *reason,
+                                     size_t reason_bytes);
 
 #endif

@@ -9,7 +9,7 @@
 #include "backends/cuda/capability.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/ipc.h"
-#include "backends/cuda/link_test.h"
+#include "kernels/link_test.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
 
@@ -687,19 +687,14 @@ static ncclResult_t cuda_wait_until(bool (*done)(void *argument), void *argument
   }
 }
 
-static const struct device_ops cuda_ops = {
+static const struct device_ops device_table = {
     .size = sizeof(struct device_ops),
-    .name = "cuda",
-    .device_count = cuda_device_count,
-    .device_current = cuda_device_current,
-    .device_select = cuda_device_select,
-    .device_info = cuda_device_info,
-    .device_reach = cuda_device_reach,
-    .device_limits = cuda_device_limits,
-    .memory_alloc = cuda_memory_alloc,
-    .memory_free = cuda_memory_free,
-    .memory_query = cuda_memory_query,
-    .memory_read = cuda_memory_read,
+    .count = cuda_device_count,
+    .current = cuda_device_current,
+    .select = cuda_device_select,
+    .info = cuda_device_info,
+    .reach = cuda_device_reach,
+    .limits = cuda_device_limits,
     .comm_open = cuda_comm_open,
     .comm_close = cuda_comm_close,
     .comm_own = cuda_comm_own,
@@ -717,7 +712,34 @@ static const struct device_ops cuda_ops = {
     .progress = os_yield,
     .lock = cuda_lock,
     .unlock = cuda_unlock,
-    .device_path = cuda_device_path,
+    .path = cuda_device_path,
+    .farthest_path = cuda_device_farthest_path,
+    .records_look = cuda_records_look,
+};
+static const struct memory_ops memory_table = {
+    .size = sizeof(struct memory_ops),
+    .alloc = cuda_memory_alloc,
+    .free = cuda_memory_free,
+    .query = cuda_memory_query,
+    .read = cuda_memory_read,
+    .dmabuf = cuda_memory_dmabuf,
+};
+static const struct process_ops process_table = {
+    .size = sizeof(struct process_ops),
+    .comm_handle = cuda_comm_handle,
+    .comm_reach = cuda_comm_reach,
+    .conn_export = cuda_ops_conn_export,
+    .conn_import = cuda_ops_conn_import,
+    .conn_both_ends = cuda_conn_both_ends,
+    .region_ask = cuda_region_ask,
+    .region_answered = cuda_region_answered,
+    .region_map = cuda_region_map,
+    .region_unmap = cuda_region_unmap,
+    .region_gone = cuda_region_gone,
+    .region_sweep = cuda_region_sweep,
+};
+static const struct network_ops network_table = {
+    .size = sizeof(struct network_ops),
     .conn_net = cuda_ops_conn_net,
     .net_announce = cuda_net_announce,
     .net_take = cuda_net_take,
@@ -725,24 +747,12 @@ static const struct device_ops cuda_ops = {
     .net_ll = cuda_net_ll,
     .net_slots = cuda_ops_net_slots,
     .net_memory = cuda_net_memory,
-    .memory_dmabuf = cuda_memory_dmabuf,
-    .comm_handle = cuda_comm_handle,
-    .comm_reach = cuda_comm_reach,
-    .conn_export = cuda_ops_conn_export,
-    .conn_import = cuda_ops_conn_import,
-    .conn_both_ends = cuda_conn_both_ends,
-    .device_farthest_path = cuda_device_farthest_path,
-    .region_ask = cuda_region_ask,
-    .region_answered = cuda_region_answered,
-    .region_map = cuda_region_map,
-    .region_unmap = cuda_region_unmap,
-    .region_gone = cuda_region_gone,
-    .region_sweep = cuda_region_sweep,
-    .records_look = cuda_records_look,
 };
+static const struct backend cuda_ops = {sizeof(struct backend), "cuda",         &device_table,
+                                        &memory_table,          &process_table, &network_table};
 
-const struct device_ops *tutti_cuda_ops(const struct backend_services *services, char *reason,
-                                        size_t reason_bytes) {
+const struct backend *tutti_cuda_ops(const struct backend_services *services, char *reason,
+                                     size_t reason_bytes) {
   int device_count = 0;
   cuda_log_open(services);
   const cudaError_t error = cudaGetDeviceCount(&device_count);

@@ -3,7 +3,7 @@
  * not to wait longer than its deadlines for anything, so that it may run while kernels spin: a test that
  * cannot be finished then proves nothing, and its kernels, which may still run later, never meet another
  * test's buffer. */
-#include "backends/cuda/link_test.h"
+#include "kernels/link_test.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include "backends/backend.h"
 #include "backends/emu/arena.h"
-#include "backends/emu/stream.h"
+#include "backends/emu/cudart/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/map.h"
 #include "base/os.h"
@@ -306,7 +306,6 @@ static inline bool emu_block_is_asked(const struct emu_block *block, const struc
  * started. */
 bool emu_pool_run(void (*function)(void *argument), void *argument);
 /* In the child of a fork: it has none of the threads. */
-void emu_pool_forked(void);
 
 /* options.c */
 struct emu_meter {

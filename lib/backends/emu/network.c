@@ -259,7 +259,7 @@ static void service_report(void *argument, char *out, size_t out_bytes) {
 /* What can be done has changed. Without the mutex, which the service's functions take with the world locked.
  */
 static void service_wake(void) {
-  if (net.service != NULL) backend_device_ops()->service_wake(net.service);
+  if (net.service != NULL) backend_ops()->network->service_wake(net.service);
 }
 
 /* ---- faults ---- */
@@ -615,7 +615,7 @@ static ncclResult_t network_devices(uint32_t *count) {
       .report = service_report,
   };
   const bool guarded = emu_options()->mode == EMU_GUARDED;
-  if (net.service == NULL && guarded) TRY(backend_device_ops()->service_add(&service, &net.service));
+  if (net.service == NULL && guarded) TRY(backend_ops()->network->service_add(&service, &net.service));
   network_ops.in_world = net.service != NULL && guarded;
   *count = device_count();
   return ncclSuccess;

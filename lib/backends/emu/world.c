@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/emu/block.h"
 #include "backends/emu/world_impl.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -20,7 +20,8 @@ void emu_services_restart(void);
 /* network.c: starts the network's draws and its fault anew. */
 void emu_network_restart(const struct emu_options *options);
 
-/* In the child of a fork: streams and graphs have no threads yet. */
+/* In the child of a fork: streams, graphs and blocks have no threads yet. */
+void emu_pool_forked(void);
 void emu_streams_forked(void);
 
 /* block.c: some lane of a started kernel has not ended. */

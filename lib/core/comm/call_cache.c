@@ -48,7 +48,7 @@ static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buf
                    const struct call_cache_args *args, uint32_t call_count, ncclResult_t *result) {
   comm_own(comm);
   const struct device_cached_launch cache = {serial, comm->sequence, buffers, args->stream};
-  if (!comm->ops->launch_cached(comm->device_comm, &cache, result)) return false;
+  if (!comm->ops->device->launch_cached(comm->device_comm, &cache, result)) return false;
   if (*result == ncclSuccess)
     __atomic_store_n(&comm->sequence, comm->sequence + call_count, __ATOMIC_RELAXED);
   return true;

@@ -18,7 +18,7 @@
 /* Under the backend's lock. */
 static struct comm_shared *shared_states;
 
-struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count) {
+struct comm_shared *comm_shared_create(const struct backend *ops, uint64_t comm_id, uint32_t rank_count) {
   static uint64_t last_serial;
   struct comm_shared *shared = (struct comm_shared *)os_alloc(sizeof *shared);
   if (!shared) return NULL;
@@ -84,7 +84,7 @@ ncclResult_t comm_open(struct ncclComm *comm) {
   record_birth(comm);
   const struct recorder_live live = recorder_live(&comm->recorder);
   config.live = &live;
-  return comm->ops->comm_open(&config, &comm->device_comm);
+  return comm->ops->device->comm_open(&config, &comm->device_comm);
 }
 
 enum comm_state comm_state(const struct ncclComm *comm) {
@@ -94,7 +94,7 @@ enum comm_state comm_state(const struct ncclComm *comm) {
 ncclResult_t comm_async_error(const struct ncclComm *comm) {
   const ncclResult_t own = (ncclResult_t)__atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE);
   if (own != ncclSuccess || !comm->device_comm) return own;
-  return comm->ops->comm_error(comm->device_comm);
+  return comm->ops->device->comm_error(comm->device_comm);
 }
 
 void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
@@ -116,7 +116,7 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
         reason);
     comm_set_async_error(comm, error);
   }
-  comm->ops->comm_fail(comm->device_comm, error);
+  comm->ops->device->comm_fail(comm->device_comm, error);
 }
 
 const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {
@@ -204,7 +204,7 @@ void comm_own(struct ncclComm *comm) {
   log_set_device((int)comm->device_index);
   if (comm->owner == serial) return;
   comm->owner = serial;
-  comm->ops->comm_own(comm->device_comm);
+  comm->ops->device->comm_own(comm->device_comm);
 }
 
 uint64_t comm_core_bytes(const struct ncclComm *comm) {

@@ -23,7 +23,7 @@ struct rendezvous;
  * there. */
 struct comm_shared {
   struct comm_shared *next; /* all communicators of the process; locked */
-  const struct device_ops *ops;
+  const struct backend *ops;
   uint64_t comm_id;
   uint64_t serial; /* unlike comm_id never used again in this process */
   uint32_t rank_count;
@@ -57,7 +57,7 @@ struct comm_queue {
 
 struct ncclComm {
   uint64_t canary_begin;
-  const struct device_ops *ops;
+  const struct backend *ops;
   uint32_t state;       /* enum comm_state; locked, read atomically */
   uint32_t async_error; /* ncclResult_t; locked, read atomically */
   uint32_t rank, rank_count, device_index;
@@ -121,7 +121,7 @@ void comm_own(struct ncclComm *comm);
 uint64_t comm_core_bytes(const struct ncclComm *comm);
 
 /* A communicator with no device-side halves yet; NULL when memory is out. */
-struct comm_shared *comm_shared_create(const struct device_ops *ops, uint64_t comm_id, uint32_t rank_count);
+struct comm_shared *comm_shared_create(const struct backend *ops, uint64_t comm_id, uint32_t rank_count);
 /* Once all ranks and their settings are known, by rank: makes the communicator's graph. */
 ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *const *comms);
 /* Its far ranks (communicator->far) have been freed before. NULL is allowed. */

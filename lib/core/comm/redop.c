@@ -96,7 +96,7 @@ static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, n
   }
   uint64_t bits = row->bits;
   if (row->device_scalar) {
-    TRY(comm->ops->memory_read(&bits, row->device_scalar, kernel_type_bytes((uint8_t)dtype)));
+    TRY(comm->ops->memory->read(&bits, row->device_scalar, kernel_type_bytes((uint8_t)dtype)));
   }
   *work_op = OP_PRE_MUL_SUM;
   *op_arg = bits;

@@ -88,7 +88,7 @@ static double direct_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
 }
 
 /* Bytes of a rank's block on a channel that go once round: a line a thread. With more than so many other
- * ranks a thread has fewer registers left for each (backends/cuda/launch.h). */
+ * ranks a thread has fewer registers left for each (kernels/launch.h). */
 #define ONCE_BYTES 4096.0
 #define ONCE_LINKS 3u
 #define ONCE_LINKS_BYTES 2048.0

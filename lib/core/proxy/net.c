@@ -66,7 +66,7 @@ static bool candidate_fits(const struct net_ops *ops, const char *wanted, struct
 
 /* The emulator's network reaches emulated nodes alone. */
 static const struct net_ops *emulated(void) {
-  const struct device_ops *devices = backend_device_ops();
+  const struct backend *devices = backend_ops();
   return devices != NULL && strcmp(devices->name, "emu") == 0 ? emu_net_ops() : NULL;
 }
 
@@ -132,11 +132,11 @@ ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count) {
 
 /* Devices lie on the backend's nodes in order, and each node has the same network devices. */
 uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t channel_index) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   uint32_t nodes = 0, devices = 0;
   if (device_count <= 1) return 0;
-  if (ops != NULL && ops->device_nodes(&nodes) == ncclSuccess && nodes > 1 &&
-      ops->device_count(&devices) == ncclSuccess && devices >= nodes)
+  if (ops != NULL && ops->device->nodes(&nodes) == ncclSuccess && nodes > 1 &&
+      ops->device->count(&devices) == ncclSuccess && devices >= nodes)
     device_index %= devices / nodes;
   return (device_index + channel_index) % device_count;
 }

@@ -35,7 +35,7 @@ static struct {
   uint32_t comm_count;
   uint32_t attention; /* atomic; communicators with something to do, or to say */
   bool in_world, moved;
-  const struct device_ops *ops;
+  const struct backend *ops;
   void *service;
   int wake;
   uint32_t asleep, stop; /* atomic; asleep: enum engine_sleep */
@@ -70,7 +70,7 @@ static struct proxy_mailbox_entry *mailbox_take(void) {
   return oldest;
 }
 
-static void mail_read(void) {
+static void mailbox_read(void) {
   for (struct proxy_mailbox_entry *entry = mailbox_take(), *next; entry != NULL; entry = next) {
     next = entry->next;
     proxy_ops_read(entry);
@@ -79,12 +79,12 @@ static void mail_read(void) {
 
 void proxy_lock(void) {
   os_mutex_lock(&engine_mutex);
-  mail_read();
+  mailbox_read();
 }
 
 static bool engine_try_lock(void) {
   if (!os_mutex_try_lock(&engine_mutex)) return false;
-  mail_read();
+  mailbox_read();
   return true;
 }
 
@@ -132,7 +132,7 @@ bool proxy_in_world(void) { return engine.service != NULL; }
 
 void proxy_wake(void) {
   if (__atomic_load_n(&engine.attention, __ATOMIC_RELAXED) == 0) return;
-  if (engine.service != NULL) engine.ops->service_wake(engine.service);
+  if (engine.service != NULL) engine.ops->network->service_wake(engine.service);
 }
 
 /* ---- turning ---- */
@@ -374,7 +374,7 @@ static bool thread_sleep(uint64_t since_ns, bool driven) {
     wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
   }
   const bool roused = __atomic_exchange_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST) == ENGINE_AWAKE;
-  if (idle_news) engine.ops->lock(), engine.ops->unlock();
+  if (idle_news) engine.ops->device->lock(), engine.ops->device->unlock();
   return roused || state == ENGINE_MOVED;
 }
 
@@ -425,7 +425,7 @@ static void *thread_body(void *argument) {
       continue;
     }
     const int state = thread_turn(&idle_news);
-    if (idle_news) engine.ops->lock(), engine.ops->unlock();
+    if (idle_news) engine.ops->device->lock(), engine.ops->device->unlock();
     const uint64_t now_ns = os_time_ns();
     const bool driven = driven_ns != 0 && now_ns - driven_ns < DRIVEN_NS;
     if (state == ENGINE_MOVED) {
@@ -482,7 +482,7 @@ static void engine_forget(void) {
   mailbox_newest = NULL;
 }
 
-static ncclResult_t engine_start(const struct device_ops *ops) {
+static ncclResult_t engine_start(const struct backend *ops) {
   const struct device_service service = {"proxy",         ENGINE_KEY, service_ready, service_turn,
                                          service_outside, NULL,       service_moved, service_report};
   if (engine.running) { /* the thread has not ended yet: it goes on */
@@ -493,14 +493,14 @@ static ncclResult_t engine_start(const struct device_ops *ops) {
   engine.ops = ops;
   engine.service = NULL;
   engine.attention = 0; /* the last engine may have left some */
-  TRY(ops->service_add(&service, &engine.service));
+  TRY(ops->network->service_add(&service, &engine.service));
   if (engine.service == NULL) TRY(engine_start_thread());
   return ncclSuccess;
 }
 
 static void engine_stop(void) {
   if (engine.service != NULL) {
-    engine.ops->service_remove(engine.service);
+    engine.ops->network->service_remove(engine.service);
     engine.service = NULL;
     return;
   }
@@ -529,7 +529,7 @@ static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
 }
 
 static ncclResult_t comm_enlist(struct proxy_comm *comm) {
-  comm->call.ops->lock(); /* the caller may have it: always in this order */
+  comm->call.ops->device->lock(); /* the caller may have it: always in this order */
   os_mutex_lock(&life_mutex);
   engine_forget();
   const ncclResult_t started = engine.comm_count == 0 ? engine_start(comm->call.ops) : ncclSuccess;
@@ -542,7 +542,7 @@ static ncclResult_t comm_enlist(struct proxy_comm *comm) {
     proxy_unlock();
   }
   os_mutex_unlock(&life_mutex);
-  comm->call.ops->unlock();
+  comm->call.ops->device->unlock();
   return started;
 }
 
@@ -595,12 +595,12 @@ void proxy_comm_close(struct proxy_comm *comm) {
   os_mutex_destroy(&comm->names);
   os_free(comm);
   const bool in_world = engine.service != NULL; /* then stopping takes the backend's lock */
-  if (in_world) engine.ops->lock();
+  if (in_world) engine.ops->device->lock();
   os_mutex_lock(&life_mutex);
   engine.comm_count -= 1;
   if (engine.comm_count == 0) engine_stop();
   os_mutex_unlock(&life_mutex);
-  if (in_world) engine.ops->unlock();
+  if (in_world) engine.ops->device->unlock();
 }
 
 bool proxy_comm_idle(struct proxy_comm *comm) {
@@ -665,7 +665,7 @@ static ncclResult_t conn_add_proto(struct proxy_conn *conn, const struct device_
   struct device_net_end end;
   const bool ll = name->proto == PROTO_LL;
   if (conn->pxn_client != NULL || (ll ? conn->ll != NULL : conn->end.step_bytes != 0)) return ncclSuccess;
-  TRY(call->ops->conn_net(call->device_comm, name, &end));
+  TRY(call->ops->network->conn_net(call->device_comm, name, &end));
   if (ll) return proxy_ll_open(conn, &end);
   proxy_lock();
   conn->end.buffer = end.buffer;
@@ -685,7 +685,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return proxy_pxn_client_make(conn);
   }
   conn->net_device = conn_device(comm, name);
-  TRY(comm->call.ops->conn_net(comm->call.device_comm, name, &conn->end));
+  TRY(comm->call.ops->network->conn_net(comm->call.device_comm, name, &conn->end));
   if (conn->end.slots > PROXY_SLICES_MAX)
     return log_fail(ncclInternalError, "comm %s: connections of %" PRIu32 " slots; proxies know at most %d",
                     comm->name, conn->end.slots, PROXY_SLICES_MAX);

@@ -31,7 +31,7 @@ struct proxy_debt {
 };
 
 struct proxy_comm_call {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct device_comm *device_comm;
   uint64_t comm_key; /* equal on all ranks of the communicator, hard to guess */
   uint32_t rank, rank_count;

@@ -209,7 +209,7 @@ static void conn_skip(struct proxy_conn *conn) {
   if (conn->n_done != conn->n_posted || conn->next_slice.begin <= conn->steps.done) return;
   conn->steps.done = conn->next_slice.begin;
   if (conn->name.sends && conn->pxn_client == NULL && !conn->end.pooled)
-    conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, conn->steps.done);
+    conn->comm->call.ops->network->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
 /* Plans leave the proxies' space at the end of slots (proxy_limits); one that did not is not carried. */
@@ -265,7 +265,7 @@ static bool flight_ended(struct proxy_conn *conn, struct proxy_flight *flight, s
 /* A sender of its own slots may fill what is free; of shared ones, what is posted. */
 static void send_leave(struct proxy_conn *conn) {
   const uint64_t head = conn->end.pooled ? conn->steps.posted - conn->end.slots : conn->steps.done;
-  conn->comm->call.ops->net_store(conn->end.conn, conn->end.head, head);
+  conn->comm->call.ops->network->net_store(conn->end.conn, conn->end.head, head);
 }
 
 static struct device_net_zero_copy *zero_copy_of(const struct proxy_conn *conn,
@@ -325,7 +325,7 @@ static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *f
 
 bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   if (flight->slice.ll) return flight->slice.skipped || flight->staged || proxy_ll_is_filled(conn, flight);
-  return conn->comm->call.ops->net_load(conn->end.conn, conn->end.tail) >= flight->slice.end;
+  return conn->comm->call.ops->network->net_load(conn->end.conn, conn->end.tail) >= flight->slice.end;
 }
 
 /* The same; lines that are there are taken. */
@@ -416,7 +416,7 @@ static bool pxn_client_advance(struct proxy_conn *conn) {
     return true;
   }
   if (conn->comm->failed || !proxy_pxn_client_check(conn) || conn->n_done == conn->n_posted) return false;
-  if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
+  if (conn->comm->call.ops->network->net_load(conn->end.conn, conn->end.head) <
       flight_at(conn, conn->n_done)->slice.end)
     return false;
   conn_done(conn);
@@ -554,16 +554,16 @@ static bool recv_received(struct proxy_conn *conn) {
 
 /* The kernel's lines, or its tail. */
 static void recv_report(const struct proxy_conn *conn, const struct proxy_flight *flight) {
-  const struct device_ops *ops = conn->comm->call.ops;
+  const struct backend *ops = conn->comm->call.ops;
   const struct proxy_slice *slice = &flight->slice;
   if (slice->ll) {
     proxy_ll_put(conn, flight); /* an empty step may be one that rewrites its slot */
     return;
   }
   if (slice->announces)
-    ops->net_announce(conn->end.conn, (uint32_t)(slice->begin % conn->end.slots), (uint32_t)slice->begin + 1,
-                      slice->agreed_bytes);
-  ops->net_store(conn->end.conn, conn->end.tail, slice->end);
+    ops->network->net_announce(conn->end.conn, (uint32_t)(slice->begin % conn->end.slots),
+                               (uint32_t)slice->begin + 1, slice->agreed_bytes);
+  ops->network->net_store(conn->end.conn, conn->end.tail, slice->end);
 }
 
 static bool recv_transmit(struct proxy_conn *conn) {
@@ -587,7 +587,7 @@ static bool recv_advance(struct proxy_conn *conn) {
   if (conn->comm->failed) return false;
   if (recv_received(conn)) return true;
   if (conn->comm->failed || conn->n_done == conn->n_transmitted) return false;
-  if (conn->comm->call.ops->net_load(conn->end.conn, conn->end.head) <
+  if (conn->comm->call.ops->network->net_load(conn->end.conn, conn->end.head) <
       flight_at(conn, conn->n_done)->slice.end)
     return false;
   conn_done(conn);

@@ -23,7 +23,7 @@ static bool net_takes_devices(const struct proxy_comm *comm) {
 void proxy_device_choose(struct proxy_comm *comm) {
   if (param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0) return;
   const bool takes = net_takes_devices(comm);
-  const bool device = takes && comm->call.ops->net_memory(comm->call.device_comm, POINTER_DEVICE);
+  const bool device = takes && comm->call.ops->network->net_memory(comm->call.device_comm, POINTER_DEVICE);
   log_info(LOG_NET | LOG_PROXY, "comm %s: rank %" PRIu32 ": slots of connections over network %s lie in %s",
            comm->name, comm->call.rank, comm->net->name,
            device  ? "device memory"
@@ -52,7 +52,7 @@ static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t 
   TRY(net->properties(conn->net_device, &properties));
   ncclResult_t made = ncclInvalidUsage;
   if (properties.memory_dmabuf)
-    made = conn->comm->call.ops->memory_dmabuf(slots, bytes, &descriptor, &offset);
+    made = conn->comm->call.ops->memory->dmabuf(slots, bytes, &descriptor, &offset);
   if (made != ncclSuccess && properties.memory_cuda)
     return net->register_memory(conn->connection, slots, bytes, NET_MEMORY_CUDA, registration);
   TRY(made);

@@ -67,16 +67,17 @@ static struct device_net_step step_of(const struct proxy_flight *flight) {
 bool proxy_ll_take(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct device_net_step step = step_of(flight);
   if (!flight->staged)
-    flight->staged = conn->comm->call.ops->net_take(conn->end.conn, &step, proxy_ll_place(conn, flight));
+    flight->staged =
+        conn->comm->call.ops->network->net_take(conn->end.conn, &step, proxy_ll_place(conn, flight));
   return flight->staged;
 }
 
 bool proxy_ll_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct device_net_step step = step_of(flight);
-  return conn->comm->call.ops->net_take(conn->end.conn, &step, NULL);
+  return conn->comm->call.ops->network->net_take(conn->end.conn, &step, NULL);
 }
 
 void proxy_ll_put(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct device_net_step step = step_of(flight);
-  conn->comm->call.ops->net_put(conn->end.conn, &step, proxy_ll_place(conn, flight));
+  conn->comm->call.ops->network->net_put(conn->end.conn, &step, proxy_ll_place(conn, flight));
 }

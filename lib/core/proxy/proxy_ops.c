@@ -24,7 +24,7 @@ static uint32_t work_task_count(const struct work *work, const uint8_t *remote) 
 static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan *plan,
                                const struct work *work) {
   const struct plan_limits *limits = &plan->limits;
-  const bool ll = work->proto == PROTO_LL && comm->call.ops->net_ll(false);
+  const bool ll = work->proto == PROTO_LL && comm->call.ops->network->net_ll(false);
   if (work->proto != PROTO_SIMPLE && !ll)
     return log_fail(ncclInternalError,
                     "comm %s: rank %" PRIu32
@@ -58,7 +58,8 @@ static bool set_is_missing(struct proxy_comm *comm, const struct device_conn_nam
 static ncclResult_t set_open(struct proxy_comm *comm, const struct device_conn_name *name, uint32_t place) {
   uint8_t *buffer = NULL;
   if (!set_is_missing(comm, name, place)) return ncclSuccess;
-  TRY(comm->call.ops->net_slots(comm->call.device_comm, name->channel_index, place, name->sends, &buffer));
+  TRY(comm->call.ops->network->net_slots(comm->call.device_comm, name->channel_index, place, name->sends,
+                                         &buffer));
   struct proxy_set *set = (struct proxy_set *)os_alloc(sizeof *set);
   os_mutex_lock(&comm->names);
   const bool reserved = set != NULL && map_reserve(&comm->sets);

@@ -156,7 +156,7 @@ static void pxn_free_all(struct pxn *pxn) {
              pxn->comm.name, conn->name.channel_index, pxn->comm.call.rank, conn->name.peer, conn->net_device,
              pxn->over, conn->n_done);
     proxy_conn_close(pxn->comm.net, &pxn->conn);
-    pxn->comm.call.ops->pxn_drop(conn->end.conn);
+    pxn->comm.call.ops->network->pxn_drop(conn->end.conn);
     os_free(pxn);
   }
   if (count == 0) return;
@@ -365,8 +365,8 @@ static void pxn_fill(const struct proxy_pxn_call *call, const struct device_pxn 
 static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn) {
   struct device_pxn made;
   TRY(pxn_choose_net(call, &pxn->comm));
-  TRY(call->ops->pxn_make(call->device_comm, call->rank, &call->name, sizeof(struct pxn_block), &made,
-                          &pxn->handle));
+  TRY(call->ops->network->pxn_make(call->device_comm, call->rank, &call->name, sizeof(struct pxn_block),
+                                   &made, &pxn->handle));
   pxn_fill(call, &made, pxn);
   ncclResult_t result = ncclSuccess;
   if (made.end.slots > PROXY_SLICES_MAX || !share_bell(&pxn->block->bell))
@@ -376,7 +376,7 @@ static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn)
     result = house_add(pxn);
     os_mutex_unlock(&house.lock);
   }
-  if (result != ncclSuccess) call->ops->pxn_drop(made.end.conn);
+  if (result != ncclSuccess) call->ops->network->pxn_drop(made.end.conn);
   return result;
 }
 

@@ -37,7 +37,7 @@ struct pxn_block {
 /* ---- the process that sends ---- */
 
 struct proxy_pxn_call {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct device_comm *device_comm; /* of the rank beside the NIC */
   uint64_t comm_key;
   uint32_t rank, over, rank_count; /* who sends, through whom */

@@ -17,7 +17,7 @@ static struct {
 ncclResult_t proxy_pxn_client_make(struct proxy_conn *conn) {
   const struct proxy_comm_call *call = &conn->comm->call;
   struct device_pxn pxn;
-  TRY(call->ops->pxn_end(call->device_comm, &conn->name, sizeof(struct pxn_block), &pxn));
+  TRY(call->ops->network->pxn_end(call->device_comm, &conn->name, sizeof(struct pxn_block), &pxn));
   struct pxn_block *block = (struct pxn_block *)pxn.block;
   conn->end = pxn.end;
   conn->pxn_client = block;

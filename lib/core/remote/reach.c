@@ -14,7 +14,7 @@
 
 /* What a turn looks at: of each process the first rank that others may map. */
 struct view {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct device_comm *model;
   const struct gather_rank *ranks;
   uint32_t *first_rank; /* by process: + 1; 0 where there is none */
@@ -87,7 +87,8 @@ static ncclResult_t try_neighbours(const struct view *view, const uint32_t *proc
     tried += 1;
     const struct peer_info *info = info_of(view, processes[i]);
     const uint32_t rank = view->first_rank[processes[i]] - 1;
-    if (view->ops->comm_reach(view->model, rank, &info->device, &reached) == ncclSuccess && reached) continue;
+    if (view->ops->process->comm_reach(view->model, rank, &info->device, &reached) == ncclSuccess && reached)
+      continue;
     snprintf(why, sizeof why, "%s", log_own_error());
     failed += 1;
     last = processes[i];
@@ -153,7 +154,7 @@ static ncclResult_t try_turns(struct gather *gather, const char *call, const str
   return ncclInternalError;
 }
 
-ncclResult_t reach_try(struct gather *gather, const char *call, const struct device_ops *ops,
+ncclResult_t reach_try(struct gather *gather, const char *call, const struct backend *ops,
                        struct device_comm *model, uint32_t rank_count, struct reach *reach, char *reason,
                        size_t reason_bytes) {
   struct view view = {.ops = ops, .model = model};

@@ -15,7 +15,7 @@ struct reach {
 
 /* Behind gather_wait, by all processes. `model` is a device-side half that has told its peer info. On failure
  * reason has the sentence. reach->apart is the caller's to free, also then. */
-ncclResult_t reach_try(struct gather *gather, const char *call, const struct device_ops *ops,
+ncclResult_t reach_try(struct gather *gather, const char *call, const struct backend *ops,
                        struct device_comm *model, uint32_t rank_count, struct reach *reach, char *reason,
                        size_t reason_bytes);
 

@@ -26,7 +26,7 @@
 static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_count,
                                struct settings_paths *paths) {
   struct device_path_info info;
-  TRY(comm->ops->device_farthest_path(comm->device_index, &info));
+  TRY(comm->ops->device->farthest_path(comm->device_index, &info));
   if (info.name) {
     paths->peer_access = info.peer_access;
     paths->ll128 = info.ll128;
@@ -37,17 +37,17 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
 }
 
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info) {
-  const struct device_ops *ops = comm->ops;
+  const struct backend *ops = comm->ops;
   const struct plan_limits *limits = &comm->settings.limits;
   struct settings_paths paths = {true, true};
   uint32_t device_count = 0;
   bool reach = false;
   memset(info, 0, sizeof *info);
-  TRY(ops->device_count(&device_count));
-  TRY(ops->device_node(comm->device_index, &info->node));
+  TRY(ops->device->count(&device_count));
+  TRY(ops->device->node(comm->device_index, &info->node));
   if (model) {
-    TRY(ops->comm_handle(model, &info->device));
-    TRY(ops->comm_reach(model, comm->rank, &info->device, &reach));
+    TRY(ops->process->comm_handle(model, &info->device));
+    TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
   }
   TRY(info_paths(comm, device_count, &paths));
   info->host = share_host();
@@ -95,7 +95,7 @@ static void remote_find_p2p_domains(struct remote *remote) {
     remote->p2p_domains[rank] = first;
     remote->shows =
         remote->shows || (remote->ranks[first].process_index != remote->ranks[rank].process_index &&
-                          remote->shared->ops->conn_both_ends());
+                          remote->shared->ops->process->conn_both_ends());
   }
 }
 
@@ -216,7 +216,7 @@ static ncclResult_t remote_fill_here(struct remote *remote, struct ncclComm *con
 static bool nodes_differ(struct ncclComm *const *comms, uint32_t count) {
   uint32_t first = 0, node = 0;
   for (uint32_t i = 0; i < count; i++)
-    if (comms[i]->ops->device_node(comms[i]->device_index, i == 0 ? &first : &node) != ncclSuccess ||
+    if (comms[i]->ops->device->node(comms[i]->device_index, i == 0 ? &first : &node) != ncclSuccess ||
         (i > 0 && node != first))
       return true;
   return false;
@@ -243,7 +243,7 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
 
 /* Where peer info are known, a rank of another process may send (PXN). The same answer on all ranks. */
 static bool remote_has_ll(const struct remote *remote) {
-  return remote->shared->ops->net_ll(remote->rails != NULL && remote->process_count > 1);
+  return remote->shared->ops->network->net_ll(remote->rails != NULL && remote->process_count > 1);
 }
 
 void remote_settle(const struct remote *remote, struct settings *settings) {
@@ -299,7 +299,7 @@ static_assert(REMOTE_REQUESTS_MOST * sizeof(union remote_answer) <= CONTROL_REPL
 
 /* Who receives asks for the sender's end, too. */
 static bool sends_too(const struct remote *remote, enum remote_transport transport) {
-  return transport == TRANSPORT_SHARED && remote->shared->ops->conn_both_ends();
+  return transport == TRANSPORT_SHARED && remote->shared->ops->process->conn_both_ends();
 }
 
 static bool request_is_sane(const struct remote *remote, const struct remote_request *request) {
@@ -332,7 +332,7 @@ static ncclResult_t request_carry_out(struct remote *remote, const struct remote
                     "the last operation",
                     request->rank);
   if (request->transport == TRANSPORT_SHARED)
-    return comm->ops->conn_export(comm->device_comm, &request->name, &answer->shared);
+    return comm->ops->process->conn_export(comm->device_comm, &request->name, &answer->shared);
   return listener_open(remote->proxies[request->rank], &request->name, &answer->network);
 }
 
@@ -450,7 +450,7 @@ void remote_give_up(struct ncclComm *comm, ncclResult_t code, const char *text) 
   snprintf(sentence, sizeof sentence, "rank %u: %s", comm->rank, text);
   comm_break(comm, code, text);
   for (uint32_t rank = 0; rank < shared->rank_count; rank++)
-    if (shared->device_comms[rank]) comm->ops->comm_fail(shared->device_comms[rank], code);
+    if (shared->device_comms[rank]) comm->ops->device->comm_fail(shared->device_comms[rank], code);
   remote_fail(shared->remote, code, sentence);
 }
 

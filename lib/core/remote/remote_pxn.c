@@ -123,7 +123,7 @@ ncclResult_t remote_pxn_try(struct ncclComm *comm, const struct device_conn_name
   question.name = *name;
   question.listener = *listener;
   if (!pxn_ask(comm, &question, &reply)) return ncclSuccess;
-  TRY(comm->ops->conn_import(comm->device_comm, name, &reply.handle));
+  TRY(comm->ops->process->conn_import(comm->device_comm, name, &reply.handle));
   TRY(proxy_send_over(remote->proxies[comm->rank], name, &over));
   log_info(LOG_NET | LOG_PROXY,
            "comm %s: channel %" PRIu32 ": %" PRIu32 " -> %" PRIu32 " goes by device %" PRIu32

@@ -38,9 +38,10 @@ ncclResult_t remote_region_answer(struct remote *remote, const void *request, ui
                     bytes);
   os_mutex_lock(&remote->lock);
   const struct ncclComm *comm = remote->comms[question.rank];
-  if (comm && question.gone) comm->ops->region_unmap(comm->device_comm, question.from, &question.handle);
-  else if (comm &&
-           comm->ops->region_map(comm->device_comm, question.from, &question.handle, &address) != ncclSuccess)
+  if (comm && question.gone)
+    comm->ops->process->region_unmap(comm->device_comm, question.from, &question.handle);
+  else if (comm && comm->ops->process->region_map(comm->device_comm, question.from, &question.handle,
+                                                  &address) != ncclSuccess)
     address = 0;
   os_mutex_unlock(&remote->lock);
   memcpy(reply, &address, sizeof address);
@@ -65,9 +66,9 @@ static uint64_t region_send(const struct remote *remote, const uint32_t *called_
 
 static void region_show(struct ncclComm *comm, const void *output, uint32_t peer, bool lasts) {
   struct region_question question = {REMOTE_CALL_REGION, peer, comm->rank, 0, {{0}}};
-  if (!comm->ops->region_ask(comm->device_comm, output, peer, lasts, &question.handle)) return;
+  if (!comm->ops->process->region_ask(comm->device_comm, output, peer, lasts, &question.handle)) return;
   const uint64_t address = region_send(comm->shared->remote, &comm->called_off, &question);
-  comm->ops->region_answered(comm->device_comm, peer, &question.handle, address);
+  comm->ops->process->region_answered(comm->device_comm, peer, &question.handle, address);
   log_trace(LOG_REG, "comm %s: rank %u %s rank %u its memory around %p", comm->name, comm->rank,
             address != 0 ? "shows" : "cannot show", peer, output);
 }
@@ -114,9 +115,9 @@ void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *
   for (bool more = true; more && __atomic_load_n(called_off, __ATOMIC_ACQUIRE) == 0;) {
     os_mutex_lock(&remote->lock);
     const struct ncclComm *comm = remote->comms[rank];
-    more = comm && comm->ops->region_gone(comm->device_comm, &question.rank, &question.handle);
+    more = comm && comm->ops->process->region_gone(comm->device_comm, &question.rank, &question.handle);
     os_mutex_unlock(&remote->lock);
     if (more) region_send(remote, called_off, &question);
   }
-  remote->shared->ops->region_sweep();
+  remote->shared->ops->process->region_sweep();
 }

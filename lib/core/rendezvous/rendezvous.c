@@ -88,8 +88,7 @@ static void rendezvous_free(struct rendezvous *rendezvous) {
   os_free(rendezvous);
 }
 
-static bool rendezvous_fill(struct rendezvous *rendezvous, const struct device_ops *ops,
-                            uint32_t device_count) {
+static bool rendezvous_fill(struct rendezvous *rendezvous, const struct backend *ops, uint32_t device_count) {
   const struct rendezvous_call *first = &rendezvous->first;
   rendezvous->slots = (struct rank_slot *)os_alloc(first->rank_count * sizeof *rendezvous->slots);
   rendezvous->roots = (struct sock_address *)os_alloc(first->root_count * sizeof *rendezvous->roots);
@@ -109,7 +108,7 @@ static bool rendezvous_may_be_remote(const struct rendezvous *rendezvous) {
   return rendezvous->first.kind == RENDEZVOUS_INIT || rendezvous->wire_key != 0;
 }
 
-static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, const struct device_ops *ops,
+static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, const struct backend *ops,
                                             uint32_t device_count) {
   struct rendezvous *rendezvous = (struct rendezvous *)os_alloc(sizeof *rendezvous);
   if (!rendezvous) return NULL;
@@ -127,7 +126,7 @@ static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, 
   rendezvous->next_reminder_ns = rendezvous->begin_ns + REMIND_MS * NS_PER_MS;
   rendezvous->next = rendezvous_list;
   rendezvous_list = rendezvous;
-  if (rendezvous_may_be_remote(rendezvous)) ops->outside_wait(1);
+  if (rendezvous_may_be_remote(rendezvous)) ops->device->outside_wait(1);
   return rendezvous;
 }
 
@@ -135,7 +134,7 @@ static void rendezvous_unlink(struct rendezvous *rendezvous) {
   struct rendezvous **link = &rendezvous_list;
   while (*link != rendezvous) link = &(*link)->next;
   *link = rendezvous->next;
-  if (rendezvous_may_be_remote(rendezvous)) backend_device_ops()->outside_wait(-1);
+  if (rendezvous_may_be_remote(rendezvous)) backend_ops()->device->outside_wait(-1);
   rendezvous_note_over(&rendezvous->first);
 }
 
@@ -151,10 +150,10 @@ static void rendezvous_drop(struct rendezvous *rendezvous) {
   ended = rendezvous;
 }
 
-void rendezvous_unlock(const struct device_ops *ops) {
+void rendezvous_unlock(const struct backend *ops) {
   struct rendezvous *rendezvous = ended;
   ended = NULL;
-  ops->unlock();
+  ops->device->unlock();
   for (struct rendezvous *next; rendezvous; rendezvous = next) {
     next = rendezvous->next;
     rendezvous_root_end(&rendezvous->first);
@@ -273,7 +272,7 @@ static void slot_take(struct rendezvous *rendezvous, const struct rendezvous_cal
   rendezvous->comms[call->rank] = comm;
 }
 
-static ncclResult_t join_locked(const struct rendezvous_call *call, const struct device_ops *ops,
+static ncclResult_t join_locked(const struct rendezvous_call *call, const struct backend *ops,
                                 uint32_t device_count) {
   struct rendezvous *rendezvous = rendezvous_find(call);
   if (!rendezvous && rendezvous_was(call)) {
@@ -299,12 +298,12 @@ static ncclResult_t join_locked(const struct rendezvous_call *call, const struct
 }
 
 ncclResult_t rendezvous_join(const struct rendezvous_call *call) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
   uint32_t device_count = 0;
-  TRY(ops->device_count(&device_count));
+  TRY(ops->device->count(&device_count));
   if (call->kind == RENDEZVOUS_INIT && call->rank == 0) TRY(bootstrap_root_open(&call->id));
-  ops->lock();
+  ops->device->lock();
   const ncclResult_t result = join_locked(call, ops, device_count);
   rendezvous_unlock(ops);
   if (result != ncclSuccess && call->rank == 0 && call->id.fixed) rendezvous_root_end(call);
@@ -312,10 +311,10 @@ ncclResult_t rendezvous_join(const struct rendezvous_call *call) {
 }
 
 void rendezvous_refuse(const struct rendezvous_call *call, const char *why) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   char reason[COMM_REASON_BYTES];
   snprintf(reason, sizeof reason, "rank %u %s", call->rank, why);
-  ops->lock();
+  ops->device->lock();
   struct rendezvous *rendezvous = rendezvous_find(call);
   if (rendezvous) rendezvous_fail(rendezvous, ncclRemoteError, reason);
   else rendezvous_note_over(call);
@@ -326,12 +325,12 @@ void rendezvous_refuse(const struct rendezvous_call *call, const char *why) {
 /* ---- Completion ---- */
 
 /* "GPU 0 (0000:18:00.0) <-> GPU 1 (0000:2a:00.0): NVL, 18 links, 478 GB/s". */
-static void path_log(const struct device_ops *ops, uint32_t from, uint32_t to) {
+static void path_log(const struct backend *ops, uint32_t from, uint32_t to) {
   struct device_path_info path;
   struct device_info from_info, to_info;
   char links[32] = "", rate[32] = "";
-  if (ops->device_info(from, &from_info) != ncclSuccess || ops->device_info(to, &to_info) != ncclSuccess ||
-      ops->device_path(from, to, &path) != ncclSuccess)
+  if (ops->device->info(from, &from_info) != ncclSuccess || ops->device->info(to, &to_info) != ncclSuccess ||
+      ops->device->path(from, to, &path) != ncclSuccess)
     return;
   if (path.link_count > 0) snprintf(links, sizeof links, ", %u links", path.link_count);
   if (path.gbps > 0) snprintf(rate, sizeof rate, ", %.0f GB/s", path.gbps);
@@ -392,7 +391,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
   if (!shared->remote) return ncclSuccess;
   for (uint32_t i = 0; i < shared->rank_count; i++) {
     shared->device_comms[i] = comms[i]->device_comm;
-    comms[i]->ops->comm_settle(comms[i]->device_comm, &comms[i]->settings.limits);
+    comms[i]->ops->device->comm_settle(comms[i]->device_comm, &comms[i]->settings.limits);
   }
   return remote_open(shared->remote, comms, &stall_watcher);
 }
@@ -422,7 +421,7 @@ static void complete_init(struct rendezvous *rendezvous) {
 
 /* What the last to arrive at a split works on without the lock. */
 struct split_work {
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct ncclComm **comms;            /* those with a color, by (color, key, parent rank) */
   const struct rank_slot **slots;     /* the same order */
   struct comm_shared **shared_states; /* one for each color, in order of color */
@@ -499,14 +498,14 @@ static void split_publish(struct split_work *split, struct rendezvous *rendezvou
 }
 
 /* Not locked. */
-static void complete_split(struct rendezvous *rendezvous, const struct device_ops *ops) {
+static void complete_split(struct rendezvous *rendezvous, const struct backend *ops) {
   struct split_work split = {ops, NULL, NULL, NULL, 0, 0, 0};
   const ncclResult_t result = split_open(&split, rendezvous);
   for (uint32_t i = 0; result != ncclSuccess && i < split.opened_count; i++) {
-    ops->comm_close(split.comms[i]->device_comm);
+    ops->device->comm_close(split.comms[i]->device_comm);
     split.comms[i]->device_comm = NULL;
   }
-  ops->lock();
+  ops->device->lock();
   if (result == ncclSuccess) split_publish(&split, rendezvous);
   else rendezvous_fail(rendezvous, result, log_own_error());
   rendezvous_unlock(ops);
@@ -541,7 +540,7 @@ static void arrive_locked(const struct rendezvous_call *call, struct peer_info *
 }
 
 ncclResult_t rendezvous_arrive(const struct rendezvous_call *call) {
-  const struct device_ops *ops = backend_device_ops();
+  const struct backend *ops = backend_ops();
   struct rendezvous *split = NULL, *remote = NULL;
   struct peer_info *info = NULL;
   if (rendezvous_is_remote(call)) {
@@ -549,7 +548,7 @@ ncclResult_t rendezvous_arrive(const struct rendezvous_call *call) {
     if (filled != ncclSuccess) rendezvous_refuse(call, "cannot describe itself");
     TRY(filled);
   }
-  ops->lock();
+  ops->device->lock();
   arrive_locked(call, &info, &split, &remote);
   rendezvous_unlock(ops);
   if (remote) rendezvous_check_in(call, remote);
@@ -606,7 +605,7 @@ static void rendezvous_check_time(struct rendezvous *rendezvous) {
 }
 
 void rendezvous_poll(struct ncclComm *comm) {
-  comm->ops->lock();
+  comm->ops->device->lock();
   if (comm->rendezvous) rendezvous_check_time(comm->rendezvous);
   rendezvous_unlock(comm->ops);
 }
@@ -615,12 +614,12 @@ void rendezvous_poll(struct ncclComm *comm) {
 static uint64_t wait_slice_ms(struct ncclComm *comm) {
   const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 * NS_PER_MS;
   uint64_t slice_ms = 1;
-  comm->ops->lock();
+  comm->ops->device->lock();
   if (comm->rendezvous) {
     const uint64_t now = os_time_ns(), end = comm->rendezvous->begin_ns + limit_ns;
     slice_ms = end > now ? (end - now) / NS_PER_MS + 1 : 1;
   }
-  comm->ops->unlock();
+  comm->ops->device->unlock();
   return slice_ms < REMIND_MS ? slice_ms : REMIND_MS;
 }
 
@@ -631,7 +630,7 @@ static bool comm_has_met(void *argument) {
 
 ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
   while (comm_state(comm) == COMM_RENDEZVOUS) {
-    const ncclResult_t result = comm->ops->wait_until(comm_has_met, comm, wait_slice_ms(comm));
+    const ncclResult_t result = comm->ops->device->wait_until(comm_has_met, comm, wait_slice_ms(comm));
     if (result == ncclInProgress) rendezvous_poll(comm);
     else if (result != ncclSuccess) {
       rendezvous_withdraw(comm, "cannot wait any longer: nothing in the process can move");
@@ -639,7 +638,7 @@ ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
     }
   }
   if (comm_state(comm) != COMM_FAILED) return ncclSuccess;
-  comm->ops->lock();
+  comm->ops->device->lock();
   rendezvous_unlock(comm->ops); /* the server's thread may have left something to end */
   return log_fail(comm_async_error(comm), "%s: rank on device %u: %s", call, comm->device_index,
                   comm->reason);
@@ -647,7 +646,7 @@ ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
 
 /* Not locked. False when the rendezvous is past withdrawing: its outcome is then awaited. */
 static bool withdraw_try(struct ncclComm *comm, const char *why) {
-  comm->ops->lock();
+  comm->ops->device->lock();
   struct rendezvous *rendezvous = comm->rendezvous;
   const bool wait = rendezvous && (rendezvous->resolving || rendezvous->conducted);
   if (rendezvous && !rendezvous->resolving) {
@@ -663,17 +662,17 @@ static bool withdraw_try(struct ncclComm *comm, const char *why) {
 }
 
 void rendezvous_withdraw(struct ncclComm *comm, const char *why) {
-  while (!withdraw_try(comm, why)) comm->ops->wait_until(comm_has_met, comm, REMIND_MS);
+  while (!withdraw_try(comm, why)) comm->ops->device->wait_until(comm_has_met, comm, REMIND_MS);
 }
 
 void rendezvous_forget_parent(struct ncclComm *parent) {
   if (__atomic_load_n(&parent->children_rendezvous, __ATOMIC_ACQUIRE) == 0) return;
-  parent->ops->lock();
+  parent->ops->device->lock();
   for (struct rendezvous *rendezvous = rendezvous_list; rendezvous; rendezvous = rendezvous->next) {
     for (uint32_t i = 0; i < rendezvous->first.rank_count; i++) {
       struct ncclComm *comm = rendezvous->slots[i].comm;
       if (comm && comm->parent == parent) comm->parent = NULL;
     }
   }
-  parent->ops->unlock();
+  parent->ops->device->unlock();
 }

@@ -51,7 +51,7 @@ void rendezvous_root_end(const struct rendezvous_call *call);
 
 /* rendezvous.c; all locked. */
 /* Unlocks, and ends what must not be ended under the lock. Not for the control server's thread. */
-void rendezvous_unlock(const struct device_ops *ops);
+void rendezvous_unlock(const struct backend *ops);
 struct rendezvous *rendezvous_find_nonce(uint64_t nonce);
 /* Ends the rendezvous for all its ranks of this process: they get the code and the sentence. */
 void rendezvous_end(struct rendezvous *rendezvous, ncclResult_t code, const char *reason);

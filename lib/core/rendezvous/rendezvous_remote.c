@@ -18,7 +18,7 @@
 /* What one rendezvous's thread works with. */
 struct conduct {
   struct rendezvous *rendezvous;
-  const struct device_ops *ops;
+  const struct backend *ops;
   struct gather *gather;
   struct comm_shared *
       *shared_states; /* those that this process has ranks in, with their communicators open */
@@ -55,7 +55,7 @@ uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
 
 /* A rank without color brings no communicator, and has nothing to say. A child's device-side half is not open
  * yet: its parent's speaks for it. */
-static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_info *info) {
+static ncclResult_t slot_info(const struct rendezvous_call *call, struct peer_info *info) {
   memset(info, 0, sizeof *info);
   if (!call->comm) return ncclSuccess;
   const bool child = call->kind == RENDEZVOUS_SPLIT;
@@ -68,7 +68,7 @@ static ncclResult_t slot_card(const struct rendezvous_call *call, struct peer_in
 ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct peer_info **out) {
   struct peer_info *info = (struct peer_info *)os_alloc(sizeof *info);
   if (!info) return log_no_memory("%s: describing rank %u", call->call, call->rank);
-  const ncclResult_t result = slot_card(call, info);
+  const ncclResult_t result = slot_info(call, info);
   if (result == ncclSuccess) *out = info;
   else os_free(info);
   return result;
@@ -91,7 +91,7 @@ static ncclResult_t conduct_check_in(struct conduct *conduct, uint32_t index) {
 static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
   struct rendezvous *rendezvous = conduct->rendezvous;
   ncclResult_t result = ncclSuccess;
-  conduct->ops->lock();
+  conduct->ops->device->lock();
   rendezvous->gather = conduct->gather;
   if (rendezvous->cancel_code != ncclSuccess)
     gather_cancel(conduct->gather, rendezvous->cancel_code, rendezvous->cancel_reason);
@@ -99,11 +99,11 @@ static ncclResult_t conduct_check_in_all(struct conduct *conduct) {
     struct rank_slot *slot = &rendezvous->slots[i];
     if (!slot->arrived || slot->checked_in) continue;
     slot->checked_in = true;
-    conduct->ops->unlock();
+    conduct->ops->device->unlock();
     if (result == ncclSuccess) result = conduct_check_in(conduct, i);
-    conduct->ops->lock();
+    conduct->ops->device->lock();
   }
-  conduct->ops->unlock();
+  conduct->ops->device->unlock();
   return result;
 }
 
@@ -112,7 +112,7 @@ void rendezvous_check_in(const struct rendezvous_call *call, struct rendezvous *
   /* Without one, the first rank of another process came while this one was on its way here. */
   ncclResult_t result = *info ? ncclSuccess : rendezvous_fill_info(call, info);
   if (result == ncclSuccess) result = gather_check_in(rendezvous->gather, call->rank, *info, sizeof **info);
-  backend_device_ops()->lock();
+  backend_ops()->device->lock();
   if (result != ncclSuccess && rendezvous->cancel_code == ncclSuccess) {
     rendezvous->cancel_code = result;
     snprintf(rendezvous->cancel_reason, sizeof rendezvous->cancel_reason, "rank %u could not check in",
@@ -120,7 +120,7 @@ void rendezvous_check_in(const struct rendezvous_call *call, struct rendezvous *
     gather_cancel(rendezvous->gather, result, rendezvous->cancel_reason);
   }
   rendezvous->checking_in -= 1;
-  backend_device_ops()->unlock();
+  backend_ops()->device->unlock();
 }
 
 /* ---- Communicators ---- */
@@ -175,7 +175,7 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
       comm->rank_count = shared->rank_count;
       TRY(comm_open(comm));
     } else {
-      comm->ops->comm_settle(comm->device_comm, &comm->settings.limits);
+      comm->ops->device->comm_settle(comm->device_comm, &comm->settings.limits);
     }
     shared->device_comms[rank] = comm->device_comm;
   }
@@ -231,7 +231,7 @@ static void conduct_undo(struct conduct *conduct) {
     remote_free(shared->remote);
     shared->remote = NULL;
     for (uint32_t rank = 0; child && rank < shared->rank_count; rank++)
-      if (shared->device_comms[rank]) conduct->ops->comm_close(shared->device_comms[rank]);
+      if (shared->device_comms[rank]) conduct->ops->device->comm_close(shared->device_comms[rank]);
     comm_shared_free(shared);
   }
   for (uint32_t i = 0; child && i < conduct->rendezvous->first.rank_count; i++)
@@ -329,10 +329,10 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
 static void conduct_leave_gather(struct conduct *conduct) {
   bool busy = true;
   while (busy) {
-    conduct->ops->lock();
+    conduct->ops->device->lock();
     busy = conduct->rendezvous->checking_in > 0;
     if (!busy) conduct->rendezvous->gather = NULL;
-    conduct->ops->unlock();
+    conduct->ops->device->unlock();
     if (busy) os_sleep_ms(1);
   }
   gather_close(conduct->gather);
@@ -352,14 +352,14 @@ static void *conduct_body(void *argument) {
   struct conduct conduct;
   memset(&conduct, 0, sizeof conduct);
   conduct.rendezvous = (struct rendezvous *)argument;
-  conduct.ops = backend_device_ops();
+  conduct.ops = backend_ops();
   const ncclResult_t result = conduct_meet(&conduct);
   if (result != ncclSuccess) conduct_undo(&conduct);
   conduct_leave_gather(&conduct);
   rendezvous_root_end(
       &conduct.rendezvous->first); /* before the next communicator of the same place can begin */
   if (result != ncclSuccess) log_warn("%s: %s", conduct.rendezvous->first.call, conduct.reason);
-  conduct.ops->lock();
+  conduct.ops->device->lock();
   if (result == ncclSuccess) conduct_publish(&conduct);
   else rendezvous_end(conduct.rendezvous, result, conduct.reason);
   rendezvous_unlock(conduct.ops);
@@ -388,10 +388,10 @@ ncclResult_t rendezvous_conduct(struct rendezvous *rendezvous) {
 
 /* On the control server's thread: a rank of another process has checked in with a root of this one. */
 void rendezvous_called(uint64_t nonce) {
-  const struct device_ops *ops = backend_device_ops();
-  ops->lock();
+  const struct backend *ops = backend_ops();
+  ops->device->lock();
   struct rendezvous *rendezvous = rendezvous_find_nonce(nonce);
   if (rendezvous && !rendezvous->conducted)
     rendezvous_conduct(rendezvous); /* else the first to join sees it */
-  ops->unlock();
+  ops->device->unlock();
 }

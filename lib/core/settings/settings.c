@@ -254,11 +254,10 @@ void settings_free(struct settings *settings) {
   settings->tune_file = NULL;
 }
 
-ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
-                           struct settings *settings) {
+ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings) {
   struct settings read;
   memset(&read, 0, sizeof read);
-  TRY(ops->device_limits(&read.limits));
+  TRY(ops->device->limits(&read.limits));
   limits_take_params(&read.limits, config);
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
     read.algo_mask[i] = (1u << ALGO_COUNT) - 1;
@@ -331,10 +330,9 @@ bool settings_take_network(struct settings *settings, bool ll, uint32_t rank_cou
   return named;
 }
 
-void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
-                       struct settings_paths *paths) {
+void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, struct settings_paths *paths) {
   struct device_path_info info;
-  const bool known = ops->device_path(from, to, &info) == ncclSuccess;
+  const bool known = ops->device->path(from, to, &info) == ncclSuccess;
   paths->peer_access = paths->peer_access && known && info.peer_access;
   paths->ll128 = paths->ll128 && known && info.ll128;
 }

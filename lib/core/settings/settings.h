@@ -25,8 +25,7 @@ struct settings {
 
 /* Starts from the backend's limits. An unknown word in NCCL_ALGO or NCCL_PROTO, or a list that allows
  * nothing: ncclInvalidUsage, naming what exists. `config` has every member set. */
-ncclResult_t settings_read(const struct device_ops *ops, const ncclConfig_t *config,
-                           struct settings *settings);
+ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);
 
 /* Frees what the settings hold. */
 void settings_free(struct settings *settings);
@@ -53,8 +52,7 @@ struct settings_paths {
 
 /* Lowers *paths, which begins as all true, to what the path from one device to another carries; a path that
  * the backend cannot tell carries neither. */
-void settings_add_path(const struct device_ops *ops, uint32_t from, uint32_t to,
-                       struct settings_paths *paths);
+void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, struct settings_paths *paths);
 
 /* Takes out what the paths do not carry: direct stores without peer access, and LL128 where lines may tear,
  * unless NCCL_PROTO asks for it by name or allows nothing else: true when LL128 stays against the paths. */

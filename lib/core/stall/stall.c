@@ -105,7 +105,7 @@ static void answer_fill(struct remote *remote, const struct stall_question *ques
     reply->sequence = remote->left[question->rank];
     return;
   }
-  comm->ops->comm_stall(comm->device_comm, false, &device);
+  comm->ops->device->comm_stall(comm->device_comm, false, &device);
   reply->sequence = __atomic_load_n(&comm->sequence, __ATOMIC_RELAXED);
   reply->broken = comm_async_error(comm) != ncclSuccess;
   reply->known = device.known;
@@ -185,7 +185,7 @@ static struct ncclComm *rank_comm(const struct remote *remote, const struct stal
 static void rank_look(const struct remote *remote, struct stall_rank *rank, const struct ncclComm *comm,
                       uint64_t passed_ms, struct look *look) {
   const bool asks = passed_ms > 0 && rank->quiet_ms > 0;
-  comm->ops->comm_stall(comm->device_comm, asks, &look->device);
+  comm->ops->device->comm_stall(comm->device_comm, asks, &look->device);
   look->moves = look->device.moves;
   look->debt_count = 0;
   struct proxy_comm *proxy = remote->proxies[rank->rank];
@@ -500,7 +500,7 @@ static void looker_rest(void) {
   const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
   for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {
     os_mutex_unlock(&looker_lock);
-    const uint64_t retry_ns = now_ns + backend_device_ops()->drive_idle() * UINT64_C(1000000);
+    const uint64_t retry_ns = now_ns + backend_ops()->device->drive_idle() * UINT64_C(1000000);
     os_mutex_lock(&looker_lock);
     const uint64_t until_ns = retry_ns < end_ns ? retry_ns : end_ns;
     while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}

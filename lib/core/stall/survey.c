@@ -126,7 +126,7 @@ static uint32_t section_put(uint64_t at, uint64_t bytes, uint8_t *out, uint32_t 
 static void answer_own(const struct survey_question *question, struct survey_reply *reply, uint8_t *out,
                        uint32_t capacity) {
   uint64_t bytes = 0;
-  backend_device_ops()->records_look();
+  backend_ops()->device->records_look();
   recorder_note_time();
   const uint64_t at = section_find(question->cursor, &bytes);
   memset(out, 0, capacity);

@@ -228,7 +228,7 @@ static uint64_t passed_ms(void) {
 static void look(void) {
   struct recorder_look comm;
   const uint64_t passed = passed_ms();
-  backend_device_ops()->records_look();
+  backend_ops()->device->records_look();
   recorder_note_time();
   for (uint64_t place = 0; recorder_look_next(&place, &comm);) {
     os_mutex_lock(&dog_lock);
@@ -419,7 +419,7 @@ void watchdog_enter(void) {
     memset(dog.texts, 0, sizeof dog.texts);
     dog.alarm.on = dog.diagnose = false;
     dog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
-    if (!backend_device_ops()->keeps_time()) dog.limit_ms = 0;
+    if (!backend_ops()->device->keeps_time()) dog.limit_ms = 0;
   }
   if (dog.limit_ms > 0) dog_start();
   os_mutex_unlock(&life_lock);

@@ -129,30 +129,30 @@ static ncclResult_t layout_places(const struct layout *layout, const uint32_t *d
 }
 
 /* Nothing but a count of 0 nodes where all devices are as one. */
-static ncclResult_t layout_find(const struct device_ops *ops, struct layout *layout) {
+static ncclResult_t layout_find(const struct backend *ops, struct layout *layout) {
   const char *path = param_text(PARAM_TOPO_FILE);
   uint32_t device_count = 0, node_count = 0;
   memset(layout, 0, sizeof *layout);
-  TRY(ops->device_nodes(&node_count));
+  TRY(ops->device->nodes(&node_count));
   if (node_count == 0 && *path != '\0')
     log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s is not read: the backend '%s' does not place devices yet", path,
              ops->name);
   if (node_count == 0 || (node_count == 1 && *path == '\0')) return ncclSuccess;
-  TRY(ops->device_count(&device_count));
+  TRY(ops->device->count(&device_count));
   layout->node_count = node_count;
   layout->node_devices = device_count / node_count;
   if (*path != '\0') return layout_from_file(path, device_count, layout);
   return layout_from_numbers(layout);
 }
 
-ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology) {
+ncclResult_t layout_topology(const struct backend *ops, struct topology *topology) {
   struct layout layout;
   TRY(layout_find(ops, &layout));
   *topology = layout.topology;
   return ncclSuccess;
 }
 
-ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
+ncclResult_t layout_graph(const struct backend *ops, const uint32_t *devices, uint32_t rank_count,
                           uint32_t channel_count, struct graph *graph) {
   struct layout layout;
   TRY(layout_find(ops, &layout));

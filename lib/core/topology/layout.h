@@ -10,7 +10,7 @@
 /* The graph for ranks on these devices, `channel_count` channels of it; graph_flat()'s where all devices are
  * as one. Free with graph_free(). A file that cannot be read, ranks that do not fit into the topology: the
  * code and the sentence of topology_read() or graph_build(). May read and write files. */
-ncclResult_t layout_graph(const struct device_ops *ops, const uint32_t *devices, uint32_t rank_count,
+ncclResult_t layout_graph(const struct backend *ops, const uint32_t *devices, uint32_t rank_count,
                           uint32_t channel_count, struct graph *graph);
 
 /* The same for ranks of several processes and hosts: by rank its node, and its place among the ranks of that
@@ -19,7 +19,7 @@ ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank
                                  uint32_t channel_count, struct graph *graph);
 /* The topology that such a graph is made from; without devices where all of them are as one. Free with
  * topology_free(). */
-ncclResult_t layout_topology(const struct device_ops *ops, struct topology *topology);
+ncclResult_t layout_topology(const struct backend *ops, struct topology *topology);
 
 /* What the settings allow: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_NVB_DISABLE, NCCL_PXN_DISABLE. */
 struct paths_rules layout_rules(void);

@@ -77,7 +77,7 @@ void rails_free(struct rails *rails) {
   os_free(rails);
 }
 
-static ncclResult_t rails_fill(const struct device_ops *ops, const struct rails_place *places,
+static ncclResult_t rails_fill(const struct backend *ops, const struct rails_place *places,
                                struct rails *rails) {
   const struct paths_rules rules = layout_rules();
   memcpy(rails->places, places, rails->rank_count * sizeof *places);
@@ -86,7 +86,7 @@ static ncclResult_t rails_fill(const struct device_ops *ops, const struct rails_
   return paths_find(&rails->topology, &rules, &rails->paths);
 }
 
-ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
+ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **result) {
   struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
   if (rails != NULL) rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);

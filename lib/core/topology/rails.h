@@ -34,7 +34,7 @@ struct rails_place {
   uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
 };
 /* NULL in *rails where nothing is known of NICs. Free with rails_free(). */
-ncclResult_t rails_create(const struct device_ops *ops, const struct rails_place *places, uint32_t rank_count,
+ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **rails);
 void rails_free(struct rails *rails); /* NULL is allowed */
 /* The device of a network with `device_count` for the connection that `rank` names so; 0 where rails is

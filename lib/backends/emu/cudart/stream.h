@@ -1,0 +1,112 @@
+/* stream.h: emulated streams, events, captures and graphs. In guarded mode a stream is an actor whose move
+ * carries out the operation at its head; in threads mode it is a thread that does the same, blocking.
+ * Knows kernels only as a table. */
+#ifndef TUTTI_BACKENDS_EMU_CUDART_STREAM_H
+#define TUTTI_BACKENDS_EMU_CUDART_STREAM_H
+
+#include <stddef.h>
+
+#include "backends/emu/world.h"
+
+struct emu_stream;
+struct emu_event;
+struct emu_graph;
+struct emu_graph_exec;
+
+/* A kernel as streams and graphs see it. Shared by all launches of it (a graph launches it many times). */
+struct emu_kernel;
+struct emu_kernel_run; /* one launch of a kernel */
+enum emu_advance { EMU_RUN_STUCK, EMU_RUN_MOVED, EMU_RUN_OVER };
+struct emu_kernel_ops {
+  /* Takes the kernel's place in its rank's launch order. Called, locked, when the launch is enqueued on a
+   * stream (for a graph: for each of its kernel nodes, in node order, when the graph is launched). NULL
+   * when memory is out. */
+  struct emu_kernel_run *(*enqueue)(struct emu_kernel *kernel);
+  /* guarded: has its turn come? Locked, no side effect. */
+  bool (*ready)(struct emu_kernel_run *run);
+  /* guarded: make the blocks actors and return; later, from some move, the backend calls ended(argument,
+   * error) once. Locked. */
+  void (*start)(struct emu_kernel_run *run, void (*ended)(void *argument, int error), void *argument);
+  /* threads: wait for its turn and run to the end on the calling thread and others; NOT locked. Returns
+   * the error, 0 = none. */
+  int (*execute)(struct emu_kernel_run *run);
+  /* The launch is over or was dropped: free it. Locked. */
+  void (*retire)(struct emu_kernel_run *run);
+  /* The last reference to the kernel is gone: free it. Locked. */
+  void (*release)(struct emu_kernel *kernel);
+  /* threads: takes the run as far as it goes, until `patience` looks in a row have found nothing to do. By
+   * one thread at a time, NOT locked. NULL: only execute() is there. */
+  enum emu_advance (*advance)(struct emu_kernel_run *run, uint32_t patience);
+  /* threads: to take the run as far as it goes takes moments, however far that is. */
+  bool (*brief)(const struct emu_kernel_run *run);
+  /* threads: a launch from enqueue() to retire(), in one: true when all of it is done. Else *run is the
+   * launch, which has begun, and goes on by advance(); NULL where nothing has happened, because it cannot be
+   * done so. Locked. */
+  bool (*whole)(struct emu_kernel *kernel, struct emu_kernel_run **run);
+  /* threads: after EMU_RUN_OVER, before retire(): returns the error. Locked. */
+  int (*finish)(struct emu_kernel_run *run);
+};
+struct emu_kernel {
+  const struct emu_kernel_ops *ops;
+  uint32_t reference_count; /* starts at 1, owned by whoever created it */
+};
+void emu_kernel_drop(struct emu_kernel *kernel);
+/* guarded: ready() of some runs may have become true for another reason than the end of a launch (which
+ * streams see by themselves): an abort, say. Wakes the streams and graph nodes that wait for their turn.
+ * Locked. */
+void emu_kernel_runs_wake(void);
+
+/* Keys of actors. The top byte says whose they are; blocks, proxies and NICs take other kinds than these.
+ * A stream is named by its device and by how many streams that device had before it, so that one thread a
+ * device is deterministic. */
+enum { EMU_KEY_STREAM = 1 };
+static inline uint64_t emu_key(uint64_t kind, uint64_t device_index, uint64_t second, uint64_t third) {
+  return kind << 56 | (device_index & 0xfff) << 44 | (second & 0xfffff) << 24 | (third & 0xffffff);
+}
+
+static inline uint32_t emu_key_device(uint64_t key) { return (uint32_t)(key >> 44) & 0xfff; }
+
+/* Errors below are CUDA's numbers (cudaError_t): 0, 1 invalid value, 2 out of memory, 400 invalid handle,
+ * 600 not ready, 702 launch timed out (a kernel that the hang report stopped), 719 launch failure, 900..
+ * capture errors. */
+
+/* Resolves a handle as a caller names it (NULL/1 legacy default, 2 per-thread default, else an emu_stream)
+ * for the calling thread's current device. NULL for an invalid handle. Locked. */
+struct emu_stream *emu_stream_find(void *handle);
+/* Enqueues a kernel, or adds it as a node when the stream captures. Joins `others` as
+ * device_ops->device->launch says. Locked. */
+int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
+                      uint32_t other_count);
+/* threads: the same on a stream that does not capture, where all of it is likely to be done within the call.
+ * False: it must go the way above. Locked. */
+bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel);
+/* Capture id: 0 when the stream does not capture, else a number unique to the capture. Locked. */
+uint64_t emu_stream_capture_id(const struct emu_stream *stream);
+
+/* Before the emulator's settings change: false when any stream has work left or captures. Else threads of
+ * streams end, default streams are forgotten, and devices without other streams number the coming ones
+ * from 0 again. Locked. */
+bool emu_streams_restart(void);
+
+/* The calling thread's current device. */
+uint32_t emu_device_current(void);
+int emu_device_select(uint32_t device_index);
+/* "0000:01:00.0"; no two devices share one. */
+void emu_device_bus_id(uint32_t device_index, char *text, size_t text_bytes);
+
+/* The memory that an emulated device says it has. */
+#define EMU_DEVICE_MEMORY_BYTES (UINT64_C(80) << 30)
+
+/* Emulated device memory: zero-filled pages remembered by address so that pointers can be queried. Locked
+ * inside. */
+int emu_memory_alloc(uint32_t device_index, size_t bytes, void **pointer);
+int emu_memory_free(void *pointer);
+struct emu_allocation {
+  void *base;
+  size_t bytes;
+  uint32_t device_index;
+  int kind; /* 1 host pinned, 2 device, 3 managed */
+};
+bool emu_memory_find(const void *pointer, struct emu_allocation *allocation);
+
+#endif

@@ -1,0 +1,333 @@
+/* bulk.h: how compute warps carry out copies by bulk copies (compute capability 9.0): a warp, a bulk-copy
+ * warp, has stages in shared memory of its own; one of its threads has a copy engine bring tiles there and
+ * take them away. A tile's load leaves before the tiles ahead of it are stored, also across descriptors, so
+ * that a slice's end does not drain anything. Sums, edges, and spans whose ends lie differently, go the way
+ * of compute_warp.h. It promises the same results to the bit, and that nothing is in flight when a compute
+ * warp goes home. It knows nothing of lanes or connections. */
+#ifndef TUTTI_KERNELS_BULK_H
+#define TUTTI_KERNELS_BULK_H
+
+#include "kernels/compute_warp.h"
+
+/* Warps of a whole block that carry; a warp group has its share of them, as of the memory. */
+#define BULK_COPY_WARPS 8
+/* Stages of a bulk-copy warp: one is being stored, the others are on their way here, or wait. */
+#define BULK_STAGES 3
+/* Tiles that are stored before the end of a descriptor is looked for: by then it has come. */
+#define BULK_LAG 2
+
+#define BULK_TILE_UNIT 512u       /* bytes: tiles of short spans are multiples of it */
+#define BULK_IDLE_NS 200          /* how often a warp that does not carry looks for descriptors */
+#define BULK_SPAN_BYTES_MIN 2048u /* less is quicker through registers */
+
+/* Where a bulk-copy warp stands in the sequence of all tiles of all descriptors. It has two such places: what
+ * it loads next, and what it stores next. */
+struct bulk_cursor {
+  uint32_t descriptor; /* number of the descriptor */
+  uint32_t before;     /* tiles of the descriptors before, modulo the bulk-copy warps */
+  uint32_t tile_bytes;
+  bool entered;           /* the descriptor was looked at: what follows is of it */
+  bool fresh;             /* none of its tiles was taken yet */
+  uint64_t offset, bytes; /* of the bulk-copy warp's next tile; of all tiles of the descriptor */
+};
+
+struct bulk {
+  const struct prim_queue *queue;
+  uint32_t index, copy_warps; /* this warp among those that carry; index >= copy_warps: it does not */
+  uint32_t memory, barriers;  /* its stages and their barriers, in shared memory */
+  uint32_t stage_bytes;
+  uint32_t issued;                  /* descriptors that were seen */
+  uint32_t loaded, stored;          /* tiles so far */
+  uint32_t load_stage, store_stage; /* that are next */
+  const uint8_t *first;       /* of the descriptor that is being loaded, from the first whole vector on */
+  uint32_t parities;          /* of the stages' barriers, a bit each */
+  uint32_t declared;          /* descriptors that the warp group knows to be done */
+  uint32_t next, next_stored; /* descriptors to be declared next, and `stored` when they were */
+  bool ended;                 /* there will be no more descriptors */
+};
+
+extern __shared__ __align__(128) uint8_t bulk_memory[];
+__shared__ uint64_t bulk_barriers[PRIM_WARPS_MAX][BULK_STAGES];
+
+/* ---- instructions ---- */
+
+PRIM_FN uint32_t bulk_memory_bytes(void) {
+  uint32_t bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
+PRIM_FN void bulk_barrier_open(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+}
+
+PRIM_FN void bulk_barrier_close(uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+
+PRIM_FN void bulk_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+PRIM_FN void bulk_await(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+}
+
+PRIM_FN void bulk_load(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+PRIM_FN void bulk_store(uint8_t *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+
+PRIM_FN void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+
+/* Of this thread's stores, by tile, all but the last one have left shared memory. */
+PRIM_FN void bulk_await_left(void) { asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory"); }
+
+/* All but those of the last BULK_LAG tiles lie where they belong, as if this thread had stored them. */
+PRIM_FN void bulk_await_stored(void) {
+  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(BULK_LAG) : "memory");
+}
+
+PRIM_FN void bulk_await_all_stored(void) { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
+
+/* What a peer, or this block, stored by instructions comes before what copy engines load from here on. */
+PRIM_FN void bulk_fence_loads(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
+
+/* ---- descriptors as tiles ---- */
+
+PRIM_FN const struct prim_descriptor *bulk_descriptor(const struct bulk *bulk, uint32_t descriptor) {
+  return &bulk->queue->descriptors[descriptor % PRIM_DESCRIPTORS];
+}
+
+/* Bytes in front of a span's first whole vector. */
+PRIM_FN uint32_t bulk_skip(const struct prim_descriptor *span) {
+  return (16 - (uint32_t)((uintptr_t)span->first % 16)) % 16;
+}
+
+/* What copy engines carry of a span, bytes: of a copy its whole vectors, where all addresses lie alike in a
+ * vector. */
+PRIM_FN uint64_t bulk_span_bytes(const struct prim_descriptor *span) {
+  const uint64_t bytes = span->count * word_element_bytes(span->dtype);
+  uintptr_t places = (uintptr_t)span->first ^ (uintptr_t)span->out;
+  SPAN_EACH_OTHER(k, span) places |= (uintptr_t)span->first ^ (uintptr_t)span->other[k];
+  if (places % 16 != 0 || bytes < BULK_SPAN_BYTES_MIN || !span_is_copy(span)) return 0;
+  return (bytes - bulk_skip(span)) / 16 * 16;
+}
+
+/* A stage's, but short spans are cut so that all bulk-copy warps have their share. */
+PRIM_FN uint32_t bulk_tile_bytes(const struct bulk *bulk, uint64_t bytes) {
+  if (bytes >= (uint64_t)bulk->stage_bytes * bulk->copy_warps) return bulk->stage_bytes;
+  const uint32_t share = ((uint32_t)bytes / bulk->copy_warps / BULK_TILE_UNIT + 1) * BULK_TILE_UNIT;
+  return (uint32_t)size_min(share, bulk->stage_bytes);
+}
+
+PRIM_FN void bulk_enter(const struct bulk *bulk, struct bulk_cursor *cursor) {
+  const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
+  cursor->entered = cursor->fresh = true;
+  cursor->bytes = bulk->stage_bytes < BULK_TILE_UNIT ? 0 : bulk_span_bytes(span);
+  cursor->offset = cursor->bytes;
+  if (cursor->bytes == 0) return;
+  cursor->tile_bytes = bulk_tile_bytes(bulk, cursor->bytes);
+  if (bulk->index >= bulk->copy_warps) return;
+  const uint32_t turn = bulk->index >= cursor->before ? bulk->index - cursor->before
+                                                      : bulk->index + bulk->copy_warps - cursor->before;
+  cursor->offset = (uint64_t)turn * cursor->tile_bytes;
+}
+
+PRIM_FN void bulk_leave(const struct bulk *bulk, struct bulk_cursor *cursor) {
+  if (cursor->bytes > 0) {
+    const uint64_t tiles = (cursor->bytes + cursor->tile_bytes - 1) / cursor->tile_bytes;
+    cursor->before = (uint32_t)((cursor->before + tiles) % bulk->copy_warps);
+  }
+  cursor->entered = false;
+  cursor->descriptor += 1;
+}
+
+PRIM_FN uint32_t bulk_tile_length(const struct bulk_cursor *cursor) {
+  return (uint32_t)size_min(cursor->bytes - cursor->offset, cursor->tile_bytes);
+}
+
+PRIM_FN void bulk_next_tile(const struct bulk *bulk, struct bulk_cursor *cursor) {
+  cursor->offset += (uint64_t)bulk->copy_warps * cursor->tile_bytes;
+}
+
+/* ---- what copy engines do not carry ---- */
+
+/* All compute warps, bulk-copy warps or not, have a part in it. */
+PRIM_FN void bulk_rest(const struct bulk *bulk, const struct compute_warp *compute,
+                       const struct bulk_cursor *cursor) {
+  const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
+  compute_span(compute, span, cursor->bytes > 0);
+  prim_converge();
+}
+
+/* ---- tiles ---- */
+
+PRIM_FN uint32_t bulk_stage(const struct bulk *bulk, uint32_t index) {
+  return bulk->memory + index * bulk->stage_bytes;
+}
+
+PRIM_FN uint32_t bulk_turn(uint32_t index) { return index + 1 == BULK_STAGES ? 0 : index + 1; }
+
+PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
+  if (cursor->fresh) {
+    const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
+    bulk->first = span->first + bulk_skip(span);
+    cursor->fresh = false;
+    bulk_fence_loads();
+  }
+  if (prim_lane() == 0) {
+    const uint32_t bytes = bulk_tile_length(cursor), barrier = bulk->barriers + 8 * bulk->load_stage;
+    bulk_expect(barrier, bytes);
+    bulk_load(bulk_stage(bulk, bulk->load_stage), bulk->first + cursor->offset, bytes, barrier);
+  }
+  prim_converge();
+  bulk->load_stage = bulk_turn(bulk->load_stage);
+  bulk->loaded += 1;
+}
+
+/* A tile is a group of stores. */
+PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
+  const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
+  bulk_await(bulk->barriers + 8 * bulk->store_stage, bulk->parities >> bulk->store_stage & 1);
+  if (prim_lane() == 0) {
+    const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_stage);
+    const uint64_t offset = bulk_skip(span) + cursor->offset;
+    bulk_store(span->out + offset, stage, bytes);
+    SPAN_EACH_OTHER(k, span) bulk_store(span->other[k] + offset, stage, bytes);
+    bulk_commit();
+    bulk_await_left();
+  }
+  prim_converge();
+  bulk->parities ^= 1u << bulk->store_stage;
+  bulk->store_stage = bulk_turn(bulk->store_stage);
+  bulk->stored += 1;
+}
+
+/* ---- the life of a compute warp ---- */
+
+PRIM_FN void bulk_declare(struct bulk *bulk, uint32_t descriptors) {
+  bulk->declared = descriptors;
+  if (prim_lane() == 0) *(volatile uint32_t *)&prim_shared.done[threadIdx.x / PRIM_WARP] = descriptors;
+}
+
+/* Descriptors whose last tile was stored a while ago: the wait for it is over, or almost. */
+PRIM_FN void bulk_declare_late(struct bulk *bulk, uint32_t passed) {
+  if (bulk->next != bulk->declared && bulk->stored - bulk->next_stored >= BULK_LAG) {
+    if (prim_lane() == 0) bulk_await_stored();
+    bulk_declare(bulk, bulk->next);
+  }
+  if (bulk->next == bulk->declared && passed != bulk->declared) {
+    bulk->next = passed;
+    bulk->next_stored = bulk->stored;
+  }
+}
+
+PRIM_FN void bulk_declare_all(struct bulk *bulk, uint32_t passed) {
+  if (passed == bulk->declared) return;
+  if (prim_lane() == 0) bulk_await_all_stored();
+  bulk_declare(bulk, passed);
+  bulk->next = passed;
+}
+
+/* Moves a cursor to its next tile, past descriptors that have none left. False when it stands behind all
+ * descriptors that were seen. The one that stores does on the way what is not carried in tiles, and says so
+ * at once where a whole descriptor is not. */
+PRIM_FN bool bulk_seek(struct bulk *bulk, struct bulk_cursor *cursor, const struct compute_warp *compute) {
+  for (;;) {
+    if (!cursor->entered && cursor->descriptor == bulk->issued) return false;
+    if (!cursor->entered) bulk_enter(bulk, cursor);
+    if (cursor->offset < cursor->bytes) return true;
+    const bool declares = compute != 0 && cursor->bytes == 0 && bulk->loaded == bulk->stored;
+    if (compute != 0) bulk_rest(bulk, compute, cursor);
+    bulk_leave(bulk, cursor);
+    if (declares) bulk_declare_all(bulk, cursor->descriptor);
+  }
+}
+
+/* True when the issue warp has written more descriptors, which are seen now. */
+PRIM_FN bool bulk_look(struct bulk *bulk) {
+  if (bulk->ended) return false;
+  const uint32_t seen = *(volatile const uint32_t *)&bulk->queue->issued;
+  const uint32_t issued = __shfl_sync(PRIM_ALL_LANES, seen, 0);
+  asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* the descriptors are read behind it */
+  if (issued == bulk->issued) return false;
+  bulk->ended = bulk_descriptor(bulk, issued - 1)->kind == PRIM_END;
+  bulk->issued = bulk->ended ? issued - 1 : issued;
+  return true;
+}
+
+/* A warp group has the part of the block's stages that its warps are of the block's. */
+PRIM_FN void bulk_open(struct bulk *bulk, const struct compute_warp *compute) {
+  const struct prim *prim = &compute->prim;
+  const uint32_t warps = blockDim.x / PRIM_WARP, bytes = bulk_memory_bytes();
+  const uint32_t first = prim->first_compute_warp - 1, behind = first + 1 + prim->compute_warps;
+  const uint32_t begin = bytes * first / warps / 128 * 128;
+  const uint32_t end = behind + 1 >= warps ? bytes : bytes * behind / warps / 128 * 128;
+  const uint32_t share = BULK_COPY_WARPS * (behind - first + 1) / warps;
+  bulk->queue = prim->queue;
+  bulk->index = compute->index / PRIM_WARP;
+  bulk->copy_warps = (uint32_t)size_min(prim->compute_warps, size_max(1, share));
+  bulk->stage_bytes = (end - begin) / bulk->copy_warps / BULK_STAGES / 256 * 256;
+  bulk->memory = (uint32_t)__cvta_generic_to_shared(bulk_memory) + begin;
+  bulk->memory += bulk->index * BULK_STAGES * bulk->stage_bytes;
+  bulk->barriers = (uint32_t)__cvta_generic_to_shared(bulk_barriers[threadIdx.x / PRIM_WARP]);
+  bulk->issued = bulk->loaded = bulk->stored = bulk->declared = bulk->next = bulk->next_stored = 0;
+  bulk->load_stage = bulk->store_stage = bulk->parities = 0;
+  bulk->ended = false;
+  if (prim_lane() == 0) {
+    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_open(bulk->barriers + 8 * i);
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  }
+  prim_converge();
+}
+
+PRIM_FN void bulk_close(const struct bulk *bulk) {
+  prim_converge();
+  if (prim_lane() == 0)
+    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_close(bulk->barriers + 8 * i);
+}
+
+/* Returns with nothing in flight, be it for lack of descriptors or because the lane was stopped. */
+PRIM_FN void compute_run(struct compute_warp *compute) {
+  struct bulk bulk;
+  struct bulk_cursor loads = {0, 0, 0, false, false, 0, 0}, stores = {0, 0, 0, false, false, 0, 0};
+  bulk_open(&bulk, compute);
+  for (;;) {
+    while (bulk.loaded - bulk.stored < BULK_STAGES - 1) {
+      if (!bulk_seek(&bulk, &loads, 0) && (!bulk_look(&bulk) || !bulk_seek(&bulk, &loads, 0))) break;
+      bulk_load_tile(&bulk, &loads);
+      bulk_next_tile(&bulk, &loads);
+    }
+    if (bulk_seek(&bulk, &stores, compute)) {
+      bulk_declare_late(&bulk, stores.descriptor);
+      bulk_store_tile(&bulk, &stores);
+      bulk_next_tile(&bulk, &stores);
+      continue;
+    }
+    bulk_declare_all(&bulk, stores.descriptor);
+    if (bulk.ended || prim_aborted(&compute->prim)) break;
+    if (bulk.index >= bulk.copy_warps) __nanosleep(BULK_IDLE_NS);
+  }
+  bulk_close(&bulk);
+}
+
+#endif
