@@ -305,8 +305,7 @@ static void test_fork(void **state) {
   const pid_t child = fork();
   if (child == 0) {
     if (joiner_descriptors() != descriptors_before) _exit(1);
-    for (int i = 0; i < 3; i++)
-      watch_leave(processes[i].watch); /* the parent's watches: no goodbye is sent */
+    for (int i = 0; i < 3; i++) watch_leave(processes[i].watch); /* the parent's: no goodbye is sent */
     bootstrap_id_over(id.nonce);
     const struct bootstrap_id own = joiner_id();
     joiner_fill(processes, 2, 1, &own);
@@ -393,8 +392,7 @@ static void *nothing(void *argument) { return argument; }
 
 int main(void) {
   os_thread thread;
-  if (os_thread_start(&thread, nothing, NULL))
-    os_thread_join(thread); /* makes a sanitizer start its own thread first */
+  if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread starts too */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(test_ids),         TEST(test_local_id), TEST(test_no_interface),

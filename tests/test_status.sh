@@ -347,7 +347,7 @@ beside 'a process that is stopped is named, and not waited for' stopped
 beside 'another process diagnoses if the first is stopped, and nothing is logged twice' diagnose_stopped
 beside 'records of other hosts are fetched' elsewhere
 beside 'a request without the secret gets no answer' secret
-beside 'another user's process is refused with the reason' permission
+beside "another user's process is refused with the reason" permission
 for scenario in absent recv_alone refused open_group blocked circle behind graph; do
   beside "four ranks of one process are diagnosed: $scenario" threads $scenario
 done
