@@ -208,7 +208,7 @@ def words_of(root):
 
 
 def worded_files(root):
-    """What people read: sources, scripts and documents, but for measurements of the past."""
+    """Sources, scripts and documents; not the measurements in results/, which quote old output."""
     found = [path for path in source_files(root) if path not in ('lib/nccl.h', 'tests/check_tree.py')]
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders
@@ -219,7 +219,7 @@ def worded_files(root):
 
 
 def word_uses(root, words):
-    """(path, line, index of the word's row) of every use."""
+    """(path, line, index of the word's row) of each use of an old word."""
     for path in worded_files(root):
         with open(os.path.join(root, path), encoding='utf-8') as file:
             text = file.read()
