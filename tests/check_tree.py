@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""The tidy check: reads the sources and prints file:line of each that breaks a rule of the house, and the
-rule.
+"""The tidy check: prints file:line of each violation of the source rules, and the rule.
 
     python3 tests/check_tree.py [--self-test | --words] [ROOT]
 
-Rules: who may include whom (ARROWS), which calls belong to lib/base and lib/backends alone (CALLS),
-functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks at a line's end; a setting of
-params.def is read somewhere, a name of params_accepted.def nowhere; no word of tests/words.tsv, which has the
-field's word for each. --words prints that table with what is left of each word.
---self-test checks that each rule can fail. The exit status is 0 when no line breaks a rule."""
+Rules: which folder may include which (ARROWS), which calls only lib/base and lib/backends may make (CALLS),
+functions of at most 70 lines, lines of at most 110 columns, no tabs, no blanks at a line's end; each
+setting of params.def is read by some source, each name of params_accepted.def by none; no word of
+tests/words.tsv, which has the field's word for each. --words prints that table with the number of uses left.
+--self-test checks that each rule can fail. The exit status is 0 if there is no violation."""
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ COLUMNS, FUNCTION_LINES = 110, 70
 # folder of the includer; folders or files that it may include; system headers that it may include, or * for
 # any. `public` is nccl.h and tutti.h. A file may always include what stands in its own folder. First match
 # wins.
-PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is among CALLS
+PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is in CALLS
 LIBC = ' ctype.h errno.h inttypes.h limits.h math.h stdarg.h stdatomic.h stdio.h stdlib.h string.h strings.h'
 CUDA = ' cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_runtime.h'
 BELOW_CORE = (' lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '
@@ -44,8 +43,8 @@ ARROWS = (
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
      'lib/backends/fault.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
-    # folders of lib/core, from what plans rest on up to what knows calls; a folder may include those above it
-    # in this list that it names
+    # folders of lib/core, from the lowest layer to the highest; a folder may include those above it in this
+    # list that it names
     ('lib/core/topology/', BELOW_CORE, PURE + LIBC + ' expat.h'),
     ('lib/core/custom/', BELOW_CORE, PURE + LIBC),
     ('lib/core/plan/', 'lib/core/topology/ lib/core/custom/' + BELOW_CORE, PURE + LIBC),
@@ -71,7 +70,7 @@ ARROWS = (
     ('tests/', 'lib/ sim/ public', '*'),
 )
 
-# folders; folders left out of them; calls that have no place there; where they belong
+# folders; folders excepted; calls that are forbidden there; where they belong
 MEMORY = 'malloc calloc realloc free strdup strndup aligned_alloc posix_memalign'
 WORLD = ('getenv setenv clock_gettime gettimeofday time clock nanosleep usleep sleep rand srand random '
          'srandom rand_r getrandom pthread_\\w+ thrd_\\w+ mtx_\\w+ mmap munmap fork abort exit')
@@ -113,7 +112,7 @@ def blank(match):
 
 
 def without_comments(text):
-    """Same lines and columns, comments and the insides of texts blanked."""
+    """The text with comments and string contents blanked, at the same lines and columns."""
     pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
     return re.sub(pattern, blank, text, flags=re.S)
 
@@ -126,7 +125,7 @@ def includes_of(text):
 
 
 def resolve(root, path, name):
-    """The file that an include of `name` in `path` finds; the name itself when it is none of the tree's."""
+    """The file that an include of `name` in `path` finds; the name itself if the file is not in the tree."""
     for folder in (os.path.dirname(path), 'lib', 'sim', 'tests'):
         candidate = os.path.normpath(os.path.join(folder, name))
         if os.path.isfile(os.path.join(root, candidate)):
@@ -209,7 +208,7 @@ def words_of(root):
 
 
 def worded_files(root):
-    """What people read: sources, scripts and documents, but for measurements of the past."""
+    """Sources, scripts and documents; not the measurements in results/, which quote old output."""
     found = [path for path in source_files(root) if path not in ('lib/nccl.h', 'tests/check_tree.py')]
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders
@@ -220,7 +219,7 @@ def worded_files(root):
 
 
 def word_uses(root, words):
-    """(path, line, index of the word's row) of every use."""
+    """(path, line, index of the word's row) of each use of an old word."""
     for path in worded_files(root):
         with open(os.path.join(root, path), encoding='utf-8') as file:
             text = file.read()
@@ -255,8 +254,8 @@ PARAMS, ACCEPTED = 'lib/base/params.def', 'lib/base/params_accepted.def'
 
 
 def check_params(texts):
-    """texts: the tree's texts by path. A setting is read by its number (PARAM_X), or by its name where the
-    environment is read itself; what nothing reads would do nothing without a word."""
+    """texts: the tree's texts by path. A setting is read by its number (PARAM_X), or by its name if the code
+    reads the environment itself. A setting that no code reads would silently have no effect."""
     code = {path: text for path, text in texts.items() if path.startswith(('lib/', 'sim/'))
             and path.endswith(C_SUFFIXES) and not path.endswith('.def')}
     read = {word for text in code.values() for word in re.findall(r'\bPARAM_\w+', text)}
@@ -276,7 +275,7 @@ def params_faults(texts):
             for path, match, fault in check_params(texts)]
 
 
-# Text that breaks one rule, and what must be said about it; an empty answer means that nothing may be said.
+# Text that breaks one rule, and the message that must be printed; empty: no message may be printed.
 PLANTED = (
     ('lib/schedule/x.h', '#include <string.h>\n', 'lib/schedule/ may include of the system'),
     ('lib/schedule/x.h', '#include "base/os.h"\n', 'nothing else of the tree'),

@@ -1,5 +1,5 @@
-/* diagnosis_case.c: draws runs, and makes those of one process: a thread a rank makes its calls; then
- * somebody waits for the streams. */
+/* diagnosis_case.c: draws runs, and executes those that need one process: one thread per rank makes its
+ * calls, then a thread waits for the streams. */
 #include "diagnosis_case.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@
 
 #define DEADLINE_MS 40000
 #define STILL_LOOKS 20
-#define STILL_NS 1000000u /* of each thread that goes on looking */
+#define STILL_NS 1000000u /* how long each polling thread sleeps */
 #define ELEMENTS_MOST 40000u
 
 const char *const injected_names[INJECTED_KINDS] = {
@@ -66,7 +66,7 @@ static bool steps_differ(const struct step *a, const struct step *b) {
          (step_reduces(a) && a->op != b->op) || (step_is_rooted(a) && a->peer != b->peer);
 }
 
-/* Another call than all others make at the place. */
+/* A call that differs from the others' at this place. */
 static void draw_wrong(struct trial *trial) {
   struct step *right = &trial->steps[trial->place], *wrong = &trial->wrong;
   if (trial->fault == INJECTED_OPERATOR && !step_reduces(right)) right->kind = STEP_ALL_REDUCE;
@@ -86,7 +86,7 @@ static void draw_wrong(struct trial *trial) {
   }
 }
 
-/* Two calls that differ, the root cause's in the other order; what comes behind is another one. */
+/* Two calls in another order on the root cause; a later message of another kind follows. */
 static void draw_order(struct trial *trial) {
   struct step *first = &trial->steps[trial->place], *second = first + 1;
   if (first->kind == STEP_SHIFT) first->kind = STEP_ALL_REDUCE;
@@ -103,7 +103,7 @@ static void draw_message(struct trial *trial) {
   trial->wrong.kind = STEP_RECV;
   trial->wrong.peer = trial->other;
   trial->wrong.count += draw(trial, 1, right->count);
-  for (uint32_t i = trial->place + 1; i < trial->step_count; i++) /* no later message is its partner */
+  for (uint32_t i = trial->place + 1; i < trial->step_count; i++) /* no later message can match it */
     if (trial->steps[i].kind == STEP_SHIFT) trial->steps[i].kind = STEP_ALL_GATHER;
   if (trial->fault == INJECTED_SEND_ALONE) right->dtype = ncclDouble, right->count = ELEMENTS_MOST;
 }
@@ -133,19 +133,19 @@ static void draw_sizes(struct trial *trial) {
   trial->rank_count = trial->process_count * draw(trial, 1, 3);
 }
 
-/* Kinds that came later have numbers of their own, so that all others stay the runs that they were. */
+/* Kinds added later are drawn from numbers of their own, so that earlier runs stay the same. */
 static enum injected draw_fault(struct trial *trial) {
   const uint64_t late = trial->random >> 60;
   const uint32_t fault = draw(trial, 0, INJECTED_NOT_MET);
   return late == 0 ? INJECTED_SLOW_LINK : late == 1 ? INJECTED_GRAPH : (enum injected)fault;
 }
 
-/* Connections are compared: the same call again and again, as a job does. */
+/* Slow-link detection compares connections: the same call repeatedly, as in a job. */
 static void draw_slow_link(struct trial *trial) {
   struct step *first = &trial->steps[0];
   trial->step_count = 12;
   if (first->count > 1000) first->count = 1000;
-  if (step_is_rooted(first)) first->kind = STEP_ALL_REDUCE; /* every link is to be in use */
+  if (step_is_rooted(first)) first->kind = STEP_ALL_REDUCE; /* every link must be used */
   for (uint32_t i = 1; i < trial->step_count; i++) trial->steps[i] = *first;
   trial->fault_at = draw(trial, 1, trial->rank_count);
 }
@@ -169,7 +169,7 @@ void trial_draw(struct trial *trial, uint64_t seed) {
                                                                                         << trial->other;
   for (uint32_t i = 0; i < trial->step_count; i++)
     trial->steps[i] = draw_step(trial, trial->fault != INJECTED_SLOW && trial->fault != INJECTED_GRAPH);
-  trial->steps[trial->step_count - 1].kind = STEP_ALL_REDUCE; /* whoever is not there is waited for */
+  trial->steps[trial->step_count - 1].kind = STEP_ALL_REDUCE; /* all ranks wait for a missing one */
   if (trial->fault == INJECTED_BEHIND) trial->steps[trial->place].kind = STEP_ALL_REDUCE;
   trial->fault_at = draw(trial, 1, draw(trial, 0, 1) ? 20 : 120);
   if (trial->fault >= INJECTED_COLLECTIVE && trial->fault <= INJECTED_COMMUNICATOR &&
@@ -192,7 +192,7 @@ struct rank {
   uint8_t *in, *out;
 };
 
-/* Messages of all ranks to the next. */
+/* Messages from every rank to the next. */
 static void shift(const struct rank *self, const struct step *step, ncclComm_t comm) {
   const int count = (int)self->trial->rank_count, rank = (int)self->rank;
   ncclGroupStart();
@@ -202,7 +202,7 @@ static void shift(const struct rank *self, const struct step *step, ncclComm_t c
   ncclGroupEnd();
 }
 
-/* Results are not looked at: a communicator may have failed by now. */
+/* Errors are ignored: a communicator may have failed by now. */
 static void step_call(const struct rank *self, const struct step *step, cudaStream_t stream) {
   const ncclDataType_t type = (ncclDataType_t)step->dtype;
   const ncclRedOp_t op = (ncclRedOp_t)step->op;
@@ -239,7 +239,7 @@ static void circle_step(const struct rank *self, const struct step *step) {
   }
 }
 
-/* What the others do while one is absent, and another waits for it. */
+/* What the others do while one rank is absent and another waits for it. */
 static void behind_step(struct rank *self, uint32_t place) {
   const struct trial *trial = self->trial;
   step_call(self, &trial->steps[place], self->stream);
@@ -250,7 +250,7 @@ static void behind_step(struct rank *self, uint32_t place) {
   step_call(self, &second, self->second);
 }
 
-/* What the fault makes of one rank's step; true: that was it, its program goes no further. */
+/* Applies the fault to one rank's step; true: the rank's program ends here. */
 static bool wrong_step(struct rank *self, uint32_t place) {
   const struct trial *trial = self->trial;
   const struct step *right = &trial->steps[place];
@@ -280,7 +280,7 @@ static bool fault_is_wrong_step(enum injected fault) {
          fault != INJECTED_SEND_ALONE && fault != INJECTED_RECV_ALONE;
 }
 
-/* Two ranks, of which one may not care. */
+/* Two ranks, one of which need not be affected. */
 static void message_step(const struct rank *self, const struct step *step) {
   const struct trial *trial = self->trial;
   if (self->rank == trial->other && trial->fault != INJECTED_RECV_ALONE) step_call(self, step, self->stream);
@@ -288,7 +288,7 @@ static void message_step(const struct rank *self, const struct step *step) {
     step_call(self, &trial->wrong, self->stream);
 }
 
-/* True: its program goes no further. */
+/* True: the rank's program ends here. */
 static bool rank_step(struct rank *self, uint32_t i) {
   const struct trial *trial = self->trial;
   const bool root_cause = self->rank == trial->root_cause, here = i == trial->place;
@@ -361,7 +361,7 @@ static void world_make(const struct trial *trial, struct rank *ranks) {
   MUST(ncclGroupEnd());
 }
 
-/* Free threads: every kernel that has begun and not ended has a lane that waits; as a mark of all that. */
+/* In threads mode every running kernel has a lane that waits; returns the sum of their marks. */
 static bool all_hang(uint64_t *mark) {
   struct record_file file;
   size_t bytes = 0;
@@ -400,7 +400,7 @@ static void threads_settle(void) {
   _exit(124);
 }
 
-/* Nothing stands: all that is called comes to its end, at whatever pace. */
+/* No hang: every call completes, fast or slow. */
 static bool trial_ends(const struct trial *trial) {
   return trial->fault == INJECTED_NOTHING || trial->fault == INJECTED_SLOW ||
          trial->fault == INJECTED_SLOW_LINK;

@@ -1,15 +1,15 @@
-/* diagnosis_program.c: runs that go wrong as their numbers say (diagnosis_case.h), each in a process of its
- * own, and what judges say of the files that they leave: whether it is what went wrong, and because of whom.
+/* diagnosis_program.c: executes runs with a fault given by a number (diagnosis_case.h), each in a process of
+ * its own, and compares the diagnosis of their records with the injected fault and its root cause.
  *
  *   diagnosis_program FIRST COUNT [OPTION VALUE...]
  *
- *   --jobs N       so many at a time (default 2)
- *   --keep FOLDER  the files stay there, as SEED.RANK
- *   --replay PATH  a program that is given each run's files behind the word replay, and exits with 0 when it
- *                  reached the recorded state
+ *   --jobs N       runs in parallel (default 2)
+ *   --keep FOLDER  keeps the records there, as SEED.RANK
+ *   --replay PATH  a program called as `PATH replay FILES` for each run; it exits with 0 if the replay
+ * reached the recorded state
  *
- * Prints a line for each run that is judged otherwise than it was meant, `seed N: ...`, and a table: runs a
- * diagnosis, found, right, precision, recall. Status: 0 when each precision and recall is 0.95 or more. */
+ * Prints a line for each wrong diagnosis, `seed N: ...`, and a table: runs per diagnosis, found, right,
+ * precision, recall. Status: 0 if each precision and recall is 0.95 or more. */
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -36,24 +36,23 @@ static struct {
   uint64_t first, count;
   uint32_t jobs;
   const char *keep, *replay;
-  char folder[256], programs[4096]; /* where files go; where rank_program is */
+  char folder[256], programs[4096]; /* where records go; the directory of rank_program */
 } wanted = {.jobs = 2};
 
-/* It is TUTTI_EMU's. */
+/* The run is set by TUTTI_EMU. */
 static bool fault_is_emu(enum injected fault) {
   return (fault >= INJECTED_FREEZE && fault < INJECTED_DIED) || fault == INJECTED_SLOW_LINK;
 }
 
-/* ---- what was meant ---- */
+/* ---- the expected diagnosis ---- */
 
 struct meant {
   char label[LABEL_BYTES];
-  uint32_t rank, last; /* because of whom: one of these; RANK_ANY: that does not count */
-  uint32_t also;       /* or of this one */
+  uint32_t rank, last; /* the root cause is one of these; RANK_ANY: any rank */
+  uint32_t also;       /* or this rank */
 };
 
-/* The verdict's name; of mismatches, of communicators that were not made, and of links that are slow, more.
- */
+/* The diagnosis's name; with more detail for mismatches, failed inits and slow links. */
 static void label_of(const struct diagnosis *diagnosis, char out[LABEL_BYTES]) {
   const bool special = diagnosis->kind == DIAGNOSIS_MISMATCH ||
                        (diagnosis->detail != NULL && strcmp(diagnosis->detail, "rendezvous") == 0);
@@ -83,7 +82,7 @@ static bool log_read(const char *path, uint32_t *from, uint32_t *to) {
   return found;
 }
 
-/* What the ranks themselves say: nothing, that nothing moves any more, or something else. */
+/* The outcome that the ranks report: none, a deadlock, or another error. */
 static void heard_of(const struct record_file *files, uint32_t count, bool *failed, bool *other) {
   *failed = *other = false;
   for (uint32_t i = 0; i < count; i++)
@@ -94,7 +93,7 @@ static void heard_of(const struct record_file *files, uint32_t count, bool *fail
     }
 }
 
-/* A fault of the emulator may find nothing to happen to, come too late to matter, or be noticed. */
+/* A fault of the emulator may find no target, come too late to matter, or be detected at once. */
 static void meant_of_fault(const struct trial *trial, const struct record_file *files, uint32_t count,
                            const char *log_path, struct meant *meant) {
   uint32_t from = RANK_ANY, to = RANK_ANY;
@@ -106,7 +105,7 @@ static void meant_of_fault(const struct trial *trial, const struct record_file *
   const bool slow = trial->fault == INJECTED_SLOW_LINK;
   if (!happened || (!failed && !slow)) snprintf(meant->label, LABEL_BYTES, "fine"), meant->rank = RANK_ANY;
   else if (other) snprintf(meant->label, LABEL_BYTES, "failed"), meant->rank = RANK_ANY;
-  if (trial->fault == INJECTED_STOP) meant->rank = RANK_ANY; /* whichever of its connections is looked at */
+  if (trial->fault == INJECTED_STOP) meant->rank = RANK_ANY; /* whichever of its connections is diagnosed */
 }
 
 static void meant_of(const struct trial *trial, const struct record_file *files, uint32_t count,
@@ -117,10 +116,10 @@ static void meant_of(const struct trial *trial, const struct record_file *files,
   meant->rank = meant->last = trial->process_count > 0 ? trial->root_cause / here * here : trial->root_cause;
   if (trial->fault == INJECTED_NOTHING || trial->fault == INJECTED_CIRCLE) meant->rank = RANK_ANY;
   if (trial->fault == INJECTED_DIED) meant->last = meant->rank + here - 1;
-  /* Where it is absent from a message, that is without its partner. */
+  /* If it is absent from a message, that message has no partner. */
   if (strcmp(meant->label, "not arrived") == 0 && trial->steps[trial->place].kind == STEP_SHIFT)
     snprintf(meant->label, LABEL_BYTES, "alone");
-  /* Of two, either may be right; and of a message's two ends. */
+  /* Either of two ranks may be right, and either end of a message. */
   const bool mismatch = trial->fault >= INJECTED_COLLECTIVE && trial->fault <= INJECTED_ORDER;
   if ((trial->rank_count == 2 && mismatch) || trial->fault == INJECTED_MESSAGE_COUNT)
     meant->also = trial->other;
@@ -128,7 +127,7 @@ static void meant_of(const struct trial *trial, const struct record_file *files,
   if (fault_is_emu(trial->fault)) meant_of_fault(trial, files, count, log_path, meant);
 }
 
-/* ---- making a run ---- */
+/* ---- executing a run ---- */
 
 static void run_environment(const struct trial *trial, const char *pattern, const char *log_path) {
   char emu[256], seed[24];
@@ -137,7 +136,7 @@ static void run_environment(const struct trial *trial, const char *pattern, cons
   if (fault_is_emu(trial->fault))
     snprintf(emu + strlen(emu), sizeof emu - strlen(emu), ",fault=%s,fault_at=%u",
              trial->fault == INJECTED_SLOW_LINK ? "slow" : injected_names[trial->fault], trial->fault_at);
-  if (trial->fault == INJECTED_SEND_ALONE) /* not all of it may lie in slots */
+  if (trial->fault == INJECTED_SEND_ALONE) /* the message must be larger than the slots */
     snprintf(emu + strlen(emu), sizeof emu - strlen(emu), ",slots=2,chunk=1000");
   snprintf(seed, sizeof seed, "%" PRIu64, trial->seed + 1);
   setenv("TUTTI_EMU", emu, 1);
@@ -189,7 +188,7 @@ static pid_t rank_program(const struct trial *trial, uint32_t process, const cha
   _exit(126);
 }
 
-/* The files that can be read; the caller gives them back. */
+/* The files that can be read; the caller frees them. */
 static struct record_file *files_open(const glob_t *paths, uint32_t *count) {
   struct record_file *files = calloc(paths->gl_pathc + 1, sizeof *files);
   *count = 0;
@@ -211,7 +210,7 @@ static void files_close(struct record_file *files, uint32_t count) {
   free(files);
 }
 
-/* Every rank that is there has noted that it waits to be met. */
+/* Every rank that exists has recorded that it waits in init. */
 static bool rendezvous_is_noted(const struct trial *trial, const glob_t *paths) {
   uint32_t count, views = 0;
   struct diagnosis diagnosis;
@@ -234,7 +233,7 @@ static void rendezvous_wait(const struct trial *trial, const char *pattern) {
   }
 }
 
-/* Of these files the one of this rank. */
+/* The file of this rank. */
 static void file_remove(const char *pattern, uint32_t rank) {
   glob_t paths;
   if (glob(pattern, 0, NULL, &paths) != 0) return;
@@ -251,7 +250,7 @@ static void file_remove(const char *pattern, uint32_t rank) {
   globfree(&paths);
 }
 
-/* In a process of its own: those that it starts are its children. */
+/* Runs in a process of its own, so that the ranks' processes are its children. */
 _Noreturn static void processes_run(const struct trial *trial, const char *stem) {
   const uint32_t root_cause = trial->root_cause / (trial->rank_count / trial->process_count);
   pid_t children[8] = {0};
@@ -264,7 +263,7 @@ _Noreturn static void processes_run(const struct trial *trial, const char *stem)
   }
   if (trial->fault == INJECTED_NOT_MET) {
     rendezvous_wait(trial, pattern);
-    for (uint32_t i = 0; i < trial->process_count; i++) /* so that none sees another one end */
+    for (uint32_t i = 0; i < trial->process_count; i++) /* so that no rank sees another one end */
       if (children[i] > 0) kill(children[i], SIGSTOP);
     for (uint32_t i = 0; i < trial->process_count; i++)
       if (children[i] > 0) kill(children[i], SIGKILL);
@@ -278,7 +277,7 @@ _Noreturn static void processes_run(const struct trial *trial, const char *stem)
   _exit(0);
 }
 
-/* False: it did not come to stand in time, or a call failed that should not. */
+/* False: it did not hang in time, or a call failed that should not fail. */
 static bool run_make(const struct trial *trial, const char *stem, const char *log_path) {
   int status = 0;
   char pattern[340];
@@ -296,12 +295,12 @@ static bool run_make(const struct trial *trial, const char *stem, const char *lo
                                   : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
-/* ---- judging it ---- */
+/* ---- comparing the diagnosis ---- */
 
 struct result {
   uint64_t seed;
   char meant[LABEL_BYTES], found[LABEL_BYTES];
-  bool right, replayed, told; /* told: the text is of interest */
+  bool right, replayed, told; /* told: print the text */
   char text[DIAGNOSIS_TEXT_BYTES + 128];
 };
 
@@ -326,7 +325,7 @@ static void files_check(const struct trial *trial, const glob_t *paths, const ch
   files_close(files, count);
 }
 
-/* Status of `PATH replay FILES`. */
+/* The status of `PATH replay FILES`. */
 static int replay(const glob_t *paths) {
   const char **arguments = calloc(paths->gl_pathc + 3, sizeof *arguments);
   int status = -1;
@@ -426,7 +425,7 @@ static bool all_try(void) {
     if (fork() == 0) worker(job, ends[1]);
   close(ends[1]);
   while (read(ends[0], &result, sizeof result) ==
-         (ssize_t)sizeof result) { /* shorter than what a pipe keeps whole */
+         (ssize_t)sizeof result) { /* smaller than PIPE_BUF, so written at once */
     runs += 1;
     if (result.told) printf("seed %" PRIu64 ": %s\n", result.seed, result.text);
     if (result.meant[0] == '\0') continue;

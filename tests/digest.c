@@ -1,16 +1,16 @@
 /* digest.c: runs every collective with every type and operator on N devices, out of place and in place, and
- * prints a digest of each result, a line a case:
+ * prints a digest of each result, one line per case:
  *
- *     collective type operator count out-of-place in-place       (in place `-` where NCCL has no such form)
+ *     collective type operator count out-of-place in-place       (in place `-` if NCCL has no such form)
  *
  * The same source is compiled against the emulated runtime and against CUDA's: with the same number of
  * channels, buffer sizes and protocol (NCCL_PROTO) the two print the same text. It checks nothing itself;
- * test_digests.sh and test_backend.sh compare.
+ * test_digests.sh and test_backend.sh compare the texts.
  *
- *     digest RANKS [COUNT...]     counts are elements of a rank; default 1 777 20000 20011
+ *     digest RANKS [COUNT...]     counts are elements per rank; default 1 777 20000 20011
  *
- * A count also says where the buffers begin: one divisible by 16 has both aligned, an odd one whose digits
- * end in 1 has input and output shifted against each other, any other has both shifted alike. */
+ * A count also sets the alignment of buffers: if divisible by 16, both are aligned; if odd with a last digit
+ * of 1, input and output have different shifts; any other count shifts both alike. */
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <stdbool.h>
@@ -21,7 +21,7 @@
 
 #define RANKS_MAX 16
 #define TYPES 12
-#define SHIFT_MAX 3 /* most elements before a buffer in its allocation */
+#define SHIFT_MAX 3 /* maximum number of elements before a buffer in its allocation */
 
 #define NEED(call)                                                             \
   do {                                                                         \
@@ -47,7 +47,7 @@ struct run {
   struct rank ranks[RANKS_MAX];
   size_t count, shift_in, shift_out;
   size_t capacity_bytes; /* of each allocation */
-  size_t buffer_bytes;   /* of it, what the current type needs: a multiple of 8 */
+  size_t buffer_bytes;   /* the part that the current type needs: a multiple of 8 */
   uint8_t *host;
 };
 
@@ -61,7 +61,8 @@ static size_t bytes_needed(const struct run *run, size_t element_bytes) {
   return (elements * element_bytes + 7) / 8 * 8;
 }
 
-/* Any bits, NaN and all; the oracle is the other backend. In place, the output's buffer holds the input. */
+/* Arbitrary bits, NaN and all; the oracle is the other backend. In place, the output's buffer holds the
+ * input. */
 static void fill(struct run *run, uint64_t salt, bool in_place) {
   for (int r = 0; r < run->rank_count; r++) {
     const struct rank *rank = &run->ranks[r];
@@ -75,7 +76,7 @@ static void fill(struct run *run, uint64_t salt, bool in_place) {
   }
 }
 
-/* Of all bytes of all outputs, so that a store outside of the result shows too. */
+/* Covers all bytes of all outputs, so that a store outside of the result shows too. */
 static uint64_t digest(struct run *run) {
   uint64_t hash = 0;
   for (int r = 0; r < run->rank_count; r++) {
@@ -164,7 +165,7 @@ static void built_in_case(struct run *run, enum call call, ncclDataType_t type, 
   one_case(run, call, type, ops, op_name);
 }
 
-/* A factor of the program's own: an operator a communicator. */
+/* A user-defined factor: one operator per communicator. */
 static void scaled_case(struct run *run, ncclDataType_t type) {
   ncclRedOp_t ops[RANKS_MAX];
   uint64_t factor = UINT64_C(0x4008400840484040); /* finite in every type */

@@ -36,7 +36,7 @@ static struct {
   struct fake_options options;
   uint64_t random;
   uint32_t refusals;
-  struct request *requests; /* those that are dropped stay until the next reset */
+  struct request *requests; /* dropped requests are kept until the next reset */
   struct fake_link *links[FAKE_LINKS_MAX];
   struct fake_stats stats;
 } fake;
@@ -84,7 +84,7 @@ static ncclResult_t count_call(void) {
   return log_fail(ncclRemoteError, "the fake network's cable is pulled");
 }
 
-/* Every call: locked, counted, maybe failing. */
+/* Every call takes the lock, is counted, and may fail. */
 #define CALL(body)                            \
   do {                                        \
     pthread_mutex_lock(&lock);                \
@@ -201,7 +201,7 @@ static void message_send(struct fake_link *link, const void *data, size_t bytes)
   message->sent = true;
 }
 
-/* A message that is kept beyond its sender's request. */
+/* A message that outlives its sender's request. */
 static void message_send_copy(struct fake_link *link, const void *data, size_t bytes) {
   struct message *message = message_at(link, link->sends);
   uint8_t *copy = (uint8_t *)malloc(bytes + 1);
@@ -256,7 +256,7 @@ static void message_end(struct message *message) {
   memset(message, 0, sizeof *message);
 }
 
-/* Memory of an end that has closed is its own again. */
+/* The caller owns the memory of a closed end again. */
 static bool message_is_cut(const struct fake_link *link, const struct message *message) {
   return message->moved < message->bytes && (link->recv_closed || link->send_closed);
 }

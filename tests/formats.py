@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks files in the formats of others by those formats' own rules:
+"""Checks exported files by the rules of their formats:
 
     python3 tests/formats.py perfetto FILE...     Chrome's trace events
     python3 tests/formats.py flight FILE...       a job's dumps as PyTorch's Flight Recorder writes them
     python3 tests/formats.py prometheus FILE...   the text format of node_exporter's textfile collector
 
-Prints what breaks a rule; the exit status is 0 when nothing does."""
+Prints each violation; the exit status is 0 if there is none."""
 import json
 import pickle
 import re
@@ -16,8 +16,8 @@ PHASES = {'X': ('name', 'dur'), 'i': ('name', 's'), 's': ('id', 'cat'), 'f': ('i
 
 
 def perfetto(paths):
-    """Events have the members of their phase; arrows have two ends, and go forward; slices of one thread do
-    not cut each other's ends off."""
+    """Events have the members of their phase; arrows have two ends, and go forward; slices of one thread
+    nest or follow each other."""
     for path in paths:
         with open(path, encoding='utf-8') as file:
             events = json.load(file)['traceEvents']
@@ -62,7 +62,7 @@ def entry_faults(dump, entry):
 
 
 def flight(paths):
-    """As the documentation of the dumps draws them; every rank of a group has the same ranks in it."""
+    """Dumps have the documented structure; every rank of a group lists the same ranks."""
     groups = {}
     for path in paths:
         with open(path, 'rb') as file:
@@ -90,8 +90,8 @@ SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|
 
 
 def prometheus(paths):
-    """HELP and TYPE once, in front of a family's samples, which lie together; no series twice; counters end
-    in _total."""
+    """HELP and TYPE come once, before the samples of a family, which are contiguous; no series twice;
+    names of counters end in _total."""
     for path in paths:
         with open(path, encoding='utf-8') as file:
             lines = file.read().split('\n')

@@ -1,10 +1,10 @@
 /* hang_program.c: four ranks, threads of one process, one of which does not do what the others do; then the
- * process kills itself, as whoever loses patience with a job does. What it leaves is for `tutti explain`.
+ * process kills itself, as a user kills a hung job. `tutti explain` reads the records that it leaves.
  *
  *   hang_program SCENARIO [SECONDS]     TUTTI_TRACE says where the file goes
  *
- * Ends by SIGKILL, SECONDS (0) after all ranks that are to wait do so; with status 2 where there is no such
- * scenario, 3 where a call fails that should not, 124 when the ranks do not come to wait. */
+ * Ends by SIGKILL, SECONDS (0) after all ranks wait that should wait; with status 2 for an unknown scenario,
+ * 3 if a call fails that should not, 124 if the ranks do not come to wait. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@
 #define ELEMENTS (4u << 20)
 #define DEADLINE_MS 30000
 #define STILL_LOOKS 20
-#define STILL_NS 1000000u /* of each thread that goes on looking */
+#define STILL_NS 1000000u /* how long each polling thread sleeps */
 
 struct rank {
   int rank;
@@ -52,8 +52,8 @@ static void until_all_have_called(void *argument) {
   while (called < RANKS) os_sleep_ms(1);
 }
 
-/* What this rank calls from now on begins when nobody has a call left to make: one that came after ranks had
- * found that they disagree would be refused. */
+/* The rank's next calls begin when every rank has made all others: later calls would be refused once ranks
+ * have found that they disagree. */
 static void hold(const struct rank *self) {
   MUST(cudaLaunchHostFunc(self->stream, until_all_have_called, NULL));
 }
@@ -130,7 +130,7 @@ static void message_count(struct rank *self) {
   if (self->rank == 3) MUST(ncclRecv(self->out, 1024, ncclFloat, 0, self->comm, self->stream));
 }
 
-/* Rank 1 takes the other communicator for one call. */
+/* Rank 1 uses the other communicator for one call. */
 static void communicator(struct rank *self) {
   hold(self);
   sums(self, 1);
@@ -147,7 +147,7 @@ static void slow(struct rank *self) {
   }
 }
 
-/* All do the same; TUTTI_EMU slows a connection down. For as long as nobody ends it. */
+/* All ranks do the same; TUTTI_EMU slows a connection down. Runs until the process is killed. */
 static void slow_forever(struct rank *self) {
   for (;;) {
     sum(self, 1024);
@@ -155,7 +155,7 @@ static void slow_forever(struct rank *self) {
   }
 }
 
-/* The same for a while. */
+/* The same for a limited time. */
 static void slow_link(struct rank *self) {
   for (int i = 0; i < 20; i++) {
     sum(self, 1024);
@@ -163,7 +163,7 @@ static void slow_link(struct rank *self) {
   }
 }
 
-/* What the body calls, captured once. */
+/* The body's calls, captured once. */
 static cudaGraphExec_t capture(struct rank *self, void (*body)(struct rank *self)) {
   cudaGraph_t captured;
   cudaGraphExec_t step;
@@ -214,7 +214,7 @@ static void blocked(struct rank *self) {
   sum(self, 1024);
 }
 
-/* The same step, which waits on rank 2 behind what never ends, the last time. */
+/* The same step; the last time rank 2's waits behind a kernel that never ends. */
 static void graph_blocked(struct rank *self) {
   const cudaGraphExec_t step = capture(self, graph_step);
   graph_launches(self, step, 2);
@@ -222,7 +222,8 @@ static void graph_blocked(struct rank *self) {
   graph_launches(self, step, 1);
 }
 
-/* Messages around and one collective of each of two communicators, between calls that no graph has. */
+/* Messages around the ring and one collective on each of two communicators, between calls outside of graphs.
+ */
 static void graph_mixed_step(struct rank *self) {
   sum(self, 512);
   MUST(ncclGroupStart());
@@ -241,7 +242,7 @@ static void graph_mixed(struct rank *self) {
   graph_launches(self, step, self->rank == 2 ? 1 : 2);
 }
 
-/* Two communicators take turns on each rank's stream, on half of the ranks in another order. */
+/* Two communicators alternate on each rank's stream, in another order on half of the ranks. */
 static void circle(struct rank *self) {
   ncclComm_t first = self->rank < 2 ? self->comm : self->other;
   ncclComm_t second = self->rank < 2 ? self->other : self->comm;
@@ -249,8 +250,8 @@ static void circle(struct rank *self) {
   MUST(ncclAllReduce(self->in, self->out, 1024, ncclFloat, ncclSum, second, self->stream));
 }
 
-/* Rank 3 calls nothing. The host of rank 2 waits for the first communicator, and so does not come to the
- * second, to which ranks 0 and 1 do. */
+/* Rank 3 calls nothing. The host of rank 2 waits for the first communicator, and so never calls on the
+ * second, where ranks 0 and 1 wait. */
 static void behind(struct rank *self) {
   cudaStream_t second;
   if (self->rank < 3) sum(self, 1024);
@@ -259,15 +260,15 @@ static void behind(struct rank *self) {
   MUST(ncclAllReduce(self->in, self->out, 1024, ncclFloat, ncclSum, self->other, second));
 }
 
-/* What goes wrong is up to TUTTI_EMU. */
+/* TUTTI_EMU injects the fault. */
 static void fault(struct rank *self) { sum(self, ELEMENTS / 2); }
 
 static void fault_small(struct rank *self) { sum(self, 1024); }
 
 static void fault_graph(struct rank *self) { graph_launches(self, capture(self, fault), 3); }
 
-/* Messages of all with all, short ones to higher ranks and long ones to lower: both protocols in a group, and
- * another one each way. */
+/* Messages between all ranks, short ones to higher ranks and long ones to lower: both protocols in a group,
+ * and another one in each direction. */
 static void fault_messages(struct rank *self) {
   for (int round = 0; round < 3; round++) {
     MUST(ncclGroupStart());
@@ -285,10 +286,10 @@ static void fault_messages(struct rank *self) {
 static const struct scenario {
   const char *name;
   void (*body)(struct rank *self);
-  uint32_t waiting; /* ranks whose lanes wait in the end */
+  uint32_t waiting; /* ranks whose lanes wait at the end */
   bool holds;       /* a kernel never starts */
   bool second;      /* there is a second communicator */
-  bool guarded;     /* the same on each run; what hangs is found out by waiting for it */
+  bool guarded;     /* the same on each run; the hang is detected by waiting for it */
 } scenarios[] = {{"fine", fine, 0, false, false, false},
                  {"absent", absent, 3, false, false, false},
                  {"destroyed", destroyed, 3, false, false, false},
@@ -322,7 +323,7 @@ static const struct scenario *scenario;
 
 /* ---- waiting ---- */
 
-/* Ranks of this process that wait, or have failed; and whether there is one that is on its way. */
+/* Counts ranks of this process that wait or have failed; *moving: a rank still makes progress. */
 static uint32_t ranks_waiting(bool *moving) {
   struct record_file file;
   size_t bytes = 0;
@@ -394,7 +395,7 @@ int main(int argc, char **argv) {
   for (int rank = 0; rank < RANKS && scenario->guarded; rank++) cudaStreamSynchronize(ranks[rank].stream);
   if (scenario->guarded) kill(getpid(), SIGKILL);
   turns_note(&turns);
-  uint32_t still = 0; /* looks that found them so: what they wait for is noted anew from time to time */
+  uint32_t still = 0; /* consecutive polls that found them waiting: waits are recorded anew at times */
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     bool moving = false;
     const bool hangs = ranks_waiting(&moving) >= scenario->waiting && !moving;

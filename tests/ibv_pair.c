@@ -28,7 +28,7 @@ void pair_set(const char *name, const char *value) {
   else unsetenv(name);
 }
 
-/* From 0 on, all of them, so that no test has another's. */
+/* Continues from one test to the next, so that no two tests share a number. */
 void pair_settings(const char *qps, const char *split, const char *threshold) {
   pair_set("NCCL_SOCKET_IFNAME", "lo");
   pair_set("NCCL_IB_QPS_PER_CONNECTION", qps);
@@ -71,7 +71,7 @@ int pair_setup(void **state) {
   pair_ops = ibv_net_ops();
   verbs_replace(fake_verbs());
   pair_settings(NULL, NULL, NULL);
-  log_last_error(); /* its text is kept a thread, from the first question on */
+  log_last_error(); /* the first call allocates a text per thread, which is kept */
   log_own_error();
   handshake_check();
   blocks_before = os_alloc_live();
@@ -88,7 +88,7 @@ int pair_teardown(void **state) {
 
 /* ---- a pair of ends ---- */
 
-/* Half of the pairs say where device memory is by a descriptor. */
+/* Half of the pairs pass device memory by a descriptor (DMA-BUF). */
 static void pair_register_device(struct pair *pair) {
   const uintptr_t begin = (uintptr_t)pair->received & ~(uintptr_t)4095;
   const size_t bytes = (uintptr_t)pair->received + sizeof pair->received - begin;
@@ -119,7 +119,7 @@ static void pair_register(struct pair *pair) {
                    ncclSuccess);
 }
 
-/* Results of both ends; the receiver is NULL where it was not made. */
+/* The results of both ends; the receiver is NULL if it was not made. */
 void pair_open(struct pair *pair, ncclResult_t results[2]) {
   const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
   uint8_t word = 0;
@@ -160,7 +160,7 @@ static size_t size_of(uint64_t seed, uint32_t message) {
   return sizes[hash_scramble(seed * 77 + message) % (sizeof sizes / sizeof sizes[0])];
 }
 
-/* ---- a stream of messages, in groups of as many as a seed says ---- */
+/* ---- a stream of messages, in groups whose size is drawn from a seed ---- */
 
 uint8_t *stream_place(uint8_t *buffer, uint32_t message) {
   return buffer + message % PAIR_DEPTH * (size_t)PAIR_BYTES_MOST;
@@ -172,7 +172,7 @@ static void stream_note(struct stream *stream, int side, ncclResult_t result) {
   snprintf(stream->why[side], sizeof stream->why[side], "%s", log_own_error());
 }
 
-/* Where the message is cut: the same at neither end. */
+/* Where the message is split: at different places on the two ends. */
 static size_t cut_of(const struct stream *stream, uint32_t message, bool sends) {
   const uint64_t drawn = hash_scramble(stream->seed ^ (message * 2 + sends));
   const size_t bytes = size_of(stream->seed, message);
@@ -188,7 +188,7 @@ static ncclResult_t stream_isend(struct stream *stream, uint8_t *data, size_t by
     return pair_ops->isend(pair->send, data, bytes, (int)(stream->sent % stream->group), pair->send_memory,
                            request);
   memcpy(pair->sent_rest + stream->sent % PAIR_DEPTH * PAIR_BYTES_MOST, data + cut, bytes - cut);
-  memset(data + cut, 0xdd, bytes - cut); /* not to be sent from there */
+  memset(data + cut, 0xdd, bytes - cut); /* bytes that must not be sent from there */
   return pair_ops->isend_parts(pair->send, &first,
                                pair->sent_rest + stream->sent % PAIR_DEPTH * PAIR_BYTES_MOST, bytes - cut,
                                pair->send_rest_memory, request);
@@ -219,14 +219,14 @@ static void stream_post(struct stream *stream) {
   if (stream->posted == PAIR_MESSAGES || stream->posted + stream->group > stream->arrived + PAIR_DEPTH)
     return;
   for (uint32_t i = 0; i < stream->group; i++) {
-    const uint32_t message = stream->posted + stream->group - 1 - i; /* tags put them right */
+    const uint32_t message = stream->posted + stream->group - 1 - i; /* tags restore the order */
     data[i] = stream_place(pair->received, message);
     registrations[i] = pair->receive_memory;
     bytes[i] = PAIR_BYTES_MOST;
     tags[i] = (int)(message % stream->group);
   }
   const size_t cut = cut_of(stream, stream->posted, false), whole = size_of(stream->seed, stream->posted);
-  const bool tail = cut > 0 && cut % 2 != 0; /* of any size: all but its end lies at the first place */
+  const bool tail = cut > 0 && cut % 2 != 0; /* of any size: all but its end is at the first place */
   const struct net_part first = {data[0], tail ? PAIR_BYTES_MOST : cut, pair->receive_memory};
   uint8_t *rest = pair->received_rest + stream->posted % PAIR_DEPTH * PAIR_BYTES_MOST;
   if (cut > 0)
@@ -242,7 +242,7 @@ static void stream_post(struct stream *stream) {
   stream->posted += stream->group;
 }
 
-/* What was received is to be made visible. */
+/* Makes received data visible. */
 static void stream_flush(struct stream *stream) {
   void *data[IB_GROUP_MAX], *registrations[IB_GROUP_MAX];
   for (uint32_t i = 0; i < stream->group; i++) {
@@ -254,7 +254,7 @@ static void stream_flush(struct stream *stream) {
                                &stream->flush));
 }
 
-/* The next group has come, and is visible. */
+/* The next group has arrived and is visible. */
 static bool stream_has_come(struct stream *stream) {
   bool done = false;
   if (stream->flush == NULL) {
@@ -290,7 +290,7 @@ static void stream_take(struct stream *stream) {
   }
 }
 
-/* An end that has nothing to do, as between operations, hears of the other all the same. */
+/* An idle end must still notice the other end, as between operations. */
 ncclResult_t stream_idle(void *connection) {
   enum net_look wish;
   if (ib_reconnect_most() == 0) return ib_end_poll((struct ib_end *)connection);
@@ -311,7 +311,7 @@ void stream_turn_receiver(struct stream *stream) {
 bool stream_is_through(const struct stream *stream) {
   const bool received = stream->arrived == PAIR_MESSAGES || stream->results[1] != ncclSuccess;
   const bool sent = stream->send_done == PAIR_MESSAGES || stream->results[0] != ncclSuccess;
-  return received && sent; /* an end that has nothing left hears nothing */
+  return received && sent; /* an end with nothing left to do notices nothing */
 }
 
 void stream_run(struct stream *stream) {

@@ -60,7 +60,7 @@ static void step(const struct joiner *process, uint32_t number) {
   if (process->die_at == number) kill(getpid(), SIGKILL);
 }
 
-/* Peer info tells its rank, and has a length of its own. */
+/* Peer info contains its rank, and its length differs by rank. */
 static uint32_t info_fill(uint8_t *info, uint32_t rank) {
   const uint32_t bytes = 4 + rank * 13 % 300;
   memset(info, (int)(rank + 1), bytes);

@@ -1,5 +1,5 @@
-/* must.h: programs of tests that are started to go wrong, in calls that have to succeed: else they end with
- * status 3 and the library's sentence. */
+/* must.h: for test programs whose calls must succeed until the intended error: if one fails, they exit with
+ * status 3 and print the library's error. */
 #ifndef TUTTI_TESTS_MUST_H
 #define TUTTI_TESTS_MUST_H
 

@@ -1,5 +1,5 @@
-/* mutant_run.c: runs a list of operations under many seeds and says how the first bad seed shows itself.
- * Linked once with the library as it is and once with every planted bug (mutants/planted.py); uses no API
+/* mutant_run.c: runs a list of operations under many seeds and prints how the first failing seed fails.
+ * Linked once with the unchanged library and once with every planted bug (mutants/planted.py); uses no API
  * call, only the emulator's table and plans.
  *
  *   mutant_run FIRST_SEED SEED_COUNT RANKS CALLS FUNCTIONS PROTOCOLS COUNTS TYPE_BYTES
@@ -74,7 +74,7 @@ static const char *kind_of_error(const char *text) {
   return strstr(text, "do not agree") != NULL ? "mismatch" : "error";
 }
 
-/* The process ends here: what a planted bug left behind is not to be taken apart in order. */
+/* Exits here: the state that a planted bug left must not be torn down. */
 static void show(const char *kind, unsigned long seed, const char *text) {
   printf("%s seed %lu: %s\n", kind, seed, text);
   fflush(stdout);

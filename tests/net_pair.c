@@ -1,4 +1,4 @@
-/* net_pair.c: a sender and a receiver of a network, taking turns in one thread. */
+/* net_pair.c: a sender and a receiver of a network, alternating in one thread. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ struct exercise {
   struct message messages[MESSAGES];
   uint8_t *out, *in;
   void *out_registration, *in_registration;
-  uint32_t group; /* receives of one call */
+  uint32_t group; /* receives per call */
   uint32_t sent, posted, sends_done, receives_done;
   void *sends[MESSAGES], *receives[MESSAGES];
 };

@@ -1,11 +1,11 @@
-/* odd_rank.c: a process that checks in as a rank of a communicator and says of itself what no process of this
- * library would: another version, another list of ids, another number of ranks. Then hears how that ends.
+/* odd_rank.c: a process that checks in as a rank of a communicator with a wrong value: another version,
+ * another list of ids, another number of ranks. Then it reads the root's answer.
  *
  *   odd_rank FILE RANK SIZE version|ids|none
- *   odd_rank dial PORT      authenticates whoever listens there, once for each kind of connection
+ *   odd_rank dial PORT      authenticates to the listener, once for each kind of connection
  *
- * FILE has the unique id. Prints `rank R init error CODE: SENTENCE` as the root tells it. Status: 3: it was
- * told an error; 1: anything else; 2: misuse. */
+ * FILE has the unique id. Prints `rank R init error CODE: SENTENCE` with the root's answer. Status: 3: the
+ * root reported an error; 1: anything else; 2: misuse. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 
 #define BODY_MOST (1u << 20)
 
-/* signature: as ncclCommInitRank makes it of this one id. */
+/* signature: as ncclCommInitRank computes it for this one id. */
 static bool id_read(const char *path, struct bootstrap_id *content, uint64_t *signature) {
   ncclUniqueId id;
   size_t bytes = 0;
@@ -77,7 +77,7 @@ static int dial(const char *port) {
   return 0;
 }
 
-/* Until the root says that it has failed. */
+/* Until the root reports the failure. */
 static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
   static char body[BODY_MOST + 1];
   for (;;) {

@@ -19,7 +19,7 @@
 #include "kernels/kernels.h"
 #include "values.h"
 
-#define LINKS_MAX 512 /* connections that one process tells another of at once */
+#define LINKS_MAX 512 /* connections in one message between two processes */
 
 /* ---- processes ---- */
 
@@ -46,7 +46,7 @@ static void process_begin(uint32_t index, uint32_t count, uint32_t ranks_each, i
   _exit(text == NULL ? 0 : 1);
 }
 
-/* Those that are late are ended. */
+/* Processes that exceed the deadline are killed. */
 static uint32_t processes_collect(uint32_t count, pid_t *pids, uint32_t seconds) {
   const uint64_t deadline_ns = os_time_ns() + seconds * UINT64_C(1000000000);
   uint32_t failed = 0;
@@ -142,7 +142,7 @@ static ncclResult_t handles_make(struct process *process, struct device_comm_han
   return ncclSuccess;
 }
 
-/* Every rank's handle to everybody; each must be in reach of all. */
+/* Passes every rank's handle to all ranks; each must be reachable by all. */
 static const char *handles_send_all(struct process *process) {
   struct device_comm_handle handles[PROCESS_RANKS_MAX];
   const size_t own_bytes = process->ranks_each * sizeof handles[0];
@@ -232,7 +232,7 @@ void process_free(struct process *process, struct process_call *call) {
 
 /* ---- connections ---- */
 
-/* What a receiver tells a sender: who of its ranks is meant, the connection's name there, and the handle. */
+/* A receiver's message to a sender: the sending rank, the connection's name there, and the handle. */
 struct invitation {
   uint32_t sender;
   struct device_conn_name name;
@@ -369,7 +369,7 @@ ncclResult_t process_wait(struct process *process, uint64_t deadline_ms) {
   return ncclSuccess;
 }
 
-/* ---- what must come out ---- */
+/* ---- expected results ---- */
 
 static double sum_of(const struct process *process, const struct process_call *call, size_t index) {
   double sum = 0;
@@ -420,7 +420,7 @@ const char *process_check(struct process *process, const struct process_call *ca
   return NULL;
 }
 
-/* The last barrier: nobody frees an output that another may still store to. */
+/* The last barrier: no process frees an output that another may still store to. */
 const char *process_do(struct process *process, struct process_call *call) {
   if (!process_prepare(process, call)) return "out of memory";
   const char *text = process_launch(process, call);
@@ -433,7 +433,7 @@ const char *process_do(struct process *process, struct process_call *call) {
   return text;
 }
 
-/* ---- what a process holds ---- */
+/* ---- resources of a process ---- */
 
 uint32_t process_descriptors(void) {
   uint32_t count = 0;

@@ -40,7 +40,7 @@ static int comm_rank(const struct program *program, uint32_t comm, uint32_t devi
 
 static bool op_is_collective(const struct program_op *op) { return op->kind < COLLECTIVE_COUNT; }
 
-/* True for what is made of sends and receives, whose order among each other must be the same on two ranks. */
+/* True for calls made of sends and receives, whose order among each other must be the same on two ranks. */
 static bool op_is_messages(const struct program_op *op) {
   return op->kind != COLLECTIVE_ALL_REDUCE && op->kind != COLLECTIVE_ALL_GATHER &&
          op->kind != COLLECTIVE_REDUCE_SCATTER && op->kind != COLLECTIVE_BROADCAST &&
@@ -75,7 +75,7 @@ static uint32_t all_to_all_v_count(const struct program_op *op, uint32_t from, u
   return (hash >> 30) == 0 ? 0 : (hash >> 8) % (op->count + 1);
 }
 
-/* Where the message with the rank at its other end begins, elements: behind those with lower ranks. */
+/* Offset of the message whose other end is this rank, in elements: after the messages of lower ranks. */
 static uint32_t all_to_all_v_offset(const struct program_op *op, uint32_t rank, uint32_t other,
                                     bool sending) {
   uint32_t offset = 0;
@@ -84,7 +84,7 @@ static uint32_t all_to_all_v_offset(const struct program_op *op, uint32_t rank, 
   return offset;
 }
 
-/* Elements of the larger buffer of a call on any rank. */
+/* Elements of the larger buffer of a call, over all ranks. */
 static size_t op_elements(const struct program *program, const struct program_op *op) {
   const size_t n = program_comm_size(program, op->comm);
   if (op->kind == PROGRAM_MESSAGE) return op->count;
@@ -109,7 +109,7 @@ static void generate_constants(struct program *p, struct dice *dice) {
   p->shared_streams = draw(dice, 2) == 0;
   p->stream_count = 1 + draw(dice, PROGRAM_STREAMS);
   p->slots =
-      2 + draw(dice, 7); /* a ring with one slot makes no progress: all wait for space before they take */
+      2 + draw(dice, 7); /* a ring with one slot deadlocks: all ranks wait for space before they receive */
   p->chunk_bytes = 1 + draw(dice, 64);
   p->channel_count = 1 + draw(dice, 4);
   p->flag_bits = 5 + draw(dice, 28);
@@ -163,7 +163,7 @@ static void generate_registers(struct program_group *group, struct dice *dice) {
   }
 }
 
-/* One call in three is a further message between the ends of the one before. */
+/* One call in three is another message between the two ranks of the message before. */
 static void generate_group(const struct program *p, struct program_group *group, struct dice *dice) {
   group->op_count = 1 + draw(dice, PROGRAM_OPS_MAX);
   for (uint32_t i = 0; i < group->op_count; i++) {
@@ -205,7 +205,7 @@ static void op_repair(const struct program *program, struct program_op *op) {
   while ((op_elements(program, op) + shift) * unit > PROGRAM_REGISTER_BYTES) op->count /= 2;
 }
 
-/* A message to oneself and an all-to-all-v need the group around them. */
+/* A message to oneself and an all-to-all-v require an enclosing group. */
 void program_repair(struct program *program) {
   if (program->ordering == PROGRAM_BY_STREAMS) program->shared_streams = true;
   for (uint32_t g = 0; g < program->group_count; g++) {
@@ -219,7 +219,7 @@ void program_repair(struct program *program) {
   }
 }
 
-/* ---- the naive run: what memory must hold ---- */
+/* ---- the naive run: the expected memory ---- */
 
 typedef uint8_t device_memory[MEMORY_BYTES];
 
@@ -227,7 +227,7 @@ static size_t register_place(const struct program_op *op, uint8_t number, uint32
   return (size_t)number * PROGRAM_REGISTER_BYTES + shift * oracle_type_bytes((ncclDataType_t)op->type);
 }
 
-/* Where a rank's buffers lie in its device's memory, bytes; a rank may have neither. */
+/* Offsets of a rank's buffers in its device's memory, bytes; a rank may lack either. */
 struct places {
   size_t in, out;
   bool sends, receives;
@@ -278,7 +278,7 @@ static uint64_t integer_combine(const struct program_op *op, uint64_t total, uin
   }
 }
 
-/* The quotient of the sum as the type holds it. */
+/* The quotient of the sum, in the precision of the type. */
 static uint64_t integer_average(const struct program_op *op, uint64_t total, uint32_t ranks) {
   const uint64_t sum = integer_load(op, (const uint8_t *)&total);
   const bool is_signed = op->type == ncclInt8 || op->type == ncclInt32 || op->type == ncclInt64;
@@ -300,7 +300,7 @@ static uint64_t naive_reduce(const struct program *program, const struct program
   return op->op == ORACLE_AVG ? integer_average(op, total, n) : total;
 }
 
-/* Which rank's input, and which element of it, output element `index` of a rank is a copy of. */
+/* The rank and the element of its input that output element `index` of a rank is a copy of. */
 static uint32_t naive_source(const struct program *program, const struct program_op *op, uint32_t rank,
                              size_t *index) {
   const uint32_t n = program_comm_size(program, op->comm);
@@ -377,7 +377,7 @@ static void naive_run(const struct program *program, device_memory *after, devic
 
 struct run;
 
-/* One device: its half of every communicator, its streams, its memory. */
+/* One device: its rank of every communicator, its streams, its memory. */
 struct rank_state {
   struct run *run;
   uint32_t device;
@@ -397,7 +397,7 @@ struct run {
   bool failed;
 };
 
-/* Keeps the first complaint. */
+/* Keeps the first error. */
 static bool complain(struct run *run, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -439,7 +439,7 @@ static bool rank_open(struct rank_state *state) {
   return ok;
 }
 
-/* After a failure, what was under way is aborted. */
+/* After a failure, operations in flight are aborted. */
 static void rank_close_comms(struct rank_state *state) {
   for (uint32_t comm = PROGRAM_COMMS; comm-- > 0;) {
     if (state->run->failed) ncclCommAbort(state->comms[comm]);
@@ -457,7 +457,7 @@ static void rank_close(struct rank_state *state) {
   cudaFree(state->memory);
 }
 
-/* The split of a device: even and odd ones, the highest first. */
+/* The device's part of the split: even and odd devices, the highest first. */
 static bool rank_split(struct rank_state *state) {
   const uint32_t odd = state->device % 2;
   return good(state->run,
@@ -488,7 +488,7 @@ static bool issue_message(struct rank_state *state, const struct program_op *op,
   return ok;
 }
 
-/* Peers in an order of the rank's own. */
+/* Peers in an order that depends on the rank. */
 static bool issue_all_to_all_v(struct rank_state *state, const struct program_op *op, uint32_t rank) {
   const struct program *program = state->run->program;
   const size_t unit = oracle_type_bytes((ncclDataType_t)op->type);
@@ -540,7 +540,7 @@ static bool issue_op(struct rank_state *state, const struct program_op *op) {
   return issue_collective(state, op, (uint32_t)rank);
 }
 
-/* True when the device's call does something on its stream. */
+/* True if the device's call enqueues work on its stream. */
 static bool op_touches(const struct program *program, const struct program_op *op, uint32_t device) {
   const int rank = comm_rank(program, op->comm, device);
   if (rank < 0) return false;
@@ -548,8 +548,8 @@ static bool op_touches(const struct program *program, const struct program_op *o
   return op->count > 0 || op->kind == PROGRAM_ALL_TO_ALL_V || op->kind == COLLECTIVE_SENDRECV;
 }
 
-/* The stream that orders groups, for a device's last call on a communicator in the group; else the call's own
- * one. */
+/* The stream that orders groups, for a device's last call on a communicator in the group; otherwise the
+ * call's own stream. */
 static uint8_t op_stream(const struct rank_state *state, const struct program_group *group, uint32_t i) {
   const struct program *program = state->run->program;
   const uint8_t first = (uint8_t)((uint32_t)(group - program->groups) % program->stream_count);
@@ -561,7 +561,7 @@ static uint8_t op_stream(const struct rank_state *state, const struct program_gr
   return first;
 }
 
-/* Communicators that share streams are used in the same order by all ranks: a kernel waits for the one before
+/* All ranks use communicators that share streams in the same order, because a kernel waits for the one before
  * it on its stream. */
 static bool issue_group(struct rank_state *state, const struct program_group *group) {
   const struct program *program = state->run->program;
@@ -591,7 +591,7 @@ static bool rank_wait(struct rank_state *state) {
   return ok;
 }
 
-/* The first stream waits for all others, then they for it. */
+/* The first stream waits for all others, then the others wait for it. */
 static bool rank_chain(struct rank_state *state) {
   struct run *run = state->run;
   const uint32_t streams = run->program->stream_count;
@@ -629,7 +629,7 @@ static bool rank_order(struct rank_state *state, uint32_t group_index) {
   }
 }
 
-/* ---- one thread a rank ---- */
+/* ---- one thread per rank ---- */
 
 static bool rank_join(struct rank_state *state) {
   struct run *run = state->run;
@@ -712,14 +712,14 @@ static void settings_text(const struct program *p, char *emu, size_t emu_bytes, 
   if (proto[0] && proto[strlen(proto) - 1] == ',') proto[strlen(proto) - 1] = '\0';
 }
 
-/* In threads mode a stream's thread may still be at the end of its last operation: then it is asked again. */
+/* In threads mode a stream's thread may still be finishing its last operation: then the query is repeated. */
 static bool run_configure(struct run *run) {
   const tutti_emu_config_t config = {.size = sizeof config, .seed = run->program->seed};
   char emu[160], proto[32];
   settings_text(run->program, emu, sizeof emu, proto, sizeof proto);
   setenv("TUTTI_EMU", emu, 1);
   setenv("NCCL_PROTO", proto, 1);
-  setenv("TUTTI_STALL_SECONDS", "3", 1); /* a hang on free threads ends soon */
+  setenv("TUTTI_STALL_SECONDS", "3", 1); /* a hang in threads mode is reported soon */
   param_reset();
   ncclResult_t result = tutti_emu_configure(&config);
   for (int tries = 0; tries < 1000 && result == ncclInvalidUsage; tries++) {
@@ -729,7 +729,7 @@ static bool run_configure(struct run *run) {
   return good(run, result, "tutti_emu_configure");
 }
 
-/* The call that wrote a register last, in words. */
+/* Describes the call that wrote a register last. */
 static void register_story(const struct program *program, uint32_t number, char *out, size_t out_bytes) {
   snprintf(out, out_bytes, "no call writes it");
   for (uint32_t g = 0; g < program->group_count; g++) {
@@ -795,7 +795,7 @@ struct shrinking {
   uint32_t tries_left;
 };
 
-/* Takes the change over when the program still fails with it. */
+/* Keeps the change if the program still fails with it. */
 static bool shrink_try(struct shrinking *shrinking, struct program *program, struct program *changed) {
   program_repair(changed);
   if (shrinking->tries_left == 0 || memcmp(program, changed, sizeof *program) == 0) return false;
@@ -839,11 +839,11 @@ static bool shrink_ranks(struct shrinking *shrinking, struct program *program) {
   return false;
 }
 
-/* One member of the program towards its plainest value, if the failure allows. */
+/* Sets one member of the program to its simplest value, if the failure remains. */
 static bool shrink_member(struct shrinking *shrinking, struct program *program, size_t offset, size_t bytes,
                           uint32_t plain) {
   struct program changed = *program;
-  memcpy((char *)&changed + offset, &plain, bytes); /* little-endian, as all hosts of NCCL */
+  memcpy((char *)&changed + offset, &plain, bytes); /* little-endian, as all hosts that NCCL supports */
   return shrink_try(shrinking, program, &changed);
 }
 #define SHRINK(member, plain)                                                                               \
@@ -873,7 +873,7 @@ static bool shrink_constants(struct shrinking *shrinking, struct program *progra
   return any;
 }
 
-/* A call's count towards one, its other numbers to their plainest. */
+/* Reduces a call's count towards one, and its other numbers to their simplest. */
 static bool shrink_op(struct shrinking *shrinking, struct program *program, uint32_t g, uint32_t i) {
   bool any = false;
   for (int what = 0; what < 9; what++) {

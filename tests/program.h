@@ -1,10 +1,10 @@
-/* program.h: random group programs: what they are, how they come from a seed, what they must leave in memory
- * (computed naively, in program order, apart from the library), how they run on the emulator, and how a
- * failing one is made small. A program is a plain value; every change of it that program_repair() has passed
- * over is again legal.
+/* program.h: random group programs: their definition, how they are generated from a seed, the memory that
+ * they must leave (computed naively, in program order, without the library), how they run on the emulator,
+ * and how a failing one is shrunk. A program is a plain value; after any change, program_repair() makes it
+ * legal again.
  *
  * Memory: each device has PROGRAM_REGISTERS registers of PROGRAM_REGISTER_BYTES bytes. Within a group no call
- * touches a register that another one writes; groups follow one another on every device. Reductions are of
+ * touches a register that another one writes; groups run one after another on every device. Reductions are of
  * integers, so that any order gives the same bits; moves are of all types.
  *
  * Communicators: 0 is all devices in order, 1 all devices in reverse, 2 and 3 are a split of 0 into even and
@@ -29,13 +29,13 @@ enum {
   PROGRAM_TEXT_BYTES = 512
 };
 
-/* Behind the collectives of oracle.h: a message from one rank to another, and an uneven all-to-all. */
+/* After the collectives of oracle.h: a message from one rank to another, and an uneven all-to-all. */
 enum { PROGRAM_MESSAGE = COLLECTIVE_COUNT, PROGRAM_ALL_TO_ALL_V, PROGRAM_KINDS };
 
-/* What makes a group wait for the one before it on its device: the host, events among all streams, or the
+/* How a group waits for the one before it on its device: by the host, by events among all streams, or by the
  * streams alone. The last needs shared streams: each communicator's calls of group g use stream g modulo
- * their number and maybe others, and an event leads from that stream to the next group's; the rest follows
- * from a kernel's waiting for all of its streams, and they for it. */
+ * their number and maybe others, and an event orders that stream before the next group's; the rest follows
+ * because a kernel waits for all of its streams, and they for it. */
 enum program_ordering { PROGRAM_BY_HOST, PROGRAM_BY_EVENTS, PROGRAM_BY_STREAMS };
 
 struct program_op {
@@ -47,13 +47,13 @@ struct program_op {
   uint32_t root, peer;          /* of a message: from, to */
   uint32_t count;               /* elements, as in the API call; of an all-to-all-v: no message is longer */
   uint32_t shift_in, shift_out; /* elements before the buffer in its register */
-  uint32_t salt;                /* sizes of an all-to-all-v, order of its calls, place of a scalar */
+  uint32_t salt; /* seed for sizes of an all-to-all-v, order of its calls, location of a scalar */
 };
 
 struct program_group {
   uint32_t op_count;
   struct program_op ops[PROGRAM_OPS_MAX];
-  bool bare;           /* no ncclGroupStart around it; every call is a launch of its own */
+  bool bare;           /* no ncclGroupStart around it; every call is its own launch */
   bool messages_first; /* odd devices issue sends and receives before collectives */
 };
 
@@ -61,7 +61,7 @@ struct program {
   uint64_t seed;
   uint32_t rank_count, group_count;
   bool free_threads;    /* the emulator's threads mode */
-  bool thread_per_rank; /* else one host thread drives all */
+  bool thread_per_rank; /* otherwise one host thread drives all */
   uint8_t ordering;     /* enum program_ordering */
   bool shared_streams;  /* all communicators use the same streams */
   uint32_t stream_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent, span, rule;
@@ -71,21 +71,21 @@ struct program {
 
 void program_generate(struct program *program, uint64_t seed);
 
-/* Makes what a change may have broken legal again: ranks that are no more, buffers beyond their register. */
+/* Repairs a program after a change: ranks that no longer exist, buffers beyond their register. */
 void program_repair(struct program *program);
 
-/* Runs it and compares the memory of all devices. False: `text` says what is wrong. *trace_hash is set for
+/* Runs it and compares the memory of all devices. False: `text` describes the error. *trace_hash is set for
  * guarded programs and may be NULL. */
 bool program_run(const struct program *program, uint64_t *trace_hash, char text[PROGRAM_TEXT_BYTES]);
 
-/* The smallest program found for which `fails` still holds, trying at most `tries_max` of them. */
+/* The smallest program found for which `fails` is still true, after at most `tries_max` tries. */
 typedef bool (*program_check)(const struct program *program, void *argument);
 void program_shrink(struct program *program, program_check fails, void *argument, uint32_t tries_max);
 
 /* C-like text; returns its length as snprintf does. */
 size_t program_print(const struct program *program, char *out, size_t out_bytes);
 
-/* What others need of a communicator: ranks, and which device a rank is on. */
+/* What other files need of a communicator: ranks, and which device a rank is on. */
 uint32_t program_comm_size(const struct program *program, uint32_t comm);
 uint32_t program_comm_device(const struct program *program, uint32_t comm, uint32_t rank);
 

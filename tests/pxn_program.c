@@ -1,17 +1,16 @@
-/* pxn_program.c: four ranks of a launcher's, by the public calls alone, two hosts of two: rank 0 sends a
- * train of messages to rank 2, through rank 1 where the settings say so, while rank 1 takes no part in
- * them:
+/* pxn_program.c: four ranks of a launcher, using only the public API, two hosts of two: rank 0 sends a series
+ * of messages to rank 2, through rank 1 if the settings say so, while rank 1 does not take part in them:
  *
- *   pxn_program MODEFOLDER
- *                       stay     waits until rank 2 has received all it will, outside of any call
- *                       destroy  destroys its communicator behind the first message, and stays
- *                       exit     the same, and returns from main at once
- *                       quit     the same, and ends without a word; the train has no end
- *                       idle     as stay; behind it rank 1 tells what share of five seconds its process has
- *                                computed, and rank 0 stays until then
+ *   pxn_program MODE FOLDER
+ *               stay     rank 1 waits until rank 2 has received everything, outside of any call
+ *               destroy  rank 1 destroys its communicator after the first message, and stays
+ *               exit     the same, and returns from main at once
+ *               quit     the same, and is killed; the series does not end
+ *               idle     as stay; then rank 1 prints how much of five seconds its process has used the CPU,
+ * and rank 0 stays until then
  *
- * FOLDER, which is empty, is where they tell each other outside of any call how far they are. Every rank
- * prints `rank R ok`, or `rank R error SENTENCE`. Status: 0 ok, 1 wrong data, 3 an error. */
+ * In FOLDER, which must be empty, the ranks signal their progress outside of any call. Every rank prints
+ * `rank R ok`, or `rank R error SENTENCE`. Status: 0 ok, 1 wrong data, 3 an error. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +34,7 @@ static struct {
   const char *mode, *folder;
 } job;
 
-/* A mark is a file; who waits for one asks every ten milliseconds. */
+/* A mark is a file; waiting ranks poll for it every ten milliseconds. */
 static void mark_path(const char *name, char path[4096]) { snprintf(path, 4096, "%s/%s", job.folder, name); }
 
 static void mark_set(const char *name) {
@@ -60,7 +59,7 @@ static int tell(ncclResult_t result) {
   return 3;
 }
 
-/* The result of what was launched last, as the stream and the communicator tell it. */
+/* The result of the last launch, from the stream and the communicator. */
 static ncclResult_t settle(ncclResult_t launched) {
   ncclResult_t state = ncclSuccess;
   if (launched != ncclSuccess) return launched;
@@ -74,10 +73,10 @@ static ncclResult_t pass(int peer, bool sends) {
                       : ncclRecv(job.data, COUNT, ncclUint32, peer, job.comm, job.stream));
 }
 
-static bool train_goes_on(uint32_t message) { return message < MESSAGES || mode_is("quit"); }
+static bool sends_continue(uint32_t message) { return message < MESSAGES || mode_is("quit"); }
 
 static ncclResult_t send_all(void) {
-  for (uint32_t message = 0; train_goes_on(message); message++) {
+  for (uint32_t message = 0; sends_continue(message); message++) {
     for (uint32_t i = 0; i < COUNT; i++) job.host[i] = message * 1000003u + i;
     cudaMemcpy(job.data, job.host, sizeof job.host, cudaMemcpyHostToDevice);
     ncclResult_t result = pass(2, true);
@@ -89,7 +88,7 @@ static ncclResult_t send_all(void) {
 }
 
 static int receive_all(void) {
-  for (uint32_t message = 0; train_goes_on(message); message++) {
+  for (uint32_t message = 0; sends_continue(message); message++) {
     const ncclResult_t result = pass(0, false);
     if (result != ncclSuccess) return tell(result);
     cudaMemcpy(job.host, job.data, sizeof job.host, cudaMemcpyDeviceToHost);

@@ -1,6 +1,6 @@
-/* rank_program.c: some ranks of a communicator in one process, by the public calls alone, for tests that
- * start several such processes, perhaps on several hosts, and break something: every result is compared,
- * every error told with its sentence, and the survivors may go on without those who are lost.
+/* rank_program.c: some ranks of a communicator in one process, using only the public API, for tests that
+ * start several such processes, perhaps on several hosts, and inject faults: every result is compared, every
+ * error is printed with its sentence, and survivors may continue without lost ranks.
  *
  *   rank_program --rank R --size N (--id FILE | --comm-id HOST:PORT) [OPTION VALUE...]
  *
@@ -8,29 +8,30 @@
  *   --threads            all ranks are: the same as --rank 0 --here N
  *   --id FILE            rank 0 writes the unique id there, the others wait for it
  *   --comm-id HOST:PORT  NCCL_COMM_ID; without either there must be no other process
- *   --launched           rank, size and ids are a launcher's
- *   --ops LIST           of all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv; default
- * all
+ *   --launched           rank, size and ids come from a launcher
+ *   --ops LIST           of all_reduce all_gather reduce_scatter broadcast reduce alltoall sendrecv; default:
+ *                        all
  *   --bytes B            of a rank's share of each operation (default 4096)
  *   --iterations K       of the list (default 3)
- *   --poll               asks for errors and the stream's end in turns, instead of waiting for its end
- *   --query              asks the stream alone whether it is through, and the communicator only then
+ *   --poll               polls errors and the stream alternately, instead of waiting for the stream
+ *   --query              polls only the stream until it has ended, and then the communicator
  *   --pace MS            pause before each iteration
- *   --hold K,FILE        waits until FILE is there before iteration K, or behind the last one: --iterations
+ *   --hold K,FILE        waits until FILE exists before iteration K, or after the last one if K is
+ * --iterations
  *   --seed S             of the data
  *   --deadline SECONDS   the process ends itself with status 124 (default 60)
  *   --rounds N           makes, uses and destroys N communicators, one after another (default 1); the id's
- * file of a later round is FILE.1, FILE.2, ...
+ *                        file of a later round is FILE.1, FILE.2, ...
  *   --abort-at R,K       rank R aborts its communicator before iteration K
- *   --leave-at R,K       rank R destroys its communicator before iteration K, as if it were through
+ *   --leave-at R,K       rank R destroys its communicator before iteration K, as if it had finished
  *   --kill-at K          this process kills itself before iteration K
- *   --split M            afterwards an all-reduce among the ranks whose numbers leave the same rest by M
- *   --shrink-after-error LIST   ranks that survivors of an error leave behind; an all-reduce follows
+ *   --split M            at the end, an all-reduce among the ranks that are equal modulo M
+ *   --shrink-after-error LIST   ranks that survivors of an error exclude; an all-reduce follows
  *
- * Prints one line a phase and rank, `rank R PHASE ok ...` or `rank R PHASE error CODE NAME: SENTENCE`, and at
- * last `end descriptors D threads T allocations A`, each as many more than at the begin; with several rounds,
- * than after the first. Status: 0: all is
- * well, or well again after shrinking; 1: wrong data; 2: misuse; 3: an error; 124: the deadline. */
+ * Prints one line per phase and rank, `rank R PHASE ok ...` or `rank R PHASE error CODE NAME: SENTENCE`, and
+ * at the end `end descriptors D threads T allocations A`, each the increase since the start; with several
+ * rounds, since the first. Status: 0: success, or success after shrinking; 1: wrong data; 2: misuse; 3: an
+ * error; 124: the deadline. */
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
@@ -88,7 +89,7 @@ static void worsen(int status) {
   while (before < status && !atomic_compare_exchange_weak(&worst, &before, status)) {}
 }
 
-/* ---- what there is of the process ---- */
+/* ---- resources of the process ---- */
 
 static long entries_of(const char *path) {
   long count = 0;
@@ -114,8 +115,8 @@ static bool inventory_within(struct inventory now, struct inventory limit) {
          now.allocations <= limit.allocations;
 }
 
-/* Threads that are told to end need a moment for it, and other processes one to let go of what they share
- * with this one (then a descriptor is open): it is freed as this one allocates. */
+/* Ending threads need a moment, and so do other processes that release what they share with this one (until
+ * then a descriptor is open): it is freed when this process allocates. */
 static void inventory_tell(struct inventory before) {
   struct inventory now = inventory_take();
   for (int i = 0; i < 100 || (i < 600 && now.descriptors > before.descriptors); i++) {
@@ -140,9 +141,9 @@ static void on_deadline(int signal) {
 
 struct rank {
   pthread_t thread;
-  int rank, size; /* of comm: others than at the begin after shrinking */
+  int rank, size; /* of comm: they change after shrinking */
   int device, first_rank;
-  bool forgiven; /* the one error that shrinking makes good */
+  bool forgiven; /* the error that shrinking recovers from */
   ncclComm_t comm;
   cudaStream_t stream;
   uint32_t *in, *out, *host; /* size * count elements each */
@@ -176,7 +177,7 @@ static uint32_t sum_of(const struct rank *rank, uint32_t turn, size_t index) {
   return sum;
 }
 
-/* The root of rooted operations moves on with each turn. */
+/* The root of rooted operations changes with each iteration. */
 static int root_of(const struct rank *rank, uint32_t turn) { return (int)(turn % (uint32_t)rank->size); }
 
 static size_t in_count(const struct rank *rank, enum op_kind op) {
@@ -227,7 +228,7 @@ static ncclResult_t call(const struct rank *rank, enum op_kind op, uint32_t turn
   }
 }
 
-/* Until the stream is through, or the communicator has failed; which of the two, the communicator says. */
+/* Waits until the stream ends or the communicator fails; returns the communicator's error. */
 static ncclResult_t stream_wait(const struct rank *rank) {
   for (;;) {
     ncclResult_t state = ncclSuccess;
@@ -350,7 +351,7 @@ static bool operations(const struct rank *rank) {
   return true;
 }
 
-/* The survivors go on; what went wrong before is then forgiven. */
+/* The survivors continue; the earlier error then does not count. */
 static bool shrink(struct rank *rank) {
   ncclComm_t small = NULL;
   size_t wrong = 0;
@@ -369,7 +370,7 @@ static bool shrink(struct rank *rank) {
   return tell(rank, "all_reduce after shrink", result) && wrong == 0;
 }
 
-/* The parent and its buffers stay; its ranks in the opposite order. */
+/* The parent communicator and its buffers remain; ranks of the split are in reverse order. */
 static bool split(const struct rank *rank) {
   struct rank part = *rank;
   size_t wrong = 0;
@@ -486,7 +487,7 @@ static bool options_read(int argc, char **argv) {
          wanted.count > 0 && wanted.iterations >= 0 && wanted.rounds > 0;
 }
 
-/* One thread a rank. */
+/* One thread per rank. */
 static int ranks_run(struct rank *ranks, int round) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < wanted.here) {

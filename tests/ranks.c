@@ -97,7 +97,7 @@ static size_t blocks_out(const struct ranks *ranks, const struct call *call) {
   return call->func == FUNC_ALL_GATHER ? ranks->count : 1;
 }
 
-/* guard | in | guard | out | guard; in place, the larger one holds the other at the rank's own block. */
+/* guard | in | guard | out | guard; in place, the larger buffer has the other at the rank's own block. */
 static bool rank_prepare(const struct ranks *ranks, struct call *call, uint32_t rank) {
   const size_t unit = kernel_type_bytes(call->dtype), block_bytes = call->count * unit;
   const size_t in_bytes = blocks_in(ranks, call) * block_bytes;
@@ -205,7 +205,7 @@ ncclResult_t call_launch_all(struct ranks *ranks, const struct call *call) {
   return ncclSuccess;
 }
 
-/* ---- what must come out ---- */
+/* ---- expected results ---- */
 
 static double sum_of(const struct ranks *ranks, const struct call *call, size_t index) {
   double sum = 0;

@@ -4,17 +4,16 @@
     python3 tests/run_tests.py [--quick] [--build DIR] [--jobs N] [NAME...]
 
 Counts come from the tests themselves: from each CMocka program's closing lines, and from the ok / not ok /
-skip lines of tests/*.sh. --quick leaves out what needs another build (the sanitizers) and the check of each
-header alone. With NAMEs, only programs and scripts of those names run. The exit status is 0 when nothing
-failed.
+skip lines of tests/*.sh. --quick leaves out the sanitizer builds and the check that each header compiles on
+its own. With NAMEs, only programs and scripts of those names run. The exit status is 0 if nothing failed.
 
-Quick programs come first, then whatever takes longest. As many jobs run at a time as there are cores, and
-beside them some that mostly wait; what a job says is printed when it is through. A test says so of itself in
-a comment of one line, where it takes more than some seconds or waits more than it computes:
+Quick programs run first, then the longest ones. One job runs per core, and beside these some jobs that
+mostly wait; the output of a job is printed when it has ended. A test that takes more than some seconds, or
+waits more than it computes, says so in a one-line comment:
 
     runner: 40 s, tsan 100 s, waits
 
-A process that a test leaves behind is ended and makes the test fail."""
+A process that a test leaves behind is killed and makes the test fail."""
 import argparse
 import glob
 import os
@@ -30,13 +29,13 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORES = os.cpu_count() or 2
 WAITERS = 2  # jobs that mostly wait, beside those that compute
-LINES_KEPT = 100  # of what else a failed test prints, at its begin and at its end
-PROGRAM_SECONDS = 900  # what takes longer, or eight times what it says of itself, hangs: it is ended
+LINES_KEPT = 100  # of a failed test's other output, at its begin and at its end
+PROGRAM_SECONDS = 900  # a test that takes longer, or eight times its stated time, is killed
 SANITIZERS = (('thread', 'build-tsan', 900), ('address,undefined', 'build-asan', 700))  # the longest first
 
 
 class Report:
-    """What one job found: counts, and the lines that tell of them."""
+    """The results of one job: counts, and the lines to print."""
 
     def __init__(self):
         self.passed, self.failed, self.skips, self.lines = 0, [], [], []
@@ -47,7 +46,7 @@ class Report:
         self.skips += skips
 
     def one(self, good, name, text=''):
-        """Counts one check that the runner itself made."""
+        """Counts one check of the runner itself."""
         self.add(int(good), [] if good else [name], [])
         self.lines.append('%-8s %s' % ('ok' if good else 'FAILED', name))
         if not good and text:
@@ -74,7 +73,7 @@ class Report:
 
 
 class Job:
-    """Something to run: work(report) makes it, and may return more jobs."""
+    """Something to run: work(report) runs it, and may return more jobs."""
 
     def __init__(self, work, seconds=0, waits=False, first=False):
         self.work, self.waits = work, waits
@@ -82,8 +81,8 @@ class Job:
 
 
 class Pool:
-    """Runs jobs, those that come first in their order, on threads: some take jobs that compute, and those
-    that wait when nothing else is left; some only these."""
+    """Runs jobs in their order on threads. Some threads take computing jobs first and then waiting jobs; the
+    others take only waiting jobs."""
 
     def __init__(self, workers):
         self.total, self.changed = Report(), threading.Condition()
@@ -125,7 +124,7 @@ class Pool:
         report, more = Report(), []
         try:
             more = job.work(report) or []
-        except Exception as error:  # the runner's own fault must not look like a passed test
+        except Exception as error:  # an error of the runner must not look like a passed test
             report.one(False, 'the runner: %r' % error)
         with self.changed:
             print('\n'.join(report.lines), flush=True)
@@ -136,8 +135,7 @@ class Pool:
 
 
 def environment(build):
-    """The caller's environment without settings of the library, and with a home and a TMPDIR inside the
-    build."""
+    """The caller's environment without the library's settings, with HOME and TMPDIR inside the build."""
     ours = ('NCCL_', 'TUTTI_', 'CMOCKA_')
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     folder = os.path.join(build, 'tmp')
@@ -163,7 +161,7 @@ def members_of(session):
 
 
 def process_text(process):
-    """Its number, its state and its command line, as far as it is still there to tell."""
+    """The process's id, state and command line, as far as they can still be read."""
     try:
         with open('/proc/%s/cmdline' % process, encoding='utf-8', errors='replace') as file:
             command = file.read().replace('\0', ' ').strip()
@@ -175,7 +173,7 @@ def process_text(process):
 
 
 def end_session(session):
-    """Ends all processes of a session; who they were."""
+    """Kills all processes of a session and returns their descriptions."""
     members = members_of(session)
     told = [process_text(member) for member in members]
     for member in members:
@@ -187,7 +185,7 @@ def end_session(session):
 
 
 def left_of(session, seconds=10):
-    """Who is still there a while after the first process of its session has ended; they are ended then."""
+    """Kills the processes that outlive the first process of their session, and returns their descriptions."""
     late = time.monotonic() + seconds
     while members_of(session):
         if time.monotonic() > late:
@@ -197,7 +195,7 @@ def left_of(session, seconds=10):
 
 
 class Running:
-    """The sessions of what runs now, for who ends the runner."""
+    """The sessions of running tests, which are killed if the runner is ended."""
     lock, sessions, over = threading.Lock(), set(), False
 
     @classmethod
@@ -237,7 +235,7 @@ def run(command, env=None, cwd=ROOT, seconds=PROGRAM_SECONDS):
         process = Running.start(command, env=env, cwd=cwd, stdout=file)
         timer = threading.Timer(seconds, lambda: (late.set(), end_session(process.pid)))
         timer.start()
-        _, status, usage = os.wait4(process.pid, 0)  # wait() would not tell the times
+        _, status, usage = os.wait4(process.pid, 0)  # wait() does not return the times
         timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         left = left_of(process.pid)
@@ -283,7 +281,7 @@ def parse_cmocka(name, status, output):
 
 
 def hints_of(source, kind):
-    """What a test says of how it runs, in this kind of build: seconds, and whether it mostly waits."""
+    """The test's `runner:` comment for this kind of build: seconds, and whether it mostly waits."""
     with open(source, encoding='utf-8') as file:
         line = re.search(r'^(?:/\*|#) runner: (.*)', file.read(), re.M)
     hints = line.group(1) if line else ''
@@ -343,8 +341,8 @@ def tell_script(report, name, done):
 
 
 def failed_checks(output):
-    """What a script's failed checks say, which is told whole: the lines `not ok` with what stands indented
-    below them; and the rest of its output, without the checks that passed."""
+    """The output of a script's failed checks, which is printed whole: the lines `not ok` with the indented
+    lines below them; and the rest of its output, without the checks that passed."""
     block = re.compile(r'^not ok\b.*\n?(?:^    .*\n?)*', re.M)
     checks = [line for text in block.findall(output) for line in text.rstrip('\n').split('\n')]
     return checks, re.sub(r'^ok\b.*\n', '', block.sub('', output), flags=re.M)
@@ -358,7 +356,7 @@ def check_tidy(report):
 
 
 def check_headers(report, build):
-    """Each header compiles alone, as C11 and as C++17. nccl.h asks for CUDA's header, so that one is on the
+    """Each header compiles on its own, as C11 and as C++17. nccl.h includes CUDA's header, so it is on the
     path."""
     include = os.path.join(build, 'include')
     compilers = (('gcc', 'c', '-std=c11'), ('g++', 'c++', '-std=c++17'))
@@ -379,7 +377,7 @@ def symbols_defined(library):
 
 
 def check_library(report, path, allowed, soname):
-    """A library exports its own names only, and asks for nothing but libc and each other."""
+    """A library exports only its own names, and needs only libc and the other libraries."""
     name = os.path.basename(path)
     if not os.path.exists(path):
         report.one(False, 'symbols of ' + name, 'not built: ' + path)
@@ -398,7 +396,7 @@ def check_library(report, path, allowed, soname):
 
 def check_symbols(report, build):
     symbols = check_library(report, build + '/lib/libnccl.so.2', r'(p?nccl[A-Z]|tutti_)', 'libnccl.so.2')
-    # NCCL exports this one without a twin, too.
+    # NCCL too exports this symbol without a pnccl counterpart.
     alone = sorted(name for name in symbols if name.startswith('nccl') and 'p' + name not in symbols
                    and name != 'ncclResetDebugInitInternal')
     report.one(bool(symbols) and not alone, 'every nccl* has its pnccl*',
@@ -407,8 +405,7 @@ def check_symbols(report, build):
 
 
 def check_device(report, build):
-    """scons has compiled the kernels where it could; a kernel that does not compile has already ended the
-    build."""
+    """scons has compiled the kernels if it found nvcc; a kernel that does not compile fails the build."""
     sources = glob.glob(ROOT + '/lib/kernels/*.cu')
     objects = [path for path in glob.glob(build + '/obj/lib/kernels/*.cu.o')
                if os.path.exists('%s/lib/kernels/%s' % (ROOT, os.path.basename(path)[:-len('.o')]))]
@@ -421,7 +418,7 @@ def check_device(report, build):
 
 
 def sanitizer_job(sanitizer, folder, seconds, names):
-    """Builds with a sanitizer; then come its programs."""
+    """Builds with a sanitizer, and returns the jobs for its programs."""
     build = os.path.join(ROOT, folder)
     kind = folder[len('build-'):]
 
@@ -440,7 +437,7 @@ def sanitizer_job(sanitizer, folder, seconds, names):
 
 
 def programs_built(build):
-    """Programs whose source is still there: an old build folder may hold others."""
+    """Programs whose source exists: an old build directory may hold others."""
     sources = {os.path.basename(path)[:-2] for path in glob.glob(ROOT + '/tests/test_*.c')}
     return sorted(path for path in glob.glob(build + '/tests/test_*') if os.path.basename(path) in sources)
 

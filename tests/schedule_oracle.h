@@ -1,13 +1,12 @@
 /* schedule_oracle.h: runs the steps of all ranks of one ring collective together, on symbols instead of
- * numbers, and compares every step and every output with what the algorithm's definition says. A element
- * holds "the left fold of the inputs of `length` ranks along the ring from ring index `first`, at element
- * `element`"; whatever is no such fold is a failure at once, so a lost, doubled or reordered contribution
- * cannot pass. Queues between neighbours are unbounded and in order.
+ * numbers, and compares every step and every output with the algorithm's definition. An element holds "the
+ * left fold of the inputs of `length` ranks along the ring from ring index `first`, at element `element`";
+ * any other value fails at once, so a lost, doubled or reordered contribution is found. Queues between
+ * neighbours are unbounded and in order.
  *
- * One run stands for all interleavings of the same case: ranks share nothing but queues of one producer
- * and one consumer. Only a direct store into a neighbour's output escapes that argument; `lazy` answers
- * it, because no interleaving lets the others be further ahead of a rank than the one in which that rank
- * moves only when nobody else can. Waiting for slots is not looked at. */
+ * One run covers all interleavings of the same case: ranks share only queues with one producer and one
+ * consumer. The exception is a direct store into a neighbour's output. `lazy` covers it: a rank is furthest
+ * behind the others if it moves only when no other rank can. Waiting for slots is not modelled. */
 #ifndef TUTTI_TESTS_SCHEDULE_ORACLE_H
 #define TUTTI_TESTS_SCHEDULE_ORACLE_H
 
@@ -35,8 +34,8 @@ struct oracle_case {
   uint8_t func;
   uint32_t rank_count, root, element_bytes;
   size_t count, chunk_count;
-  uint32_t channel_count; /* the count is cut into this many nearly even parts */
-  uint32_t in_place;      /* set of ranks whose input and output are the same memory */
+  uint32_t channel_count; /* the count is divided into this many nearly even parts */
+  uint32_t in_place;      /* set of ranks whose input and output share memory */
   uint32_t ring_stride;   /* rank at ring position p is p * ring_stride mod rank_count */
   bool direct;            /* final values are stored into the receiver's output at the send */
   uint32_t lazy;          /* the rank that moves only when no other can, or ORACLE_NOBODY */
@@ -54,10 +53,10 @@ struct oracle_rank {
   struct step step;
   bool has_step;
   uint32_t step_count;
-  uint32_t received, sent; /* messages taken from the link behind, and put on it by the rank behind */
+  uint32_t received, sent; /* messages taken from the link of the rank before, and put on it by that rank */
   uint64_t *in, *out;
   uint64_t memory[2][ORACLE_ELEMENTS_MAX];
-  uint8_t writes[ORACLE_ELEMENTS_MAX]; /* of each output element */
+  uint8_t writes[ORACLE_ELEMENTS_MAX]; /* number of writes of each output element */
   struct oracle_message messages[ORACLE_MESSAGES_MAX];
 };
 
@@ -70,7 +69,7 @@ struct oracle {
   struct {
     size_t begin, chunk;
   } loops[ORACLE_LOOPS_MAX];          /* begin: elements of the part */
-  uint8_t first[ORACLE_ELEMENTS_MAX]; /* all-reduce: where on the ring the fold of a part's element begins */
+  uint8_t first[ORACLE_ELEMENTS_MAX]; /* all-reduce: ring index where the fold of a part's element begins */
   struct oracle_rank ranks[ORACLE_RANKS_MAX];
 };
 
@@ -105,7 +104,7 @@ static inline uint64_t oracle_fold(const struct oracle *o, uint32_t rank, uint64
   return partial + (1u << 8);
 }
 
-/* ---- what the algorithm's definition says ---- */
+/* ---- the algorithm's definition ---- */
 
 static inline size_t oracle_loop_chunk(const struct oracle *o, size_t done) {
   const struct oracle_case *t = o->test;
@@ -122,8 +121,8 @@ static inline uint32_t oracle_loop_steps(const struct oracle_case *t) {
   return t->func == FUNC_ALL_GATHER || t->func == FUNC_REDUCE_SCATTER ? t->rank_count : 1;
 }
 
-/* The loops of the part; and of each element the ring index at which its fold begins: behind the rank
- * whose number along the ring is the chunk's. */
+/* The loops of the part; and for each element the ring index at which its fold begins: after the rank whose
+ * index along the ring is the chunk's. */
 static inline void oracle_setup_loops(struct oracle *o) {
   const uint32_t n = o->test->rank_count, chunks = o->test->func == FUNC_ALL_REDUCE ? n : 1;
   o->loop_count = 0;
@@ -137,7 +136,7 @@ static inline void oracle_setup_loops(struct oracle *o) {
   }
 }
 
-/* What output element `index` of a rank holds at the end; ORACLE_EMPTY where the rank has no output. */
+/* The expected output element `index` of a rank; ORACLE_EMPTY if the rank has no output. */
 static inline uint64_t oracle_output(const struct oracle *o, uint32_t rank, size_t index) {
   const struct oracle_case *t = o->test;
   const uint32_t n = t->rank_count, root = o->position[t->root];
@@ -193,14 +192,14 @@ static inline uint32_t oracle_primitive(const struct oracle *o, uint32_t rank, u
   }
 }
 
-/* Whether what this call sends is the result of the receiver: the second half of all-reduce, and whatever
- * is only moved. */
+/* Whether this call sends the receiver's result: the second half of all-reduce, and collectives that only
+ * move data. */
 static inline bool oracle_sends_final(const struct oracle_case *t, uint32_t call) {
   if (t->func == FUNC_ALL_REDUCE) return call >= t->rank_count;
   return t->func == FUNC_ALL_GATHER || t->func == FUNC_BROADCAST;
 }
 
-/* Every member of a step against the tables above. */
+/* Compares every member of a step with the tables above. */
 static inline void oracle_check_step(const struct oracle *o, uint32_t rank) {
   const struct oracle_rank *r = &o->ranks[rank];
   const struct oracle_case *t = o->test;
@@ -249,7 +248,7 @@ static inline uint64_t oracle_read(const struct oracle *o, uint32_t rank, size_t
   return value;
 }
 
-/* Element `index` of the step: what the rank makes of its input and of what arrived. */
+/* Element `index` of the step: the rank's input combined with the received data. */
 static inline uint64_t oracle_combine(const struct oracle *o, uint32_t rank,
                                       const struct oracle_message *message, size_t index) {
   const struct oracle_rank *r = &o->ranks[rank];
@@ -271,7 +270,7 @@ static inline uint64_t oracle_combine(const struct oracle *o, uint32_t rank,
   return value;
 }
 
-/* The oldest message for this rank, checked against the step that takes it. */
+/* The oldest message for this rank, compared with the step that receives it. */
 static inline const struct oracle_message *oracle_take(struct oracle *o, uint32_t rank) {
   struct oracle_rank *r = &o->ranks[rank];
   const struct oracle_message *message = &r->messages[r->received++];
@@ -303,7 +302,7 @@ static inline void oracle_send(struct oracle *o, uint32_t next, struct oracle_me
   if (o->test->direct) oracle_write(o, next, message->out_offset + index, value);
 }
 
-/* One step of one rank; false when it has none left or its data has not come. */
+/* One step of one rank; false if it has none left or its data has not arrived. */
 static inline bool oracle_move(struct oracle *o, uint32_t rank) {
   struct oracle_rank *r = &o->ranks[rank];
   const struct step *step = &r->step;
@@ -330,7 +329,7 @@ static inline bool oracle_move_others(struct oracle *o) {
   return moved;
 }
 
-/* ---- setting up, and the final look ---- */
+/* ---- setup, and the final comparison ---- */
 
 static inline void oracle_setup_memory(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
@@ -389,8 +388,7 @@ static inline void oracle_run_channel(struct oracle *o) {
   }
 }
 
-/* Output elements of the part: each was written once and holds the result, or was the result from the start.
- */
+/* Output elements of the part: each was written once and has the result, or had the result from the start. */
 static inline void oracle_check_part(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
   const struct oracle_rank *r = &o->ranks[rank];
@@ -410,8 +408,7 @@ static inline void oracle_check_part(struct oracle *o, uint32_t rank) {
   }
 }
 
-/* Runs one case on all its channels. Channels touch their own part alone (checked step by step), so they
- * run in turn. */
+/* Runs one case on all its channels in turn: channels touch only their own part (checked step by step). */
 static inline void oracle_run(struct oracle *o, const struct oracle_case *test) {
   const uint32_t n = test->rank_count;
   o->test = test;

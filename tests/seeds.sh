@@ -1,14 +1,14 @@
 #!/bin/sh
-# seeds.sh: many seeds of the guarded world, each program in two halves side by side: an 8-rank all-reduce
-# with each protocol at tiny constants (test_seeds.c), and small programs over an emulated network that fails,
-# or that are ended at a bad moment (test_faults.c); then 40 of the latter with free threads. Takes the number
-# of seeds as its argument.
+# seeds.sh: many seeds of the guarded mode, two halves in parallel: an 8-rank all-reduce with each protocol
+# and small buffers (test_seeds.c), and small programs over an emulated network that fails, or that are
+# aborted at a random moment (test_faults.c); then 40 of the latter with free threads. The argument is the
+# number of seeds.
 # runner: 7 s
 . "$(dirname "$0")/script.inc"
 use_build
 seeds=${1:-1000}
 
-# part PROGRAM FIRST COUNT [WORD]: a program and what it says; it exits with 0 or 1.
+# part PROGRAM FIRST COUNT [WORD]: runs a program and prints its output; the program must exit with 0 or 1.
 part() {
   program="$build/tests/$1"
   shift

@@ -1,4 +1,4 @@
-/* skip.h: skips that say why: the runner prints the line before CMocka's own. */
+/* skip.h: skips with a reason: the test runner prints the line before CMocka's own. */
 #ifndef TUTTI_TESTS_SKIP_H
 #define TUTTI_TESTS_SKIP_H
 

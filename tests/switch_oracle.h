@@ -1,11 +1,11 @@
-/* switch_oracle.h: runs the plans of all ranks together on symbols instead of numbers: whatever works, roles
- * and connections they name. A value says which element it is, whose contributions it holds, in which order
- * they were added, and whether the operator's last stage was applied; a contribution that comes twice, an
- * element added to another one, or a value that is used after its last stage, fails at once. Between the ends
- * of a connection lies a queue of few slots.
+/* switch_oracle.h: runs the plans of all ranks together on symbols instead of numbers, with all works, roles
+ * and connections that they name. A value records its element, whose contributions it has, the order in which
+ * they were added, and whether the operator's last stage was applied; a contribution that is added twice, an
+ * element added to another one, or a value used after its last stage, fails at once. The ends of a connection
+ * are joined by a queue of few slots.
  *
- * Works are sequential and share nothing but queues of one producer and one consumer, so one order of moves
- * stands for all: what ends here ends in every order, with the same values. */
+ * Works are sequential and share only queues with one producer and one consumer, so one order of events
+ * covers all: a case that ends here ends in every order, with the same values. */
 #ifndef TUTTI_TESTS_SWITCH_ORACLE_H
 #define TUTTI_TESTS_SWITCH_ORACLE_H
 
@@ -54,11 +54,11 @@ struct oracle_lane {
 struct oracle_case {
   uint8_t func, algo;
   const struct graph *graph;
-  size_t count;      /* elements of four bytes a rank contributes */
+  size_t count;      /* elements of four bytes that a rank contributes */
   uint32_t chunk;    /* elements */
   uint32_t slots;    /* 1 or 2 */
   uint32_t in_place; /* set of ranks */
-  uint32_t channel;  /* which carries it: operations of others lie on the channels before */
+  uint32_t channel;  /* that carries it: earlier operations use the channels before */
 };
 
 struct oracle {
@@ -115,8 +115,7 @@ static inline struct plan_request oracle_request(const struct oracle_case *t, ui
   return request;
 }
 
-/* Where a element would lie if it had the four bytes of its type: for a plan, which only compares addresses.
- */
+/* Address of an element as if it had the four bytes of its type: for plans, which only compare addresses. */
 static inline uint8_t *oracle_address(struct oracle *o, uint32_t rank, const struct oracle_value *element) {
   return (uint8_t *)o->memory[rank] + 4 * (element - o->memory[rank][0]);
 }
@@ -136,7 +135,7 @@ static inline void oracle_plan(struct oracle *o, uint32_t rank) {
   if (plan_build(&request, &o->plans[rank]) != ncclSuccess) oracle_fail(o, rank, 0, "has no plan");
 }
 
-/* A rank's works of an operation on a channel run side by side: a batch, the switch in it. */
+/* A rank's works of an operation on a channel run in parallel: a batch, including the switch. */
 static inline void oracle_add_lanes(struct oracle *o, uint32_t rank, uint32_t channel) {
   const struct plan *plan = &o->plans[rank];
   uint32_t batches = 0;
@@ -186,7 +185,7 @@ static inline bool oracle_ready(struct oracle *o, const struct oracle_lane *lane
   return true;
 }
 
-/* Adds a value to what there is; the first one is taken as it is. */
+/* Adds a value; the first one is copied. */
 static inline void oracle_add(const struct oracle *o, const struct work *work, struct oracle_value *sum,
                               struct oracle_value value) {
   oracle_expect(o, work, value.ranks != 0, "takes what was never written");
@@ -201,7 +200,8 @@ static inline void oracle_add(const struct oracle *o, const struct work *work, s
   sum->fold = sum->fold * 31 + value.fold;
 }
 
-/* The result of element i of the step: what arrived, in link order, the own value behind own_index of it. */
+/* The result of element i of the step: received values in link order, with the own value after own_index of
+ * them. */
 static inline struct oracle_value oracle_result(struct oracle *o, const struct oracle_lane *lane, size_t i) {
   const struct work *work = lane->work;
   const struct step *step = &lane->step;
@@ -283,8 +283,8 @@ static inline void oracle_fill(struct oracle *o, uint32_t rank) {
   }
 }
 
-/* A switch adds its members in the order of their ranks, and the node's ranks are added before in theirs. Of
- * trees and chains it is known only that all ranks see one order. */
+/* A switch adds its members in the order of their ranks, after the node's ranks are added in their order. For
+ * trees and chains the only requirement is that all ranks see one order. */
 static inline uint32_t oracle_fold(const struct oracle_case *t) {
   const struct graph *graph = t->graph;
   uint32_t all = 0;
@@ -297,7 +297,7 @@ static inline uint32_t oracle_fold(const struct oracle_case *t) {
   return all;
 }
 
-/* Every output element was written once, with everybody's contribution, and the same bits on all ranks. */
+/* Every output element was written once, with all contributions, and has the same bits on all ranks. */
 static inline void oracle_check(struct oracle *o, uint32_t rank) {
   const struct oracle_case *t = o->test;
   const uint32_t n = t->graph->rank_count, everybody = n == 32 ? ~0u : (1u << n) - 1;

@@ -1,5 +1,5 @@
-/* test_abi.c: the binary interface of NCCL 2.28.9 in numbers: sizes, offsets, enum values, initializers, and
- * that every symbol of its library exists twice, as ncclX and pncclX. The numbers are those of the x86-64 and
+/* test_abi.c: the binary interface of NCCL 2.28.9 in numbers: sizes, offsets, enum values, initializers; and
+ * every symbol of its library exists twice, as ncclX and pncclX. The numbers are those of the x86-64 and
  * AArch64 Linux ABIs. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -122,7 +122,7 @@ static void test_values(void **state) {
                           X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(ReduceScatter)        \
                               X(ResetDebugInit) X(Scatter) X(Send)
 
-/* The header does not declare these. */
+/* The header does not declare these functions. */
 #define HIDDEN_SYMBOLS(X)                                                                             \
   X(DevCommCreate)                                                                                    \
   X(DevCommDestroy)                                                                                   \
@@ -140,7 +140,7 @@ typedef void (*any_function)(void);
 HIDDEN_SYMBOLS(DECLARE)
 void ncclResetDebugInitInternal(void);
 
-/* Linking this program is most of the test; the weak name must stand for the strong one. */
+/* Linking this program is most of the test; the weak name must resolve to the strong one. */
 static void test_symbols(void **state) {
   (void)state;
 #pragma GCC diagnostic push

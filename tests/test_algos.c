@@ -1,8 +1,8 @@
-/* test_algos.c: the algorithms that are no rings, by the API: every one of them on every collective, type and
- * operator that it is for, at 2 to 9 ranks and constants drawn by seed (slots, chunks, channels, depth, lag,
- * rule, direct stores), in place and out of place, one launch a call or all in one. Results are held to
- * sim/oracle.h; where all ranks get the same values they must get the same bits, and what lies behind an
- * output must stay. TUTTI_TEST_SEED=N runs the world of that seed alone. */
+/* test_algos.c: the algorithms other than rings, through the API: each on every collective, type and operator
+ * that it supports, at 2 to 9 ranks and settings drawn by seed (slots, chunks, channels, depth, lag, rule,
+ * direct stores), in place and out of place, one launch per call or all calls in one. Results are compared
+ * with sim/oracle.h; if all ranks get the same values they must get the same bits, and memory after an output
+ * must not change. TUTTI_TEST_SEED=N runs only the case of that seed. */
 /* sanitizers: address thread */
 /* runner: 11 s */
 #include <setjmp.h>
@@ -28,12 +28,12 @@ enum { WORLDS = 600 };
 #endif
 enum { RANKS_MAX = 9, CALLS_MAX = 16, GUARD_BYTES = 64, GUARD = 0xb7 };
 
-/* An algorithm, and what it is for. */
+/* An algorithm, and the cases that it supports. */
 struct algo {
   const char *name;
   uint32_t collectives; /* set of enum collective_id */
   uint32_t scatter_ops; /* operators of reduce-scatter: set of enum oracle_op */
-  bool simple;          /* Simple alone */
+  bool simple;          /* only Simple */
 };
 #define BIT(id) (1u << (id))
 static const struct algo algos[] = {
@@ -54,7 +54,7 @@ struct call {
   struct oracle_case c;
   const struct collective *collective;
   bool in_place;
-  unsigned char *send[RANKS_MAX], *receive[RANKS_MAX]; /* as the call takes them */
+  unsigned char *send[RANKS_MAX], *receive[RANKS_MAX]; /* as passed to the call */
   unsigned char *memory[RANKS_MAX][2];
 };
 
@@ -190,7 +190,7 @@ static void call_launch(struct call *call) {
   good(call, ncclGroupEnd());
 }
 
-/* ---- judging ---- */
+/* ---- comparing results ---- */
 
 static void call_check(const struct call *call) {
   const void *outputs[RANKS_MAX];
@@ -258,7 +258,7 @@ static void test_worlds(void **state) {
   for (uint64_t seed = 1; seed <= WORLDS && !only; seed++) world_run(seed);
 }
 
-/* An average is a sum with a stage behind it, and PAT's reduce-scatter takes none: said at the call. */
+/* An average is a sum with a last stage, which PAT's reduce-scatter does not support: the call fails. */
 static void test_pat_refuses_stages(void **state) {
   (void)state;
   world_open(0);

@@ -1,5 +1,5 @@
 /* test_api.c: the core behind nccl.h over a fake backend that records launches and runs nothing: each
- * documented error with its code and a sentence that names function and cause, groups, configs, operators,
+ * documented error with its code and a message that names function and cause, groups, configs, operators,
  * splits, polling, and the failure of the k-th allocation for every k. */
 /* sanitizers: address thread */
 #include <setjmp.h>
@@ -41,8 +41,8 @@ static struct {
   os_cond changed;
   struct launch launches[LAUNCHES_MAX];
   uint32_t launch_count, connect_count, open_count, abort_count, fail_launch_at;
-  bool busy;          /* kernels run on and on */
-  uint32_t waits;     /* looks that found them so */
+  bool busy;          /* kernels never end */
+  uint32_t waits;     /* polls that found them busy */
   uint32_t waiting;   /* threads within wait_until */
   ncclResult_t error; /* of all ranks' kernels */
 } fake = {.mutex = OS_MUTEX_INITIALIZER};
@@ -167,7 +167,7 @@ static void fake_unlock(void) {
   os_mutex_unlock(&fake.mutex);
 }
 
-/* Stands in for the emulator's: this program links its own. */
+/* Replaces the emulator's table: this program links its own. */
 const struct backend *emu_backend(void) {
   static const struct device_ops device = {.size = sizeof device,
                                            .count = fake_device_count,
@@ -211,7 +211,7 @@ static int setup(void **state) {
   return 0;
 }
 
-/* Nothing may be left: no block of memory, no open rank. */
+/* No block of memory and no open rank may remain. */
 static int teardown(void **state) {
   (void)state;
   bootstrap_forget_ids();
@@ -225,7 +225,7 @@ static void set_param(const char *name, const char *value) {
   param_reset();
 }
 
-/* The call gave `code`, and the last error's text has all of the pieces. */
+/* The call returned `code`, and the last error's text has all of the pieces. */
 #define expect_error(call, code, ...)                      \
   do {                                                     \
     log_reset();                                           \
@@ -278,7 +278,7 @@ static void test_library(void **state) {
   expect_ok(ncclMemFree(NULL));
 }
 
-/* A table's size decides which members count; the others, and a table that is not there, are stubs with a
+/* A table's size decides which members are used; the others, and those of a missing table, are stubs with a
  * name. */
 static void test_backend_fill(void **state) {
   (void)state;
@@ -359,7 +359,7 @@ struct rank_thread {
   os_thread thread;
   ncclUniqueId id;
   int rank, rank_count, device, delay_ms;
-  bool comes_second; /* when another rank has checked in, and waits for the others */
+  bool comes_second; /* after another rank has checked in and waits for the others */
   ncclComm_t comm;
   ncclResult_t result;
 };
@@ -406,7 +406,7 @@ static void test_init_threads(void **state) {
   for (int i = 0; i < 4; i++) expect_ok(ncclCommDestroy(ranks[i].comm));
 }
 
-/* Everybody who came gets the same code; the sentence names the ranks. */
+/* All ranks that called get the same code; the message names the missing ranks. */
 static void expect_disagreement(struct rank_thread first, struct rank_thread second, ncclResult_t code,
                                 const char *piece) {
   struct rank_thread ranks[2] = {first, second};
@@ -473,7 +473,7 @@ static void test_config(void **state) {
   expect_error(init_with(&config, &comm), ncclInvalidArgument, "minCTAs 8", "maxCTAs 4");
   config = initial, config.nChannelsPerNetPeer = -3;
   expect_error(init_with(&config, &comm), ncclInvalidArgument, "nChannelsPerNetPeer");
-  /* A caller of 2.14 knows `blocking` alone: what follows is not looked at, whatever it is. */
+  /* A caller of 2.14 sets only `blocking`: later members are ignored, whatever their value. */
   config.version = NCCL_VERSION(2, 14, 3);
   config.cgaClusterSize = 77;
   expect_ok(init_with(&config, &comm));
@@ -555,7 +555,7 @@ static void test_nonblocking(void **state) {
   close_all(2);
 }
 
-/* A rank that goes away before all have come ends the wait of the others. */
+/* A rank that aborts before all have called ends the wait of the others. */
 static void test_nonblocking_abort(void **state) {
   (void)state;
   ncclUniqueId id;
@@ -567,7 +567,7 @@ static void test_nonblocking_abort(void **state) {
   expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclSum, comms[1], NULL), ncclRemoteError,
                "rank 0 was aborted");
   expect_ok(ncclCommDestroy(comms[1]));
-  /* The parent of a split that waits may go; the split stays. */
+  /* The parent of a waiting split may be destroyed; the split remains. */
   ncclComm_t child = NULL;
   expect_ok(ncclGetUniqueId(&id));
   comms[0] = init_nonblocking(id, 0, 2, ncclInProgress);
@@ -599,7 +599,7 @@ static void test_group_errors(void **state) {
   expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", "ncclGroupStart");
   expect_error(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "ncclGroupSimulateEnd", "ncclGroupStart");
   open_all(2);
-  /* The first error comes back from the outermost end, and nothing is launched. */
+  /* The outermost ncclGroupEnd returns the first error, and nothing is launched. */
   expect_ok(ncclGroupStart());
   expect_ok(ncclGroupStart());
   expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], NULL));
@@ -608,7 +608,7 @@ static void test_group_errors(void **state) {
   expect_ok(ncclGroupEnd());
   assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
   assert_int_equal(fake.launch_count, 0);
-  /* The next group starts clean; nested ends launch nothing. */
+  /* The next group has no error; nested ends launch nothing. */
   expect_ok(ncclGroupStart());
   expect_ok(ncclGroupStart());
   for (int i = 0; i < 2; i++) expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[i], NULL));
@@ -634,7 +634,7 @@ static void test_group_discards_communicators(void **state) {
   assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
   assert_null(comms[3]);
   assert_null(comms[4]);
-  /* Made and dropped again: two ranks of the group meet, a third cannot. */
+  /* Made and aborted again: two ranks of the group connect, a third is missing. */
   expect_ok(ncclGetUniqueId(&id));
   expect_ok(ncclGroupStart());
   expect_ok(ncclCommInitRank(&comms[3], 1, id, 0));
@@ -670,7 +670,7 @@ static void test_group_streams(void **state) {
   expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)other));
   expect_error(ncclGroupEnd(), ncclInvalidUsage, "different graphs");
   assert_int_equal(fake.launch_count, 0);
-  /* The first used stream comes first, each once. */
+  /* The first used stream comes first, and each stream once. */
   expect_ok(ncclGroupStart());
   for (uintptr_t i = 0; i < 6; i++) {
     expect_ok(ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, comms[0], (cudaStream_t)(5 - i % 3)));
@@ -718,7 +718,7 @@ static void test_group_simulate(void **state) {
   close_all(2);
 }
 
-/* One launch of several fails: nothing of the group may wait for ever. */
+/* One of several launches fails: no operation of the group may wait for ever. */
 static void test_group_launch_failure(void **state) {
   (void)state;
   open_all(3);
@@ -767,7 +767,7 @@ static void test_arguments(void **state) {
   expect_error(ncclAlltoAll(buffer, buffer, SIZE_MAX / 2, ncclInt, comm, NULL), ncclInvalidArgument,
                "ncclAlltoAll", "elements");
   assert_int_equal(fake.launch_count, 0);
-  /* What a rank does not use may be NULL, and a count of nothing does nothing. */
+  /* Unused buffers of a rank may be NULL, and a count of zero does nothing. */
   expect_ok(ncclReduce(buffer, NULL, 4, ncclInt, ncclSum, 0, comm, NULL));
   expect_ok(ncclBroadcast(NULL, buffer, 4, ncclInt, 0, comm, NULL));
   assert_int_equal(fake.launch_count, 2);
@@ -794,7 +794,7 @@ static void test_retyping(void **state) {
   close_all(2);
 }
 
-/* The second use of a connection costs no call. */
+/* The second use of a connection needs no call. */
 static void test_connections(void **state) {
   (void)state;
   open_all(4);
@@ -820,9 +820,7 @@ static void test_connections(void **state) {
   close_all(4);
 }
 
-/* The first option is the one that a call would take; none is named twice, and none takes longer than the
- * next.
- */
+/* The first option is the one that a call would choose; each option is listed once, sorted by time. */
 static void test_tuning_options(void **state) {
   (void)state;
   tutti_tuning_options_t options = {.size = sizeof options};
@@ -907,7 +905,7 @@ static void test_check_pointers(void **state) {
                ncclInvalidArgument, "recvbuff", "memory of device 1");
   expect_error(ncclAllGather(device_memory[0], device_memory[0], 1024, ncclInt, comms[0], NULL),
                ncclInvalidArgument, "recvbuff", "needs 8192");
-  /* Only what is used is checked. */
+  /* Only used members are checked. */
   expect_ok(ncclReduce(device_memory[1], &local, 1, ncclInt, ncclSum, 0, comms[1], NULL));
   expect_ok(ncclBroadcast(&local, device_memory[1], 1, ncclInt, 0, comms[1], NULL));
   close_all(2);
@@ -970,7 +968,7 @@ static void test_split(void **state) {
     expect_ok(ncclCommCuDevice(children[i], &value));
     assert_int_equal(value, i);
   }
-  close_all(4); /* children outlive the parent */
+  close_all(4); /* children outlive their parent */
   expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, children[0], NULL));
   for (int i = 0; i < 3; i++) expect_ok(ncclCommDestroy(children[i]));
 }
@@ -1024,7 +1022,7 @@ static void test_end(void **state) {
   expect_ok(ncclAllReduce(buffer, buffer, 5, ncclInt, ncclSum, comms[1], NULL));
   expect_error(ncclCommDestroy(comms[1]), ncclInvalidUsage, "ncclCommDestroy", "open");
   expect_ok(ncclGroupEnd());
-  /* Device-side halves are closed when the last rank goes: a peer may still write to them. */
+  /* Device-side connections are closed when the last rank is destroyed: a peer may still write to them. */
   expect_ok(ncclCommDestroy(comms[0]));
   assert_int_equal(fake.open_count, 2);
   expect_ok(ncclCommDestroy(comms[1]));
@@ -1054,7 +1052,7 @@ static void *destroy_body(void *argument) {
   return NULL;
 }
 
-/* Abort frees a thread that waits in destroy for a kernel that never ends. */
+/* Abort ends another thread's wait in destroy for a kernel that never ends. */
 static void test_abort_during_destroy(void **state) {
   (void)state;
   os_thread thread;

@@ -1,5 +1,5 @@
-/* test_base.c: settings, log and memory of lib/base. Each test sets the environment that it needs, and reads
- * what a user would see: values, the log's file, the last error. */
+/* test_base.c: settings, log and memory of lib/base. Each test sets the environment that it needs, and checks
+ * what a user would see: values, the log file, the last error. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static void file_write(const char *path, const char *text) {
   fclose(file);
 }
 
-/* What the log's file holds now; valid until the next call. */
+/* The current contents of the log file; valid until the next call. */
 static const char *log_text(void) {
   static char text[65536];
   FILE *file = fopen(log_path, "r");
@@ -63,13 +63,13 @@ static void assert_last_error(const char *pattern) {
   if (!matches(log_last_error(), pattern)) fail_msg("\"%s\" does not match %s", log_last_error(), pattern);
 }
 
-/* The next call reads the environment anew. */
+/* The next call reads the environment again. */
 static void start_anew(void) {
   param_reset();
   log_reset();
 }
 
-/* Each test begins with no setting, a home without a settings file, and no memory of warnings. */
+/* Each test begins without settings, without a settings file in the home, and with all warnings unprinted. */
 static int set_up(void **state) {
   char name[128];
   (void)state;
@@ -104,7 +104,7 @@ static void log_to_file(const char *level) {
   start_anew();
 }
 
-/* Of RFC 9923, and of splitmix64 from 0. */
+/* Test vectors of RFC 9923, and of splitmix64 from 0. */
 static void test_hash(void **state) {
   uint64_t stream = 0;
   (void)state;
@@ -132,7 +132,7 @@ static void test_param_environment(void **state) {
   setenv("NCCL_LL_BUFFSIZE", "0x1000", 1);
   setenv("NCCL_NTHREADS", "256", 1);
   setenv("NCCL_ALGO", "ring,tree", 1);
-  setenv("NCCL_PROTO", "", 1); /* set to nothing: as if not set */
+  setenv("NCCL_PROTO", "", 1); /* an empty value counts as unset */
   assert_int_equal(param_int(PARAM_BUFFSIZE), 65536);
   assert_int_equal(param_int(PARAM_LL_BUFFSIZE), 4096);
   assert_int_equal(param_int(PARAM_NTHREADS), 256);
@@ -151,8 +151,7 @@ static void test_param_read_once(void **state) {
   assert_int_equal(param_int(PARAM_NTHREADS), 64);
 }
 
-/* The value is refused, the default stays, and the warning names the setting and what would have been
- * right. */
+/* The value is refused, the default is kept, and the warning names the setting and its valid values. */
 static void assert_refused(const char *value, enum param_id id, const char *pattern) {
   setenv(param_name(id), value, 1);
   start_anew();
@@ -197,14 +196,14 @@ static void test_param_file_at_home(void **state) {
   assert_string_equal(param_source(PARAM_NTHREADS), path);
 
   file_write(conf_path, "NCCL_BUFFSIZE=1M\n");
-  setenv("NCCL_CONF_FILE", conf_path, 1); /* named, so the one at home is not read */
+  setenv("NCCL_CONF_FILE", conf_path, 1); /* named by a variable, so the file in the home is not read */
   start_anew();
   assert_int_equal(param_int(PARAM_NTHREADS), 512);
   assert_int_equal(param_int(PARAM_BUFFSIZE), 1 << 20);
   unlink(path);
 }
 
-/* A refused value in the environment leaves the place to the file's. */
+/* If the environment's value is refused, the file's value applies. */
 static void test_param_refused_falls_back(void **state) {
   (void)state;
   file_write(conf_path, "NCCL_NTHREADS=128\n");
@@ -246,14 +245,14 @@ static void test_param_unknown_names(void **state) {
              pairs[i][1]);
     assert_last_error(expected);
   }
-  setenv("NCCL_TESTS_DEVICE", "1", 1); /* other programs' */
+  setenv("NCCL_TESTS_DEVICE", "1", 1); /* a variable of another program */
   setenv("NCCL_VERSION", "2.28.9-1", 1);
   start_anew();
   param_int(PARAM_BUFFSIZE);
   assert_string_equal(log_last_error(), "");
 }
 
-/* Faults are told once, not at each call, and their number is bounded. */
+/* Each error of a settings file is logged once, not at each call, and their number is bounded. */
 static void test_param_faults_once(void **state) {
   char name[32];
   (void)state;
@@ -288,8 +287,8 @@ static unsigned count_of(const char *text, const char *word) {
   return count;
 }
 
-/* Every accepted name says once that it has no effect, however often settings are read and wherever it is
- * set; unset, it says nothing. */
+/* Every accepted name logs once that it has no effect, however often settings are read and wherever it is
+ * set; unset, it logs nothing. */
 static void test_param_accepted(void **state) {
   char file[] = "/tmp/tutti_accepted_XXXXXX", sentence[400];
   const struct param_accepted *row;
@@ -434,7 +433,7 @@ static void test_log_file_name(void **state) {
   assert_last_error("cannot open NCCL_DEBUG_FILE /nowhere/at/all: No such file");
 }
 
-/* The default prints nothing, and yet ncclGetLastError has something to say. */
+/* The default prints nothing, but ncclGetLastError still returns the message. */
 static void test_log_last_error(void **state) {
   static char longer[100000];
   (void)state;
@@ -446,11 +445,11 @@ static void test_log_last_error(void **state) {
   assert_string_equal(log_text(), "");
   memset(longer, 'x', sizeof longer);
   longer[sizeof longer - 1] = '\0';
-  log_warn("%s", longer); /* cut, not overrun */
+  log_warn("%s", longer); /* truncated without an overrun */
   assert_true(strlen(log_last_error()) > 500 && strlen(log_last_error()) < sizeof longer - 1);
 }
 
-/* What comes of a failure is told, and takes no place from the word on why it failed. */
+/* A consequence of a failure is logged, but does not replace the last error that names its cause. */
 static void test_log_evidence(void **state) {
   (void)state;
   log_to_file("WARN");
@@ -464,13 +463,13 @@ static void test_log_evidence(void **state) {
   log_urgent("rank 3 is lost");
   assert_string_equal(log_last_error(), "rank 3 is lost");
   log_evidence(false);
-  log_warn("count is odd"); /* what a caller did */
+  log_warn("count is odd"); /* an error of the caller */
   assert_string_equal(log_last_error(), "count is odd");
   log_evidence(true);
   log_warn("a third connection closed");
   log_evidence(false);
   assert_string_equal(log_last_error(), "a third connection closed");
-  assert_logged("NCCL WARN another connection closed"); /* written all the same */
+  assert_logged("NCCL WARN another connection closed"); /* logged all the same */
 }
 
 static void test_err_text(void **state) {
@@ -510,7 +509,7 @@ static void test_os_memory(void **state) {
   assert_int_equal(os_alloc_live(), live);
 }
 
-/* An array keeps its items while it grows, and itself where memory is out. */
+/* An array keeps its items while it grows, and is unchanged if memory is exhausted. */
 static void test_array_grows(void **state) {
   uint32_t *items = NULL, capacity = 0;
   (void)state;
@@ -540,7 +539,7 @@ static void test_os_alloc_fails_at(void **state) {
   void *first = os_alloc(1), *second = os_pages_map(1), *third = os_alloc(1);
   assert_true(first && !second && third);
   os_alloc_fail_at(1);
-  assert_null(os_realloc(first, 10)); /* the old block stays */
+  assert_null(os_realloc(first, 10)); /* the old block is unchanged */
   os_alloc_fail_at(1);
   os_alloc_fail_at(0);
   void *fourth = os_strdup("x");
@@ -563,7 +562,7 @@ static void *allocate_often(void *argument) {
   return NULL;
 }
 
-/* Of all the allocations of all threads, exactly one fails, and the counters lose nothing. */
+/* Of all allocations of all threads exactly one fails, and the counters are exact. */
 static void test_os_alloc_threads(void **state) {
   os_thread threads[THREADS];
   uint64_t failures[THREADS] = {0}, failed = 0;
@@ -588,7 +587,7 @@ static void *log_often(void *argument) {
   return NULL;
 }
 
-/* The first use by several threads at once, and whole lines from all of them. */
+/* The first use by several threads at once; every thread's lines are complete. */
 static void test_log_threads(void **state) {
   os_thread threads[THREADS];
   int numbers[THREADS];
@@ -615,13 +614,13 @@ static void test_os_files(void **state) {
   assert_int_equal(bytes, sizeof big - 1);
   assert_string_equal(text, big);
   os_free(text);
-  text = os_file_read("/proc/self/status", NULL); /* a file that tells no size */
+  text = os_file_read("/proc/self/status", NULL); /* a file whose size is reported as 0 */
   assert_non_null(text);
   assert_non_null(strstr(text, "Pid:"));
   os_free(text);
   assert_null(os_file_read("/nowhere/at/all", NULL));
   assert_int_equal(errno, ENOENT);
-  assert_null(os_file_read(folder, NULL)); /* a folder opens, and cannot be read */
+  assert_null(os_file_read(folder, NULL)); /* a folder can be opened but not read */
 
   uint64_t live = os_alloc_live();
   os_alloc_fail_at(1);

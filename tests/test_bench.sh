@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_bench.sh: the tutti command from outside: the table's and the JSON file's shape, exit codes of misuse,
-# right results of every collective in both modes, equal traces for equal seeds. Prints one `ok - ` or
-# `not ok - ` line a check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti; QUICK=1
-# takes fewer sizes.
+# test_bench.sh: `tutti bench` from outside: the format of the table and of the JSON file, exit codes of
+# misuse, correct results of every collective in both modes, equal traces for equal seeds. Prints one `ok -
+# ` or `not ok - ` line per check and fails if a check failed. Finds the command at
+# ${BUILD:-build}/bin/tutti; QUICK=1 runs fewer sizes.
 set -u
 unset NCCL_PROTO NCCL_ALGO NCCL_TESTS_MIN_BW TUTTI_EMU TUTTI_SEED TUTTI_EVENTS TUTTI_MOVES \
   NCCL_DEBUG TUTTI_CUSTOM_FILE
@@ -15,7 +15,7 @@ export TUTTI_TRACE="$work/"
 failures=0
 collectives="all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter"
 
-# check STATUS DESCRIPTION: one line; on failure also what the last command said.
+# check STATUS DESCRIPTION: prints one line; on failure also the output of the last command.
 check() {
   if [ "$1" -eq 0 ]; then
     echo "ok - $2"
@@ -28,7 +28,7 @@ check() {
   failures=$((failures + 1))
 }
 
-# try CODE ARGUMENTS...: runs the command, at most a minute; true when it exits with CODE.
+# try CODE ARGUMENTS...: runs the command for at most a minute; true if it exits with CODE.
 try() {
   expected=$1
   shift
@@ -39,7 +39,7 @@ try() {
   return 1
 }
 
-# misuse CODE TEXT ARGUMENTS...: exits with CODE and says TEXT on standard error.
+# misuse CODE TEXT ARGUMENTS...: the command exits with CODE and prints TEXT on standard error.
 misuse() {
   code_wanted=$1
   text=$2
@@ -48,7 +48,7 @@ misuse() {
   check $? "exit code $code_wanted and \`$text\`: tutti $*"
 }
 
-# What varies between machines and models is masked; what a script would parse is kept.
+# Masks what varies between machines and models; keeps what a script would parse.
 normalise() {
   sed -E -e 's/^# tutti .*/# tutti VERSION/' \
     -e '/^#  Rank/s/ Pid +[0-9]+ on +[^ ]+ device +/ Pid PID on HOST device /' \
@@ -71,23 +71,23 @@ try 0 bench all_reduce --ranks 2 -b 8 -e 128 -f 4 --seed 7
 check $? "bench all_reduce runs"
 normalise "$work/out" >"$work/table"
 diff -u "$here/golden/bench_table.txt" "$work/table" >"$work/err"
-check $? "the table has the agreed shape"
+check $? "the table has the documented format"
 try 0 bench sendrecv --ranks 3 -b 4K -e 4K -q
 ! grep -q '^#' "$work/out" && [ "$(awk '{print $9, $10, $13}' "$work/out")" = "0 N/A N/A" ]
-check $? "--quiet prints rows alone; sendrecv has no in-place half"
+check $? "--quiet prints only rows; sendrecv has no in-place columns"
 try 0 bench all_reduce --ranks 2 -b 1K -e 1K --threads && grep -q ' (us)  (GB/s)' "$work/out" &&
   ! grep -q modelled "$work/out"
-check $? "--threads prints measured times, unmarked"
+check $? "--threads prints measured times without the mark of predictions"
 try 0 bench all_gather --ranks 4 -b 100 -e 100 -d double -q &&
   [ "$(awk '{print $1, $2}' "$work/out")" = "64 2" ]
-check $? "all_gather's size is that of all ranks, its parts multiples of 16 bytes"
+check $? "all_gather's size is the size of all ranks, and each part is a multiple of 16 bytes"
 try 0 bench all_reduce --ranks 2 -b 16 -e 64 -i 16 -q && [ "$(wc -l <"$work/out")" -eq 4 ]
-check $? "-i steps by bytes"
+check $? "-i steps sizes by bytes"
 try 0 bench reduce --ranks 3 -r all -o all -d all -b 64 -e 64 -q && [ "$(wc -l <"$work/out")" -eq 216 ]
 check $? "-r all -o all -d all covers 3 roots, 6 operators, 12 types"
 try 0 bench all_reduce_perf --ranks 2 -e 64 --rate &&
   grep -qE '^# Emulator events [1-9][0-9]* steps [1-9]' "$work/out"
-check $? "--rate prints moves and steps"
+check $? "--rate prints numbers of events and steps"
 
 # ---- JSON
 try 0 bench all_reduce --ranks 2 -b 8 -e 64 -J "$work/file.json" &&
@@ -146,13 +146,13 @@ try 0 help params && grep -q '^NCCL_BUFFSIZE ' "$work/out" && grep -q '^TUTTI_SE
 check $? "help params lists the library's settings"
 grep -q '^Names that are accepted and have no effect' "$work/out" &&
   grep -q '^NCCL_NVTX_DISABLE$' "$work/out" && ! grep -q 'not implemented' "$work/out"
-check $? "help params lists the names that are accepted and have no effect"
+check $? "help params lists the accepted names without effect"
 try 0 help --man params && grep -q '^\.SH ACCEPTED NAMES$' "$work/out" &&
   grep -q '^.fBNCCL_NVTX_DISABLE.fR$' "$work/out" &&
   grep -q '^.fBNCCL_BUFFSIZE.fR (default: 4194304;' "$work/out"
-check $? "help --man params is a manual page of both"
+check $? "help --man params is a manual page with both lists"
 try 0 --version && grep -q '^tutti [0-9]' "$work/out"
-check $? "--version"
+check $? "--version prints the version"
 
 # ---- tuning
 printf '# kept\nbroadcast 8 16 algo=Ring proto=LL\nall_reduce 8 1K ranks=5 algo=Ring proto=LL\n' >"$work/tune"
@@ -164,16 +164,16 @@ grep -q '^# kept$' "$work/tune" && grep -q '^broadcast 8 16 algo=Ring proto=LL$'
   grep -qE '^all_reduce 64 [0-9]+ ranks=3 nodes=1 algo=[A-Za-z]+ proto=[A-Z0-9a-z]+ channels=[12] # ' \
     "$work/tune" &&
   grep -qE '^all_reduce [0-9]+ 4096 ranks=3' "$work/tune"
-check $? "--tune keeps other lines and claims its sizes up to the next"
+check $? "--tune keeps other lines, and its rules cover each size up to the next"
 export TUTTI_TUNE_FILE="$work/tune"
 try 0 explain plan all_reduce -b 1K -g 3 && grep -q 'chosen by line [0-9]* of the tuning file' "$work/out"
-check $? "the tuner follows the file"
+check $? "the tuner uses the rules of the file"
 unset TUTTI_TUNE_FILE
 echo 'all_reduce 8' >"$work/tune"
 misuse 4 "tune:1: expected the size at which the rule ends" \
   bench all_reduce --ranks 2 -e 64 --tune "$work/tune"
 [ "$(cat "$work/tune")" = 'all_reduce 8' ]
-check $? "a tuning file that cannot be understood is left alone"
+check $? "a malformed tuning file is not overwritten"
 misuse 2 "sendrecv has only one option" bench sendrecv --ranks 2 -e 64 --tune "$work/other"
 misuse 2 "needs sizes above 0" bench all_reduce --ranks 2 -b 0 -e 64 --tune "$work/other"
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -b 64 -e 64 -n 1 -w 0 --tune "$work/none/other"
@@ -184,24 +184,24 @@ export TUTTI_BACKEND=emu TUTTI_EMU=mode=threads
 try 0 bench all_reduce --ranks 3 -b 8 -e 64K -f 16 -n 2 --cudart "$lib/libtutti-cudart.so" &&
   grep -q '^# nccl-library=[0-9]* of .*/libnccl.so.2' "$work/out" && ! grep -q Emulator "$work/out" &&
   [ "$(awk '!/^#/ { wrong += $9 + $13; rows += 1 } END { print rows, wrong }' "$work/out")" = "4 0" ]
-check $? "--cudart: measured with the library as a file, its results right"
+check $? "--cudart: a library loaded as a file is measured, with right results"
 try 0 bench alltoall --nccl "$lib/libnccl.so.2" --cudart "$lib/libtutti-cudart.so" -e 1K -f 32 -G 2 \
   -J "$work/gpu.json" && grep -q 'nGpus 8 ' "$work/out" && grep -q '"mode": "gpu"' "$work/gpu.json" &&
   grep -q '"library": ".*libnccl.so.2"' "$work/gpu.json"
-check $? "--nccl: as many ranks as there are devices; graphs; the JSON names the library"
+check $? "--nccl: one rank per device; graphs; the JSON names the library"
 rm -f "$work/tune"
 try 0 bench all_gather --ranks 3 -b 1K -e 64K -f 4 -n 2 -w 1 --cudart "$lib/libtutti-cudart.so" \
   --tune "$work/tune" && ! grep -q channels= "$work/tune" &&
   grep -qE '^all_gather 1008 [0-9]+ ranks=3 nodes=1 algo=[A-Za-z]+ proto=[A-Z0-9a-z]+ # ' "$work/tune"
-check $? "--tune asks the library that it loads, and leaves it the channels"
+check $? "--tune reads the options of the loaded library, and leaves the channels to it"
 timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 1K -n 2 -q \
   --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" && [ "$(wc -l <"$work/out")" -eq 1 ]
-check $? "--cudart in two processes"
+check $? "--cudart works in two processes"
 rm -f "$work/tune"
 timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 64K -f 8 -n 1 -w 0 --tune "$work/tune" \
   --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" &&
   grep -qE '^all_reduce 1024 [0-9]+ ranks=2 nodes=1 algo=' "$work/tune"
-check $? "--tune in two processes"
+check $? "--tune works in two processes"
 misuse 2 "9 ranks in this process, and 8 GPUs are visible" \
   bench all_reduce -g 9 --cudart "$lib/libtutti-cudart.so"
 misuse 3 "has no ncclGetVersion; take NCCL 2.28 or newer" bench all_reduce --nccl "$lib/libtutti-audit.so"
@@ -224,31 +224,31 @@ for mode in "" --threads; do
       try 0 bench $collective --ranks $ranks -b 0 -e $max -f 61 -r $((ranks - 1)) -q $mode $iterations ||
         { status=1; break; }
     done
-    check $status "$collective is right with 1, 2, 3, 5, 8 ranks ${mode:---guarded}"
+    check $status "$collective gives right results with 1, 2, 3, 5, 8 ranks ${mode:---guarded}"
   done
 done
 for mode in "" --threads; do
   # shellcheck disable=SC2086
   try 0 bench all_reduce --ranks 3 -d all -o all -b 1000 -e 1000 -q $mode
-  check $? "all types and operators ${mode:---guarded}"
+  check $? "all types and operators give right results ${mode:---guarded}"
   # shellcheck disable=SC2086
   try 0 bench reduce_scatter -t 3 -g 2 -b 3K -e 48K -f 4 -q $mode
-  check $? "three host threads of two ranks each ${mode:---guarded}"
+  check $? "three host threads of two ranks each give right results ${mode:---guarded}"
   # shellcheck disable=SC2086
   try 0 bench all_reduce --ranks 4 -b 16K -e 16K -G 2 -n 3 -m 2 -R 1 -q $mode
-  check $? "graphs, aggregation, registered buffers ${mode:---guarded}"
+  check $? "graphs, aggregation and registered buffers give right results ${mode:---guarded}"
 done
 export NCCL_ALGO=PAT
 for collective in all_gather reduce_scatter; do
   try 0 bench $collective --ranks 7 -b 1K -e 256K -f 16 --slots 2 --chunk 4096
-  check $? "$collective by aggregated trees"
+  check $? "$collective by aggregated trees (PAT) gives right results"
   misuse 1 "NCCL_ALGO" bench $collective --ranks 4 -b 1K -e 1K --proto LL
 done
 unset NCCL_ALGO
 for proto in LL LL128 Simple; do
   try 0 bench all_reduce --ranks 4 -b 1 -e 64K -f 17 -d int8 --proto $proto --slots 2 --chunk 48 \
     --flag-bits 5 -q
-  check $? "small constants, $proto"
+  check $? "small buffers give right results, $proto"
 done
 
 # ---- same seed, same run

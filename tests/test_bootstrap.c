@@ -1,5 +1,5 @@
-/* test_bootstrap.c: unique ids: what is inside, whose they are, when their roots wait and end; several ids
- * for one communicator, NCCL_COMM_ID, and processes that are killed at any step. */
+/* test_bootstrap.c: unique ids: their contents, the lifetime of their roots; several ids for one
+ * communicator, NCCL_COMM_ID, and processes that are killed at any step. */
 /* sanitizers: address thread */
 /* runner: 11 s, waits */
 #include <setjmp.h>
@@ -68,7 +68,7 @@ static void test_ids(void **state) {
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &second), ncclInvalidUsage);
   id.internal[32] ^= 1;
   bootstrap_id_over(first.nonce);
-  bootstrap_id_over(first.nonce); /* again: nothing */
+  bootstrap_id_over(first.nonce); /* again: no effect */
   bootstrap_id_over(second.nonce);
 }
 
@@ -83,7 +83,7 @@ static void test_local_id(void **state) {
   bootstrap_id_over(content.nonce);
 }
 
-/* Without an interface an id is good inside its process, and says so elsewhere. */
+/* Without a network interface an id is valid only inside its process, and other processes are told so. */
 static void test_no_interface(void **state) {
   ncclUniqueId id;
   struct bootstrap_id content;
@@ -102,7 +102,7 @@ static void test_no_interface(void **state) {
   bootstrap_id_over(content.nonce);
 }
 
-/* More ids than anybody needs: the oldest give way, and nothing leaks. */
+/* More ids than any program needs: the oldest are dropped, and nothing leaks. */
 static void test_many_ids(void **state) {
   static uint64_t nonces[5000];
   (void)state;
@@ -122,7 +122,7 @@ static void called(uint64_t nonce) {
   __atomic_add_fetch(&called_count, 1, __ATOMIC_RELEASE);
 }
 
-/* The root's process is called when others come, once, and not when its own ranks do. */
+/* The root's process is notified once when others check in, and not when its own ranks do. */
 static void test_called(void **state) {
   (void)state;
   SKIP_FORK();
@@ -246,8 +246,8 @@ static void test_comm_id(void **state) {
   munmap(shared, 3 * sizeof *shared);
 }
 
-/* Two ids of one place, as of one launch: the second one's rank 1 comes while rank 0's process still listens
- * for the first, or just ends doing so. */
+/* Two ids of one address, as of one launch: the second id's rank 1 connects while rank 0's process still
+ * listens for the first, or just stops. */
 static void in_a_row(bool ends) {
   char text[64];
   ncclUniqueId made;
@@ -291,7 +291,7 @@ static void test_comm_id_bad(void **state) {
 
 /* ---- forks and faults ---- */
 
-/* A child of a process with a server has none of its connections, and may have a server of its own. */
+/* A forked child has none of its parent's connections, and may have its own server. */
 static void test_fork(void **state) {
   int status;
   (void)state;
@@ -305,7 +305,7 @@ static void test_fork(void **state) {
   const pid_t child = fork();
   if (child == 0) {
     if (joiner_descriptors() != descriptors_before) _exit(1);
-    for (int i = 0; i < 3; i++) watch_leave(processes[i].watch); /* the parent's: nobody hears a goodbye */
+    for (int i = 0; i < 3; i++) watch_leave(processes[i].watch); /* the parent's: no goodbye is sent */
     bootstrap_id_over(id.nonce);
     const struct bootstrap_id own = joiner_id();
     joiner_fill(processes, 2, 1, &own);
@@ -334,8 +334,7 @@ static uint32_t settle(struct joiner *shared, uint32_t count, uint32_t victim) {
   return open;
 }
 
-/* Each seed kills one of a few processes at some moment: no survivor hangs, and none is told what is not so.
- */
+/* Each seed kills one of a few processes at some moment: no survivor hangs, and none gets a false error. */
 static void test_killed_at_random(void **state) {
   (void)state;
   SKIP_FORK();
@@ -368,7 +367,7 @@ static void test_killed_at_random(void **state) {
   }
 }
 
-/* The k-th allocation fails, for any k, in whichever thread: an error or none, and nothing is left behind. */
+/* The k-th allocation fails, for any k, in any thread: an error or success, and nothing leaks. */
 static void test_memory(void **state) {
   (void)state;
   joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
@@ -393,7 +392,7 @@ static void *nothing(void *argument) { return argument; }
 
 int main(void) {
   os_thread thread;
-  if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread begins too */
+  if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread starts too */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
       TEST(test_ids),         TEST(test_local_id), TEST(test_no_interface),

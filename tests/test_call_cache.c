@@ -1,6 +1,6 @@
-/* test_call_cache.c: threads mode, where a call that was made before takes a fast path, and so does a group
- * of calls: results, and that they are refused, captured, mismatched and counted as on the long one. Two
- * ranks, a thread each. */
+/* test_call_cache.c: threads mode, where a repeated call, or a repeated group of calls, takes the fast path
+ * of the call cache: results, and that calls are refused, captured, mismatched and counted as on the full
+ * path. Two ranks, one thread each. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #include "tutti.h"
 
 #define RANKS 2
-#define BUFFERS 12 /* more than are remembered */
+#define BUFFERS 12 /* more than the cache holds */
 #define COUNT_MOST 6000
 
 struct rank {
@@ -33,7 +33,7 @@ struct rank {
 };
 
 static struct rank ranks[RANKS];
-static uint32_t arrived; /* of both ranks, counted on */
+static uint32_t arrived; /* of both ranks; only increases */
 
 static void meet(void) {
   const uint32_t mine = __atomic_fetch_add(&arrived, 1, __ATOMIC_ACQ_REL) / RANKS;
@@ -126,7 +126,7 @@ static void call(struct rank *self, int func, int buffer, size_t count) {
 static void check(struct rank *self, int func, int buffer, size_t count, int turn) {
   const float *out = self->out[buffer];
   const int rank = self->rank;
-  const size_t first = (size_t)rank * count; /* of the own block */
+  const size_t first = (size_t)rank * count; /* of the rank's own block */
   uint32_t wrong = 0;
   if (func == 5 && rank != 0) return;
   for (size_t i = 0; i < count; i++) {
@@ -146,8 +146,7 @@ static void check(struct rank *self, int func, int buffer, size_t count, int tur
   self->wrong += wrong;
 }
 
-/* The same calls turn after turn, the data another each time; sizes of every protocol and of direct stores.
- */
+/* The same calls again and again, with other data each time; sizes of every protocol and of direct stores. */
 static void results_body(struct rank *self) {
   static const size_t counts[] = {2, 31, 500, COUNT_MOST};
   for (int turn = 0; turn < 60; turn++)
@@ -166,7 +165,7 @@ static void test_results(void **state) {
   on_both(results_body);
 }
 
-/* Many before one wait: each begins in the call after it at the latest. */
+/* Many calls before one wait: each begins at the next call at the latest. */
 static void many_body(struct rank *self) {
   float *sum = self->out[0];
   *sum = 1;
@@ -176,7 +175,7 @@ static void many_body(struct rank *self) {
   EXPECT(*sum == 1048576);
 }
 
-/* One input, and more outputs than are remembered. */
+/* One input, and more outputs than the cache holds. */
 static void outputs_body(struct rank *self) {
   *self->in[0] = 3;
   for (int turn = 0; turn < 5; turn++) {
@@ -200,10 +199,10 @@ static void test_many(void **state) {
   for (int i = 0; i < 50; i++) on_both(many_body);
 }
 
-/* Between them other work on the stream, which they stay in order with. */
+/* With other work on the stream in between: the order is kept. */
 static void order_body(struct rank *self) {
   float *sum = self->out[0], *seen = self->out[1];
-  for (int i = 0; i < 20; i++) /* the stream has operations to spare then */
+  for (int i = 0; i < 20; i++) /* the stream then has free operations */
     EXPECT(cudaMemcpyAsync(sum, self->in[0], sizeof *sum, cudaMemcpyDefault, self->stream) == cudaSuccess);
   sync(self);
   for (int i = 0; i < 50; i++) {
@@ -222,7 +221,7 @@ static void test_order(void **state) {
   on_both(order_body);
 }
 
-/* One thread launches for both ranks: what waits for the other one must let the thread go on. */
+/* One thread launches for both ranks: a call that waits for the other rank must not block the thread. */
 static void test_one_thread(void **state) {
   (void)state;
   for (int i = 0; i < RANKS; i++) *ranks[i].out[0] = 1;
@@ -238,7 +237,7 @@ static void test_one_thread(void **state) {
   }
 }
 
-/* An operator whose factor lies in memory means what it says each time. */
+/* An operator whose factor is in memory reads it at each call. */
 static void factor_body(struct rank *self) {
   float *sum = self->out[0], *in = self->in[0];
   for (int i = 1; i < 6; i++) {
@@ -259,9 +258,9 @@ static void test_factor(void **state) {
   on_both(factor_body);
 }
 
-/* ---- not now ---- */
+/* ---- calls that must take the full path ---- */
 
-/* Captured, it does nothing until its graph is launched, and each time then. */
+/* A captured call does nothing until its graph is launched, and runs at each launch. */
 static void capture_body(struct rank *self) {
   float *sum = self->out[0], *other = self->out[1];
   cudaGraph_t graph;
@@ -274,7 +273,7 @@ static void capture_body(struct rank *self) {
   EXPECT(ncclAllReduce(sum, sum, 1, ncclFloat, ncclSum, self->comm, self->stream) == ncclSuccess);
   EXPECT(cudaStreamEndCapture(self->stream, &graph) == cudaSuccess);
   EXPECT(*sum == 8);
-  for (int i = 0; i < 2; i++) /* the same plan with other memory, which is not the graph's */
+  for (int i = 0; i < 2; i++) /* the same plan with other memory, which does not affect the graph */
     EXPECT(ncclAllReduce(other, other, 1, ncclFloat, ncclSum, self->comm, self->stream) == ncclSuccess);
   EXPECT(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
   for (int i = 0; i < 2; i++) EXPECT(cudaGraphLaunch(exec, self->stream) == cudaSuccess);
@@ -289,7 +288,7 @@ static void test_capture(void **state) {
   on_both(capture_body);
 }
 
-/* A stream that was destroyed is no stream, whatever was launched on it before. */
+/* A destroyed stream is refused, whatever was launched on it before. */
 static void stream_body(struct rank *self) {
   float *sum = self->out[0];
   cudaStream_t stream;
@@ -307,7 +306,7 @@ static void test_stream(void **state) {
   on_both(stream_body);
 }
 
-/* Inside a group it waits for the group's end, and counts as one of it. */
+/* Inside a group a call waits for the group's end, and counts as one of the group. */
 static void group_body(struct rank *self) {
   float *one = self->out[0], *two = self->out[1];
   *one = *two = 1;
@@ -328,7 +327,7 @@ static void group_body(struct rank *self) {
   EXPECT(ncclGroupStart() == ncclSuccess);
   EXPECT(ncclAllReduce(two, two, 1, ncclFloat, ncclSum, self->comm, self->stream) == ncclSuccess);
   EXPECT(ncclGroupEnd() == ncclSuccess);
-  for (int i = 0; i < 3; i++) /* nothing is what they ask for */
+  for (int i = 0; i < 3; i++) /* calls without any effect */
     EXPECT(ncclAllReduce(one, one, 0, ncclFloat, ncclSum, self->comm, self->stream) == ncclSuccess);
   sync(self);
   EXPECT(*one == 32 && *two == 4 && self->comm->sequence == before + 4);
@@ -341,7 +340,7 @@ static void test_group(void **state) {
 
 /* ---- groups ---- */
 
-/* What goes to the backend the full path. */
+/* Calls that go to the backend on the full path. */
 static const struct backend *backend;
 static uint32_t long_launches[RANKS];
 
@@ -374,7 +373,7 @@ static void exchange(struct rank *self, const float *in, float *out, size_t coun
   EXPECT(ncclGroupEnd() == ncclSuccess);
 }
 
-/* To each rank, this one too, and from each. */
+/* To each rank, itself included, and from each. */
 static void exchange_all(struct rank *self, const float *in, float *out, size_t count) {
   EXPECT(ncclGroupStart() == ncclSuccess);
   for (int peer = 0; peer < RANKS; peer++) {
@@ -385,7 +384,7 @@ static void exchange_all(struct rank *self, const float *in, float *out, size_t 
   EXPECT(ncclGroupEnd() == ncclSuccess);
 }
 
-/* Data of another turn each time; sizes of every protocol. */
+/* Other data each time; sizes of every protocol. */
 static void groups_body(struct rank *self) {
   static const size_t counts[] = {2, 31, 500, COUNT_MOST};
   float *in = self->in[0], *out = self->out[0];
@@ -419,7 +418,8 @@ static void test_groups(void **state) {
   }
 }
 
-/* The same first calls, and then others, more, or one that is refused; or others before them. */
+/* The same first calls, followed by other calls, more calls, or a refused call; or preceded by other calls.
+ */
 static void paths_body(struct rank *self) {
   float *in = self->in[0], *out = self->out[0], *other = self->out[1];
   const int peer = !self->rank;
@@ -459,7 +459,7 @@ static void test_paths(void **state) {
   for (int i = 0; i < 3; i++) on_both(paths_body);
 }
 
-/* Groups within groups are one; more calls, and more groups, than are remembered, and fewer each time. */
+/* Nested groups are one; more calls, and more groups, than the cache holds, and fewer each time. */
 static void long_body(struct rank *self) {
   for (int turn = 0; turn < 6; turn++)
     for (int k = BUFFERS - 1; k >= 0; k--) {
@@ -479,7 +479,7 @@ static void test_long(void **state) {
   on_both(long_body);
 }
 
-/* Captured, and on a stream that is no more. */
+/* Captured, and on a destroyed stream. */
 static void group_not_now_body(struct rank *self) {
   float *in = self->in[0], *out = self->out[0];
   cudaGraph_t graph;
@@ -516,8 +516,8 @@ static void test_group_not_now(void **state) {
   on_both(group_not_now_body);
 }
 
-/* What others see of a group that is open: its communicator has operations, its time can be asked for, and
- * what ends the communicator forgets it. Then calls are refused one by one. */
+/* An open group as other threads see it: its communicator has operations, its time can be predicted, and
+ * ending the communicator drops it. After that each call is refused. */
 static void open_body(struct rank *self) {
   float *in = self->in[0], *out = self->out[0];
   const uint64_t before = self->comm->sequence;
@@ -550,7 +550,7 @@ static void test_open(void **state) {
   on_both(open_body);
 }
 
-/* Two communicators in one group: each has its part of it. */
+/* Two communicators in one group: each runs its part. */
 static void two_body(struct rank *self) {
   ncclComm_t first = self->comm, second;
   EXPECT(ncclCommSplit(first, 0, self->rank, &second, NULL) == ncclSuccess);
@@ -574,7 +574,7 @@ static void test_two(void **state) {
   on_both(two_body);
 }
 
-/* ---- refused ---- */
+/* ---- refused calls ---- */
 
 static void mismatch_body(struct rank *self) {
   float *sum = self->out[0];
@@ -623,7 +623,7 @@ static void test_revoke(void **state) {
   on_both(revoke_body);
 }
 
-/* NCCL_CHECK_POINTERS asks each time: memory may have gone. */
+/* NCCL_CHECK_POINTERS checks each call: the memory may have been freed. */
 static void pointers_body(struct rank *self) {
   float *sum;
   EXPECT(cudaMalloc((void **)&sum, 64) == cudaSuccess);

@@ -1,4 +1,4 @@
-/* test_capability.c: which GPUs a library has code for, and what it says to the others. */
+/* test_capability.c: which GPUs a library has code for, and the error message for other GPUs. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_check.sh: the verb `tutti check` from outside: what it proves, exit codes and sentences of misuse, the
-# matrix of few ranks, the mutants. Finds the command at ${BUILD:-build}/bin/tutti.
+# test_check.sh: `tutti check` from outside: what it proves, exit codes and messages of misuse, the matrix
+# of small rank counts, the mutants. Finds the command at ${BUILD:-build}/bin/tutti.
 # runner: 20 s
 . "$(dirname "$0")/script.inc"
 verb=check
 . "$here/verb.inc"
 
-# proves DESCRIPTION ARGUMENTS...: exits with 0 and says so.
+# proves DESCRIPTION ARGUMENTS...: the command exits with 0 and prints that the plan is proved.
 proves() {
   description=$1
   shift
@@ -14,7 +14,7 @@ proves() {
   check $? "$description"
 }
 
-# refuses TEXT ARGUMENTS...: exits with 2 and says TEXT on standard error, nothing else.
+# refuses TEXT ARGUMENTS...: the command exits with 2 and prints only TEXT on standard error.
 refuses() {
   text=$1
   shift
@@ -63,22 +63,22 @@ proves "no elements at all" all_reduce --ranks 4 --count 0
 proves "an algorithm of the library's choice" reduce_scatter --ranks 16
 
 try 0 all_reduce --algo direct --ranks 4 --count 5 && grep -q '^order: (((0+1)+2)+3), one of 1$' "$work/out"
-check $? "the order in which ranks add up is told"
+check $? "the order in which ranks are added is printed"
 try 0 reduce --ranks 3 --json && grep -q '"proved": true' "$work/out" &&
   grep -q '"order": "(0+(2+1))"' "$work/out"
-check $? "a proof as JSON"
+check $? "a proof is printed as JSON"
 
 try 1 all_gather --algo ring --ranks 9 --slots 1 --count 12345 --channels 3 &&
   grep -q '^wrong: deadlock: rank [0-2] channel 0 step 1 waits for .* in a circle of 3 lanes' "$work/out" &&
   grep -q '^smallest: .* all_gather --algo Ring --ranks 3 --count 1 --channels 1 --slots 1$' "$work/out"
-check $? "a deadlock: exit code 1, the circle, the smallest call"
+check $? "a deadlock exits with 1 and prints the wait-for cycle and the smallest call that has it"
 smallest=$(sed -n 's/^smallest: tutti check //p' "$work/out")
 # shellcheck disable=SC2086
 try 1 $smallest && grep -q 'deadlock' "$work/out"
-check $? "the smallest call fails alike"
+check $? "the smallest call printed fails in the same way"
 try 1 all_gather --algo ring --ranks 3 --slots 1 --json && grep -q '"rule": "deadlock"' "$work/out" &&
   grep -q '"step": 1,' "$work/out"
-check $? "a deadlock as JSON"
+check $? "a deadlock is printed as JSON"
 
 refuses "needs one collective"
 refuses "no collective \`all_produce\`" all_produce
@@ -121,7 +121,7 @@ for file in ring4.txt all_pairs4.txt staged2.txt four_slots.txt msccl_all_gather
     --proto simple --first-step 5 --type half --chunk 256
 done
 
-# finds WORDS FILE ARGUMENTS...: the schedule is wrong, and the line says WORDS.
+# finds WORDS FILE ARGUMENTS...: the schedule is found wrong, and the line has WORDS.
 finds() {
   words=$1
   file=$2
@@ -137,7 +137,7 @@ finds 'deadlock: rank 0 channel 0 block 0 step 0 waits for data of rank 2, .* of
 smallest=$(sed -n 's/^smallest: tutti check //p' "$work/out")
 # shellcheck disable=SC2086
 try 1 $smallest && grep -q deadlock "$work/out"
-check $? "the smallest call of a schedule fails alike"
+check $? "the smallest call printed for a schedule fails in the same way"
 description="one chunk is added to another"
 finds 'combine: rank 2 channel 0 block 0 step 1 combines element 1 with element 0 ' "$samples/wrong3.txt"
 description="three slots where four are needed"
@@ -145,9 +145,9 @@ finds 'deadlock: rank 0 channel 0 block 0 step 3 waits for a free slot of rank 1
   "$samples/four_slots.txt" --slots 3
 try 1 --plan "$samples/wrong3.txt" --json && grep -q '"rule": "combine"' "$work/out" &&
   grep -q '"rank": 2,' "$work/out" && grep -q '"block": 0,' "$work/out" && grep -q '"step": 1,' "$work/out"
-check $? "a wrong schedule as JSON"
+check $? "a wrong schedule is printed as JSON"
 
-# needs SLOTS FILE: the fewest slots.
+# needs SLOTS FILE: the smallest number of slots that is enough.
 needs() {
   try 0 --plan "$samples/$2" --min-slots && grep -qx "slots: $1" "$work/out"
   check $? "$2 needs $1 slots"
@@ -156,12 +156,12 @@ needs 4 four_slots.txt
 needs 2 ring4.txt
 needs 1 msccl_all_reduce4.xml
 try 0 --plan "$samples/four_slots.txt" --min-slots --json && grep -q '"min_slots": 4' "$work/out"
-check $? "the fewest slots as JSON"
+check $? "the smallest number of slots is printed as JSON"
 try 1 --plan "$samples/deadlock3.txt" --min-slots && grep -q '^wrong: with 1 to 8 slots: deadlock: ' \
   "$work/out"
-check $? "no number of slots helps"
+check $? "a schedule that no number of slots helps is reported"
 
-# edited DESCRIPTION WORDS FILE SED-PROGRAM: the file, edited, is found wrong.
+# edited DESCRIPTION WORDS FILE SED-PROGRAM: the edited file is found wrong.
 edited() {
   description=$1
   sed "$4" "$samples/$3" >"$work/edited"
@@ -189,7 +189,7 @@ edited "a wait for a step too early" \
 edited "scratch that nobody wrote" 'combine: rank 1 channel 0 block 0 step 1 takes what is no input' \
   staged2.txt 's/read in\[0\], keep scratch\[1\]/read in[0], keep scratch[0]/'
 
-# A chunk from block to block of a rank, on three channels: block 2 sends what block 0 wrote.
+# A chunk is handed from block to block of a rank, on three channels: block 2 sends what block 0 wrote.
 third_list() {
   cat <<TEXT
 tutti-schedule 1
@@ -236,15 +236,15 @@ for call in "all_reduce --algo ring" "all_reduce --algo tree --in-place" "all_re
   # shellcheck disable=SC2086
   try 0 $call --ranks 5 --print && cp "$work/out" "$work/printed.txt" && head -n 1 "$work/out" |
     grep -qx 'tutti-schedule 1'
-  check $? "prints $call"
+  check $? "--print prints $call"
   proves "what was printed of $call" --plan "$work/printed.txt"
 done
 
-# malformed WORDS FILE: exits with 4 and one line that says WORDS.
+# malformed WORDS FILE: the command exits with 4 and prints one line that has WORDS.
 malformed() {
   try 4 --plan "$2" && grep -qF -e "$1" "$work/err" && [ ! -s "$work/out" ] &&
     [ "$(wc -l <"$work/err")" -eq 1 ]
-  check $? "cannot read, and says \`$1\`"
+  check $? "a malformed file is reported: \`$1\`"
 }
 malformed "the schedule cannot be read: No such file" "$work/nowhere.txt"
 malformed "README.md:1: expected 'tutti-schedule 1', MSCCL's XML or MSCCL++'s JSON" "$samples/README.md"
@@ -275,9 +275,9 @@ refuses "its steps share slots, which lists do not" all_gather --algo pat --rank
 refuses "its works go over a switch or are fused, which lists do not" all_reduce --algo nvls --print
 
 try 0 --all --ranks 2-9 && grep -q '^proved: [0-9]* plans of 2 to 9 ranks' "$work/out"
-check $? "every collective, algorithm, protocol and size of 2 to 9 ranks"
+check $? "every collective, algorithm, protocol and size of 2 to 9 ranks is proved"
 try 0 --mutants && grep -q '^proved: [0-9]* mutants .* 0 missed$' "$work/out" && ! grep -q MISSED "$work/out"
-check $? "every mutant is caught, or said to be equal"
+check $? "every mutant is caught or reported as equivalent"
 [ "$(sed -n 's/^proved: \([0-9]*\) mutants.*/\1/p' "$work/out")" -ge 100 ]
-check $? "there are a hundred mutants at least"
+check $? "there are at least a hundred mutants"
 [ "$failures" -eq 0 ]

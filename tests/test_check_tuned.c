@@ -1,6 +1,5 @@
-/* test_check_tuned.c: everything that the tuner can choose is proved, on one node and over several; and
- * requests that say more than masks: a tune file, protocols by name, algorithms left out, several operations.
- */
+/* test_check_tuned.c: every choice of the tuner is proved, on one node and over several; and requests with a
+ * tune file, protocols by name, excluded algorithms, several operations. */
 /* sanitizers: address */
 /* runner: asan 13 s */
 #include <setjmp.h>
@@ -62,7 +61,7 @@ static bool visit(void *argument, const struct plan_request *asked, const struct
   return true;
 }
 
-/* Goes through one machine; the algorithms of `wanted` must have been among the choices. */
+/* Visits all choices on one machine; the algorithms of `wanted` must be among them. */
 static void visit_machine(const char *name, uint32_t nodes, uint32_t gpus, uint32_t wanted) {
   struct visited visited = {0, 0};
   struct plan_limits limits;
@@ -97,7 +96,7 @@ static void choices_over_nodes_are_proved(void **state) {
 
 static uint8_t in[64], out[64];
 
-/* One all-reduce of 100000 floats on 6 ranks, everything allowed. */
+/* One all-reduce of 100000 floats on 6 ranks, without restrictions. */
 static void request_begin(void) {
   graph_free(&graph);
   assert_int_equal(machine_graph(NULL, 1, 6, &graph), ncclSuccess);
@@ -149,7 +148,7 @@ static void requests_keep_what_they_say(void **state) {
   assert_request_proved(&request);
 }
 
-/* In place is what it is on the request's rank; each function has its own sense of it. */
+/* In place refers to the request's rank; each function defines it differently. */
 static void requests_are_in_place(void **state) {
   (void)state;
   for (uint8_t func = FUNC_BROADCAST; func <= FUNC_ALL_REDUCE; func++) {
@@ -198,7 +197,7 @@ static void requests_that_say_too_little_are_refused(void **state) {
   assert_int_equal(report.rule, CHECK_RESOURCES);
   assert_non_null(strstr(report.text, "what others send"));
   request_begin();
-  request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_COLLNET_CHAIN; /* of one node */
+  request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_COLLNET_CHAIN; /* for one node only */
   assert_false(check_plan_of_request(engine, &request, &report));
   assert_int_equal(report.rule, CHECK_RESOURCES);
   assert_true(report.text[0] != '\0');

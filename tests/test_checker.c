@@ -1,6 +1,6 @@
-/* test_checker.c: the checker's own rules. For each of them a plan that breaks it, made by hand or by
- * changing one step of a good one, and what must be said: rule, rank, channel, step. Good plans of every kind
- * are proved, with the order in which they add up. */
+/* test_checker.c: the checker's own rules. For each rule a plan that violates it, made by hand or by changing
+ * one step of a good plan, and the expected report: rule, rank, channel, step. Good plans of every kind are
+ * proved, with the order of their additions. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,7 @@ static void assert_proved(void) {
   assert_true(proved);
 }
 
-/* The plans break `rule`, first at that rank, channel and step; the text says `words`. */
+/* The plans violate `rule`, first at that rank, channel and step; the text has `words`. */
 static void assert_broken(enum check_rule rule, uint32_t rank, uint32_t channel, uint64_t step,
                           const char *words) {
   assert_false(check_run(engine, &setup.input, &report));
@@ -100,11 +100,11 @@ static uint32_t change_step(void *context, const struct work *work, uint64_t ste
   step->send_place += c->send_place;
   step->recv_place += c->recv_place;
   step->part += c->part;
-  if (c->what == HOOK_SKIP) change.rank = NOBODY; /* one step, not all behind it */
+  if (c->what == HOOK_SKIP) change.rank = NOBODY; /* only this step, not all after it */
   return c->what;
 }
 
-/* Rank `rank`'s step number `step` is to be changed; *change says how. */
+/* Step number `step` of rank `rank` is to be changed; *change says how. */
 static void change_begin(uint32_t rank, uint64_t step) {
   memset(&change, 0, sizeof change);
   change.rank = rank;
@@ -113,7 +113,7 @@ static void change_begin(uint32_t rank, uint64_t step) {
   setup.input.hook_context = &change;
 }
 
-/* ---- what is proved ---- */
+/* ---- plans that are proved ---- */
 
 static void good_plans_are_proved(void **state) {
   static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER,
@@ -151,7 +151,7 @@ static void the_order_is_told(void **state) {
   assert_int_equal(report.work_count, 3);
 }
 
-/* Steps of the facts' table: 2n-1 a loop and rank, two slices each. */
+/* The number of steps: 2n-1 per loop and rank, two slices each. */
 static void steps_are_counted(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_RING, 4, 64);
@@ -172,7 +172,7 @@ static void trees_over_nodes_are_proved(void **state) {
   assert_proved();
 }
 
-/* ---- what is not ---- */
+/* ---- plans that are refused ---- */
 
 static void parts_of_one_operation(void **state) {
   (void)state;
@@ -208,7 +208,7 @@ static void parts_must_tile(void **state) {
   assert_int_equal(report.rule, CHECK_PARTS);
   assert_int_equal(report.rank, 2);
   assert_int_equal(report.channel, 1);
-  /* The run finds it too, where ranks 0 and 2 meet on that channel. */
+  /* The symbolic run finds it too, when ranks 0 and 2 communicate on that channel. */
   assert_broken(CHECK_PARTS, 0, 1, 1, "another operation, part");
 }
 
@@ -255,7 +255,7 @@ static void one_slot_is_a_deadlock(void **state) {
   assert_proved();
 }
 
-/* An executor that breaks the slots' protocol on rank 1. */
+/* An executor that violates the slots' protocol on rank 1. */
 static void break_slots(enum check_fault fault, enum check_rule rule, uint32_t rank, uint64_t step,
                         const char *words) {
   call_plan();
@@ -276,7 +276,7 @@ static void slots_have_one_owner(void **state) {
   break_slots(FAULT_WRONG_SIZE, CHECK_PARTS, 2, 0, "announces 4001");
 }
 
-/* Four slots, slices of two steps: at step 3 a slice would lie across the end. */
+/* Four slots, slices of two steps: at step 3 a slice would cross the end. */
 static void a_slice_lies_in_one_piece(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_RING, 3, 48);
@@ -330,25 +330,25 @@ static void memory_has_borders(void **state) {
   assert_broken(CHECK_BOUNDS, 0, 0, 0, "writes 8 elements of rank 0's memory outside");
 }
 
-/* The ring's last stage stores final chunks straight into outputs that are inputs too. */
+/* The ring's last stage stores final chunks directly into outputs that are also inputs. */
 static void stores_come_after_reads(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_RING, 3, 48);
   call.in_place = true;
   call_plan();
   assert_proved();
-  change_begin(0, 2); /* rank 0 finishes chunk 0 and hands it to rank 1, into chunk 1 */
+  change_begin(0, 2); /* rank 0 finishes chunk 0 and sends it to rank 1 into chunk 1 */
   change.out = 16;
   assert_broken(CHECK_MEMORY, 0, 0, 2, "");
-  /* A rank that reads its input once more in the end may read what was stored meanwhile. */
+  /* A rank that reads its input again at the end may read data stored meanwhile. */
   call_plan();
   change_begin(1, 4);
   change.set = STEP_COPY_IN | STEP_REDUCE;
   assert_broken(CHECK_MEMORY, 1, 0, 4, "that rank 0 writes, in no order with it");
 }
 
-/* The same message twice into one buffer: the second store may destroy, or be destroyed by, the first one's
- * receipt, though it brings the same elements. */
+/* The same message twice into one buffer: the second store may overwrite, or be overwritten by, the receipt
+ * of the first, although the elements are the same. */
 static void stores_of_two_messages_are_not_one(void **state) {
   (void)state;
   call_begin(FUNC_SEND_RECV, ALGO_RING, 2, 16);
@@ -364,7 +364,7 @@ static void stores_of_two_messages_are_not_one(void **state) {
   assert_int_equal(report.rule, CHECK_MEMORY);
 }
 
-/* A broadcast in which the last rank reads what the one before stores, without taking its message. */
+/* A broadcast in which the last rank reads data stored by the rank before, without receiving its message. */
 static void reads_come_after_stores(void **state) {
   (void)state;
   call_begin(FUNC_BROADCAST, ALGO_RING, 2, 16);
@@ -376,7 +376,7 @@ static void reads_come_after_stores(void **state) {
   assert_true(report.rule == CHECK_MEMORY || report.rule == CHECK_COMBINE);
 }
 
-/* Two channels, or two lanes of one block, that write one place. */
+/* Two channels, or two lanes of one block, that write the same place. */
 static void writes_have_an_order(void **state) {
   (void)state;
   call_begin(FUNC_ALL_REDUCE, ALGO_RING, 2, 20000);
@@ -391,7 +391,7 @@ static void writes_have_an_order(void **state) {
   call_begin(FUNC_ALL_TO_ALL, ALGO_RING, 3, 16);
   check_limits(&call.limits, 4, 64, 1, false);
   call_plan();
-  struct plan *plan = &setup.plans[1]; /* both messages land in one block */
+  struct plan *plan = &setup.plans[1]; /* both messages go into one block */
   for (uint32_t i = 0; i < plan->work_count; i++)
     if (plan->works[i].func == FUNC_RECV) plan->buffers[i].out = plan->buffers[plan->work_count - 1].out;
   assert_false(check_run(engine, &setup.input, &report));
@@ -436,7 +436,7 @@ static void results_are_what_was_asked_for(void **state) {
   assert_broken(CHECK_RESULT, 0, NOBODY, NO_STEP, "ends as (0+1)");
   call_plan();
   setup.plans[0].works[0].func = FUNC_REDUCE;
-  setup.regions[1].results[0].count -= 1; /* the last element is nobody's result, and is written */
+  setup.regions[1].results[0].count -= 1; /* the last element belongs to no result, but is written */
   assert_broken(CHECK_RESULT, 0, NOBODY, NO_STEP, "element 15 of a buffer is written");
 }
 
@@ -470,7 +470,7 @@ static void what_is_not_known_is_not_proved(void **state) {
   assert_broken(CHECK_RESOURCES, 1, 0, 1, "nothing is proved");
 }
 
-/* Aggregated trees: any number of ranks, blocks that share a slot and that do not, both ways. */
+/* Aggregated trees: any number of ranks, blocks that share a slot or do not, both collectives. */
 static void slots_that_steps_share_are_proved(void **state) {
   (void)state;
   for (uint32_t ranks = 2; ranks <= 17; ranks++) {
@@ -487,7 +487,7 @@ static void slots_that_steps_share_are_proved(void **state) {
 
 static void a_shared_slot_has_its_rules(void **state) {
   (void)state;
-  call_begin(FUNC_REDUCE_SCATTER, ALGO_PAT, 8, 2); /* four blocks a slot, rows of two */
+  call_begin(FUNC_REDUCE_SCATTER, ALGO_PAT, 8, 2); /* four blocks per slot, rows of two */
   call_plan();
   assert_int_equal(setup.plans[0].works[0].pack, 4);
   assert_proved();
@@ -529,7 +529,7 @@ static void fused_broadcasts_are_proved(void **state) {
   }
 }
 
-/* Parts must come in one order at both ends, each with its size at its begin, and lie behind the lane's. */
+/* Parts must come in the same order at both ends, each with its size at its begin, after the lane's own. */
 static void fused_parts_have_their_order(void **state) {
   (void)state;
   call_begin(FUNC_BROADCAST, ALGO_RING, 3, 40);
@@ -580,7 +580,7 @@ static void switches_are_proved(void **state) {
   }
 }
 
-/* A switch adds in the order of its members: one that takes them in another order hands shards to the wrong
+/* A switch adds in the order of its members: one with members in another order gives shards to the wrong
  * rank. */
 static void a_switch_knows_its_members(void **state) {
   (void)state;
@@ -593,7 +593,7 @@ static void a_switch_knows_its_members(void **state) {
   assert_false(check_run(engine, &setup.input, &report));
   assert_true(report.rule == CHECK_MATCH || report.rule == CHECK_COMBINE || report.rule == CHECK_RESULT);
   call_plan();
-  setup.plans[0].batches[0].work_count = 1; /* nobody hosts it */
+  setup.plans[0].batches[0].work_count = 1; /* no rank hosts the switch */
   assert_false(check_run(engine, &setup.input, &report));
   assert_int_equal(report.rule, CHECK_MATCH);
   call_plan();
@@ -601,7 +601,7 @@ static void a_switch_knows_its_members(void **state) {
   assert_false(check_run(engine, &setup.input, &report));
 }
 
-/* Every allocation fails in turn: a sentence, no crash, nothing lost. */
+/* Every allocation fails in turn: an error message, no crash, no leak. */
 static void memory_may_run_out(void **state) {
   (void)state;
   for (uint64_t k = 1; k < 400; k++) {
@@ -648,7 +648,7 @@ static void a_request_is_proved(void **state) {
   assert_int_equal(report.rule, CHECK_DEADLOCK);
 }
 
-/* A channel alone and within its plan are one program, and others are not. */
+/* A channel alone and within its plan are one program; other channels are not. */
 static void channels_that_are_alike_have_one_key(void **state) {
   size_t first, second, third;
   (void)state;
@@ -678,7 +678,7 @@ static void channels_that_are_alike_have_one_key(void **state) {
 static void the_matrix_of_few_ranks_is_proved(void **state) {
   struct check_all_report all;
   (void)state;
-  struct progress progress = {0}; /* nobody waits */
+  struct progress progress = {0}; /* no output: no terminal */
   assert_int_equal(check_all(2, 4, 2, &progress, &all), ncclSuccess);
   assert_false(all.failed);
   assert_true(all.plan_count > 5000);

@@ -1,6 +1,5 @@
 /* test_chunk.c: the arithmetic from bytes to channels, loops, chunks and slices: golden values of NCCL's
- * distribution, and for all small inputs that parts cover the whole without overlap and that nothing
- * exceeds what holds it. */
+ * distribution, and for all small inputs that parts cover the whole without overlap and fit their slots. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +42,8 @@ static void test_split_golden(void **state) {
   expect_split(split_alone(10000000, 2, 2, 16), 15, 630784, 630784, 538240);
 }
 
-/* A task's parts lie end to end over its channels, none is empty, and each begins on a border of units. */
+/* A task's parts follow each other on its channels, none is empty, and each begins at a multiple of the unit.
+ */
 static void expect_cover(const struct chunk_split *split, size_t count, uint32_t element_bytes,
                          size_t weight) {
   const size_t unit_elements =
@@ -59,9 +59,9 @@ static void expect_cover(const struct chunk_split *split, size_t count, uint32_t
   assert_int_equal(covered, count);
 }
 
-/* Three tasks under one cursor: each goes on where the one before ended, on its last channel or on the
- * next one, and a channel that another follows has reached the budget, but for the last units of tasks,
- * which count as whole ones. */
+/* Three tasks in sequence: each continues where the one before ended, on its last channel or on the next one,
+ * and every channel except the last has reached its budget, except for the last units of tasks, which count
+ * as whole units. */
 static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t weight,
                          uint32_t channel_count) {
   size_t traffic = 0, loads[16] = {0}, offset, part;
@@ -85,7 +85,7 @@ static void expect_tasks(const size_t counts[3], uint32_t element_bytes, size_t 
     assert_true(loads[channel] + 3 * unit_traffic >= cursor.budget_bytes);
 }
 
-/* Counts on and beside the borders of units. */
+/* Counts at and next to multiples of the unit. */
 static size_t count_near(size_t unit_elements, size_t index) {
   const size_t units = index / 3;
   return index % 3 == 0 ? units * unit_elements + 1 : (units + 1) * unit_elements - (index % 3 - 1);
@@ -106,7 +106,7 @@ static void test_split_exhaustive(void **state) {
       }
 }
 
-/* Eight tasks of one unit each share four channels in pairs; a ninth finds no space and goes on the last
+/* Eight tasks of one unit each share four channels in pairs; a ninth exceeds the budget and goes on the last
  * channel too. */
 static void test_split_pairs(void **state) {
   struct chunk_cursor cursor = cursor_begin(8 * 32768, 4);
@@ -132,8 +132,8 @@ static void test_split_counts_one_by_one(void **state) {
 
 /* ---- loops ---- */
 
-/* The loops of a part cover it: full chunks until the last, whose chunk is a whole number of sixteen bytes
- * or the full one. */
+/* The loops of a part cover it: full chunks up to the last loop, whose chunk is a multiple of sixteen bytes
+ * or full. */
 static void expect_loops(size_t part_count, size_t chunk_count, uint32_t chunks, uint32_t element_bytes) {
   size_t done = 0, chunk = 0;
   while (done < part_count) {
@@ -167,7 +167,7 @@ static void test_steps_of_slots(void **state) {
   }
 }
 
-/* Slices cover the chunk in order, full ones first, none above what its slots hold. */
+/* Slices cover the chunk in order, full ones first, none larger than its slots. */
 static void expect_slices(size_t count, uint32_t slices, size_t capacity) {
   const size_t slice = chunk_slice_count(count, slices, capacity);
   size_t covered = 0;
@@ -192,8 +192,8 @@ static void test_slices(void **state) {
   assert_int_equal(chunk_slice_count(100001, 2, 65536), 50016);
 }
 
-/* 64 MiB of float on 8 ranks and 16 channels with NCCL's production sizes, from the split down to the
- * FIFO's steps. */
+/* 64 MiB of float on 8 ranks and 16 channels with NCCL's default sizes, from the split to the FIFO's steps.
+ */
 static void test_all_reduce_64_mib(void **state) {
   static const uint32_t ring[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   const uint32_t chunk_steps = chunk_steps_of_slots(8);

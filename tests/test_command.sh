@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_command.sh: what all verbs of the command share: help that fits the terminal, manual pages, completion
-# in bash and zsh, names that are nearly right, standard input in the place of files, JSON, and examples in
-# help that run as they stand. Prints one `ok - ` or `not ok - ` line a check and fails when one did. Finds
-# the command at ${BUILD:-build}/bin/tutti.
+# test_command.sh: what all verbs of the command share: help that fits the terminal, manual pages,
+# completion in bash and zsh, suggestions for misspelt names, standard input instead of files, JSON, and
+# examples in help that run as printed. Prints one `ok - ` or `not ok - ` line per check and fails if a
+# check failed. Finds the command at ${BUILD:-build}/bin/tutti.
 # runner: 90 s
 . "$(dirname "$0")/script.inc"
 use_build
@@ -15,7 +15,7 @@ check $? "help lists the verbs"
 
 # ---- help and manual pages
 
-# fits WIDTH FILE: no line is wider, but for a single word.
+# fits WIDTH FILE: no line is wider, except for a single word.
 fits() {
   awk -v width="$1" 'length > width && NF > 1 {print FILENAME ": " length ": " $0; bad = 1} END {exit bad}' \
     "$2" >"$work/log"
@@ -30,9 +30,9 @@ for each in $verbs; do
   "$tutti" help "$each" >"$work/page" && fits 80 "$work/page" &&
     try 0 "$each" --help && cmp "$work/out" "$work/page" >"$work/log" &&
     try 0 "$each" -h && cmp "$work/out" "$work/page" >"$work/log"
-  check $? "$each -h and $each --help are help $each, in 80 columns where there is no terminal"
+  check $? "$each -h and $each --help print help $each, in 80 columns if there is no terminal"
   try 0 help --man "$each" && cmp "$work/out" "$build/share/man/man1/tutti-$each.1" >"$work/log"
-  check $? "the manual page tutti-$each.1 is built, and is what help --man $each prints"
+  check $? "the manual page tutti-$each.1 is built and equals help --man $each"
 done
 COLUMNS=60 "$tutti" help >"$work/page" && fits 60 "$work/page" && try 0 --help && try 0 -h
 check $? "help fits 60 columns"
@@ -44,7 +44,7 @@ if command -v groff >/dev/null; then
     groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null | grep . && good=1
   done >"$work/log"
   [ $good -eq 0 ]
-  check $? "groff takes all manual pages without a warning"
+  check $? "groff formats all manual pages without a warning"
 else
   echo "skip: manual pages in groff: groff is not installed"
 fi
@@ -67,18 +67,18 @@ for columns in (56, 97):
     widths = [len(line) for line in text.decode().replace('\r', '').split('\n')]
     assert process.wait() == 0 and columns - 12 < max(widths) <= columns, (columns, max(widths))
 PYTHON
-check $? "help fits the terminal that standard output is"
+check $? "help fits the width of the terminal"
 
 # ---- completion
 
-# completes LINE: what bash offers for it, a word a line, in $work/out.
+# completes LINE: bash's completions of the line, one word per line, in $work/out.
 completes() {
   bash -c '. "$1"; shift
     COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _tutti; printf "%s\n" "${COMPREPLY[@]}"' bash "$build/share/bash-completion/completions/tutti" "$@" \
     >"$work/out" 2>"$work/log"
 }
-# offers WORD...: each was offered.
+# offers WORD...: each word was offered.
 offers() {
   for word; do
     grep -qxF -e "$word" "$work/out" || { echo "not offered: $word" >>"$work/log"; return 1; }
@@ -88,10 +88,10 @@ for shell in bash zsh; do
   file=$build/share/bash-completion/completions/tutti
   [ $shell = bash ] || file=$build/share/zsh/site-functions/_tutti
   try 0 help --completion $shell && cmp "$work/out" "$file" >"$work/log"
-  check $? "completion for $shell is built, and is what help --completion $shell prints"
+  check $? "completion for $shell is built and equals help --completion $shell"
   if command -v $shell >/dev/null; then
     $shell -n "$file" >"$work/log" 2>&1
-    check $? "$shell reads it"
+    check $? "$shell loads the completion"
   else
     echo "skip: completion is read by $shell: $shell is not installed"
   fi
@@ -109,7 +109,7 @@ for each in $verbs; do
         echo "no --$flag"
     done >"$work/log"
   [ ! -s "$work/log" ]
-  check $? "so does zsh"
+  check $? "zsh completes the same flags"
 done
 completes tutti '' && offers $verbs --version && completes tutti ch && [ "$(cat "$work/out")" = check ]
 check $? "bash completes verbs"
@@ -118,10 +118,10 @@ completes tutti bench all_ && offers all_reduce all_gather && completes tutti si
   completes tutti trace export --to = p && offers perfetto prometheus && completes tutti trace '' &&
   offers dump diff && completes tutti explain plan '' && offers broadcast && completes tutti help t &&
   offers topo trace
-check $? "bash completes collectives, and the values of flags"
+check $? "bash completes collectives and flag values"
 (cd "$work" && : >'a file.xml' && completes tutti topo --file 'a f' && offers 'a file.xml' &&
   completes tutti topo --nodes '' && ! offers 'a file.xml' && completes tutti launch -n 2 ech && offers echo)
-check $? "bash completes files where files are read, and programs"
+check $? "bash completes file names and programs"
 
 # ---- what is nearly right
 misuse 2 'did you mean `status`?' statsu
@@ -141,7 +141,7 @@ misuse 2 'must be bash or zsh' help --completion fish
 
 # ---- standard input
 
-# piped FILE ARGUMENTS...: the same from standard input as from the file, which the arguments name as @.
+# piped FILE ARGUMENTS...: standard input gives the same result as the file, which the arguments name as @.
 piped() {
   file=$1
   shift
@@ -157,7 +157,7 @@ piped() {
     diff "$work/expected" - >"$work/diff"
   status=$?
   cat "$work/diff" >>"$work/log"
-  check $status "standard input as - : tutti $*"
+  check $status "reads standard input for -: tutti $*"
 }
 "$tutti" topo --dump "$work/node.xml" >/dev/null
 "$tutti" goal export all_reduce -g 4 -o "$work/a.bin" >"$work/log"
@@ -186,8 +186,8 @@ misuse 2 'has no name' trace archive -
 
 # ---- progress
 
-# waiting ARGUMENTS...: what standard error shows where it is a terminal, in $work/log; nothing where it is
-# none.
+# waiting ARGUMENTS...: what the command prints on standard error if that is a terminal, in $work/log; it
+# prints nothing if it is not.
 waiting() {
   try 0 "$@" && [ ! -s "$work/err" ] && python3 - "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
 import os, pty, subprocess, sys
@@ -209,20 +209,20 @@ PYTHON
 }
 waiting check --all --ranks 2-14 &&
   grep -qE 'tutti check: all plans of 2 to 14 ranks: [0-9.]+ %, [0-9]+ s to go' "$work/log"
-check $? "check --all says how far it has come"
+check $? "check --all shows its progress on a terminal"
 waiting bench all_reduce --ranks 8 -b 8M -e 8M -c 3 &&
   grep -qE 'tutti bench: all_reduce: [0-9.]+ %, [0-9]+ s to go' "$work/log"
-check $? "so does a long bench"
+check $? "a long bench shows its progress on a terminal"
 
 # ---- JSON
 
-# holds EXPRESSION ARGUMENTS...: the output is JSON, of which this holds in Python.
+# holds EXPRESSION ARGUMENTS...: the output is JSON, and the Python expression holds for it.
 holds() {
   expression=$1
   shift
   (cd "$root" && "$tutti" "$@") 2>"$work/log" >"$work/out"
   python3 -c "import json, sys; j = json.load(sys.stdin); assert $expression, j" <"$work/out" 2>>"$work/log"
-  check $? "JSON: tutti $*"
+  check $? "--json prints the expected JSON: tutti $*"
 }
 holds 'j["proved"] and j["plans"] > 1000 and "failure" not in j' check --all --ranks 2-4 --json
 holds 'j["missed"] == 0 and len(j["mutants"]) > 50 and j["mutants"][0]["algorithms"]' check --mutants --json
@@ -239,13 +239,13 @@ holds 'j' explain plan all_reduce --json
 
 # ---- examples
 
-# examples_of VERB WIDTH: the lines, those joined that a backslash ends.
+# examples_of VERB WIDTH: the example lines, with lines that end in a backslash joined.
 examples_of() {
   COLUMNS=$2 "$tutti" help "$1" | sed -n '/^examples:/,/^exit codes:/s/^  //p' | sed '/^[0-4]  /d' |
     sed -e ':more' -e '/\\$/{N;s/ *\\\n */ /;b more' -e '}'
 }
-# Each verb's run one after another, in a copy of the source tree that may be written into. A comment above
-# says what an example needs that a test does not have.
+# Runs the examples of each verb in order, in a writable copy of the source tree. A comment above an example
+# says what it needs that a test does not have.
 for each in $verbs; do
   place=$work/$each
   mkdir "$place" && ln -s "$root/examples" "$root/traces" "$place" && ln -s "$build" "$place/build"
@@ -264,7 +264,7 @@ for each in $verbs; do
     case $status in
       skip) echo "skip: example, as it needs more than a test has: $line" ;;
       *) case $status in 0 | 1) status=0 ;; *) status=1 ;; esac
-        check $status "example: $line" ;;
+        check $status "the example runs: $line" ;;
     esac
   done 4<"$work/$each.commands" 5<"$work/$each.statuses"
 done

@@ -1,4 +1,5 @@
-/* test_control.c: questions and answers between processes, and strangers of all kinds, who hold nobody up. */
+/* test_control.c: calls and answers between processes, and unauthenticated connections of all kinds, which
+ * must not delay anybody. */
 /* sanitizers: address thread */
 /* runner: 4 s, waits */
 #include <setjmp.h>
@@ -55,12 +56,12 @@ static struct sock_wait wait_seconds(uint32_t seconds) {
 
 /* ---- calls ---- */
 
-static uint32_t running; /* handlers, read atomically */
-static uint32_t held;    /* "~" is not answered; atomic */
+static uint32_t running; /* running handlers, read atomically */
+static uint32_t held;    /* "~" is not answered while set; atomic */
 
 static void hold(uint32_t on) { __atomic_store_n(&held, on, __ATOMIC_RELEASE); }
 
-/* Answers with the question turned around; "!" fails; "~" takes as long as it is held. */
+/* Answers with the reversed question; "!" fails; "~" blocks while `held` is set. */
 static ncclResult_t answer(void *argument, const void *request, uint32_t bytes, void *reply,
                            uint32_t *reply_bytes) {
   const char *question = (const char *)request;
@@ -158,7 +159,7 @@ static void *release_soon(void *argument) {
   return argument;
 }
 
-/* A caller's deadline, and one called off; then nobody answers late into the next call. */
+/* A caller's deadline, and a cancelled call; late answers must not reach the next call. */
 static void test_call_late(void **state) {
   char reply[64];
   uint32_t bytes = 60;
@@ -181,7 +182,7 @@ static void test_call_late(void **state) {
   wait = wait_seconds(0);
   control_call(&address, KEY, &wait, "~", 1, reply, &bytes);
   assert_true(os_thread_start(&thread, release_soon, NULL));
-  control_unserve(KEY); /* waits for the handler, if it runs */
+  control_unserve(KEY); /* waits for a running handler */
   assert_int_equal(__atomic_load_n(&running, __ATOMIC_ACQUIRE), 0);
   os_thread_join(thread);
 }
@@ -194,7 +195,7 @@ static enum control_outcome try_ask(const struct sock_address *to, uint64_t key,
   return control_ask(to, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
 }
 
-/* Why there is no answer: nobody of this key, nobody at all, not in time, a failure. */
+/* The reasons for no answer: no handler of this key, no process, a timeout, a failure. */
 static void test_ask(void **state) {
   struct sock_address empty = address;
   int fd;
@@ -215,7 +216,7 @@ static void test_ask(void **state) {
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_NOBODY);
 }
 
-/* A process that has gone is an error at once, also where a connection to it is kept. */
+/* A call to a process that has ended fails at once, also on a connection kept from before. */
 static void test_call_gone(void **state) {
   char reply[64];
   int pipes[2];
@@ -232,7 +233,7 @@ static void test_call_gone(void **state) {
     _exit(0);
   }
   assert_int_equal(read(pipes[0], &address, sizeof address), sizeof address);
-  assert_false(sock_address_equal(&own, &address)); /* a child has a server of its own */
+  assert_false(sock_address_equal(&own, &address)); /* a child has its own server */
   assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
@@ -241,7 +242,7 @@ static void test_call_gone(void **state) {
   close(pipes[1]);
 }
 
-/* ---- strangers ---- */
+/* ---- unauthenticated connections ---- */
 
 static int stranger_connect(const struct sock_address *to) {
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to->port)};
@@ -254,7 +255,8 @@ static int stranger_connect(const struct sock_address *to) {
   return fd;
 }
 
-/* A child that keeps `count` connections; every second one says a few bytes. Killed by the caller. */
+/* A child that keeps `count` connections open and sends a few bytes on every second one. Killed by the
+ * caller. */
 static pid_t strangers_start(uint32_t count) {
   const struct rlimit limit = {20000, 20000};
   int pipes[2];
@@ -308,8 +310,9 @@ static bool closed_by_server(int fd) {
   }
 }
 
-/* Bytes of a stream of their own, seeded. */
-/* As many strangers as there are descriptors for are in the door; they go, so that others come in. */
+/* Random bytes, seeded. */
+/* As many unauthenticated connections as there are descriptors; the oldest are dropped so that others get in.
+ */
 static void test_shortage(void **state) {
   const uint32_t left = 60;
   struct rlimit usual, few;
@@ -323,7 +326,7 @@ static void test_shortage(void **state) {
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
   const pid_t child = strangers_start(4 * left);
   ncclResult_t result = ncclSystemError;
-  const uint64_t end_ns = os_time_ns() + HANDSHAKE_SECONDS / 2 * 1000000000ull; /* before they are late */
+  const uint64_t end_ns = os_time_ns() + HANDSHAKE_SECONDS / 2 * 1000000000ull; /* before their timeout */
   while (os_time_ns() < end_ns && result != ncclSuccess) {
     result = ask(KEY, "abc", reply, 60, 1);
     if (result != ncclSuccess) os_sleep_ms(20);
@@ -357,7 +360,7 @@ static void test_noise(void **state) {
   assert_true(handshake_counted().strangers > before);
 }
 
-/* Who knows how to do the handshake, and then says what may not be said: closed at once, and counted. */
+/* A client with a valid handshake sends forbidden frames: it is disconnected at once, and counted. */
 static void test_nonsense(void **state) {
   static const struct {
     enum handshake_kind handshake;
@@ -389,7 +392,7 @@ static void test_nonsense(void **state) {
   meet(3);
 }
 
-/* Half of a check-in, then nothing: others meet all the same. */
+/* Half of a check-in and then silence must not stop other ranks from connecting. */
 static void test_half(void **state) {
   const struct sock_wait wait = wait_seconds(5);
   const struct frame_head head = {sizeof(struct wire_check_in), FRAME_CHECK_IN, 0};
@@ -409,13 +412,13 @@ static void test_half(void **state) {
   for (int i = 0; i < 20; i++) sock_close(fds[i]);
 }
 
-/* Two secrets: the one who has another is refused, and the refusal is counted. */
+/* Two secrets: a client with another secret is refused, and the refusal is counted. */
 static void test_secret(void **state) {
   int pipes[2];
   ncclResult_t result = ncclSuccess;
   (void)state;
   SKIP_FORK();
-  control_leave(); /* a server of the new environment */
+  control_leave(); /* the next server reads the environment again */
   joiner_environment("TUTTI_SECRET", "one", "TUTTI_INIT_TIMEOUT_SECONDS", "2", NULL);
   assert_int_equal(control_use(&address), ncclSuccess);
   const uint64_t before = handshake_counted().wrong_secret;

@@ -1,6 +1,6 @@
 /* test_cudart.c: the emulated CUDA runtime: order of streams, events across devices, captures and graphs,
- * memory, errors. Runs everything twice, in a child process each: guarded and with threads. The error
- * codes of captures are those that CUDA 13 gave on a GPU for the same calls. */
+ * memory, errors. Runs everything twice, each in a child process: guarded and with threads. The error codes
+ * of captures are those of CUDA 13 on a GPU for the same calls. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@
 #define OK(call) assert_int_equal((call), cudaSuccess)
 #define FAILS(code, call) assert_int_equal((call), (code))
 
-/* ---- a kernel to launch: ends when `needed` launches of its rendezvous have begun ---- */
+/* ---- a test kernel: ends when `needed` launches of its rendezvous have begun ---- */
 
 struct rendezvous {
   uint32_t arrived, needed;
@@ -125,10 +125,10 @@ static void launch(cudaStream_t stream, struct rendezvous *rendezvous) {
   launch_joined(stream, rendezvous, 0, NULL);
 }
 
-/* ---- a log that host functions write to ---- */
+/* ---- a log for host functions ---- */
 
 static char journal[64];
-static uint32_t journal_count; /* host functions of ordered streams never overlap */
+static uint32_t journal_count; /* only host functions of ordered streams write, so never two at once */
 static void note(void *letter) { journal[journal_count++] = (char)(intptr_t)letter; }
 static void journal_clear(void) {
   memset(journal, 0, sizeof journal);
@@ -142,7 +142,7 @@ static struct rendezvous open_at(uint32_t needed) {
   struct rendezvous rendezvous = {0, needed};
   return rendezvous;
 }
-/* From the host: as if one more kernel had come. */
+/* From the host: counts as one more launch. */
 static void arrive(struct rendezvous *rendezvous) {
   emu_lock();
   rendezvous->arrived++;
@@ -174,7 +174,7 @@ static void test_default_stream_orders_blocking_streams(void **state) {
     OK(cudaStreamSynchronize(0));
     assert_string_equal(journal, "abcdef");
   }
-  FAILS(cudaErrorNotReady, cudaStreamQuery(free_stream)); /* nothing of the above waited for it */
+  FAILS(cudaErrorNotReady, cudaStreamQuery(free_stream)); /* none of the above waits for it */
   OK(cudaGetLastError());
   arrive(&rendezvous);
   OK(cudaDeviceSynchronize());
@@ -349,7 +349,7 @@ static void test_kernel_joins_streams(void **state) {
   assert_string_equal(journal, "ab");
   struct rendezvous gate_too = open_at(2);
   launch_joined(first, &gate_too, 0, second);
-  FAILS(cudaErrorNotReady, cudaStreamQuery(second)); /* goes on after the kernel */
+  FAILS(cudaErrorNotReady, cudaStreamQuery(second)); /* runs after the kernel */
   arrive(&gate_too);
   OK(cudaStreamSynchronize(second));
   OK(cudaStreamDestroy(first));
@@ -446,7 +446,7 @@ static void capture_collective(cudaStream_t *streams, cudaEvent_t *events, int r
   for (int i = 1; i < ranks; i++) OK(cudaStreamWaitEvent(streams[0], events[i], 0));
 }
 
-/* All nodes of a collective are needed at once, three times over, and twice in flight. */
+/* All nodes of a collective must run at the same time, three times, and with two launches in flight. */
 static void test_graph_runs_devices_together(void **state) {
   (void)state;
   enum { RANKS = 5 };
@@ -479,7 +479,7 @@ static void test_graph_runs_devices_together(void **state) {
   rendezvous.needed = RANKS + 1;
   emu_unlock();
   OK(cudaGraphLaunch(exec, streams[1]));
-  OK(cudaGraphExecDestroy(exec)); /* while it runs */
+  OK(cudaGraphExecDestroy(exec)); /* while the graph runs */
   FAILS(cudaErrorInvalidValue, cudaGraphLaunch(exec, streams[1]));
   assert_int_not_equal(kernels_alive, 0);
   arrive(&rendezvous);
@@ -566,7 +566,7 @@ struct capture_world {
 };
 static struct capture_world w;
 
-/* Each call while `a` captures, what it returns, and what the end of the capture returns then. */
+/* Calls made while stream `a` captures, with their results and the result of ending the capture. */
 static int call_synchronize(void) { return (int)cudaStreamSynchronize(w.a); }
 static int call_query(void) { return (int)cudaStreamQuery(w.a); }
 static int call_device(void) { return (int)cudaDeviceSynchronize(); }
@@ -693,15 +693,15 @@ static void test_capture_errors(void **state) {
   FAILS(cudaErrorIllegalState, cudaStreamEndCapture(w.a, &graph));
   FAILS(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(0, cudaStreamCaptureModeGlobal));
   FAILS(cudaErrorInvalidValue, cudaStreamBeginCapture(w.a, (enum cudaStreamCaptureMode)7));
-  /* An event of a capture that has ended. */
+  /* An event recorded in a capture that has ended. */
   OK(cudaStreamBeginCapture(w.a, cudaStreamCaptureModeRelaxed));
   OK(cudaEventRecord(w.event, w.a));
-  OK(cudaStreamSynchronize(w.b)); /* relaxed: nothing is refused */
+  OK(cudaStreamSynchronize(w.b)); /* relaxed mode: no call is refused */
   OK(cudaStreamEndCapture(w.a, &graph));
   OK(cudaGraphDestroy(graph));
   FAILS(cudaErrorInvalidValue, cudaEventQuery(w.event));
   FAILS(cudaErrorInvalidValue, cudaStreamWaitEvent(w.b, w.event, 0));
-  /* The synchronous copy cannot disturb a stream that does not wait for the legacy one. */
+  /* The synchronous copy does not affect a stream that does not wait for the legacy stream. */
   OK(cudaStreamBeginCapture(w.free_stream, cudaStreamCaptureModeGlobal));
   OK(cudaMemcpy(w.device, w.host, 64, cudaMemcpyHostToDevice));
   OK(cudaStreamDestroy(w.free_stream));
@@ -723,7 +723,7 @@ static void *other_thread(void *argument) {
   cudaGraph_t graph;
   FAILS(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(w.free_stream));
   FAILS(cudaErrorStreamCaptureWrongThread, cudaStreamEndCapture(w.a, &graph));
-  OK(cudaStreamSynchronize(w.free_stream)); /* the capture is over all the same */
+  OK(cudaStreamSynchronize(w.free_stream)); /* the capture has ended nevertheless */
   return NULL;
 }
 
@@ -825,11 +825,11 @@ static void test_copies(void **state) {
   struct rendezvous gate = open_at(2);
   launch(stream, &gate);
   OK(cudaMemcpyAsync(a, source, 256, cudaMemcpyHostToDevice, stream));
-  memset(source, 0, sizeof source); /* pageable memory has been read */
+  memset(source, 0, sizeof source); /* the pageable source has been read */
   arrive(&gate);
   OK(cudaMemcpyPeerAsync(b, 0, a, 0, 256, stream));
   FAILS(cudaErrorInvalidValue, cudaMemcpyPeerAsync(b, 1, a, 0, 256, stream));
-  OK(cudaMemcpyAsync(target, b, 256, cudaMemcpyDeviceToHost, stream)); /* and has been written */
+  OK(cudaMemcpyAsync(target, b, 256, cudaMemcpyDeviceToHost, stream)); /* the target has been written */
   assert_memory_equal(target, pattern, 256);
   OK(cudaMemset2D(a, 16, 7, 2, 16));
   OK(cudaMemcpy2D(target, 2, a, 16, 2, 16, cudaMemcpyDeviceToHost));
@@ -904,12 +904,12 @@ static void test_threads_with_a_device_each(void **state) {
   for (int i = 0; i < THREADS; i++) os_thread_join(threads[i]);
 }
 
-/* ---- the same on every run ---- */
+/* ---- repeatability ---- */
 
 enum { DRIVERS = 3, LETTERS = 12 };
 static pthread_barrier_t drivers_ready;
 
-/* Threads that own ranks: the world makes no progress while one of them is outside of a waiting call. */
+/* Threads that own ranks: the scheduler makes no progress while one of them is outside of a waiting call. */
 static void *driver_thread(void *argument) {
   int device = (int)(intptr_t)argument;
   struct emu_owner *owner = NULL;
@@ -964,13 +964,13 @@ static void test_guarded_runs_repeat(void **state) {
 }
 
 #ifdef __SANITIZE_THREAD__
-/* the sanitizer has a thread of its own, so the world cannot know that nobody else will come */
+/* the sanitizer has a thread of its own, so the scheduler cannot know that no other thread will call */
 enum { OTHERS_MAY_COME = 1 };
 #else
 enum { OTHERS_MAY_COME = 0 };
 #endif
 
-/* Nothing will ever end this kernel: guarded, the wait says so. */
+/* Nothing will ever end this kernel: in guarded mode the wait reports it. */
 static void test_wait_that_cannot_end(void **state) {
   (void)state;
   if (emu_options()->mode != EMU_GUARDED || OTHERS_MAY_COME) return;
@@ -985,9 +985,9 @@ static void test_wait_that_cannot_end(void **state) {
   OK(cudaStreamDestroy(stream));
 }
 
-/* ---- no memory ---- */
+/* ---- out of memory ---- */
 
-/* One of everything; stops at the first error. */
+/* Uses one of everything; stops at the first error. */
 static cudaError_t all_of_it(void) {
   cudaStream_t stream = NULL;
   cudaEvent_t event = NULL;
@@ -1064,7 +1064,7 @@ static int run_all(void) {
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
-/* Leaves while a kernel runs that never ends: the process must end nevertheless. */
+/* Exits while a kernel runs that never ends: the process must end nevertheless. */
 static int leave_busy(void) {
   static struct rendezvous never = {0, 2};
   cudaStream_t streams[2];

@@ -1,6 +1,6 @@
-/* test_custom.c: schedules from files: what the readers take and refuse, that the writer's text is read as
- * the same schedule, that built-in plans survive the way through text step by step, and that schedules
- * compute on the emulator what they say, under random constants and with free threads. */
+/* test_custom.c: schedules from files: what the readers accept and refuse, that the writer's text is read as
+ * the same schedule, that built-in plans are unchanged after conversion to text and back, and that schedules
+ * give right results on the emulator, under random settings and with free threads. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +53,8 @@ static struct custom_schedule *parse(const char *text) {
   return schedule;
 }
 
-/* Prints the schedule of `path` into a file that programs read, and makes `path` name that. */
+/* Writes the schedule of `path` to a file in tutti's text, which programs can read, and sets `path` to its
+ * name. */
 static void as_text(char *path, size_t path_bytes) {
   struct custom_schedule *schedule;
   struct text text = {NULL, 0, 0};
@@ -141,7 +142,7 @@ static void origin_plan(const struct origin *origin, const struct graph *graph, 
   assert_int_equal(plan_build(&request, plan), ncclSuccess);
 }
 
-/* Every step of both, but for what lists leave out. */
+/* Compares every step of both, except for what lists leave out. */
 static void assert_same_steps(const struct work *built_in, const struct work *list) {
   struct algo_iter a, b;
   struct step x, y;
@@ -162,7 +163,7 @@ static void assert_same_steps(const struct work *built_in, const struct work *li
   assert_false(algo_next(&b, list, &y));
 }
 
-/* Elements that lie evenly on channels and in a loop's chunks: whole units (chunk.h) where there are several.
+/* Counts that divide evenly among channels and a loop's chunks: whole units (chunk.h) if there are several.
  */
 static size_t origin_count(const struct origin *origin) {
   const bool all = origin->func == FUNC_ALL_GATHER || origin->func == FUNC_REDUCE_SCATTER;
@@ -224,7 +225,7 @@ static void test_built_in(void **state) {
 #define TB "<gpu id=\"0\" s_chunks=\"1\"><tb id=\"0\" send=\"1\" recv=\"1\" chan=\"0\">"
 #define END "</tb></gpu></algo>"
 
-/* A text that is refused, and what is said, file and line first. */
+/* A text that is refused, and the message, beginning with file and line. */
 static const struct {
   const char *text, *said;
 } refused[] = {
@@ -325,7 +326,7 @@ static void test_refused(void **state) {
   }
 }
 
-/* Bounds that need long texts. */
+/* Limits that need long texts. */
 static void test_bounds(void **state) {
   struct text text = {NULL, 0, 0};
   struct custom_schedule *schedule = NULL;
@@ -351,7 +352,7 @@ static void test_bounds(void **state) {
   free(text.bytes);
 }
 
-/* The k-th allocation fails, for every k: one clear error, nothing left. */
+/* The k-th allocation fails, for every k: an error message, and no leak. */
 static void test_memory(void **state) {
   static const char *const files[] = {SCHEDULES "all_pairs4.txt", SCHEDULES "msccl_all_reduce4.xml",
                                       SCHEDULES "mscclpp_all_reduce4.json",
@@ -373,7 +374,7 @@ static void test_memory(void **state) {
   }
 }
 
-/* Every word of the text format, and what becomes of it. */
+/* Every keyword of the text format, and the resulting steps. */
 static void test_words(void **state) {
   struct custom_schedule *schedule = parse(
       "tutti-schedule 1\nname: all words # and a comment\ncollective: reduce_scatter\nranks: 3\nchunks: 2\n"
@@ -432,7 +433,7 @@ enum { RUN_SEEDS = 4 };
 enum { RUN_SEEDS = 25 };
 #endif
 
-/* A schedule, and the calls that it is made for. */
+/* A schedule, and the calls that it is for. */
 struct run_case {
   const char *file;
   bool gathers; /* all_gather; else all_reduce */
@@ -512,8 +513,8 @@ static void run_call(const struct run_case *run, ncclComm_t *comms, uint32_t **m
   }
 }
 
-/* Several calls on one communicator: what one leaves in connections, units and scratch is the next one's
- * begin. */
+/* Several calls on one communicator: each begins with the state that the last left in connections, units and
+ * scratch. */
 static void run_file(const struct run_case *run, const char *protocol, uint64_t seed, bool threads) {
   ncclComm_t comms[RUN_RANKS];
   uint32_t *memory[RUN_RANKS];
@@ -579,7 +580,7 @@ static void test_threads(void **state) {
 
 /* ---- which calls ---- */
 
-/* The algorithm of one all-reduce's plan beside the schedule, or -1 when there is none. */
+/* The algorithm of an all-reduce's plan with the schedule available, or -1 if there is none. */
 static int algo_of(const struct custom_schedule *schedule, const struct plan_op *op, uint32_t rank_count,
                    uint32_t algos, uint32_t protos) {
   struct graph graph;
@@ -642,7 +643,7 @@ static void test_choice(void **state) {
   custom_free(pairs);
 }
 
-/* A file that cannot be read ends the making of a communicator; ranks share one reading. */
+/* A file that cannot be read fails the creation of a communicator; ranks share one reading. */
 static void test_file(void **state) {
   const struct custom_schedule *first = NULL, *second = NULL;
   ncclComm_t comms[2];
@@ -658,8 +659,8 @@ static void test_file(void **state) {
   custom_release(second);
 }
 
-/* Sends that a rank makes before its first receive must fit into its connection: enough of an answer for two
- * ranks that do nothing else. */
+/* Sends before a rank's first receive must fit into its connection: this bound is exact for two ranks that do
+ * nothing else. */
 static bool sends_fit(void *argument, const struct plan *plans, uint32_t rank_count) {
   uint32_t *asked = (uint32_t *)argument;
   struct algo_iter it;

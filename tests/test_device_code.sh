@@ -1,9 +1,9 @@
 #!/bin/sh
-# test_device_code.sh: what nvcc has made of lib/kernels/*.cu, without a GPU: machine code for each GPU of the
-# default build and PTX for newer ones in libtutti-cuda.so, no register spilled anywhere, registers enough
-# for each kernel's block, and libraries of a size that can be shipped. Reads what the build left; a build
-# for other GPUs (GPUS=) is checked for those that it has, and what it leaves out is said. Prints one `ok - `,
-# `not ok - ` or `skip: ` line a check and fails when one did.
+# test_device_code.sh: checks nvcc's output for lib/kernels/*.cu without a GPU: machine code for each GPU of
+# the default build and PTX for newer ones in libtutti-cuda.so, no spilled registers, enough registers for
+# each kernel's block, and the total size of the libraries. Reads what the build left; a build for other
+# GPUs (GPUS=) is checked for those, and each GPU left out gets a skip line. Prints one `ok - `, `not ok - `
+# or `skip: ` line per check and fails if a check failed.
 # runner: 60 s
 . "$(dirname "$0")/script.inc"
 use_build
@@ -13,15 +13,15 @@ bytes_max=24000000
 said=$build/obj/lib/kernels
 cuda=$build/lib/libtutti-cuda.so
 
-# skip WHY: of everything that is left.
+# skip WHY: skips the remaining checks.
 skip() {
   echo "skip: the device code: $1"
   exit "$([ "$failures" -eq 0 ]; echo $?)"
 }
 
-# What a library's fat binaries hold, a line for each image: `sm_90` or `compute_100`. The section is a row
-# of containers (magic, version, header's and contents' bytes), each a row of images (kind 1 PTX, 2 machine
-# code).
+# Lists the contents of a library's fat binaries, one line per image: `sm_90` or `compute_100`. The section
+# is a sequence of containers (magic, version, size of header and contents), each a sequence of images (kind
+# 1 PTX, 2 machine code).
 cat >"$work/contents.py" <<'PYTHON'
 import struct
 import sys
@@ -45,12 +45,12 @@ contents() {
     python3 "$work/contents.py" "$work/fat"
 }
 
-# holds NAME: an image of that name from each source.
+# holds NAME: each source has an image of that name.
 holds() {
   [ "$(grep -cx "$1" "$work/contents")" -eq "$sources" ]
 }
 
-# keeps_registers GPU: no function spills; those that do, most first.
+# keeps_registers GPU: no function spills; on failure the log lists those that do, most spills first.
 keeps_registers() {
   cat "$said"/*.cu.said | awk -v gpu="sm_$1" '
     /Compiling entry function/ { gsub(/\x27/, ""); mine = $NF == gpu }
@@ -60,7 +60,7 @@ keeps_registers() {
   [ ! -s "$work/log" ]
 }
 
-# The threads of each kernel's block, `threads NAME NUMBER`, of what the preprocessor leaves.
+# The number of threads of each kernel's block, `threads NAME NUMBER`, from the preprocessor's output.
 cat >"$work/threads.py" <<'PYTHON'
 import re
 import sys
@@ -72,11 +72,11 @@ PYTHON
 
 threads() {
   for source in "$root"/lib/kernels/*.cu; do
-    "$nvcc" -E -x cu -I"$root/lib" -I"$root/lib/backends/cuda" "$source" || return 1
+    "$nvcc" -E -x cu -I"$root/lib" -I"$root/lib/kernels" "$source" || return 1
   done | python3 "$work/threads.py"
 }
 
-# fits: every block has registers enough; the log has them all.
+# fits: the registers are enough for every block; the log lists all of them.
 fits() {
   cat "$work/threads" "$said"/*.cu.said | awk '
     $1 == "threads" { threads[$2] = $3; next }
@@ -96,32 +96,32 @@ for library in "$build"/lib/*.so; do
   strip -o "$work/stripped" "$library" && bytes=$((bytes + $(wc -c <"$work/stripped")))
 done 2>"$work/log"
 [ "$bytes" -gt 0 ] && [ "$bytes" -lt $bytes_max ] && [ ! -s "$work/log" ]
-check $? "all libraries, stripped: $bytes bytes, less than $bytes_max"
+check $? "all libraries, stripped, take $bytes bytes, less than $bytes_max"
 
 # ---- the device code
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || skip "nvcc is not installed"
 [ -e "$cuda" ] || skip "this build has none; \`scons device\` makes it"
-# Others may have built without it since.
+# Another build without nvcc may have replaced it since.
 newer=$(cd "$root" && find lib/kernels lib/protocol lib/schedule lib/backends/cuda lib/base -name '*.[chu]*' \
   ! -name '*.c' -newer "$cuda" | head -n 1)
 [ -z "$newer" ] || skip "$newer is newer than libtutti-cuda.so; \`scons device\` makes it anew"
 sources=$(find "$root/lib/kernels" -name '*.cu' | wc -l)
 contents "$cuda" >"$work/contents" 2>"$work/log"
-check $? "what libtutti-cuda.so holds can be read: $(sort "$work/contents" | uniq -c | tr -s ' \n' ' ')"
+check $? "libtutti-cuda.so can be read: $(sort "$work/contents" | uniq -c | tr -s ' \n' ' ')"
 for gpu in $wanted; do
   if ! grep -qx "sm_$gpu" "$work/contents"; then
     echo "skip: sm_$gpu: this build has no code for it (GPUS=); \`scons device\` makes it"
     continue
   fi
   holds "sm_$gpu"
-  check $? "sm_$gpu: machine code of all $sources sources"
+  check $? "sm_$gpu: machine code from all $sources sources"
   keeps_registers "$gpu"
   check $? "sm_$gpu: no function spills registers"
 done
 for gpu in $wanted_ptx; do
   grep -qx "sm_$gpu" "$work/contents" || continue
   holds "compute_$gpu"
-  check $? "compute_$gpu: PTX of all $sources sources"
+  check $? "compute_$gpu: PTX from all $sources sources"
 done
 threads >"$work/threads" 2>"$work/log" && fits
 check $? "registers enough for the blocks: $(awk '{ print $(NF - 3) * $(NF - 1) }' "$work/log" |

@@ -1,22 +1,22 @@
 #!/bin/sh
-# test_digests.sh: the results of every collective, type and operator are the bits that a GPU gave. Runs
+# test_digests.sh: the results of every collective, type and operator have the bits that a GPU gave. Runs
 # digest.c on the emulator, both modes, every protocol, and compares with tests/golden/digests-*.txt;
-# `bench/gpu.sh check digests` compares GPUs with the same files. Prints one `ok - `, `not ok - ` or `skip: `
-# line a check and fails when one did. Finds the library at ${BUILD:-build}.
+# `bench/gpu.sh check digests` compares GPUs with the same files. Prints one `ok - `, `not ok - ` or `skip:
+# ` line per check and fails if a check failed. Finds the library at ${BUILD:-build}.
 #
-#     tests/test_digests.sh --record     writes the files anew, from the emulator: unconfirmed by a GPU
+#     tests/test_digests.sh --record     rewrites the files from the emulator: unconfirmed by a GPU
 #
-# A file digests-<ranks>.txt holds for every protocol, because a sum of two is the same in either order; a
-# file digests-<ranks>-<protocol>.txt for one. Its lines that begin with # name the settings that it was made
-# with: buffers so small that these few elements make many chunks and loops.
+# A file digests-<ranks>.txt is valid for every protocol, because a sum of two is the same in either order;
+# a file digests-<ranks>-<protocol>.txt for one protocol. Its lines that begin with # name the settings:
+# buffers so small that these few elements make many chunks and loops.
 # runner: 7 s
 . "$(dirname "$0")/script.inc"
 use_build
 export LD_LIBRARY_PATH="$build/lib"
 settings="NCCL_BUFFSIZE=4096 NCCL_LL_BUFFSIZE=4096 NCCL_LL128_BUFFSIZE=3840 NCCL_MAX_NCHANNELS=4"
 
-# emulate RANKS PROTOCOL MODE SETTINGS [COUNT...]: digest's lines on standard output. With rings, as GPUs
-# have: other algorithms add in another order.
+# emulate RANKS PROTOCOL MODE SETTINGS [COUNT...]: digest's lines on standard output. Uses rings, as on
+# GPUs: other algorithms add in another order.
 emulate() {
   ranks=$1 protocol=$2 mode=$3 list=$4
   shift 4
@@ -36,7 +36,8 @@ record() {
   } >"$here/golden/digests-$3.txt"
 }
 
-# same RANKS PROTOCOL MODE GOLDEN [COUNT]: the emulator's text is the golden one, or COUNT's lines of it.
+# same RANKS PROTOCOL MODE GOLDEN [COUNT]: the emulator's text equals the golden file, or COUNT's lines of
+# it.
 same() {
   golden=$4
   list=$(sed -n 's/^# settings: //p' "$golden")
@@ -61,9 +62,9 @@ for ranks in 2 4; do
     golden=$here/golden/digests-$ranks-$protocol.txt
     [ -f "$golden" ] || golden=$here/golden/digests-$ranks.txt
     same "$ranks" "$protocol" threads "$golden"
-    check $? "$ranks ranks, $protocol, threads: the recorded bits"
+    check $? "$ranks ranks, $protocol, threads: results equal the recorded bits"
     same "$ranks" "$protocol" guarded "$golden" 777
-    check $? "$ranks ranks, $protocol, guarded, 777 elements: the recorded bits"
+    check $? "$ranks ranks, $protocol, guarded, 777 elements: results equal the recorded bits"
   done
 done
 for golden in "$here"/golden/digests-*.txt; do

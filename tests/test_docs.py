@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
-"""Runs every command that a document shows, and compares the output that the document shows behind it.
+"""Runs every command that a document shows, and compares its output with the output shown.
 
     python3 tests/test_docs.py [--update] [--build DIR] [DOCUMENT...]
 
-Documents are all README.md of the tree and docs/*.md. Their commands stand in fenced blocks:
+Documents are all README.md of the tree and docs/*.md. Commands are in fenced blocks:
 
-    ```console       a line `$ COMMAND` is a command, the lines behind it are its output
-    ```sh            each line is a command; `# ...` behind it is a remark
-    ```, ```c, ...   no commands: a line like a command in a block without a word is a fault
+    ```console       a line `$ COMMAND` is a command, the lines after it are its output
+    ```sh            each line is a command; `# ...` after it is a comment
+    ```, ```c, ...   no commands: a line that looks like a command in a block without a language is an error
 
-A comment before a block says what is special: <!-- docs: WORD, WORD -->, with the words
+A comment before a block sets options: <!-- docs: WORD, WORD -->, with the words
 
-    skip: REASON     nothing of it is run here, and a `skip` line says why (to the end of the comment)
-    exit=N/M/...     the exit statuses of its commands, instead of 0; the last stands for the rest
+    skip: REASON     the block is not run, and a `skip` line says why (to the end of the comment)
+    exit=N/M/...     the exit statuses of its commands, instead of 0; the last applies to the rest
     lines=N          the document shows the first N lines of each output, and `...`
-    varies           the output differs from run to run: it is shown, as it was once, and not compared
-    until=TEXT       the first command is run again until its output has TEXT (_ is a blank), for a minute
+    varies           the output differs from run to run: the document shows one run, which is not compared
+    until=TEXT       the first command is repeated until its output has TEXT (_ is a blank), for a minute
 
-The blocks of a document run one after the other in one scratch folder, which holds links to the tree's
-folders. A command that ends with `&` goes on until the document ends. Variables that are
-exported stay. /dev/shm in a command is a folder of the scratch
-folder. Of an output, process numbers and the host's name are replaced, so that it is the same everywhere.
+The blocks of a document run in order in one scratch folder with links to the tree's folders. A command that
+ends with `&` runs until the end of the document. Exported variables are kept. /dev/shm in a command is a
+folder in the scratch folder. Process ids and the host's name in outputs are replaced, so that outputs are the
+same everywhere.
 
 Also tested: links lead to files; docs/reference.md has each declaration of lib/tutti.h and each call of the
 emulated CUDA runtime; docs/troubleshooting.md quotes messages that a source has; bench/README.md has the
-tables of bench/means.py. --update writes outputs and generated parts
-anew. The exit status is 0 when nothing failed."""
+tables of bench/means.py. --update rewrites outputs and generated parts. The exit status is 0 if
+nothing failed."""
 import argparse
 import glob
 import os
@@ -46,7 +46,7 @@ KINDS = ('', 'console', 'sh', 'text', 'c', 'python', 'yaml')
 
 
 class Block:
-    """A fenced block: its place in the document's lines (first: the fence), its kind and what is special."""
+    """A fenced block: its place in the document's lines (first: the fence), its kind and its options."""
 
     def __init__(self, path, lines, first, last, words):
         self.path, self.first, self.last = path, first, last
@@ -60,7 +60,7 @@ class Block:
         self.varies, self.until = 'varies' in values, values.get('until', '').replace('_', ' ')
 
     def steps(self):
-        """Each line with a command, the command, and the output behind it, None where the block has none."""
+        """Each line with a command, the command, and the output after it, None if the block has none."""
         if self.kind == 'sh':
             lines = [line for line in self.body if line.strip() and not line.startswith('#')]
             return [('', re.sub(r'\s+# .*', '', line), None) for line in lines]
@@ -89,8 +89,8 @@ def blocks_of(path, lines):
 
 
 class Same:
-    """What an output is compared as: processes and communicators by the order in which they are named, one
-    name for the host, no dates."""
+    """An output in the form that is compared: processes and communicators numbered in the order of their
+    first use, one name for the host, no dates."""
 
     def __init__(self):
         self.pids, self.comms = {}, {}
@@ -143,7 +143,7 @@ class Document:
                                     start_new_session=True)
 
     def once(self, command):
-        """One run: its exit status and what it says."""
+        """One run: its exit status and its output."""
         process = self.start(command)
         try:
             code = process.wait(SECONDS)
@@ -221,7 +221,7 @@ class Document:
 
     @staticmethod
     def end(process):
-        """Ends a command that was left to run, with all that it started."""
+        """Ends a background command with all processes that it started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(process.pid, number)
@@ -292,7 +292,7 @@ def cuda_table():
 
 
 def cuda_exports(build):
-    """Faults where the runtime's library has other calls than its headers."""
+    """Errors if the runtime's library has other calls than its headers."""
     listed = subprocess.run(['nm', '-D', '--defined-only', build + '/lib/libtutti-cudart.so'], text=True,
                             stdout=subprocess.PIPE).stdout
     exported = {line.split()[-1].split('@')[0] for line in listed.splitlines()}
@@ -307,7 +307,7 @@ GENERATED = re.compile(r'(<!-- generated: cuda calls -->\n).*?(\n<!-- end -->)',
 
 
 def check_reference(updates, build):
-    """Faults of docs/reference.md, as sentences."""
+    """Errors of docs/reference.md, as sentences."""
     path = os.path.join(ROOT, 'docs', 'reference.md')
     text = read('docs', 'reference.md')
     wanted = GENERATED.sub(lambda found: found[1] + cuda_table() + found[2], text)
@@ -329,7 +329,7 @@ OTHERS_SAY = ('ProcessGroupNCCL is only supported with GPUs',)
 
 
 def check_messages():
-    """Faults of docs/troubleshooting.md: messages, in the first column of its tables, that no source has."""
+    """Errors of docs/troubleshooting.md: messages, in the first column of its tables, that no source has."""
     said = []
     for path in glob.glob(ROOT + '/lib/**/*.[ch]', recursive=True) + glob.glob(ROOT + '/sim/**/*.c',
                                                                                recursive=True):
@@ -358,7 +358,7 @@ def check_rest(updates, build):
     return not faults
 
 
-# Not for users, and redrawn by whoever changes the library.
+# For developers; its diagrams are updated by hand.
 APART = ('lib/README.md',)
 
 

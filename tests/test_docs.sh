@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_docs.sh: every command that a document shows is run, and outputs are what the documents show; what
-# cannot run here says why (test_docs.py has the rules). Finds the build at ${BUILD:-build}.
+# test_docs.sh: runs every command that a document shows and compares outputs with the document; a command
+# that cannot run here has a stated reason (rules in test_docs.py). Finds the build at ${BUILD:-build}.
 # runner: 60 s
 . "$(dirname "$0")/script.inc"
 use_build

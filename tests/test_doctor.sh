@@ -1,9 +1,9 @@
 #!/bin/sh
-# test_doctor.sh: every way in which a program gets this library instead of another, which a small stand-in
-# plays, each tried for real, and `tutti doctor`, which must foretell what happens: LD_PRELOAD,
-# LD_LIBRARY_PATH, LD_AUDIT, a wheel, programs with RPATH and RUNPATH, Python; running processes; settings;
-# limits; and files that are none. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
-# Finds the build at ${BUILD:-build}.
+# test_doctor.sh: every way in which a program can load this library or another one (a small stand-in), each
+# tried for real and compared with the prediction of `tutti doctor`: LD_PRELOAD, LD_LIBRARY_PATH, LD_AUDIT,
+# a wheel, programs with RPATH and RUNPATH, Python; running processes; settings; limits; files that are not
+# programs. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. Finds the build at
+# ${BUILD:-build}.
 # runner: 20 s
 . "$(dirname "$0")/script.inc"
 use_build
@@ -14,8 +14,8 @@ ours=$build/lib/libnccl.so.2
 audit=$build/lib/libtutti-audit.so
 real=$(realpath "$ours")
 
-# doctor STATUS PATTERN [NAME=VALUE...] -- ARGUMENTS...: runs it with these variables; true when it ends with
-# this status and a line has the pattern.
+# doctor STATUS PATTERN [NAME=VALUE...] -- ARGUMENTS...: runs `tutti doctor` with these variables; true if
+# it exits with STATUS and a line matches the pattern.
 doctor() {
   expected=$1 pattern=$2
   shift 2
@@ -26,7 +26,7 @@ doctor() {
     shift
   done
   shift
-  # The variables are words.
+  # The variables are a list of words.
   # shellcheck disable=SC2086
   timeout 60 env $variables "$tutti" doctor "$@" >"$work/log" 2>&1 </dev/null
   status=$?
@@ -34,7 +34,8 @@ doctor() {
   [ "$status" -eq "$expected" ] && grep -qE "$pattern" "$work/log"
 }
 
-# gets WHICH [NAME=VALUE...] PROGRAM...: the program itself says that it has ours or the stand-in.
+# gets WHICH [NAME=VALUE...] PROGRAM...: the program itself prints whether it loaded this library or the
+# stand-in.
 gets() {
   wanted=$1
   shift
@@ -102,60 +103,61 @@ cc -shared -fPIC -o "$work/other/libnccl.so.2" "$work/other.c" -Wl,-soname,libnc
     -Wl,--enable-new-dtags,-rpath,"$work/other" &&
   cc -o "$work/bin/nowhere" "$work/linked.c" -L"$build/lib" -lnccl -ldl &&
   cc -o "$work/bin/opens" "$work/opens.c" -ldl
-check $? "the programs build" >"$work/said"
+check $? "the test programs build" >"$work/said"
 cat "$work/said"
 rpath=$work/bin/rpath runpath=$work/bin/runpath opens=$work/bin/opens
 
-# ---- what happens, and what is foretold
+# ---- what programs load, and what doctor predicts
 gets other "$rpath" && doctor 1 "gets another library: $work/other" -- "$rpath" &&
   grep -q "cure: LD_PRELOAD=$ours" "$work/log"
-check $? "a program with RPATH has another library; the cure is named"
+check $? "a program with RPATH loads another library; doctor names the fix"
 gets ours LD_PRELOAD="$ours" "$rpath" &&
   doctor 0 "gets tutti: $ours .*by LD_PRELOAD" LD_PRELOAD="$ours" -- "$rpath"
-check $? "LD_PRELOAD"
+check $? "LD_PRELOAD makes a program with RPATH load this library"
 gets other LD_LIBRARY_PATH="$build/lib" "$rpath" &&
   doctor 1 "gets another library" LD_LIBRARY_PATH="$build/lib" -- "$rpath"
-check $? "LD_LIBRARY_PATH loses to RPATH"
+check $? "RPATH takes precedence over LD_LIBRARY_PATH"
 gets ours LD_LIBRARY_PATH="$build/lib" "$runpath" &&
   doctor 0 "gets tutti: .*by LD_LIBRARY_PATH" LD_LIBRARY_PATH="$build/lib" -- "$runpath"
-check $? "LD_LIBRARY_PATH wins against RUNPATH"
+check $? "LD_LIBRARY_PATH takes precedence over RUNPATH"
 gets ours LD_AUDIT="$audit" "$rpath" && doctor 0 "gets tutti: .*by LD_AUDIT" LD_AUDIT="$audit" -- "$rpath"
-check $? "LD_AUDIT wins against RPATH"
+check $? "LD_AUDIT takes precedence over RPATH"
 gets ours LD_AUDIT="$audit" "$opens" && gets ours LD_AUDIT="$audit" "$opens" "$work/other/libnccl.so.2" &&
   gets ours LD_AUDIT="$audit" "$opens" "$work/other/libnccl.so"
-check $? "LD_AUDIT: dlopen by name and by full path"
+check $? "LD_AUDIT redirects dlopen by name and by full path"
 gets ours LD_PRELOAD="$ours" "$opens" && ! gets ours LD_PRELOAD="$ours" "$opens" "$work/other/libnccl.so.2"
-check $? "LD_PRELOAD: dlopen by name alone"
+check $? "LD_PRELOAD redirects dlopen by name only"
 cp "$audit" "$work/alone/" && gets other LD_AUDIT="$work/alone/libtutti-audit.so" "$rpath" &&
   doctor 1 "gets another library" LD_AUDIT="$work/alone/libtutti-audit.so" -- "$rpath"
-check $? "an auditor with no library beside it changes nothing"
+check $? "an audit library without libnccl beside it changes nothing"
 cp "$work/other/libnccl.so.2" "$work/other/libnccl.so.3" &&
   cp "$work/other/libnccl.so.2" "$work/other/libnccl.so.20" &&
   gets other LD_AUDIT="$audit" "$opens" "$work/other/libnccl.so.3" &&
   gets other LD_AUDIT="$audit" "$opens" "$work/other/libnccl.so.20"
-check $? "LD_AUDIT leaves libraries of other names alone"
+check $? "LD_AUDIT ignores libraries of other names"
 LD_AUDIT=$audit ls / >"$work/log" 2>&1 && LD_AUDIT=$audit "$tutti" --version >"$work/log" 2>&1
-check $? "LD_AUDIT does no harm to other programs"
+check $? "LD_AUDIT does not affect other programs"
 doctor 0 "gets tutti" LD_PRELOAD="$ours" -- "$opens" &&
   doctor 0 "gets tutti" LD_LIBRARY_PATH="$build/lib" -- "$opens"
-check $? "a program that opens the library by name"
+check $? "a program that opens the library by name is predicted right"
 gets ours LD_LIBRARY_PATH="$build/lib" "$work/bin/nowhere" &&
   doctor 0 "gets tutti" LD_LIBRARY_PATH="$build/lib" -- "$work/bin/nowhere"
-check $? "a program that has no path of its own"
+check $? "a program without a library path is predicted right"
 doctor 1 "LD_PRELOAD names $work/none.so, which is not there" LD_PRELOAD="$work/none.so" -- "$rpath"
-check $? "LD_PRELOAD of a file that is not there"
+check $? "LD_PRELOAD of a missing file is reported"
 cp -r "$build/lib/." "$work/copy" && rm -f "$work/copy/libtutti-cuda.so" &&
   doctor 0 "tutti of another build" LD_PRELOAD="$work/copy/libnccl.so.2" -- "$rpath" &&
   grep -q 'note .*no libtutti-cuda.so' "$work/log"
-check $? "another copy of this library, without its half for GPUs"
+check $? "another copy of this library without the CUDA backend is reported"
 doctor 0 "the emulator" TUTTI_BACKEND=emu LD_PRELOAD="$ours" -- "$rpath"
-check $? "the backend that it would use"
+check $? "the backend that the program would use is named"
 if [ ! -e /dev/nvidia0 ]; then
   doctor 1 "finds no backend: .*" TUTTI_BACKEND=cuda LD_PRELOAD="$ours" -- "$rpath"
-  check $? "a backend that cannot be had"
+  check $? "an unavailable backend is reported"
 fi
 
-# ---- a driver, which a stand-in plays: three GPUs, one shut, one too old; or none; or it fails, or crashes
+# ---- a stand-in for the driver: three GPUs, one closed to programs, one too old; or none; or it fails, or
+# crashes
 cat >"$work/driver.c" <<'C'
 #include <stdlib.h>
 #include <string.h>
@@ -179,16 +181,16 @@ doctor 1 "not ok .*GPU 1, GPU of a kind, lets no program in" "$driver" -- "$rpat
     grep -q "^ok .*GPU 0: GPU of a kind" "$work/log" &&
   grep -q "of 6 ordered pairs of GPUs 4 reach each other, 2 over NVLink" "$work/log" &&
   grep -q "GPU 0 cannot map memory of GPU 2" "$work/log" && grep -q "serves CUDA 13.0" "$work/log"
-check $? "GPUs: shut, too old, good; and how they reach each other"
+check $? "GPUs that are closed, too old or usable are told apart, and their P2P paths listed"
 doctor 1 "it would use the emulator, though GPUs are here" "$driver" TUTTI_BACKEND=emu LD_PRELOAD="$ours" \
   -- "$rpath" &&
   grep -q "not ok .*TUTTI_BACKEND=emu" "$work/log"
-check $? "GPUs that the settings leave alone"
+check $? "GPUs that settings exclude are reported"
 doctor 1 "a driver is here, and no GPU: CUDA_VISIBLE_DEVICES=9" "$driver" NO_GPU=1 CUDA_VISIBLE_DEVICES=9 \
   -- "$rpath" &&
   doctor 1 "does not start: cuInit answers 999" "$driver" FAILS=1 -- "$rpath" &&
   doctor 1 "did not come back" "$driver" CRASHES=1 -- "$rpath"
-check $? "a driver that shows no GPU, fails or crashes"
+check $? "a driver without GPUs, that fails or that crashes is reported"
 
 # ---- Python
 if command -v python3 >/dev/null; then
@@ -205,8 +207,8 @@ PYTHON
   gets ours LD_PRELOAD="$ours" python3 "$work/says.py" &&
     gets ours LD_AUDIT="$audit" python3 "$work/says.py" &&
     gets ours LD_LIBRARY_PATH="$build/lib" python3 "$work/says.py"
-  check $? "Python's ctypes, three ways"
-  # Packages as pip lays them out: a wheel of NCCL, and PyTorch's library with its RPATH.
+  check $? "Python's ctypes is predicted right, three ways"
+  # Packages in pip's layout: a wheel of NCCL, and PyTorch's library with its RPATH.
   site=$work/site
   mkdir -p "$site/torch/lib" "$site/nvidia/nccl/lib" && : >"$site/torch/__init__.py" &&
     cp "$work/other/libnccl.so.2" "$site/nvidia/nccl/lib/" &&
@@ -218,19 +220,19 @@ PYTHON
       PYTHONPATH="$site" \
       LD_LIBRARY_PATH="$build/lib" -- python3 train.py &&
     grep -q "note .*wheel of NCCL is NVIDIA's: $site/nvidia/nccl/lib/libnccl.so.2" "$work/log"
-  check $? "PyTorch with the wheel's library"
+  check $? "PyTorch loads the wheel's library"
   doctor 0 "PyTorch gets tutti: $ours" PYTHONPATH="$site" LD_PRELOAD="$ours" -- python3 train.py &&
     doctor 0 "PyTorch gets tutti: $ours" PYTHONPATH="$site" LD_AUDIT="$audit" -- python3 train.py
-  check $? "PyTorch with LD_PRELOAD and LD_AUDIT"
+  check $? "PyTorch loads this library with LD_PRELOAD and LD_AUDIT"
   printf '#!/usr/bin/env python3\n' >"$work/bin/torchrun" && chmod +x "$work/bin/torchrun" &&
     doctor 1 "PyTorch gets another library" PYTHONPATH="$site" -- "$work/bin/torchrun" train.py
-  check $? "a script of Python's"
+  check $? "a Python script is examined"
   (cd "$work" && timeout 60 python3 "$build/share/tutti/wheel.py") >"$work/log" 2>"$work/warned"
   wheel=$work/$(sed -n '1s#^\./##p' "$work/log")
   [ -f "$wheel" ] && (cd "$work" &&
     timeout 60 python3 "$build/share/tutti/wheel.py" --out again 2>"$work/log")
   [ $? -eq 3 ] && grep -q 'cannot be written' "$work/log" && [ -f "$wheel" ]
-  check $? "wheel.py writes a wheel, or says why not"
+  check $? "wheel.py writes a wheel, or says why it cannot"
   rm -rf "$site/nvidia"
   if python3 -m pip --version >/dev/null 2>&1; then
     timeout 100 python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --target "$site" \
@@ -242,10 +244,10 @@ PYTHON
   cmp -s "$site/nvidia/nccl/lib/libnccl.so.2" "$ours" &&
     doctor 0 "PyTorch gets tutti of another build: .*by the program's RPATH" PYTHONPATH="$site" \
       -- python3 train.py && grep -q "wheel of NCCL holds tutti" "$work/log"
-  check $? "the wheel, installed without a network, is what PyTorch finds"
+  check $? "PyTorch loads the wheel's library after an offline installation"
   timeout 60 python3 "$build/share/tutti/wheel.py" --lib "$work/other" --out "$work" >"$work/log" 2>&1
   [ $? -eq 3 ] && grep -q "is not tutti's" "$work/log"
-  check $? "no wheel is made of another library"
+  check $? "wheel.py refuses to package another library"
   LD_PRELOAD=$ours "$tutti" doctor --json "$rpath" >"$work/report.json" 2>"$work/log" &&
     python3 - "$work/report.json" >"$work/log" 2>&1 <<'PYTHON'
 import json
@@ -255,13 +257,13 @@ assert report['version'] == 1 and report['good'] is True and isinstance(report['
 assert {'grade', 'topic', 'text'} <= set(report['findings'][0])
 assert any('gets tutti' in finding['text'] for finding in report['findings'])
 PYTHON
-  check $? "--json"
+  check $? "--json prints the answer as JSON"
 else
   echo "skip: Python: python3 is not installed"
 fi
 
 # ---- processes
-# mapped PROCESS: it has come as far as its last library, one of these.
+# mapped PROCESS: it has loaded its last library, one of these.
 mapped() {
   grep -q libnccl "/proc/$1/maps" 2>/dev/null &&
     { [ "$1" != "$both" ] || grep -q "$work/other" "/proc/$1/maps"; }
@@ -283,39 +285,39 @@ for process in $with $without $both $none; do
 done
 doctor 0 "process $with gets tutti: $real .*mapped now" -- --pid $with &&
   grep -q 'NCCL_P2P_DISABLE=1: GPUs do not reach' "$work/log"
-check $? "a process that has this library, and its settings"
+check $? "--pid: a process with this library, and its settings"
 doctor 1 "process $without gets another library: $work/other/libnccl.so.2" NCCL_P2P_DISABLE=1 -- --pid \
   $without &&
   ! grep -q P2P "$work/log"
-check $? "a process that has another, and not the doctor's own settings"
+check $? "--pid: a process with another library; the doctor's own settings do not count"
 doctor 1 "process $none has no libnccl mapped" -- -p $none
-check $? "a process that has none"
+check $? "--pid: a process without any libnccl"
 doctor 0 "process $both has $work/other/libnccl.so.2 mapped too" -- --pid $both &&
   grep -q "gets tutti" "$work/log"
-check $? "a process that has both, as PyTorch does with LD_PRELOAD"
+check $? "--pid: a process with both, as PyTorch with LD_PRELOAD"
 kill $with $without $both $none
 wait_all $with $without $both $none
 doctor 4 "cannot be looked at: there is none" -- --pid $none
-check $? "a process that has ended"
+check $? "--pid: a process that has ended"
 
 # ---- settings and limits
 doctor 1 "not ok .*NCCL_MAX_CTAS=9999 .*out of range" NCCL_MAX_CTAS=9999 LD_PRELOAD="$ours" -- "$rpath"
-check $? "a setting out of range"
+check $? "a setting out of range is reported"
 doctor 0 "note .*NCCL_BUFSIZE is no setting of this library; did you mean NCCL_BUFFSIZE" NCCL_BUFSIZE=1 \
   NCCL_IB_MERGE_VFS=1 NCCL_ALGO=ring LD_PRELOAD="$ours" -- "$rpath" &&
   grep -q 'NCCL_IB_MERGE_VFS=1 is accepted and has no effect in tutti: a virtual function' "$work/log" &&
     grep -q 'NCCL_ALGO=ring: over' "$work/log"
-check $? "settings that are unknown, do nothing, or change things"
+check $? "settings that are unknown, have no effect, or change behaviour are listed"
 doctor 1 "VLLM_NCCL_SO_PATH names another library" VLLM_NCCL_SO_PATH="$work/other/libnccl.so.2" \
   LD_PRELOAD="$ours" \
   -- "$rpath" && doctor 0 "gets tutti" VLLM_NCCL_SO_PATH="$ours" LD_PRELOAD="$ours" -- "$rpath"
-check $? "VLLM_NCCL_SO_PATH"
+check $? "VLLM_NCCL_SO_PATH is taken into account"
 (ulimit -f 20000 && doctor 1 "the size of files is limited" LD_PRELOAD="$ours" -- "$rpath")
-check $? "a limit that stands in the way"
+check $? "a resource limit that is too low is reported"
 
-# ---- what is none
+# ---- files that are not programs
 doctor 1 "there is no program nothing-of-this-name" -- nothing-of-this-name
-check $? "no such program"
+check $? "a program that does not exist is reported"
 printf '#!%s\n' "$work/bin/loop" >"$work/bin/loop" && chmod +x "$work/bin/loop" && mkfifo "$work/bin/pipe" &&
   chmod +x "$work/bin/pipe" && head -c 100 "$rpath" >"$work/bin/short" &&
     head -c 5000 "$rpath" >"$work/bin/half" &&
@@ -326,14 +328,14 @@ for program in loop pipe short half noise empty .; do
     doctor 1 "not ok" LD_PRELOAD="$ours" -- "$work/bin/$program" || good=1
 done
 [ $good -eq 0 ]
-check $? "files that are no programs"
+check $? "files that are not programs are reported"
 mkdir "$work/text" && echo text >"$work/text/libnccl.so.2"
 doctor 1 "not ok .*library" LD_LIBRARY_PATH="$work/text" -- "$runpath" &&
   doctor 1 "not ok .*library" LD_LIBRARY_PATH="$work/text" -- "$opens"
-check $? "a libnccl.so.2 that is no library"
+check $? "a libnccl.so.2 that is not a library is reported"
 doctor 2 "two patients" -- --pid 1 "$rpath" && doctor 2 "no flag" -- --nonsense && doctor 2 "" -- --pid 0
-check $? "a command line that makes no sense"
+check $? "a contradictory command line is refused"
 doctor 0 "usage: tutti doctor" -- --help
-check $? "help"
+check $? "help is printed"
 
 [ "$failures" -eq 0 ]

@@ -1,6 +1,6 @@
 /* test_emu.c: the emulator itself, driven through its table and the planner, without the API: equal seeds
- * give equal moves, every tiny size of its options carries every operation, and what cannot go on is said to
- * whom it concerns: a deadlock, a rank that stays away, ranks that disagree, an abort. */
+ * give equal events, every operation works with the smallest settings, and every hang is reported to the
+ * ranks concerned: a deadlock, a missing rank, ranks that disagree, an abort. */
 /* sanitizers: address thread */
 /* runner: tsan 47 s */
 #include <setjmp.h>
@@ -34,9 +34,9 @@ static const uint8_t all_protocols[] = {PROTO_LL, PROTO_LL128, PROTO_SIMPLE};
 
 /* ---- helpers ---- */
 
-static struct ranks ranks; /* of the test that runs */
+static struct ranks ranks; /* of the running test */
 
-/* A test that failed leaves its ranks behind: they must not refuse the next test its options. */
+/* A failed test leaves its ranks behind: they must not make the next test's settings fail. */
 static int ranks_drop(void **state) {
   (void)state;
   for (uint32_t rank = 0; rank < ranks.count; rank++) ranks.ops->device->comm_abort(ranks.comms[rank]);
@@ -44,7 +44,7 @@ static int ranks_drop(void **state) {
   return 0;
 }
 
-/* A fresh world: options as TUTTI_EMU spells them, a seed, and a trace file or NULL. */
+/* A fresh emulator: settings as in TUTTI_EMU, a seed, and a trace file or NULL. */
 static void world_begin(const char *emu, uint64_t seed, const char *trace_path) {
   tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .trace_path = trace_path};
   setenv("TUTTI_EMU", emu, 1);
@@ -52,7 +52,7 @@ static void world_begin(const char *emu, uint64_t seed, const char *trace_path) 
   if (ranks_configure(&config) != ncclSuccess) fail_msg("%s: %s", emu, log_last_error());
 }
 
-/* Draws that do not depend on the world's own. */
+/* Random numbers independent of the emulator's. */
 static uint64_t draw_state;
 
 static uint32_t draw_below(uint32_t bound) { return (uint32_t)(hash_draw(&draw_state) % bound); }
@@ -71,7 +71,7 @@ static void calls_draw(struct call *calls, uint32_t call_count, uint32_t rank_co
   }
 }
 
-/* What one run leaves behind. */
+/* The outcome of one run. */
 struct outcome {
   uint64_t trace_hash, data_hash, events;
 };
@@ -108,7 +108,7 @@ static struct outcome calls_run(struct call *calls, uint32_t call_count, uint32_
   return calls_end(calls, call_count, what);
 }
 
-/* The same drawn calls for the same `drawn`, in a world of these options. */
+/* The same drawn calls for the same `drawn`, with these settings. */
 static struct outcome drawn_run(const char *emu, uint64_t seed, const char *trace_path, uint64_t drawn,
                                 uint32_t call_count, uint32_t count_below) {
   static struct call calls[CALLS_MAX];
@@ -185,7 +185,7 @@ static void same_seed_same_trace_file(void **state) {
   os_free(bytes[1]);
 }
 
-/* ---- every size ---- */
+/* ---- the smallest sizes ---- */
 
 static void every_slot_count_carries_everything(void **state) {
   (void)state;
@@ -235,8 +235,7 @@ static void every_span_of_ll(void **state) {
   }
 }
 
-/* Many short operations with a long one now and then: old lines must never look new when flags come
- * around. */
+/* Many short operations and a long one now and then: old lines must never look new when flags wrap around. */
 static void wrap_run(unsigned bits, unsigned slots, uint8_t first_proto, uint8_t second_proto) {
   static struct call calls[400];
   char emu[EMU_BYTES];
@@ -262,7 +261,7 @@ static void flags_come_around(void **state) {
     }
 }
 
-/* The steps in which a sender cleans old lines may belong to operations of another protocol. */
+/* The steps in which a sender clears old lines may belong to operations of another protocol. */
 static void flags_come_around_between_protocols(void **state) {
   (void)state;
   for (unsigned slots = 2; slots <= 8; slots++) {
@@ -271,7 +270,7 @@ static void flags_come_around_between_protocols(void **state) {
   }
 }
 
-/* All protocols share a connection's counter, which each operation rounds up to its own chunks. */
+/* All protocols share a connection's counter, which each operation rounds up to its own chunk size. */
 static void protocols_take_turns(void **state) {
   (void)state;
   char emu[EMU_BYTES];
@@ -282,7 +281,7 @@ static void protocols_take_turns(void **state) {
   }
 }
 
-/* ---- deadlocks and absence ---- */
+/* ---- deadlocks and missing ranks ---- */
 
 static void one_slot_carries_a_chain(void **state) {
   (void)state;
@@ -293,7 +292,7 @@ static void one_slot_carries_a_chain(void **state) {
   }
 }
 
-/* The report has a sentence a lane, and one line that runs the program again. */
+/* The report has one sentence per lane, and one line with the command that repeats the run. */
 static void assert_ring_report(uint32_t rank_count) {
   char lane[96];
   assert_says("deadlock");
@@ -323,7 +322,7 @@ static void one_slot_stops_a_ring(void **state) {
   }
 }
 
-/* However many lanes wait, the line that runs the program again is there. */
+/* However many lanes wait, the report has the line that repeats the run. */
 static void long_report_ends_with_the_command(void **state) {
   (void)state;
   struct call call = all_reduce_of(PROTO_SIMPLE, 160000);
@@ -404,8 +403,8 @@ static void *abort_soon(void *argument) {
   return NULL;
 }
 
-/* Two of three ranks wait for the third, which never comes; another thread ends it, and later launches end
- * empty. */
+/* Two of three ranks wait for the third, which never calls; another thread aborts, and later launches end at
+ * once. */
 static void abort_run(const char *emu, uint8_t proto) {
   os_thread thread;
   struct call call = all_reduce_of(proto, 160);
@@ -461,11 +460,11 @@ static void threads_report_a_deadlock(void **state) {
   ranks_close(&ranks);
 }
 
-/* One of two threads, each with half of the ranks. */
+/* One of two threads, each driving half of the ranks. */
 struct driver {
   struct call *calls;
   uint32_t call_count, first_rank, end_rank;
-  bool each; /* waits for each call, not for all of them at the end */
+  bool each; /* waits after each call, instead of once at the end */
   pthread_barrier_t *owned;
   ncclResult_t result;
 };
@@ -474,7 +473,7 @@ static void *driver_body(void *argument) {
   struct driver *driver = (struct driver *)argument;
   for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++)
     ranks.ops->device->comm_own(ranks.comms[rank]);
-  pthread_barrier_wait(driver->owned); /* else the first could move the world before the other owns a rank */
+  pthread_barrier_wait(driver->owned); /* else the first could run before the other owns its ranks */
   for (uint32_t i = 0; i < driver->call_count; i++) {
     for (uint32_t rank = driver->first_rank; rank < driver->end_rank; rank++) {
       const ncclResult_t result = call_launch(&ranks, rank, &driver->calls[i], driver->calls[i].count);
@@ -483,7 +482,7 @@ static void *driver_body(void *argument) {
     if (driver->each && driver->result == ncclSuccess)
       driver->result = ranks_wait_for(&ranks, driver->first_rank, driver->end_rank);
   }
-  /* For all ranks: a thread that drives ranks and does not wait holds the world. */
+  /* For all ranks: a thread that owns ranks and does not wait stops the scheduler. */
   if (driver->result == ncclSuccess) driver->result = ranks_wait(&ranks);
   return NULL;
 }
@@ -607,8 +606,8 @@ static void nothing_is_left_over(void **state) {
 
 static int group_begin(void **state) {
   (void)state;
-  setenv("TUTTI_STALL_SECONDS", "1", 1); /* a sanitizer's own thread keeps verdicts waiting that long */
-  setenv("NCCL_DEBUG", "NONE", 1);       /* most warnings here are wanted */
+  setenv("TUTTI_STALL_SECONDS", "1", 1); /* a sanitizer's own thread delays deadlock reports by this long */
+  setenv("NCCL_DEBUG", "NONE", 1);       /* most warnings here are expected */
   return 0;
 }
 

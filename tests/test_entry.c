@@ -1,7 +1,7 @@
-/* test_entry.c: every entry point called as it must never be: with nothing, with handles that are none, with
- * communicators that are destroyed, aborted, finalized or revoked, inside groups, and in threads of their
- * own. Each such call returns a code and leaves a sentence that names it, nothing crashes or hangs, and
- * afterwards a communicator works as ever. Runs over the emulator. */
+/* test_entry.c: every entry point called wrongly: with NULL, with invalid handles, with communicators that
+ * are destroyed, aborted, finalized or revoked, inside groups, and in separate threads. Each such call
+ * returns an error code and sets a message that names it, nothing crashes or hangs, and afterwards a
+ * communicator works as before. Runs on the emulator. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { COUNT = 1000, RANKS = 2 };
 
-/* ---- every call that takes a communicator, with as little as there is */
+/* ---- every call that takes a communicator, with minimal arguments */
 
 typedef ncclResult_t (*call_body)(ncclComm_t comm);
 static int number;
@@ -83,7 +83,7 @@ static const struct {
              ROW(RedOpDestroy)};
 enum { CALLS = sizeof calls / sizeof calls[0] };
 
-/* Fails, and says a sentence that names the call. ncclBcast is ncclBroadcast under another name. */
+/* The call fails, and its message names it. ncclBcast is ncclBroadcast under another name. */
 static void expect_refused(const char *name, ncclResult_t result, const char *where) {
   const char *text = ncclGetLastError(NULL);
   if (result == ncclSuccess || result >= ncclNumResults) fail_msg("%s, %s: answers %d", name, where, result);
@@ -95,7 +95,7 @@ static void expect_all_refused(ncclComm_t comm, const char *where) {
   for (int i = 0; i < CALLS; i++) expect_refused(calls[i].name, calls[i].body(comm), where);
 }
 
-/* ---- communicators that work */
+/* ---- working communicators */
 
 static ncclComm_t comms[RANKS];
 static cudaStream_t streams[RANKS];
@@ -178,7 +178,7 @@ typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const v
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 
-/* Whatever a caller passes, and wherever: a code, a sentence, and nothing else happens. */
+/* Whatever a caller passes, inside a group or not: an error code, a message, and no other effect. */
 static void test_not_offered(void **state) {
   (void)state;
 #define TABLE(name) {"nccl" #name, (hidden)(void (*)(void))nccl##name},
@@ -199,7 +199,7 @@ static void test_not_offered(void **state) {
   all_close(ncclCommDestroy);
 }
 
-/* A refused call leaves the communicator as it was, within a group and without. */
+/* A refused call leaves the communicator unchanged, inside a group and outside. */
 static void test_after_errors(void **state) {
   (void)state;
   all_open();
@@ -229,7 +229,7 @@ static void test_after_errors(void **state) {
   all_close(ncclCommDestroy);
 }
 
-/* What is over is refused; only the ending calls and questions may still be answered. */
+/* Ended communicators are refused; only calls that end them and queries still work. */
 static void test_wrong_order(void **state) {
   (void)state;
   void *handle = NULL;
@@ -249,7 +249,8 @@ static void test_wrong_order(void **state) {
   all_close(ncclCommAbort);
 }
 
-/* A rank waits alone for the other, which never calls; its abort frees it, and new communicators work. */
+/* A rank waits alone for the other, which never calls; its abort ends the wait, and new communicators work.
+ */
 static void test_abort_alone(void **state) {
   (void)state;
   all_open();

@@ -1,13 +1,13 @@
 #!/bin/sh
-# test_examples.sh: every examples/*.c from outside: built as its user would build it, right in both modes
-# of the emulator, and in the guarded mode the same from run to run: one seed gives one trace, byte for
-# byte, wherever the system puts the program's memory and on however many cores its threads run. Prints one
-# `ok - ` or `not ok - ` line a check and fails when one did. Finds the library at ${BUILD:-build}.
+# test_examples.sh: every examples/*.c from outside: built as its user would build it, with right results in
+# both modes of the emulator, and repeatable in the guarded mode: one seed gives one trace, byte for byte,
+# at any address and on any number of cores. Prints one `ok - ` or `not ok - ` line per check and fails if a
+# check failed. Finds the library at ${BUILD:-build}.
 # runner: 11 s
 . "$(dirname "$0")/script.inc"
 use_build
 
-# good COMMAND...: exit status 0 within a minute, and the last line is `ok`.
+# good COMMAND...: exits with 0 within a minute, and the last line is `ok`.
 good() {
   timeout 60 "$@" >"$work/log" 2>&1 </dev/null
   code=$?
@@ -16,7 +16,7 @@ good() {
   return 1
 }
 
-# traced NAME COMMAND...: a good run whose trace is $work/NAME.
+# traced NAME COMMAND...: such a run, with its trace in $work/NAME.
 traced() {
   trace="$work/$1"
   shift
@@ -24,12 +24,12 @@ traced() {
   TUTTI_EVENTS="$trace" good "$@"
 }
 
-# same NAME NAME: two traces, not empty (a header alone has 64 bytes), with the same bytes.
+# same NAME NAME: the two traces are not empty (a header alone has 64 bytes) and have the same bytes.
 same() {
   [ "$(wc -c <"$work/$1")" -gt 64 ] && cmp "$work/$1" "$work/$2" >>"$work/log" 2>&1
 }
 
-# One seed, several runs: with the address space laid out anew or not at all, on one core or on all.
+# One seed, several runs: with and without address space randomization, on one core and on all.
 check_repeats() {
   program=$1
   name=$2
@@ -50,13 +50,14 @@ check_repeats() {
   unset TUTTI_SEED
 }
 
-# The program whose rank 2 leaves out a call: it ends with a report that names it, the same for the same seed.
+# The program whose rank 2 skips a call: it exits with a report that names rank 2, the same for the same
+# seed.
 check_forgets() {
   for turn in first second; do
     timeout 60 env TUTTI_SEED=7 TUTTI_EMU=devices=4 "$1" >"$work/log" 2>&1 </dev/null
     [ $? -eq 1 ] && grep -q 'deadlock: .*these lanes wait' "$work/log" &&
       grep -q 'rank 2 has launched 0 of 1 kernels' "$work/log"
-    check $? "forgets: a deadlock, and who has not launched"
+    check $? "forgets: reports a deadlock and which rank has not launched"
     sed 's/^\[.* NCCL WARN/NCCL WARN/' "$work/log" >"$work/report.$turn" # without date and process
   done
   cmp "$work/report.first" "$work/report.second" >"$work/log" 2>&1
@@ -79,16 +80,16 @@ for source in "$here"/../examples/*.c; do
   fi
   if [ "$name" = launched ] || [ "$name" = hangs ]; then
     good "$program" # finding out who launched it is ours; one rank alone has nothing to vary
-    check $? "$name: alone"
+    check $? "$name: runs alone"
   else
     ! grep -qi tutti "$source"
-    check $? "$name names nothing of this library's own"
+    check $? "$name uses no name of this library's own"
     check_repeats "$program" "$name"
   fi
   TUTTI_EMU=mode=threads good "$program"
-  check $? "$name: threads mode"
+  check $? "$name: runs in threads mode"
   TUTTI_EMU=slots=2,chunk=64,channels=3,depth=2,lag=50 good "$program"
-  check $? "$name: small constants"
+  check $? "$name: runs with small buffers"
 done
 
 [ "$failures" -eq 0 ]

@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_explain.sh: `tutti explain plan` from outside: each option with time or rule, the choice and the
-# plan of a rank, as text and as JSON, and what misuse is answered. Prints one `ok - ` or `not ok - ` line a
-# check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
+# test_explain.sh: `tutti explain plan` from outside: each option with its time or the rule that excludes
+# it, the chosen one, the plan of a rank as text and as JSON, and messages of misuse. Prints one `ok - ` or
+# `not ok - ` line per check and fails if a check failed. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 unset TUTTI_TUNE_FILE
 verb=explain
@@ -11,33 +11,33 @@ try 0 plan all_reduce --bytes 1M --gpus 4 &&
   says "all_reduce of 1048576 bytes on 4 ranks" "chosen: the least time" "times the least" "plan of rank 0" \
     "PAT" "TwoShot" &&
   [ "$(grep -c 'chosen: ' "$work/out")" -eq 1 ]
-check $? "one option is chosen, the others lose or are forbidden"
+check $? "exactly one option is chosen; the others are slower or excluded"
 try 0 plan all_reduce -b 64M -g 8 --algo ring --proto simple --channels 1 --rank 3 &&
   says "Ring with Simple" "plan of rank 3: 1 works in 1 batches" \
     "elements 0..16777216, 4 loops of chunks of 2097152 bytes, 60 steps; from 2 to 4" \
     "FIFO steps 224 in, 224 out"
-check $? "a ring's plan: loops, steps, peers, FIFO steps"
+check $? "a ring's plan has loops, steps, peers and FIFO steps"
 try 0 plan all_reduce -b 64K -g 4 --algo tree --proto LL --rank 1 --channels 1 &&
   says "channel  0 up" "channel  0 down" "from 2 to 0" "from 0 to 2"
-check $? "a tree's rank below the root climbs and descends"
+check $? "a tree's inner rank sends up and down"
 try 0 plan broadcast -b 1K -g 4 --root 2 --rank 3 --algo direct --proto LL && says "from 2" && ! says " to "
-check $? "a broadcast's root is where --root says"
+check $? "--root sets the root of a broadcast"
 try 0 plan all_gather -b 1M -g 4 -d half && says "all_gather of 1048576 bytes"
-check $? "sizes count all ranks' parts, as the benchmark does"
+check $? "sizes count the parts of all ranks, as in the benchmark"
 try 0 plan all_reduce -g 1 && says "one rank alone"
-check $? "one rank"
+check $? "one rank alone is planned"
 try 0 plan all_reduce --nodes 2 --gpus 2 && says "on 4 ranks"
-check $? "several nodes"
+check $? "several nodes are planned"
 try 0 plan all_reduce -b 64M --nodes 2 --gpus 2 --machine dgx-a100 --algo tree --rank 2 &&
   says "2 nodes of 2" "NVLSTree       Simple" "plan of rank 2"
-check $? "several nodes of a kind: what is for one node alone is forbidden"
+check $? "--machine and --rank apply to several nodes"
 try 0 plan all_reduce --nodes 2 --gpus 2 && says "it is for the ranks of one node"
-check $? "direct collectives stay on one node"
+check $? "direct collectives stay within one node"
 misuse 2 "there is no machine 'abacus'" plan all_reduce --machine abacus
 misuse 2 "300 GPUs of a node are more than 128" plan all_reduce --nodes 2 --gpus 300
 export NCCL_ALGO=Tree
 try 0 plan all_reduce -g 2 && says "Ring           all                -  forbidden: NCCL_ALGO"
-check $? "the environment holds where no flag does"
+check $? "environment variables apply where no flag is given"
 unset NCCL_ALGO
 try 0 plan all_reduce -b 1M -g 4 --json && python3 - "$work/out" 2>>"$work/log" <<'PYTHON'
 import json, sys
@@ -53,13 +53,13 @@ assert sum(work['part_count'] for work in answer['works']) == 1 << 18
 for work in answer['works']:
     assert work['steps'] > 0 and work['chunk_bytes'] > 0 and work['from'] and work['to']
 PYTHON
-check $? "--json has each option, the choice and the works"
+check $? "--json has each option, the choice and the work elements"
 
 printf 'all_reduce 1M 2M algo=Tree proto=LL128 channels=2\n' >"$work/tune"
 try 0 plan all_reduce -b 1M -g 4 --tune-file "$work/tune" &&
   says "chosen by line 1 of the tuning file" "Tree with LL128" "at most 2 channels" \
     "the tuning file says otherwise"
-check $? "--tune-file"
+check $? "--tune-file applies its rules"
 echo 'all_reduce 1M 2M algo=Bush proto=LL' >"$work/tune"
 misuse 4 "tune:1: expected an algorithm" plan all_reduce --tune-file "$work/tune"
 misuse 4 "cannot be read" plan all_reduce --tune-file "$work/none"
@@ -67,7 +67,7 @@ misuse 4 "cannot be read" plan all_reduce --tune-file "$work/none"
 misuse 1 "Allowed without them: Ring" plan broadcast --algo tree
 says "Tree is for all-reduce alone" \
   "NCCL_ALGO (Tree) and NCCL_PROTO (LL, LL128, Simple) leave no option for Broadcast"
-check $? "both variables and the rule are named"
+check $? "the message names both variables and the rule"
 misuse 2 "'bush' is none of Tree" plan all_reduce --algo bush
 misuse 2 "did you mean \`all_reduce\`" plan allreduce
 misuse 2 "plan needs one collective" plan
@@ -81,6 +81,6 @@ misuse 2 "less than one element a rank" plan all_gather -g 8 -b 8
 misuse 2 "must be 1 to 64" plan all_reduce --channels 65
 try 0 --help && cp "$work/out" "$work/help" && "$tutti" help explain >"$work/out" &&
   cmp -s "$work/help" "$work/out"
-check $? "explain --help is help explain"
+check $? "explain --help prints help explain"
 
 [ "$failures" -eq 0 ]

@@ -1,18 +1,18 @@
 #!/bin/sh
-# test_failures.sh: eight real processes on four hosts lose one of them, a host, or half of all, at random
-# moments, and in every way that namespaces offer. Each run is drawn from its seed. Promises of a run: every
-# survivor's call ends by itself, in time, with an error that names who was lost; survivors then shrink and
-# complete a checked all-reduce, each half of a partition for itself; nothing of the library is left in them.
-# What only hurts (loss, delay, disorder) is survived with right results.
+# test_failures.sh: eight real processes on four hosts lose one process, a host, or half of all, at random
+# moments, and in every way that namespaces offer. Each run is drawn from its seed. Guarantees of a run:
+# every survivor's call ends in time with an error that names a lost rank; survivors then shrink and
+# complete a checked all-reduce, each half of a partition by itself; no resource of the library is left in
+# them. Faults that only disturb (loss, delay, reordering) end with right results.
 #
-#   test_failures.sh               one run of each kind (what the test command does)
-#   RUNS=50 test_failures.sh       so many, by seeds from SEED (1) on, kinds in turn
-#   SEED=17 RUNS=1 test_failures.sh    that one again
-#   KINDS="kill stop" ...          of these kinds alone
-#   JOBS=3 ...                     so many networks of hosts side by side
-#   VERBOSE=1 ...                  also what the ranks said of their errors
+#  test_failures.sh                one run of each kind (what the test command does)
+#   RUNS=50 test_failures.sh        this many runs, seeds from SEED (1) on, kinds in turn
+#   SEED=17 RUNS=1 test_failures.sh repeats that run
+#   KINDS="kill stop" ...           only these kinds
+#   JOBS=3 ...                      this many networks of hosts in parallel
+#   VERBOSE=1 ...                   also prints the ranks' error messages
 #
-# Prints one `ok - ` or `not ok - ` line a run and fails when one did.
+# Prints one `ok - ` or `not ok - ` line per run and fails if a run failed.
 # runner: 80 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
@@ -28,16 +28,16 @@ ls -d /dev/shm/*tutti* >"$work/shm_before" 2>/dev/null
 all='0 1 2 3 4 5 6 7'
 deadline=60
 
-# random N: $drawn is below N.
+# random N: sets $drawn to a number below N.
 random() {
   state=$(((state * 1103515245 + 12345) & 0x7fffffff))
   drawn=$(((state >> 8) % $1))
 }
 
-# Sleeps so many milliseconds.
+# Sleeps for this many milliseconds.
 pause() { sleep "$(($1 / 1000)).$(printf %03d $(($1 % 1000)))"; }
 
-# without LIST1 LIST2: what of the first is not in the second.
+# without LIST1 LIST2: the words of the first list that are not in the second.
 without() {
   for item in $1; do
     case " $2 " in *" $item "*) ;; *) echo "$item" ;; esac
@@ -46,7 +46,7 @@ without() {
 
 commas() { echo "$1" | sed 's/^ *//; s/ *$//; s/  */,/g'; }
 
-# start RANKS LOST ARGS...: ranks that will leave LOST behind; $limit is set for the first of $limited.
+# start RANKS LOST ARGS...: starts ranks that will lose the ranks LOST; the first of $limited gets $limit.
 start() {
   start_ranks=$1
   start_lost=$2
@@ -62,7 +62,8 @@ start() {
   done
 }
 
-# The moment: at random from the id on, so that it falls into the init, or into or between operations.
+# The moment of the fault: random from the creation of the id on, so that it falls into the init, or into or
+# between operations.
 await_moment() {
   for _ in $(seq 1000); do
     [ ! -s "$work/id" ] || break
@@ -82,7 +83,7 @@ await_moment() {
   pause "$drawn"
 }
 
-# The exit status of a rank, for which nobody waits again: its number may soon be another process's.
+# A rank's exit status, which can be asked for only once: its process id may soon be another process's.
 ended() {
   rank_wait "$1"
   ended_status=$?
@@ -95,13 +96,13 @@ complain() { # RANK SENTENCE
   grep -v 'iteration [0-9]* ok$' "$work/rank.$1" | tail -n 15 | sed 's/^/  /'
 } >>"$work/log"
 
-# What is left of a process that has ended as it should; the emulator keeps threads of blocks.
+# What a process leaves after a clean end; the emulator keeps threads of blocks.
 clean() {
   grep -Eq '^end descriptors (-[0-9]+|0) threads (-[0-9]+|[0-8]) allocations (-[0-9]+|[0-9]|1[0-9])$' \
     "$work/rank.$1"
 }
 
-# survived RANKS LOST: each has met the loss with an error that names one of LOST, and gone on without.
+# survived RANKS LOST: each rank got an error that names one of LOST, and continued without it.
 survived() {
   named=$(commas "$2" | tr , '|')
   good=0
@@ -129,7 +130,8 @@ survived() {
   return $good
 }
 
-# What hosts have of the library once all of its processes have ended: sockets that listen, memory with names.
+# Resources of the library that remain on hosts after all of its processes have ended: listening sockets,
+# named memory.
 nothing_left() {
   for host in 1 2 3 4; do
     # shellcheck disable=SC2016
@@ -138,7 +140,7 @@ nothing_left() {
     echo "host $host: sockets are left"
     return 1
   done >>"$work/log"
-  # Not what lay there before: other programs' traces.
+  # Files that existed before do not count: they are other programs' traces.
   for name in /dev/shm/*tutti*; do
     if [ -e "$name" ] && ! grep -Fqx "$name" "$work/shm_before"; then
       echo "$name is left" >>"$work/log"
@@ -159,7 +161,7 @@ finished() { # RANKS
   return $good
 }
 
-# How ranks wait: in the call, by turns, or by asking the stream alone.
+# How ranks wait: in the call, by polling in turns, or by polling only the stream.
 draw_wait() {
   random 3
   case $drawn in 0) endless=--poll ;; 1) endless=--query ;; *) endless= ;; esac
@@ -171,7 +173,7 @@ draw_bytes() {
   case $drawn in 0) bytes=64 ;; 1) bytes=20000 ;; *) bytes=400000 ;; esac
 }
 
-# ---- kinds: each sets $what and returns 0 when all promises were kept ----
+# ---- kinds: each sets $what and returns 0 if all guarantees hold ----
 
 one_lost() { # SIGNAL
   random 8
@@ -194,7 +196,7 @@ one_lost() { # SIGNAL
 run_kill() { one_lost KILL; }
 run_stop() { one_lost STOP; }
 
-# Both sides go on for themselves: SIDE and the others.
+# Both sides of a partition continue by themselves: SIDE and the others.
 two_sides() { # SIDE BREAK...
   side=$1
   shift
@@ -248,7 +250,7 @@ run_kill_host() {
   return $result
 }
 
-# Whatever TCP says between this host and others is answered with a reset, in both directions.
+# Answers all TCP between this host and others with a reset, in both directions.
 reset_host() {
   hosts_exec "$host" nft "table inet resets {
     chain in { type filter hook input priority 0; iifname eth0 meta l4proto tcp reject with tcp reset; }
@@ -263,7 +265,7 @@ run_reset() {
   return $result
 }
 
-# At one stroke: ports that move to another bridge one after the other would part the second half for a while.
+# All ports move at once: moved one after another they would partition the second half for a while.
 partition() {
   hosts_in "$hosts_switch" nft 'table bridge halves { chain between { type filter hook forward priority 0;
     iifname { p1, p2 } oifname { p3, p4 } drop; iifname { p3, p4 } oifname { p1, p2 } drop; }; }'
@@ -277,7 +279,8 @@ run_partition() {
   return $result
 }
 
-# One rank lacks something: either it suffices, or that rank says so and all know of it.
+# One rank has too little of a resource: either it is enough, or that rank says so and all ranks learn of
+# it.
 lacking() {
   random 8
   limited=$drawn
@@ -322,7 +325,7 @@ run_memory() {
   lacking
 }
 
-# What the host says is lost; what others say arrives.
+# What the host sends is lost; what others send arrives.
 cut_one_way() { hosts_wire set "$host" '*' cut=1; }
 
 run_one_way() {
@@ -387,7 +390,7 @@ of() {
   done
 }
 
-# With JOBS, each of them takes every so many-th seed.
+# With JOBS, each job takes every JOBS-th seed.
 if [ "${JOBS:-1}" -gt 1 ]; then
   list=
   for job in $(seq "$JOBS"); do
@@ -398,7 +401,7 @@ if [ "${JOBS:-1}" -gt 1 ]; then
   exit "$failures"
 fi
 
-# The runs of one network, of seeds SEED to SEED + RUNS - 1, whose kinds go round.
+# The runs of one network, seeds SEED to SEED + RUNS - 1, kinds in turn.
 runs() { # LIST
   index=0
   count=$(echo "$KINDS" | wc -w)
@@ -412,13 +415,13 @@ runs() { # LIST
 
 if [ -n "$(of "$KINDS" "$bridge_kinds")" ]; then
   hosts_up 4
-  check $? 'four hosts on a bridge'
+  check $? 'four hosts on a bridge are set up'
   runs "$bridge_kinds"
   hosts_down
 fi
 if [ -n "$(of "$KINDS" "$wire_kinds")" ]; then
   hosts_up_wire 4 -s "$SEED"
-  check $? 'four hosts on wire'
+  check $? 'four hosts on wire are set up'
   runs "$wire_kinds"
 fi
 [ "$failures" -eq 0 ]

@@ -1,15 +1,15 @@
-/* test_faults.c: small programs over emulated nodes whose network fails, or which end what they began at a
- * bad moment. All of a program is drawn from its seed: nodes, NICs, delays and tiny constants; communicators
- * (all ranks, a split of them, one that never blocks); collectives, messages, groups and graphs; one fault of
- * the network at some message, or none; and an abort, a revocation or an end with operations in flight.
+/* test_faults.c: small programs over emulated nodes whose network fails, or that end operations at an
+ * arbitrary moment. A program is drawn from its seed: nodes, NICs, delays and small buffers; communicators
+ * (all ranks, a split, a non-blocking one); collectives, messages, groups and graphs; at most one network
+ * fault at some message; and an abort, a revocation or a destroy with operations in flight.
  *
  * Without a fault every result is exact. With one, every call and every wait ends, and each communicator
- * either has exact results or an error on all of its ranks with a sentence that names who lost whom; those
- * without the fault go on and are exact; survivors shrink and go on. The same seed makes the same moves. In
+ * either has exact results or an error on all of its ranks with a message that names which rank lost which;
+ * the others continue with exact results; survivors shrink and continue. Equal seeds make equal events. At
  * the end no memory and no thread is left.
  *
  *   test_faults                      some hundred seeds, as a test
- *   test_faults FIRST COUNT [MODE]   these seeds, with `ok` or `not ok` for what failed; MODE is guarded or
+ *   test_faults FIRST COUNT [MODE]   these seeds, with one `ok` or `not ok` line each; MODE is guarded or
  *                                    threads; seeds.sh runs many */
 /* sanitizers: address thread */
 /* runner: tsan 20 s */
@@ -42,7 +42,7 @@ enum {
   ARENA_WORDS = OPS_MAX * COUNT_MAX * 2 * DEVICES_MAX,
   TEXT_BYTES = 700,
   STALE = 0x7e7e7e7e,
-#if defined(__SANITIZE_THREAD__) /* the guarded world moves one at a time; other builds run the rest */
+#if defined(__SANITIZE_THREAD__) /* guarded mode runs one thread at a time; other builds run the rest */
   SEEDS = 40,
 #else
   SEEDS = 240,
@@ -68,20 +68,20 @@ enum misdeed { MISDEED_NONE, ABORT_ONE, ABORT_ALL, REVOKE, DESTROY, FINALIZE, MI
 
 struct op {
   enum op_kind kind;
-  uint32_t circle, count, root, in, out; /* in, out: words from the arena's begin */
+  uint32_t circle, count, root, in, out; /* in, out: words from the start of the arena */
   bool checked;
 };
 
-/* One communicator: its ranks' handles, NULL when they were given back. */
+/* One communicator: its ranks' handles, NULL after they were destroyed. */
 struct circle {
   uint32_t size;
   int devices[DEVICES_MAX]; /* by rank */
   ncclComm_t comms[DEVICES_MAX];
   cudaStream_t streams[DEVICES_MAX];
   bool blocking;
-  bool hurt;           /* by the program itself */
-  bool over;           /* nothing more is called on it */
-  ncclResult_t failed; /* the first error that any call on it gave */
+  bool hurt;           /* aborted, revoked or destroyed by the program itself */
+  bool over;           /* no further call is made on it */
+  ncclResult_t failed; /* the first error of any call on it */
   char text[TEXT_BYTES];
 };
 
@@ -92,7 +92,7 @@ struct trial {
   enum fault_kind fault;
   enum misdeed misdeed;
   uint32_t misdeed_step, misdeed_circle;
-  struct circle circles[CIRCLES_MAX + 1]; /* the last: survivors of another */
+  struct circle circles[CIRCLES_MAX + 1]; /* the last: survivors of another one */
   uint32_t circle_count, op_count, used_words;
   struct op ops[OPS_MAX];
   cudaGraphExec_t graphs[GRAPHS_MAX * DEVICES_MAX];
@@ -102,13 +102,13 @@ struct trial {
 };
 
 static uint32_t *arena[DEVICES_MAX];
-static uint64_t outcomes[3]; /* exact, told, hurt: communicators of all trials */
+static uint64_t outcomes[3]; /* exact, error reported, ended by the program: communicators of all trials */
 
 static uint32_t draw(struct trial *trial, uint32_t lowest, uint32_t highest) {
   return lowest + (uint32_t)(hash_draw(&trial->state) >> 32) % (highest - lowest + 1);
 }
 
-/* Keeps the first thing that is wrong. */
+/* Keeps the first error. */
 static bool wrong(struct trial *trial, const char *format, ...) {
   va_list arguments;
   if (trial->text[0] != '\0') return false;
@@ -118,7 +118,7 @@ static bool wrong(struct trial *trial, const char *format, ...) {
   return false;
 }
 
-/* ---- what is drawn ---- */
+/* ---- drawing a program ---- */
 
 static void draw_world(struct trial *trial) {
   static const char *const rules[] = {"random", "priority", "round_robin"};
@@ -126,9 +126,9 @@ static void draw_world(struct trial *trial) {
   trial->node_count = node_counts[draw(trial, 0, 3)];
   const uint32_t near = draw(trial, 1, DEVICES_MAX / trial->node_count > 3 ? 3 : 2);
   trial->device_count = trial->node_count * near;
-  const uint32_t fault = draw(trial, 0, FAULT_RESET + 2); /* nothing, three times as often */
+  const uint32_t fault = draw(trial, 0, FAULT_RESET + 2); /* no fault is three times as likely */
   trial->fault = fault <= FAULT_RESET ? (enum fault_kind)fault : FAULT_NOTHING;
-  /* Free threads wait a second until they are called stuck. */
+  /* In threads mode a hang is reported after a second. */
   if (trial->threads && trial->fault == FAULT_STOP && draw(trial, 0, 3) != 0) trial->fault = FAULT_RESET;
   const uint32_t slots = draw(trial, 2, 8), chunk = draw(trial, 4, 200), channels = draw(trial, 1, 3);
   const uint32_t depth = draw(trial, 1, 4), lag = draw(trial, 0, 2) == 0 ? draw(trial, 1, 100) : 0;
@@ -198,7 +198,7 @@ static bool open_free(struct trial *trial) {
   return circle_streams(trial, circle);
 }
 
-/* The first communicator in two, by node or across nodes, in reverse. */
+/* One communicator split in two, by node or across nodes, in reverse. */
 static bool open_split(struct trial *trial) {
   struct circle *parent = &trial->circles[0], *halves = &trial->circles[trial->circle_count];
   ncclComm_t made[DEVICES_MAX];
@@ -321,14 +321,14 @@ static ncclResult_t call_of(const struct op *op, const struct circle *circle, ui
   return sent != ncclSuccess ? sent : received;
 }
 
-/* An error that a call on the circle gave. */
+/* An error of a call on the communicator. */
 static void circle_note(struct circle *circle, ncclResult_t error) {
   if (error == ncclSuccess || error == ncclInProgress || circle->failed != ncclSuccess) return;
   circle->failed = error;
   snprintf(circle->text, sizeof circle->text, "%s", ncclGetLastError(NULL));
 }
 
-/* One or two operations of a circle as one group. */
+/* One or two operations of a communicator as one group. */
 static void ops_launch(struct circle *circle, struct op *const *ops, uint32_t op_count) {
   ncclGroupStart();
   for (uint32_t i = 0; i < op_count; i++)
@@ -337,7 +337,7 @@ static void ops_launch(struct circle *circle, struct op *const *ops, uint32_t op
   if (!circle->blocking) circle_note(circle, circle_settle(circle));
 }
 
-/* The same as a graph, which is launched some times. */
+/* The same as a graph, launched several times. */
 static void ops_replay(struct trial *trial, struct circle *circle, struct op *const *ops, uint32_t op_count) {
   cudaGraphExec_t *graphs = &trial->graphs[trial->graph_count];
   for (uint32_t rank = 0; rank < circle->size; rank++)
@@ -376,7 +376,7 @@ static bool circle_verify(struct trial *trial, uint32_t circle_index) {
   return true;
 }
 
-/* Waits for all streams; what has ended well is exact. */
+/* Waits for all streams; operations without an error must be exact. */
 static bool circle_wait(struct trial *trial, uint32_t circle_index) {
   struct circle *circle = &trial->circles[circle_index];
   for (uint32_t rank = 0; rank < circle->size; rank++) {
@@ -388,7 +388,7 @@ static bool circle_wait(struct trial *trial, uint32_t circle_index) {
   return circle_verify(trial, circle_index);
 }
 
-/* ---- ends ---- */
+/* ---- ending communicators ---- */
 
 static void circle_abort(struct circle *circle) {
   for (uint32_t rank = 0; rank < circle->size; rank++)
@@ -397,7 +397,7 @@ static void circle_abort(struct circle *circle) {
   circle->over = true;
 }
 
-/* With whatever is in flight. */
+/* With any operations in flight. */
 static bool circle_destroy(struct trial *trial, uint32_t circle_index, bool finalize) {
   struct circle *circle = &trial->circles[circle_index];
   for (uint32_t rank = 0; finalize && rank < circle->size; rank++)
@@ -429,7 +429,7 @@ static bool misdeed_happen(struct trial *trial) {
   return true;
 }
 
-/* ---- what a failed communicator says ---- */
+/* ---- messages of a failed communicator ---- */
 
 static bool code_allowed(const struct circle *circle, ncclResult_t code) {
   if (circle->hurt) return code != ncclInternalError;
@@ -444,7 +444,7 @@ static bool names_operation(const char *text) {
   return false;
 }
 
-/* What a call on a rank answers from now on: the error, and why, which one rank at least can say. */
+/* The result of further calls on a rank: the error, with its reason on at least one rank. */
 static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank, bool *named) {
   ncclResult_t state = ncclSuccess;
   uint32_t *words = arena[circle->devices[rank]];
@@ -470,7 +470,7 @@ static bool circle_says(struct trial *trial, uint32_t circle_index) {
   return true;
 }
 
-/* A new communicator of who is left completes an all-reduce. */
+/* A new communicator of the remaining ranks completes an all-reduce. */
 static bool circle_shrink(struct trial *trial, struct circle *circle) {
   int excluded[DEVICES_MAX], excluded_count = 0;
   ncclComm_t made[DEVICES_MAX] = {NULL};
@@ -504,7 +504,7 @@ static bool left_use(struct trial *trial) {
   if (op != NULL) ops_launch(left, &op, 1);
   if (!circle_wait(trial, CIRCLES_MAX)) return false;
   if (left->failed == ncclSuccess) return true;
-  /* The fault had not happened yet, if the program itself ended the parent. */
+  /* The fault may not have happened yet if the program itself ended the parent. */
   if (fault_is_harmless(trial->fault) || trial->failed_count > 0)
     return wrong(trial, "after a shrink: %s", left->text);
   trial->failed_count += 1;
@@ -528,7 +528,7 @@ static bool steps_run(struct trial *trial) {
   return true;
 }
 
-/* Whatever is still queued ends by itself: its communicators are gone. */
+/* Queued operations end by themselves: their communicators are destroyed. */
 static void streams_close(struct circle *circle) {
   for (uint32_t rank = 0; rank < circle->size; rank++) {
     cudaSetDevice(circle->devices[rank]);
@@ -583,8 +583,8 @@ static uint32_t thread_count(void) {
   return count;
 }
 
-/* Threads that were told to end may need a moment. Those of blocks are kept for the next ones, each with one
- * block of memory. */
+/* Ending threads may need a moment. Threads of blocks are kept for later ones, each with one block of memory.
+ */
 static bool nothing_left(struct trial *trial, uint64_t blocks, uint32_t threads) {
   int64_t more_blocks = 1, more_threads = 0;
   for (uint32_t i = 0; i < 2000 && more_blocks != more_threads; i++) {
@@ -593,7 +593,7 @@ static bool nothing_left(struct trial *trial, uint64_t blocks, uint32_t threads)
     more_blocks = (int64_t)(os_alloc_live() - blocks);
   }
   if (more_blocks == more_threads && (trial->threads || more_threads == 0)) return true;
-  if (more_threads < 0 && more_blocks <= 0) return true; /* one of an earlier trial was still ending */
+  if (more_threads < 0 && more_blocks <= 0) return true; /* one thread of an earlier trial was still ending */
   return wrong(trial, "%d blocks of memory and %d threads are left", (int)more_blocks, (int)more_threads);
 }
 
@@ -627,7 +627,7 @@ static bool trial_run(struct trial *trial, uint64_t seed, bool threads, bool sec
   return ok && (!second || nothing_left(trial, blocks, thread_number));
 }
 
-/* Number of seeds that fail; each is printed. Guarded ones run twice. */
+/* The number of failing seeds, each of which is printed. Guarded seeds run twice. */
 static uint32_t seeds_run(uint64_t first, uint64_t count, bool threads) {
   static struct trial trial;
   uint32_t failures = 0;

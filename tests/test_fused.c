@@ -1,6 +1,6 @@
-/* test_fused.c: broadcasts of one group with roots of their own, fused: what the plan makes of them, that
- * every rank sends what the next one expects in the same order, results by the API at small constants, and
- * that ranks whose sizes differ are told so, part by part. */
+/* test_fused.c: broadcasts of one group with different roots, fused: their plan, that every rank sends what
+ * the next one expects in the same order, results through the API with small buffers, and that ranks with
+ * different sizes get an error, part by part. */
 /* sanitizers: address thread */
 /* runner: tsan 14 s */
 #include <setjmp.h>
@@ -78,14 +78,14 @@ static void plans_free(void) {
   for (uint32_t rank = 0; rank < RANKS; rank++) plan_free(&world.plans[rank]);
 }
 
-/* What passes a link, in order. */
+/* The bytes that pass a link, in order. */
 struct passed {
   uint64_t sequence;
   size_t offset, count;
 };
 enum { PASSED_MAX = 400 };
 
-/* What a rank sends, or receives, on a channel: every lane's steps, batch after batch. */
+/* What a rank sends, or receives, on a channel: the steps of every lane, batch after batch. */
 static uint32_t passed_on(uint32_t rank, uint32_t channel, uint32_t flag, struct passed *passed) {
   const struct plan *plan = &world.plans[rank];
   uint32_t count = 0;
@@ -123,7 +123,7 @@ static void check_links(void) {
     }
 }
 
-/* Every rank keeps each byte of each broadcast once. */
+/* Every rank stores each byte of each broadcast once. */
 static void check_kept(void) {
   static struct passed kept[PASSED_MAX];
   for (uint32_t rank = 0; rank < RANKS; rank++) {
@@ -149,8 +149,8 @@ static void test_links_agree(void **state) {
   }
 }
 
-/* Parts in the order of their roots' distance, the rank's own first; second broadcasts of a root follow in a
- * batch of their own, and one that has no company stands alone. */
+/* Parts are in the order of their roots' distance, the rank's own first; second broadcasts of a root are in a
+ * later batch, and a broadcast alone in its batch is not fused. */
 static void test_order(void **state) {
   static const uint64_t expected[] = {3, 1, 0, 4, 2};
   (void)state;
@@ -160,12 +160,12 @@ static void test_order(void **state) {
   ops_add(6, 100);
   ops_add(2, 100);
   ops_add(5, 100);
-  ops_add(2, 0); /* no operation at all */
+  ops_add(2, 0); /* no operation */
   plans_build();
   const struct plan *plan = &world.plans[2];
   assert_int_equal(plan->work_count, 5);
   assert_int_equal(plan->batch_count, 2);
-  assert_int_equal(plan->batches[0].first_work, 0); /* what stands alone comes first */
+  assert_int_equal(plan->batches[0].first_work, 0); /* works that are not fused come first */
   assert_int_equal(plan->works[0].op_sequence, expected[4]);
   assert_int_equal(plan->works[0].flags & (WORK_FUSED | WORK_PART), 0);
   for (uint32_t i = 0; i < 4; i++) {
@@ -178,7 +178,7 @@ static void test_order(void **state) {
   plans_free();
 }
 
-/* Works with parts of the plan that are fused when `limit` changes the request so. */
+/* Works with fused parts in the plan if `limit` changes the request. */
 static uint32_t fused_works(void (*limit)(struct plan_request *request)) {
   struct plan_request request;
   struct plan plan;
@@ -270,8 +270,8 @@ static void run_close(void) {
   }
 }
 
-/* Each rank's block to all; even roots work in place. `surplus` is what the last rank calls too much of a
- * root's block, or too little of the next one's. */
+/* Broadcasts each rank's block to all; even roots work in place. The last rank passes a root's block
+ * `surplus` too large, or the next root's too small. */
 static void launch(int surplus) {
   good(ncclGroupStart());
   for (int rank = 0; rank < run.ranks; rank++)
@@ -312,15 +312,14 @@ static void test_runs(void **state) {
   }
 }
 
-/* The last rank moves some bytes from one root's block to another's: the sum is the same, the parts are not.
- */
+/* The last rank moves some bytes from one root's block to another's: the sum is equal, the parts differ. */
 static void test_sizes_are_compared(void **state) {
   static const char *const protocols[] = {"LL", "Simple"};
   (void)state;
   for (int i = 0; i < 2; i++) {
     run_open(4, "slots=4,channels=1", protocols[i], 3, 0);
     run.begin[1] = 40;
-    run.begin[2] = 80; /* no matter what lies there */
+    run.begin[2] = 80; /* any contents */
     launch(8);
     bool refused = false;
     for (int rank = 0; rank < 4; rank++)

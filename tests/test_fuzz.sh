@@ -1,11 +1,11 @@
 #!/bin/sh
-# test_fuzz.sh: every parser's fuzz target runs over its corpus (tests/fuzz/corpus/NAME) under gcc's
-# sanitizers, and over each file cut short. New inputs are found by `scons fuzz` and build/fuzz/fuzz_NAME, not
-# here. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# test_fuzz.sh: runs every parser's fuzz target over its corpus (tests/fuzz/corpus/NAME) under gcc's
+# sanitizers, and over each file truncated. New inputs are found by `scons fuzz` and build/fuzz/fuzz_NAME,
+# not here. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 . "$(dirname "$0")/script.inc"
 use_build
 
-# The parsers complain of bad inputs, as they should: that is no fault here.
+# The parsers report errors of bad inputs; such errors are not failures here.
 replay() {
   timeout 120 "$@" >"$work/log" 2>&1 </dev/null
 }
@@ -17,7 +17,7 @@ for target in "$here"/fuzz/fuzz_*.c; do
   name=${name#fuzz_}
   count=$((count + 1))
   replay "$build/fuzz/replay_$name" "$here/fuzz/corpus/$name"/*
-  check $? "fuzz target $name: its corpus"
+  check $? "fuzz target $name passes its corpus"
   mkdir "$work/$name"
   for file in "$here/fuzz/corpus/$name"/*; do
     for part in 1 2 3; do
@@ -25,7 +25,7 @@ for target in "$here"/fuzz/fuzz_*.c; do
     done
   done
   replay "$build/fuzz/replay_$name" "$work/$name"/*
-  check $? "fuzz target $name: its corpus, cut short"
+  check $? "fuzz target $name passes its corpus, truncated"
 done
 [ "$count" -gt 0 ] || echo "skip: fuzz targets: there are none"
 [ "$failures" -eq 0 ]

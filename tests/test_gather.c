@@ -1,5 +1,5 @@
-/* test_gather.c: processes that meet under one root, in any order, and everything that may keep them from it;
- * then who is still there. Processes are threads, or processes that are killed and stopped. */
+/* test_gather.c: processes that check in with one root, in any order, and all failures on the way; then the
+ * watch for lost processes. Processes are threads, or real processes that are killed and stopped. */
 /* sanitizers: address thread */
 /* runner: 7 s, waits */
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static int set_up(void **state) {
   return 0;
 }
 
-/* Every test ends without a descriptor, a block or a thread of the server. */
+/* Every test ends without open descriptors, memory or server threads. */
 static int tear_down(void **state) {
   (void)state;
   if (joiner_descriptors() == descriptors_before && os_alloc_live() == blocks_before) return 0;
@@ -113,7 +113,7 @@ static void test_late(void **state) {
   (void)state;
   struct bootstrap_id id = joiner_id();
   joiner_fill(processes, 2, 1, &id);
-  processes[0].stays = true; /* so that the root's process is still there */
+  processes[0].stays = true; /* keeps the root's process alive */
   run(2);
   assert_all(2, ncclSuccess, "");
   struct watch *watch = processes[0].watch;
@@ -124,7 +124,7 @@ static void test_late(void **state) {
   watch_leave(watch);
 }
 
-/* A check-in of another version, by hand. */
+/* A hand-made check-in of another version. */
 static void test_version(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
@@ -151,7 +151,7 @@ static void test_version(void **state) {
   bootstrap_id_over(id.nonce);
 }
 
-/* What strangers say goes into logs: letters that move the cursor do not. */
+/* Messages of unauthenticated processes are logged without terminal control characters. */
 static void test_texts(void **state) {
   static const char said[] = "a\x1b[2J\nb and more";
   struct wire_reader reader = {(const uint8_t *)said, sizeof said - 1};
@@ -216,7 +216,7 @@ static void test_cancel(void **state) {
   bootstrap_id_over(id.nonce);
 }
 
-/* Also when it has not reached the root yet, nor has a rank. */
+/* Also before it has reached the root, and before any rank checks in. */
 static void test_cancel_early(void **state) {
   (void)state;
   const struct bootstrap_id id = joiner_id();
@@ -233,11 +233,11 @@ static void test_cancel_early(void **state) {
   gather_close(cancelled);
   joiner_threads_join(processes, 2);
   assert_all(2, ncclInvalidUsage, "rank 2 was aborted");
-  assert_true(os_time_ns() - begin_ns < 15000000000ull); /* not at their deadline */
+  assert_true(os_time_ns() - begin_ns < 15000000000ull); /* not only at their deadline */
   bootstrap_id_over(id.nonce);
 }
 
-/* Children have no id: the first to come opens their root. */
+/* Child communicators have no id: the first process to check in opens their root. */
 static void test_child(void **state) {
   (void)state;
   struct sock_address address;
@@ -264,8 +264,8 @@ static bool settled(const struct joiner *process, uint32_t timeout_ms) {
   return false;
 }
 
-/* One of several processes is killed at one of its steps: the others end with an error that names it, or,
- * when all had agreed, hear of it. */
+/* One of several processes is killed at one of its steps: the others fail with an error that names it, or, if
+ * all had agreed, are notified. */
 static void test_killed(void **state) {
   (void)state;
   SKIP_FORK();
@@ -360,7 +360,7 @@ static void test_watch_stop(void **state) {
   watchers_end(shared, 4);
 }
 
-/* A short stop is none, for nobody; nor is a goodbye. */
+/* A short stop is not reported to anybody; nor is a goodbye. */
 static void test_watch_patience(void **state) {
   (void)state;
   SKIP_FORK();

@@ -1,6 +1,6 @@
-/* test_goal.c: the LogGOPS engine beside a slow one that looks at every event again and again, on random
- * schedules; and memory that runs out at each place. test_goal.sh has the command, its files and its
- * sentences. */
+/* test_goal.c: compares the LogGOPS engine with a slow one that repeatedly scans all events, on random
+ * schedules; and tests out-of-memory at each place. test_goal.sh tests the command, its files and its
+ * messages. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ enum { RANKS = 4, ROUNDS_MOST = 40, EVENTS_MOST = 4096, SCHEDULES = 400 };
 
 static uint32_t draw(uint64_t *seed, uint32_t below) { return (uint32_t)(hash_draw(seed) % below); }
 
-/* ---- the slow engine: a list of events; the earliest is tried, and waits where it cannot be ---- */
+/* ---- the slow engine: a list of events; the earliest is tried, and postponed if it cannot run ---- */
 
 struct slow_event {
   uint64_t time_ns, number;
@@ -53,7 +53,7 @@ static void slow_add(struct slow *slow, uint64_t time_ns, uint32_t rank, uint32_
   slow->events[slow->count++] = event;
 }
 
-/* Those that need not wait for this one any more: sends, then receives, then computations. */
+/* The operations that depended only on this one: sends, then receives, then computations. */
 static void slow_free(struct slow *slow, uint32_t rank, uint32_t op, bool begun, bool ended) {
   const struct goal_op *row = slow_op(slow, rank, op);
   uint32_t freed[2 * ROUNDS_MOST], count = 0;
@@ -71,7 +71,7 @@ static void slow_free(struct slow *slow, uint32_t rank, uint32_t op, bool begun,
   }
 }
 
-/* A send above S ends; lower ranks' followers come first. */
+/* A send larger than S ends; successors of lower ranks come first. */
 static void slow_meet(struct slow *slow, uint32_t source, uint32_t send, uint32_t rank, uint32_t recv,
                       uint64_t now_ns) {
   const bool rendezvous = slow_op(slow, source, send)->size > slow->costs.eager_bytes;
@@ -134,7 +134,7 @@ static void slow_message(struct slow *slow, const struct slow_event *event, uint
   slow_meet(slow, event->rank, event->op, rank, recv, event->time_ns);
 }
 
-/* False when it has to wait: it is then told so much later. */
+/* False if it must wait: the event is then postponed. */
 static bool slow_try(struct slow *slow, struct slow_event *event) {
   const struct goal_op *op = slow_op(slow, event->rank, event->op);
   const uint32_t rank = (event->rank + (event->message ? op->peer : 0)) % slow->goal->rank_count;
@@ -183,8 +183,9 @@ static void slow_run(struct slow *slow) {
 
 /* ---- random schedules ---- */
 
-/* Messages and computations in rounds; an operation waits for earlier ones of its rank alone, so it ends.
- * Receives take by tag, or the next of their sender where tags are few; they never wait for a begin. */
+/* Messages and computations in rounds; an operation depends only on earlier ones of its rank, so the schedule
+ * ends. Receives match by tag, or the next message of their sender if there are few tags; they never depend
+ * on the start of an operation. */
 static void schedule_draw(uint64_t *seed, struct goal *goal) {
   struct goal_build build;
   struct goal_op rows[RANKS][2 * ROUNDS_MOST];
@@ -254,7 +255,7 @@ static void engine_agrees_with_the_slow_one(void **state) {
     text_free(&why);
     goal_free(&goal);
   }
-  assert_true(compared > SCHEDULES / 2); /* above S a schedule may stand */
+  assert_true(compared > SCHEDULES / 2); /* above S a schedule may deadlock */
   free(slow);
 }
 

@@ -1,6 +1,6 @@
-/* test_graph.c: graphs over nodes: the golden pairs of binary trees; for many machines, numbers of nodes and
- * placements, rings that close and trees that hold together; what the search finds on machines whose numbers
- * are known; what happens where nothing is found, and when memory runs out. */
+/* test_graph.c: graphs over nodes: golden values of binary trees; for many machines, numbers of nodes and
+ * placements, closed rings and connected trees; the search's results on known machines; and its behaviour if
+ * it finds nothing, or memory runs out. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 static struct graph_place places[RANKS_MAX];
 static uint32_t seen[RANKS_MAX];
 
-/* A cluster with `used` ranks on each node, node by node or dealt out to the nodes in turn. */
+/* A cluster with `used` ranks on each node, numbered node by node or round-robin over the nodes. */
 struct cluster {
   const char *machine;
   uint32_t nodes, gpus, nics, used;
@@ -56,7 +56,7 @@ static void check_ring(const struct graph *graph, uint32_t channel) {
     assert_true(ring[i] < graph->rank_count);
     assert_int_equal(seen[ring[i]]++, 0);
   }
-  /* A node is entered once: as many edges lead to another node as there are nodes. */
+  /* A ring enters each node once: as many edges cross nodes as there are nodes. */
   uint32_t crossings = 0;
   for (uint32_t i = 0; i < graph->rank_count; i++)
     crossings += graph->node[ring[i]] != graph->node[ring[(i + 1) % graph->rank_count]];
@@ -74,7 +74,7 @@ static void check_tree(const struct graph *graph, uint32_t channel) {
   uint32_t roots = 0, edges = 0;
   for (uint32_t rank = 0; rank < graph->rank_count; rank++) {
     roots += tree[rank].up == NONE;
-    tree_depth(tree, rank, graph->rank_count); /* no cycle: every way up ends */
+    tree_depth(tree, rank, graph->rank_count); /* no cycle: every path to the root ends */
     for (uint32_t i = 0; i < GRAPH_CHILDREN_MAX && tree[rank].down[i] != NONE; i++) {
       assert_int_equal(tree[tree[rank].down[i]].up, rank);
       edges += 1;
@@ -173,7 +173,7 @@ static void test_many_nodes(void **state) {
   assert_true(os_alloc_count() - begin < 64); /* one search for all nodes */
 }
 
-/* What NCCL reports on these machines. */
+/* NCCL's values on these machines. */
 static void test_known_machines(void **state) {
   (void)state;
   static const struct {
@@ -209,7 +209,7 @@ static void test_known_machines(void **state) {
   }
 }
 
-/* With a NIC a GPU, where a ring leaves a node by one NIC it enters the next node by the same one. */
+/* With one NIC per GPU, a ring enters the next node by the same NIC by which it left the last. */
 static void test_rings_stay_on_rails(void **state) {
   (void)state;
   const struct cluster cluster = {"dgx-h100", 4, 0, 0, 0, false};
@@ -250,8 +250,8 @@ static void test_second_copy_has_second_tree(void **state) {
   topology_free(&topology);
 }
 
-/* In a balanced tree a node's first child hangs on the second rank of its chain, its second child on the
- * first. */
+/* In a balanced tree a node's first child is connected to the second rank of its chain, its second child to
+ * the first. */
 static void test_children_hang_balanced(void **state) {
   (void)state;
   const struct cluster cluster = {"dgx-h100", 4, 0, 0, 0, false};
@@ -289,7 +289,7 @@ static void test_channel_bounds(void **state) {
   topology_free(&topology);
 }
 
-/* Nodes of different sizes, ranks of which come in any order. */
+/* Nodes of different sizes, with ranks in any order. */
 static void test_uneven_nodes(void **state) {
   (void)state;
   static const struct graph_place uneven[] = {{2, 3, false}, {0, 0, false}, {2, 1, false}, {1, 7, false},
@@ -305,7 +305,7 @@ static void test_uneven_nodes(void **state) {
   check_graph(&graph);
   assert_false(graph.nodes_even);
   assert_int_equal(graph.node_ranks_max, 3);
-  assert_int_equal(graph.node[0], 0); /* by first rank */
+  assert_int_equal(graph.node[0], 0); /* nodes are numbered by their first rank */
   assert_int_equal(graph.node[1], 1);
   assert_int_equal(graph.node[3], 2);
   assert_int_equal(graph.local[5], 2);

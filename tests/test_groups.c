@@ -1,7 +1,7 @@
 /* test_groups.c: random programs of groups (program.h): mixed collectives, messages and uneven all-to-alls
- * over several communicators and streams, at random constants of the emulator. Every byte of every device
- * must be what a naive run leaves; the same program gives the same trace twice. A program that fails is made
- * small and printed. TUTTI_TEST_SEED=N runs the guarded program of that seed alone. */
+ * over several communicators and streams, with random emulator settings. Every byte of every device must
+ * equal that of a naive run; the same program must give the same trace twice. A failing program is shrunk and
+ * printed. TUTTI_TEST_SEED=N runs only the guarded program of that seed. */
 /* sanitizers: address thread */
 /* runner: 12 s */
 #include <setjmp.h>
@@ -27,7 +27,7 @@ enum { GUARDED_PROGRAMS = 2000, THREADS_PROGRAMS = 200, REPEATED_PROGRAMS = 500 
 #endif
 enum { SHRINK_TRIES = 1000, HANG_SECONDS = 60, LISTING_BYTES = 1 << 16 };
 
-/* The program that runs now, for a crash or a hang, which cannot be shrunk. */
+/* The running program, printed on a crash or a hang, which cannot be shrunk. */
 static struct program current;
 static char listing[LISTING_BYTES];
 
@@ -54,7 +54,7 @@ static bool run_fails(const struct program *program, void *argument) {
   return !run_watched(program, NULL, text);
 }
 
-/* Prints the smallest program that fails, and how; one whose failure does not come back is printed whole. */
+/* Prints the smallest failing program and its failure; a failure that does not repeat is printed unshrunk. */
 static void report(struct program *program, const char *first_text) {
   char text[PROGRAM_TEXT_BYTES];
   print_error("seed %llu: %s\n", (unsigned long long)program->seed, first_text);
@@ -86,7 +86,7 @@ static void test_threads(void **state) {
   for (uint64_t seed = 1; seed <= THREADS_PROGRAMS; seed++) run_seed(1000000 + seed, true);
 }
 
-/* True when two runs of a program make different moves. */
+/* True if two runs of a program differ in their events. */
 static bool hashes_differ(const struct program *program, void *argument) {
   (void)argument;
   char text[PROGRAM_TEXT_BYTES];
@@ -108,9 +108,9 @@ static void test_same_trace_twice(void **state) {
   }
 }
 
-/* ---- that a failing program becomes small: an invented fault ---- */
+/* ---- that a failing program is shrunk: with an artificial failure ---- */
 
-/* Fails when a broadcast of more than 8 elements follows, in a later group, any exchange. */
+/* Fails if a broadcast of more than 8 elements follows, in a later group, any message. */
 static bool invented_fault(const struct program *program, void *argument) {
   bool exchanged = false;
   *(uint32_t *)argument += 1;

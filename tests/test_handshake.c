@@ -1,7 +1,7 @@
-/* test_handshake.c: handshakes between a client and a server, and what becomes of everybody else: strangers,
- * other secrets, other versions, those who say half a thing, repeat what they heard, or send it back. The
- * messages' layout is known here: a head of 64 bytes (magic 8, version 2, type 1, ..., random number from
- * byte 32 on), a proof of 32 bytes, an answer of a head, 96 bytes of text and a proof. */
+/* test_handshake.c: handshakes between a client and a server, and all other connections: without the secret,
+ * with another secret or version, incomplete, replayed or reflected. The messages' layout is known here: a
+ * header of 64 bytes (magic 8, version 2, type 1, ..., random number from byte 32 on), a proof of 32 bytes,
+ * an answer of a header, 96 bytes of text and a proof. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,7 @@ static void pair_make(int pair[2]) {
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
 }
 
-/* A client on a thread of its own: the secret is read before it says its first byte. */
+/* A client on a thread of its own: it reads the secret before it sends its first byte. */
 struct client {
   int fd;
   ncclResult_t result;
@@ -64,7 +64,7 @@ static void *client_body(void *argument) {
   return NULL;
 }
 
-/* Comes back when the client has said hello with this secret; the caller may then change the setting. */
+/* Returns when the client has sent its hello with this secret; the caller may then change the setting. */
 static void client_start(struct client *client, const char *secret, int fd, int other_fd) {
   uint8_t byte;
   secret_set(secret);
@@ -72,7 +72,7 @@ static void client_start(struct client *client, const char *secret, int fd, int 
   client->wait = within_ms(5000);
   assert_true(os_thread_start(&client->thread, client_body, client));
   assert_true(sock_poll(other_fd, false, &client->wait));
-  assert_true(recv(other_fd, &byte, 1, MSG_PEEK) == 1); /* poll alone orders nothing for ThreadSanitizer */
+  assert_true(recv(other_fd, &byte, 1, MSG_PEEK) == 1); /* poll alone does not synchronise for TSan */
 }
 
 static ncclResult_t client_end(struct client *client) {
@@ -87,7 +87,7 @@ static enum handshake_state settle(struct handshake *handshake) {
   return state;
 }
 
-/* A whole handshake in which both ends may have secrets of their own; what the server says at its end. */
+/* A whole handshake in which the ends may have different secrets; returns the server's result. */
 static enum handshake_state handshake_both(const char *clients, const char *servers, const char *refusal,
                                            ncclResult_t *dialed) {
   int pair[2];
@@ -116,7 +116,7 @@ static void file_write(const char *path, const char *text) {
   assert_true(os_file_write(path, text, strlen(text)));
 }
 
-/* ---- those who may come in ---- */
+/* ---- accepted clients ---- */
 
 static void test_welcome(void **state) {
   const struct handshake_counts before = handshake_counted();
@@ -145,7 +145,7 @@ static void test_welcome_by_file(void **state) {
   assert_int_equal(dialed, ncclSuccess);
   assert_int_equal(handshake_check(), ncclSuccess);
   file_write(path, "\n");
-  snprintf(empty, sizeof empty, "@/tmp/./%s", path + 5); /* another setting: it is read anew */
+  snprintf(empty, sizeof empty, "@/tmp/./%s", path + 5); /* another spelling: the file is read again */
   secret_set(empty);
   assert_int_equal(handshake_check(), ncclInvalidUsage);
   assert_last_error("is empty");
@@ -188,7 +188,7 @@ static void test_welcome_over_ipv6(void **state) {
   over_tcp((struct sock_address){6, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}});
 }
 
-/* ---- those who know another secret, or none ---- */
+/* ---- clients with another secret, or none ---- */
 
 static void wrong_secret(const char *clients, const char *servers, const char *sentence) {
   const struct handshake_counts before = handshake_counted();
@@ -223,9 +223,9 @@ static void test_refused(void **state) {
   assert_true(handshake_counted().refused == before.refused + 2);
 }
 
-/* ---- strangers ---- */
+/* ---- malformed connections ---- */
 
-/* What the server makes of these bytes and, if asked, of a hang-up behind them. */
+/* The server's result for these bytes and, if requested, a hang-up after them. */
 static enum handshake_state after_bytes(const void *bytes, size_t count, bool hangs_up, uint64_t age_ns) {
   int pair[2];
   struct handshake handshake;
@@ -240,7 +240,7 @@ static enum handshake_state after_bytes(const void *bytes, size_t count, bool ha
   return state;
 }
 
-/* What a client with this secret says first. */
+/* The first message of a client with this secret. */
 static void hello_take(const char *secret, uint8_t hello[HEAD]) {
   int pair[2];
   struct client client;
@@ -259,7 +259,7 @@ static void test_strangers(void **state) {
   (void)state;
   hello_take(NULL, hello);
   assert_int_equal(after_bytes("GET / HTTP/1.1\r\n\r\n", 18, false, 0), HANDSHAKE_GONE);
-  assert_int_equal(after_bytes("\377", 1, false, 0), HANDSHAKE_GONE); /* one byte is enough to know */
+  assert_int_equal(after_bytes("\377", 1, false, 0), HANDSHAKE_GONE); /* one byte is enough to refuse */
   assert_int_equal(after_bytes(hello, 0, true, 0), HANDSHAKE_GONE);
   assert_int_equal(after_bytes(hello, HEAD - 1, true, 0), HANDSHAKE_GONE);
   for (uint8_t kind = 0; kind < 255; kind = kind == 0 ? 6 : 255) {
@@ -271,7 +271,7 @@ static void test_strangers(void **state) {
   odd[TYPE_AT] = 3;
   assert_int_equal(after_bytes(odd, HEAD, false, 0), HANDSHAKE_GONE);
   assert_true(handshake_counted().strangers == before.strangers + 7);
-  assert_int_equal(after_bytes(hello, HEAD, false, 0), HANDSHAKE_DONE); /* as it is, it is good */
+  assert_int_equal(after_bytes(hello, HEAD, false, 0), HANDSHAKE_DONE); /* unchanged, it is accepted */
 }
 
 static void test_late(void **state) {
@@ -286,7 +286,7 @@ static void test_late(void **state) {
   assert_true(handshake_counted().late == before.late + 2);
 }
 
-/* Whatever else is said stays unread until it is somebody's. */
+/* Bytes after the handshake stay unread until the connection has an owner. */
 static void test_no_byte_past_a_handshake(void **state) {
   uint8_t hello[HEAD], more[1000], got[1001];
   int pair[2];
@@ -301,7 +301,7 @@ static void test_no_byte_past_a_handshake(void **state) {
   assert_int_equal(handshake_step(&handshake), HANDSHAKE_DONE);
   assert_int_equal(sock_receive_some(pair[1], got, sizeof got), (ptrdiff_t)sizeof more);
   close(pair[0]);
-  assert_false(handshake_answer(&handshake, NULL)); /* it is gone */
+  assert_false(handshake_answer(&handshake, NULL)); /* the client has disconnected */
   close(pair[1]);
 }
 
@@ -326,9 +326,9 @@ static void test_wrong_version(void **state) {
   close(pair[1]);
 }
 
-/* ---- those who use what others said ---- */
+/* ---- replayed and modified messages ---- */
 
-/* Carries bytes from one socket to another, one at a time, and keeps them. */
+/* Carries bytes from one socket to another, one at a time, and records them. */
 static void carry(int from, int to, uint8_t *bytes, size_t count, struct handshake *handshake) {
   struct sock_wait wait = within_ms(5000);
   for (size_t i = 0; i < count; i++) {
@@ -338,7 +338,7 @@ static void carry(int from, int to, uint8_t *bytes, size_t count, struct handsha
   }
 }
 
-/* Everything that both ends say in a good handshake with the secret, as somebody in between would keep it. */
+/* Both ends' messages in a valid handshake with the secret, as recorded by somebody in between. */
 struct record {
   uint8_t hello[HEAD], challenge[HEAD], proof[PROOF], answer[ANSWER];
 };
@@ -354,7 +354,7 @@ static void record_take(struct record *record) {
   carry(left[1], right[0], record->hello, HEAD, &handshake);
   carry(right[0], left[1], record->challenge, HEAD, NULL);
   carry(left[1], right[0], record->proof, PROOF, &handshake);
-  assert_int_equal(handshake_step(&handshake), HANDSHAKE_DONE); /* byte by byte is as good as at once */
+  assert_int_equal(handshake_step(&handshake), HANDSHAKE_DONE); /* byte by byte works as well as at once */
   assert_true(handshake_answer(&handshake, NULL));
   carry(right[0], left[1], record->answer, ANSWER, NULL);
   assert_int_equal(client_end(&client), ncclSuccess);
@@ -383,8 +383,8 @@ static void test_replay(void **state) {
   close(pair[1]);
 }
 
-/* What a server without the secret can make of what it hears: a welcome without a challenge, the client's
- * proof sent back as its own, a server's part of an old handshake. */
+/* The possible forgeries of a server without the secret: a welcome without a challenge, the client's proof
+ * reflected, the server's part of an old handshake. */
 enum impostor_manner { NO_CHALLENGE, REFLECTION, OLD_PART };
 
 static void impostor(enum impostor_manner manner, const struct record *record) {
@@ -424,7 +424,7 @@ static void test_impostors(void **state) {
   impostor(OLD_PART, &record);
 }
 
-/* Somebody in between changes one byte of the hello; the proof then fits no more. */
+/* Somebody in between changes one byte of the hello; the proof then does not match. */
 static void turned_hello(size_t at) {
   uint8_t bytes[HEAD];
   struct sock_wait wait = within_ms(5000);
@@ -456,7 +456,7 @@ static void test_turned_hello(void **state) {
   turned_hello(HEAD - 1);    /* another random number */
 }
 
-/* A refusal that somebody on the way turns into a welcome is none. */
+/* A refusal that somebody in between changes into a welcome is rejected. */
 static void test_turned_answer(void **state) {
   uint8_t bytes[ANSWER];
   struct sock_wait wait = within_ms(5000);
@@ -481,9 +481,9 @@ static void test_turned_answer(void **state) {
   for (int i = 0; i < 4; i++) close(all[i]);
 }
 
-/* ---- servers that are none ---- */
+/* ---- wrong servers ---- */
 
-/* What the client makes of these bytes and a hang-up. */
+/* The client's result for these bytes and a hang-up. */
 static void client_expects(const void *bytes, size_t count, const char *sentence) {
   int pair[2];
   struct client client;
@@ -510,7 +510,7 @@ static void test_odd_servers(void **state) {
   hello_take(NULL, answer);
   client_expects(answer, ANSWER, "does not keep to the handshake"); /* another client */
   answer[TYPE_AT] = 2;
-  client_expects(answer, ANSWER, "does not keep to the handshake"); /* wants a proof of what is not set */
+  client_expects(answer, ANSWER, "does not keep to the handshake"); /* wants a proof without a secret */
   answer[TYPE_AT] = 3;
   client_expects(answer, ANSWER, "no reason given");
   client_expects(answer, ANSWER - 1, "closed the connection");

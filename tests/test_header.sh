@@ -1,6 +1,7 @@
 #!/bin/sh
-# test_header.sh: nccl.h and tutti.h compile alone, as C11 and as C++17, without a warning; libnccl exports
-# nccl*, pnccl* and tutti_* and nothing else, each ncclX weak. Prints one `ok - ` or `not ok - ` line a check.
+# test_header.sh: nccl.h and tutti.h compile on their own, as C11 and as C++17, without a warning; libnccl
+# exports only nccl*, pnccl* and tutti_*, and each ncclX is weak. Prints one `ok - ` or `not ok - ` line per
+# check.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,18 +24,18 @@ for header in nccl.h tutti.h; do
   cp "$work/alone.c" "$work/alone.cpp"
   # shellcheck disable=SC2086
   ${CC:-gcc} -std=c11 $flags "$work/alone.c" >"$work/out" 2>&1
-  check $? "$header compiles alone as C11"
+  check $? "$header compiles on its own as C11"
   if command -v "${CXX:-g++}" >/dev/null; then
     # shellcheck disable=SC2086
     ${CXX:-g++} -std=c++17 $flags "$work/alone.cpp" >"$work/out" 2>&1
-    check $? "$header compiles alone as C++17"
+    check $? "$header compiles on its own as C++17"
   fi
 done
 
 if [ -e "$library" ] && command -v nm >/dev/null; then
   nm -D --defined-only "$library" | awk '{print $2, $3}' | sed 's/@.*//' >"$work/symbols"
   grep -vE ' (nccl[A-Z]|pnccl[A-Z]|tutti_)' "$work/symbols" | grep -v '^A ' >"$work/out"
-  check $((! $?)) "libnccl exports nccl*, pnccl* and tutti_* alone"
+  check $((! $?)) "libnccl exports only nccl*, pnccl* and tutti_*"
   sed -n 's/^T pnccl/W nccl/p' "$work/symbols" | sort >"$work/wanted"
   grep '^W nccl' "$work/symbols" | sort | diff "$work/wanted" - >"$work/out"
   check $? "each pnccl symbol has its weak nccl symbol"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_hosts_run.sh: communicators over several hosts, through the public calls alone: hosts made of network
+# test_hosts_run.sh: communicators over several hosts, through the public API only: hosts made of network
 # namespaces with two processes each, every collective checked, split across hosts, and every setting that
-# changes the way that data takes. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# changes the transport. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 # runner: 16 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
@@ -12,8 +12,8 @@ export TUTTI_INIT_TIMEOUT_SECONDS=20
 root_at=10.99.0.1
 port=7800
 
-# over HOSTS COMMAND...: two processes a host, ranks host by host, root at the first. What rank R says goes
-# to $work/rank.R, all together to $work/log. True when all exit with 0.
+# over HOSTS COMMAND...: two processes per host, ranks numbered host by host, root at the first. The output
+# of rank R goes to $work/rank.R, all together to $work/log. True if all exit with 0.
 over() {
   over_hosts=$1
   shift
@@ -39,7 +39,7 @@ has() {
   noted $? "a line like $1"
 }
 
-# bench HOSTS COLLECTIVE FLAGS...: checked by the bench itself, sizes from 8 B to 1 MiB.
+# bench HOSTS COLLECTIVE FLAGS...: runs the bench, which checks results, sizes from 8 B to 1 MiB.
 bench() {
   bench_hosts=$1
   shift
@@ -57,7 +57,7 @@ rank_program() {
 
 collectives='all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter'
 hosts_up 4
-check $? 'four hosts on a bridge'
+check $? 'four hosts on a bridge are set up'
 for collective in $collectives; do
   bench 4 "$collective" --threads && has '^# Out of bounds values : 0 OK'
   check $? "free threads: $collective of eight processes on four hosts"
@@ -79,44 +79,44 @@ for collective in all_reduce alltoall; do
 done
 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET rank_program 2 --iterations 1 --bytes 50000 &&
   [ "$(grep -c 'operations ok$' "$work/log")" -eq 4 ] && has 'Network Socket, 1 device (eth0)'
-check $? 'all operations with any count, and the log says over what'
+check $? 'all operations work with any count, and the log names the transport'
 
 for mode in threads guarded; do
   TUTTI_EMU=mode=$mode rank_program 4 --ops sendrecv,all_reduce --iterations 1 --split 2 &&
     [ "$(grep -c 'all_reduce after split ok$' "$work/log")" -eq 8 ]
-  check $? "$mode: two communicators with a rank of each host, beside the one they come from"
+  check $? "$mode: two communicators with one rank per host work beside their parent"
 done
 
-# ---- settings of the sockets
+# ---- settings of the socket network
 export TUTTI_EMU=mode=threads
 NCCL_SOCKET_NTHREADS=2 NCCL_NSOCKS_PERTHREAD=2 bench 2 all_reduce --threads &&
   has '^# Out of bounds values : 0 OK'
-check $? 'two helper threads of two sockets'
+check $? 'two helper threads with two sockets each work'
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 bench 2 all_reduce --threads && has '^# Out of bounds values : 0 OK'
-check $? 'sockets also inside a host'
+check $? 'sockets work inside a host too'
 NCCL_P2P_DISABLE=1 bench 2 alltoall --threads && has '^# Out of bounds values : 0 OK'
-check $? 'shared memory inside a host, without direct stores'
+check $? 'shared memory works inside a host without direct stores'
 TUTTI_SECRET='not to be told' bench 2 all_gather --threads && has '^# Out of bounds values : 0 OK'
-check $? 'a secret that all have'
+check $? 'ranks with the same secret connect'
 # shellcheck disable=SC2016
 TUTTI_INIT_TIMEOUT_SECONDS=3 over 2 sh -c '[ "$TUTTI_RANK" -lt 2 ] || TUTTI_SECRET=wrong
   export TUTTI_SECRET
   exec "$0" bench all_reduce --threads' "$build/bin/tutti"
 [ $? -ne 0 ] && [ "$(cat "$work"/rank.[23] | grep -ci 'secret')" -ge 1 ] &&
   [ "$(cat "$work"/rank.[01] | grep -c 'missing: rank')" -ge 1 ]
-check $? 'a host with another secret is refused, and told why; the others say who is missing'
+check $? 'a host with another secret is refused and told why; the others name the missing rank'
 
 # ---- addresses and NICs
 root_at='[fd99::1]'
 NCCL_SOCKET_FAMILY=AF_INET6 bench 2 all_reduce --threads && has '^# Out of bounds values : 0 OK'
-check $? 'IPv6 where there is IPv4 too'
+check $? 'IPv6 is used if chosen, beside IPv4'
 for host in 3 4; do hosts_exec $host ip addr flush dev eth0 scope global; done
 for host in 1 2; do hosts_exec $host ip -4 addr flush dev eth0; done
 bench 2 all_reduce --threads && has '^# Out of bounds values : 0 OK'
-check $? 'hosts that have IPv6 alone'
+check $? 'hosts with IPv6 only work'
 for host in 1 2; do hosts_exec $host ip addr add 10.99.0.$host/24 dev eth0; done
 root_at=10.99.0.1
-# A second NIC a host, on a cable of its own.
+# A second NIC per host, each on its own cable.
 carrier() { # HOST: waits until its eth1 is seen to run
   for _ in $(seq 100); do
     hosts_exec "$1" ip -o link show eth1 | grep -q 'state UP' && return
@@ -135,5 +135,5 @@ hosts_holder_of 2 &&
   carrier 1 && carrier 2 && NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET bench 2 alltoall --threads &&
   has '^# Out of bounds values : 0 OK' && has 'Network Socket, 2 devices (eth0, eth1)' &&
   [ "$(sent_by 1 eth0)" -gt $((sent + 100000)) ] && [ "$(sent_by 1 eth1)" -gt 100000 ]
-check $? 'two NICs a host carry data, both'
+check $? 'two NICs per host both carry data'
 [ "$failures" -eq 0 ]

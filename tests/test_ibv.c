@@ -1,6 +1,5 @@
-/* test_ibv.c: the ibv net over emulated verbs, through its table alone, both ends driven by one thread:
- * messages, groups, errors of every kind by seeds, and what is left over afterwards: nothing. And its
- * choices, of ports and of GIDs. */
+/* test_ibv.c: the ibv network over emulated verbs, only through its table, both ends driven by one thread:
+ * messages, groups, errors of every kind by seeds, no leak afterwards; and the choice of ports and GIDs. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +44,7 @@ static void test_streams(void **state) {
     }
 }
 
-/* Messages of two parts at either end, or both: all of it arrives where it belongs. */
+/* Messages of two parts at either end, or both: every byte arrives at its place. */
 static void test_parts(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
@@ -63,8 +62,8 @@ static void test_parts(void **state) {
   }
 }
 
-/* A message of another size than was expected lies behind the first part's place, whole; one that is given up
- * touches nothing afterwards. */
+/* A message of another size than expected is stored whole at the first part's place; a cancelled one writes
+ * nothing afterwards. */
 static void test_parts_odd(void **state) {
   ncclResult_t results[2];
   void *receive = NULL, *send = NULL;
@@ -94,7 +93,7 @@ static void test_parts_odd(void **state) {
   pair_ops->part_move(receive, NULL);
   assert_int_equal(pair_ops->test(receive, &done, NULL), ncclRemoteError);
   struct ib_end *end = (struct ib_end *)pair.receive;
-  sock_close(end->wire.fd); /* as by its close */
+  sock_close(end->wire.fd); /* as if it had closed */
   end->wire.fd = -1;
   for (send = NULL; send == NULL && results[0] == ncclSuccess;)
     results[0] = pair_ops->isend(pair.send, pair.sent, 532, 0, pair.send_memory, &send);
@@ -104,7 +103,7 @@ static void test_parts_odd(void **state) {
   pair_world_close();
 }
 
-/* Ports of one NIC are used as one: every message over both. */
+/* Ports of one NIC are merged: every message uses both. */
 static void test_ports(void **state) {
   struct fake_verbs_options options = calm;
   struct net_properties properties;
@@ -127,7 +126,7 @@ static void test_ports(void **state) {
   pair_world_close();
 }
 
-/* What a queue pair of each end was made ready with. */
+/* The attributes with which each end's queue pair was made ready. */
 static void made_ready(uint8_t classes[2], uint32_t makers[2]) {
   struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
   for (int side = 0; side < 2; side++)
@@ -157,7 +156,7 @@ static void test_classes(void **state) {
   }
 }
 
-/* Both ends use what both devices have: each lacks one bit. */
+/* Both ends use the options that both devices have: each lacks one bit. */
 static void test_makers_options(void **state) {
   struct fake_verbs_options options = calm;
   ncclResult_t results[2];
@@ -185,7 +184,7 @@ static void test_makers_options(void **state) {
   }
 }
 
-/* A device reports a failure while nothing else has failed. */
+/* A device reports an error while nothing else has failed. */
 static void test_events_returned(void **state) {
   ncclResult_t results[2];
   (void)state;
@@ -208,7 +207,7 @@ static void test_events_returned(void **state) {
   }
 }
 
-/* Many more calls than slots: numbers go on. */
+/* Many more calls than slots: numbers continue. */
 static void test_wraps(void **state) {
   ncclResult_t results[2];
   (void)state;
@@ -224,7 +223,7 @@ static void test_wraps(void **state) {
   pair_world_close();
 }
 
-/* Both ends name both sizes; what was begun before arrives. */
+/* Both ends name both sizes; messages posted before still arrive. */
 static void too_long(uint32_t group) {
   ncclResult_t results[2], result = ncclSuccess;
   void *data[2], *registrations[2], *receive = NULL, *send = NULL;
@@ -261,7 +260,7 @@ static void test_too_long(void **state) {
   too_long(2);
 }
 
-/* A route that leads nowhere is named within the time that was set. */
+/* An unreachable peer is named within the configured time. */
 static void test_no_route(void **state) {
   struct fake_verbs_options options = calm;
   ncclResult_t results[2];
@@ -281,7 +280,7 @@ static void test_no_route(void **state) {
   pair_world_close();
 }
 
-/* A registration within another is that one. */
+/* A registration within another one reuses it. */
 static void test_regions(void **state) {
   ncclResult_t results[2];
   void *inner = NULL;
@@ -301,7 +300,7 @@ static void test_regions(void **state) {
   pair_world_close();
 }
 
-/* Device memory by its address or by a descriptor, over one port and two: right behind a flush. */
+/* Device memory by its address or by a descriptor, over one port and two: complete after a flush. */
 static void test_device_memory(void **state) {
   struct fake_verbs_options options = calm;
   struct net_properties properties;
@@ -334,7 +333,7 @@ static bool is_fatal(enum fake_verbs_fault fault) {
          fault != VERBS_PORT_FLAPS;
 }
 
-/* The sentence of the end that found it says what the device said; the other's at least who has gone. */
+/* The end that detects the fault reports the device's error; the other at least names its peer. */
 static void errors_check(const struct stream *stream, enum fake_verbs_fault fault) {
   static const char *const words[VERBS_FAULTS] = {
       [VERBS_CUT] = "RETRY_EXC",     [VERBS_PORT_DOWN] = "RETRY_EXC",     [VERBS_PORT_RETURNS] = "RETRY_EXC",
@@ -371,7 +370,7 @@ static bool is_at_first_ports(const struct ib_end *end) {
   return end->phase == IB_READY;
 }
 
-/* A port that came back is in use again, at both ends, and carries. *returned: the connection had left it. */
+/* A port that is up again is used again, at both ends. *returned: the connection had left it. */
 static void come_back(uint64_t seed, uint32_t *returned) {
   const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
@@ -407,12 +406,12 @@ static void seeded(uint64_t seed, bool reconnect, struct tally *tally) {
   snprintf(threshold, sizeof threshold, "%u", (unsigned)(drawn >> 32) % 9000);
   pair_settings(qps, (drawn >> 27) % 2 != 0 ? "1" : NULL, (drawn >> 26) % 2 != 0 ? threshold : NULL);
   pair_set("NCCL_IB_USE_INLINE", (drawn >> 48) % 2 != 0 ? "1" : NULL);
-  const bool failover = (drawn >> 58) % 2 != 0; /* another setting for the same */
+  const bool failover = (drawn >> 58) % 2 != 0; /* another name of the same setting */
   pair_set("TUTTI_IB_RECONNECT", reconnect && !failover ? "4" : NULL);
   pair_set("NCCL_IB_RESILIENCY_PORT_FAILOVER", reconnect && failover ? "1" : NULL);
   pair_set("TUTTI_IB_PATH_MS", reconnect ? "300" : NULL);
   pair_set("TUTTI_IB_RETURN_MS", "0");
-  if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has two ports of its own */
+  if (options.devices == 2 && (drawn >> 56) % 2 != 0) { /* each end has its own two ports */
     options.devices = 4;
     pair_set("NCCL_NET_FORCE_MERGE", "fake_0,fake_1;fake_2,fake_3");
     pair_set("NCCL_IB_MERGE_NICS", "0");
@@ -448,8 +447,8 @@ static void test_seeds(void **state) {
   assert_true(tally.broken > SEEDS / 4 && tally.broken < SEEDS);
 }
 
-/* Queue pairs that fail, links that are cut, ports that go down: nothing is lost, and nothing comes twice. A
- * port that comes back is used again. */
+/* Queue pairs that fail, links that are cut, ports that go down: nothing is lost or duplicated. A port that
+ * is up again is used again. */
 static void test_reconnect(void **state) {
   struct tally tally = {0, 0};
   (void)state;
@@ -460,7 +459,7 @@ static void test_reconnect(void **state) {
   assert_true(tally.returned > SEEDS / 100);
 }
 
-/* A connection that is made while a port is down lies beside it, and one that is made later does not. */
+/* A connection made while a port is down avoids it, and one made later does not. */
 static void test_beside(void **state) {
   struct fake_verbs_options options = calm;
   ncclResult_t results[2];
@@ -495,7 +494,7 @@ static void test_beside(void **state) {
   pair_world_close();
 }
 
-/* A receiver that has all may go before the sender knows: what it had is done. */
+/* A receiver that has everything may close before the sender knows: its messages count as done. */
 static void test_bye(void **state) {
   struct fake_verbs_options options = calm;
   ncclResult_t results[2];
@@ -604,7 +603,7 @@ static void test_devices(void **state) {
   options.devices = 2;
   options.ports = 2;
   pair_settings(NULL, NULL, NULL);
-  assert_int_equal(pair_world_open(&options), 2); /* two NICs, whose ports go together */
+  assert_int_equal(pair_world_open(&options), 2); /* two NICs with two ports each, merged */
   pair_world_close();
   pair_set("NCCL_IB_HCA", "=fake_1:2");
   param_reset();
@@ -620,7 +619,7 @@ static void test_devices(void **state) {
   pair_set("NCCL_IB_MERGE_NICS", "0");
   param_reset();
   options.devices = 4;
-  assert_int_equal(pair_world_open(&options), 4); /* 0:1 with 1:2, 0:2, 1:1, the rest */
+  assert_int_equal(pair_world_open(&options), 4); /* merged 0:1 with 1:2, then 0:2, 1:1, the rest */
   assert_int_equal(pair_ops->properties(0, &properties), ncclSuccess);
   assert_string_equal(properties.name, "fake_0:1+fake_1:2");
   assert_int_equal(pair_ops->properties(3, &properties), ncclSuccess);

@@ -1,6 +1,6 @@
-/* test_ibv_run.c: operations of four ranks on two emulated nodes whose proxies use the ibv net over emulated
- * verbs: plans, kernels, proxies, that net and its queue pairs in one process. By seeds; right results, or
- * an error that names the queue pair. */
+/* test_ibv_run.c: operations of four ranks on two emulated nodes whose proxies use the ibv network over
+ * emulated verbs: plans, kernels, proxies, that network and its queue pairs in one process. By seeds; right
+ * results, or an error that names the queue pair. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,12 +33,12 @@ struct group {
   void *registered[2 * RANKS];
   cudaStream_t streams[RANKS];
   int *data[RANKS], *out[RANKS];
-  bool offered; /* both are of ncclMemAlloc */
+  bool offered; /* both buffers come from ncclMemAlloc */
 };
 
 static int host[COUNT * RANKS];
 
-static bool ll; /* of collectives, which go through the proxies' own memory */
+static bool ll; /* collectives over LL, which use the proxies' own memory */
 static const char *const tiny = "devices=4,nodes=2,net=1,slots=4,chunk=256";
 
 static void world_open(const struct fake_verbs_options *options, const char *emu) {
@@ -121,7 +121,7 @@ static void round_begin(struct group *group, int what) {
   assert_int_equal(ncclGroupEnd(), ncclSuccess);
 }
 
-/* True when all have ended without an error. What a rank has sent is its own again when its kernel has ended,
+/* True if all have ended without an error. A rank may reuse its send buffer when its own kernel has ended,
  * whatever the others do. */
 static bool round_end(struct group *group) {
   bool good = true;
@@ -153,7 +153,7 @@ static void round_check(struct group *group, int what) {
   }
 }
 
-/* False when a fault has ended it. */
+/* False if a fault has ended it. */
 static bool run(const struct fake_verbs_options *options) {
   struct group group;
   bool good = true;
@@ -199,7 +199,7 @@ static struct proxy_bytes bytes_moved(const struct group *group) {
   return sum;
 }
 
-/* The program lets go of memory of ncclMemAlloc while its communicators go on, and has other. */
+/* The program frees memory of ncclMemAlloc while its communicators continue, and allocates other memory. */
 static void memory_change(struct group *group) {
   const uint32_t before = fake_verbs_stats().memories;
   for (int rank = 0; rank < RANKS; rank++) {
@@ -215,8 +215,8 @@ static void memory_change(struct group *group) {
   }
 }
 
-/* Each kind of operation with registered memory, or with memory of ncclMemAlloc, then without; what must not
- * pass through a slot does not. */
+/* Each kind of operation with registered memory, or with memory of ncclMemAlloc, then without; data that can
+ * skip the slots must skip them. */
 static void registered(const char *emu, uint64_t seed, bool offered) {
   struct fake_verbs_options options = {.seed = seed, .devices = 1 + seed % 2, .ports = 1};
   struct group group;
@@ -247,20 +247,20 @@ static void registered(const char *emu, uint64_t seed, bool offered) {
   assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
 }
 
-/* A connection that was never ready is not made again. */
+/* A connection that was never ready is not reconnected. */
 static void never_ready_check(const struct group *group, uint64_t seed) {
   const char *why = ncclGetLastError(group->comms[0]);
   if (strstr(why, "the test of the path") == NULL && strstr(why, "no answer in") == NULL)
     fail_msg("seed %llu: %s", (unsigned long long)seed, why);
 }
 
-/* Queue pairs that fail under registered memory are made again: every result is right, also where the other
- * end has all that it waited for, and turns nothing any more. */
+/* Queue pairs that fail during transfers of registered memory are reconnected: every result is right, even if
+ * the other end has already received everything and is idle. */
 static void test_reconnect(void **state) {
   uint32_t ended = 0;
   (void)state;
   setenv("TUTTI_IB_RECONNECT", "4", 1);
-  setenv("TUTTI_PEER_TIMEOUT_SECONDS", "20", 1); /* of an end that does not hear */
+  setenv("TUTTI_PEER_TIMEOUT_SECONDS", "20", 1); /* for an end that notices nothing */
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     struct fake_verbs_options options = {.seed = seed, .devices = 1, .ports = 1};
     options.delay_most = seed % 5 * 20 + 3;
@@ -299,8 +299,8 @@ static void test_registered(void **state) {
   }
 }
 
-/* Faults while NICs read and write users' memory: right, or an error that says why; and nothing is written
- * once the kernel has ended. */
+/* Faults while NICs read and write users' memory: right results, or an error with the reason; and nothing is
+ * written after the kernel has ended. */
 static void test_registered_faults(void **state) {
   uint32_t ended = 0;
   (void)state;
@@ -345,7 +345,7 @@ static void test_sound(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     struct fake_verbs_options options = {.seed = seed, .ports = 1, .delay_most = seed % 9};
-    options.devices = 1 + seed % 2; /* ports of one NIC: always one device for the process */
+    options.devices = 1 + seed % 2; /* ports of one NIC: always one device per process */
     options.one_nic = true;
     options.not_ready = seed % 20;
     options.fault = seed % 3 == 0 ? VERBS_LOSES : VERBS_SOUND;
@@ -366,9 +366,9 @@ static void test_faults(void **state) {
   assert_true(ended > SEEDS / 2);
 }
 
-/* Slots in device memory, by DMA-BUF: what a network writes there is seen behind a flush
- * alone. All kinds of operations, with small slots and large ones, sound and with queue pairs made again;
- * what is registered, too. */
+/* Slots in device memory, by DMA-BUF: data that a network writes there is visible only after a flush. All
+ * kinds of operations, with small and large slots, without faults and with reconnected queue pairs; also
+ * registered memory. */
 static void test_device_slots(void **state) {
   static const char *const worlds[] = {"devices=4,nodes=2,net=1,slots=4,chunk=256",
                                        "devices=4,nodes=2,net=1,slots=4,chunk=32K,channels=1",

@@ -1,7 +1,7 @@
-/* test_ibv_wires.c: wires under the ibv net that go and come back time and again, by seeds, in emulated
- * verbs: ports of either end go down for as long as retries last, or longer; what the ends tell each other
- * comes late and in parts, as where the socket passes the same wires; and each end is away for a while, so
- * that it notices long before or after the other. Everything arrives, once, and no end waits for good. */
+/* test_ibv_wires.c: links under the ibv network that go down and up repeatedly, by seeds, in emulated verbs:
+ * ports of either end go down for as long as retries last, or longer; the ends' control messages arrive late
+ * and in pieces, as if the socket used the same links; and each end pauses for a while, so that it notices a
+ * change long before or after the other. Everything arrives once, and no end hangs. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,12 +26,12 @@ enum { SEEDS = 400, HELD_BYTES = 1 << 16 };
 static struct pair pair;
 static struct stream stream;
 
-/* ---- what lies between the sockets of both ends ---- */
+/* ---- the sockets between both ends ---- */
 
 static struct forwarder {
   int outer[2], inner[2]; /* the ends' own descriptors, and this side of them */
   uint8_t bytes[2][HELD_BYTES];
-  size_t count[2]; /* that are held, by whose they are */
+  size_t count[2]; /* of held bytes, by sender */
   uint64_t turn, held_until[2], seed, lag;
 } forwarder;
 
@@ -41,9 +41,9 @@ static int spare_descriptor(int fd) {
   return copy;
 }
 
-/* The ends keep the numbers of their descriptors. */
+/* The ends keep their descriptor numbers. */
 static void forwarder_open(uint64_t seed, uint64_t lag) {
-  while (((struct ib_end *)pair.receive)->phase != IB_READY) /* nothing is on its way */
+  while (((struct ib_end *)pair.receive)->phase != IB_READY) /* no control message is in flight */
     assert_int_equal(ib_end_poll((struct ib_end *)pair.receive), ncclSuccess);
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
   memset(&forwarder, 0, sizeof forwarder);
@@ -67,7 +67,7 @@ static uint64_t forwarder_draw(uint64_t what) {
   return hash_scramble(hash_scramble(forwarder.seed + what) ^ (forwarder.turn * HASH_STEP));
 }
 
-/* What an end has said waits, then goes on in parts; what was said first comes first. */
+/* An end's messages are held, then forwarded in pieces, in order. */
 static void forwarder_side(int side) {
   uint8_t *held = forwarder.bytes[side];
   const ssize_t got = recv(forwarder.inner[side], held + forwarder.count[side],
@@ -107,7 +107,7 @@ static void makes_no_progress(uint64_t seed) {
       (unsigned long long)ends[1]->reconnect.generation);
 }
 
-/* Each end is away now and then. */
+/* Each end pauses now and then. */
 static void run(uint64_t seed, uint64_t away) {
   const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
   uint64_t back[2] = {0, 0};
@@ -179,8 +179,8 @@ static void test_wires(void **state) {
   assert_true(tally.reconnect > 2 * SEEDS);
 }
 
-/* Devices that forget that they wait for an answer: a queue pair that is silent for too long is made again,
- * unless a question woke it. */
+/* Devices that lose their retransmission timer: a queue pair that is silent for too long is reconnected,
+ * unless a probe woke it. */
 static void test_forgotten(void **state) {
   struct tally tally = {0, 0};
   (void)state;
@@ -190,7 +190,7 @@ static void test_forgotten(void **state) {
   assert_true(tally.forgotten > SEEDS / 4);
 }
 
-/* Where connections are not made again, that is said. */
+/* If connections cannot be reconnected, the error says so. */
 static void test_silence(void **state) {
   ncclResult_t results[2];
   (void)state;

@@ -1,13 +1,13 @@
 #!/bin/sh
-# test_import.sh: `tutti explain` of what others leave: dumps of PyTorch's Flight Recorder, as pickle and as
-# JSON, and logs of NCCL and of this library; and its answer as JSON. Prints one `ok - ` or `not ok - ` line a
-# check and fails when one did.
+# test_import.sh: `tutti explain` on files of other programs: dumps of PyTorch's Flight Recorder, as pickle
+# and as JSON, and logs of NCCL and of this library; and its answer as JSON. Prints one `ok - ` or `not ok -
+# ` line per check and fails if a check failed.
 # runner: 10 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti
 
-# try CODE ARGUMENTS...: `tutti explain` with these exits so.
+# try CODE ARGUMENTS...: `tutti explain` with these arguments exits with CODE.
 try() {
   expected=$1
   shift
@@ -21,7 +21,7 @@ says() {
   for text; do grep -qF -e "$text" "$work/log" || return 1; done
 }
 
-# ---- dumps: four ranks, two groups; pickles of the protocols that Python has, and JSON ----
+# ---- dumps: four ranks, two groups; pickles of every protocol that Python writes, and JSON ----
 python3 - "$work" <<'END'
 import json, os, pickle, sys
 def entry(number, group, name, size, state, collective, p2p=0):
@@ -65,24 +65,24 @@ try 1 "$work"/missing/* && says \
   'rank 2 (process 0 on nccl_trace_rank_2) has not called operation #1' \
   "of comm '0:default_pg', AllReduce of 1 bfloat16" \
   'for which 3 others wait: its last call, #0, has ended' 'do not record operators, roots, streams'
-check $? 'Flight Recorder, pickles of protocols 2 to 5: a rank that is missing'
+check $? 'Flight Recorder: pickles of protocols 2 to 5 name the missing rank'
 cp "$work/out" "$work/pickled"
 try 1 "$work"/json/* && sed 's/_rank_2\.json/_rank_2/' "$work/out" | cmp -s - "$work/pickled"
-check $? 'Flight Recorder: JSON says the same'
+check $? 'Flight Recorder: JSON gives the same diagnosis'
 try 0 "$work"/missing/*0 "$work"/missing/*1 "$work"/missing/*3 && says '1 of 4 ranks left no file: 2' &&
   says 'were under way when these files were taken, and they do not tell whether a rank waits'
-check $? 'Flight Recorder: a dump that is missing'
+check $? 'Flight Recorder: a missing dump is reported'
 try 1 "$work"/group/* && says "of comm '7:mesh_tp' called ReduceScatter of" 'rank 0 called' 'rank 1 called'
-check $? 'Flight Recorder: ranks of a group of its own'
+check $? 'Flight Recorder: a subgroup of ranks is diagnosed'
 try 0 "$work"/uneven/* && says 'nothing is wrong'
 check $? 'Flight Recorder: parts of an all-to-all may differ'
 try 1 "$work"/alone/* && says 'has no ncclRecv for operation #1 of rank 0, which sends 5 bfloat16 to it'
-check $? 'Flight Recorder: a message without its partner'
+check $? 'Flight Recorder: a message without a partner is reported'
 try 0 "$work"/stands/* && says "operations of comm '0:default_pg' were under way" &&
   ! grep -q 'no rank waited' "$work/out"
-check $? 'Flight Recorder: of what stands everywhere alike nothing is claimed'
+check $? 'Flight Recorder: no rank is blamed if all are at the same operation'
 
-# ---- what a dump must not do ----
+# ---- malicious dumps ----
 python3 - "$work" <<'END'
 import pickle, sys
 class Acts:
@@ -105,12 +105,12 @@ with open(sys.argv[1] + '/missing/nccl_trace_rank_0', 'rb') as file: write('cut'
 END
 refused() {
   try 4 "$work/$1_1" && says "$2"
-  check $? "a pickle that $3: $2"
+  check $? "a pickle that $3 is refused: $2"
 }
 refused acts2 'byte 19: opcode GLOBAL, which would run something' 'would open a file'
 refused acts4 'opcode STACK_GLOBAL, which would run something' 'would open a file, protocol 4'
 [ ! -e "$work/written" ]
-check $? 'and it was not opened'
+check $? 'and the file was not opened'
 refused nested 'lists in lists, deeper than in any dump' 'nests'
 refused itself 'is already part of something else' 'holds itself'
 refused knot 'is already part of something else' 'holds itself through another'
@@ -125,7 +125,7 @@ cp "$work/json/nccl_trace_rank_0.json" "$work/noname.json"
 echo '{"entries": [' >"$work/bad_3"
 try 4 "$work/noname.json" "$work/bad_3" &&
   says 'noname.json: a dump does not say which rank' 'bad_3:2: no JSON, at byte'
-check $? 'dumps without a rank, or that are no JSON'
+check $? 'dumps without a rank, or that are not JSON, are refused'
 
 # ---- logs ----
 line() { echo "node-$1:10$2:20$2 [$2] NCCL INFO $3"; }
@@ -151,33 +151,33 @@ cat "$work"/log.? >"$work/together"
 try 1 "$work"/log.? && says 'rank 1 (process 101 on node-a) has not called operation #1' \
   "of comm '0xbeef', Broadcast of 100 bfloat16, root 2" \
   'its last call was #0' 'logs record what was called, not what was launched'
-check $? 'logs, one a process: a rank that is missing'
+check $? 'logs, one per process, name the missing rank'
 cp "$work/out" "$work/apart"
 try 1 "$work/together" && cmp -s "$work/out" "$work/apart"
-check $? 'the same in one file'
+check $? 'one log of all processes gives the same diagnosis'
 try 1 "$work"/coll.? &&
   says 'rank 1 (process 101 on node-a) has not called operation #1' 'no line says which rank is whose'
-check $? 'logs without lines of INIT: ranks by device, and that is told'
+check $? 'logs without INIT lines: ranks are numbered by device, and the answer says so'
 for rank in 0 2 3; do tail -n 1 "$work/coll.$rank" >"$work/late.$rank"; done
 try 1 "$work"/late.? "$work/coll.1" && says 'rank 1 (process 101 on node-a) has not called operation #1'
-check $? 'logs that begin late: operations are numbered as they say'
+check $? 'logs that begin late keep their operation numbers'
 sed 's/count 64/count 65/' "$work/log.3" >"$work/odd.3"
 try 1 "$work"/log.0 "$work"/log.2 "$work"/odd.3 &&
   says 'rank 3 of comm' 'AllReduce of 65 float32, sum as operation #0, where 2 others'
-check $? 'logs: another count'
+check $? 'logs: another count is reported'
 for name in absent count; do
   TUTTI_TRACE=off TUTTI_STALL_SECONDS=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL timeout 60 \
     "$build/tests/hang_program" $name >"$work/own" 2>&1
   "$tutti" explain "$work/own" >"$work/log" 2>&1
   [ $? -eq 1 ] && grep -q "$(case $name in absent) echo 'rank 2 .* has not called operation #2' ;;
     *) echo 'rank 3 .* called AllReduce of 1000 .* another count' ;; esac)" "$work/log"
-  check $? "a log of this library: $name"
+  check $? "a log of this library is explained: $name"
 done
 
 # ---- answers ----
 try 2 "$work"/missing/* "$root/traces/count/0.txt" && says \
   'these are files of records and Flight Recorder dumps, which name communicators differently'
-check $? 'files of two kinds'
+check $? 'files of two kinds are refused together'
 try 1 --json "$work"/missing/* "$work/bad_3" "$root/README.md" && python3 - "$work/out" "$work/bad_3" <<'END'
 import json, sys
 answer = json.load(open(sys.argv[1]))
@@ -185,12 +185,12 @@ assert list(answer) == ['kind', 'sentence', 'evidence', 'next', 'source', 'lacks
 assert answer['kind'] == 'not arrived' and answer['source'] == 'flight recorder' and answer['files'] == 4
 assert answer['refused'][0] == sys.argv[2] and len(answer['refused']) == 2 and len(answer['evidence']) == 1
 END
-check $? '--json: kind, sentence, evidence, next, source, lacks, files, refused'
+check $? '--json has kind, sentence, evidence, next, source, lacks, files, refused'
 for name in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   [ -e "$name/expected" ] || continue
   "$tutti" explain --json "$name"*.txt 2>"$work/log" | python3 -m json.tool >/dev/null 2>>"$work/log" ||
     echo "$name" >>"$work/bad"
 done
 [ ! -e "$work/bad" ]
-check $? '--json: of every trace'
+check $? '--json works for every trace'
 [ "$failures" -eq 0 ]

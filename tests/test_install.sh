@@ -1,20 +1,19 @@
 #!/bin/sh
-# test_install.sh: what a packager and a user of the installed library meet: `scons install` into a prefix
-# and into a DESTDIR, a program built with nothing but pkg-config from there and still right after the
-# prefix has moved, SONAME and symbols of the installed files, the size of the stripped library, and loading
-# it without linking: LD_PRELOAD and dlopen. Prints one `ok - ` or `not ok - ` line a check and fails when
-# one did.
+# test_install.sh: `scons install` as packagers and users meet it: into a prefix and into a DESTDIR, a
+# program built only with pkg-config from there and still right after the prefix has moved, SONAME and
+# symbols of the installed files, the size of the stripped library, and loading it without linking:
+# LD_PRELOAD and dlopen. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 . "$(dirname "$0")/script.inc"
 unset LD_LIBRARY_PATH LD_PRELOAD
 prefix="$work/prefix"
-# For the GPUs that the build is for: any others would have nvcc compile for minutes.
+# Only for the GPUs of the existing build: any others would make nvcc compile for minutes.
 GPUS=
 [ -e "$root/build/lib/libtutti-cuda.so" ] &&
   GPUS=$(sed -n "s/.*for 'sm_\([0-9]*\)'.*/\1/p" "$root"/build/obj/lib/kernels/*.said | sort -nu |
     paste -sd ,)
 SIZE_MAX_BYTES=1310720
 
-# compile PROGRAM COMPILER: examples/init_all.c against the installed files alone.
+# compile PROGRAM COMPILER: examples/init_all.c against the installed files only.
 compile() {
   # Word splitting is wanted: pkg-config's answer is a list of flags.
   # shellcheck disable=SC2046,SC2086
@@ -26,7 +25,7 @@ runs() {
   timeout 60 "$@" >"$work/log" 2>&1 </dev/null && tail -n 1 "$work/log" | grep -qx ok
 }
 
-# exports LIBRARY PATTERN: every symbol that the library defines matches, and there are some.
+# exports LIBRARY PATTERN: the library defines symbols, and all match.
 exports() {
   nm -D --defined-only "$1" | awk '{print $NF}' | sed 's/@.*//' >"$work/symbols"
   grep -vE "$2" "$work/symbols" >"$work/log"
@@ -35,7 +34,7 @@ exports() {
 
 # ---- installing
 (cd "$root" && scons -Q -s install GPUS="$GPUS" PREFIX="$prefix") >"$work/log" 2>&1
-check $? "scons install PREFIX=..."
+check $? "scons install PREFIX=... succeeds"
 for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/libnccl.so lib/libnccl.so.2 \
   lib/libtutti-cudart.so lib/libtutti-audit.so share/tutti/wheel.py \
   lib/pkgconfig/nccl.pc lib/pkgconfig/tutti.pc lib/pkgconfig/tutti-emu.pc \
@@ -45,33 +44,33 @@ for file in include/nccl.h include/tutti.h include/tutti-emu/cuda_runtime.h lib/
   [ -e "$prefix/$file" ] || echo "$file is missing"
 done >"$work/log"
 [ ! -s "$work/log" ]
-check $? "every installed file is there"
+check $? "every installed file exists"
 (cd "$root" && scons -Q -s install GPUS="$GPUS" DESTDIR="$work/stage" PREFIX=/opt/tutti) >"$work/log" 2>&1 &&
   [ -e "$work/stage/opt/tutti/lib/libnccl.so.2" ]
-check $? "DESTDIR goes before PREFIX"
+check $? "DESTDIR is put before PREFIX"
 ! grep -rlF -e "$root" -e "$work" "$prefix/lib/pkgconfig" "$prefix/lib/cmake" "$prefix/include" \
   "$prefix/share" >"$work/log"
-check $? "no installed text names the build's place"
+check $? "no installed text names the build directory"
 
 # ---- building against it
 compile "$work/program" cc && runs "$work/program"
 check $? "a C program builds with pkg-config and runs"
 if command -v g++ >/dev/null; then
   compile "$work/program_cxx" "g++ -x c++ -std=c++17" && runs "$work/program_cxx"
-  check $? "the same source as C++17"
+  check $? "the same source compiles as C++17"
 else
   echo "skip: C++ against the installed headers: g++ is not installed"
 fi
 compile "$work/program_sanitized" "cc -fsanitize=undefined,address" && runs "$work/program_sanitized"
-check $? "a program with sanitizers of its own"
+check $? "a program with its own sanitizers works"
 ldd "$work/program" >"$work/log" && grep -q "libnccl.so.2 => $prefix/lib" "$work/log"
 check $? "the program finds the installed library without LD_LIBRARY_PATH"
 mv "$prefix" "$work/moved"
 runs env LD_LIBRARY_PATH="$work/moved/lib" "$work/program"
-check $? "the prefix may move: the program runs with LD_LIBRARY_PATH"
+check $? "after the prefix has moved the program runs with LD_LIBRARY_PATH"
 prefix="$work/moved"
 compile "$work/program" cc && runs "$work/program"
-check $? "the prefix may move: pkg-config follows"
+check $? "after the prefix has moved pkg-config gives the new paths"
 if command -v cmake >/dev/null; then
   mkdir "$work/project"
   cat >"$work/project/CMakeLists.txt" <<'CMAKE'
@@ -89,7 +88,7 @@ CMAKE
   sed -i 's/tutti 0.1 /tutti 9.0 /' "$work/project/CMakeLists.txt" &&
     ! cmake -S "$work/project" -B "$work/project/other" -DSOURCE=x.c -DCMAKE_PREFIX_PATH="$prefix" \
       >"$work/log" 2>&1 && grep -q 'version: 0.1' "$work/log"
-  check $? "the CMake package has a version: it is none of version 9"
+  check $? "the CMake package refuses version 9"
 else
   echo "skip: the CMake package: cmake is not installed"
 fi
@@ -104,17 +103,17 @@ check $? "SONAME is libnccl.so.2, and no path is built in"
 [ "$(readlink "$prefix/lib/libnccl.so")" != "" ] && [ "$(readlink "$library")" != "" ]
 check $? "libnccl.so and libnccl.so.2 are links"
 exports "$library" '^p?nccl[A-Z]|^tutti_'
-check $? "libnccl.so.2 exports nccl*, pnccl* and tutti_* alone"
+check $? "libnccl.so.2 exports only nccl*, pnccl* and tutti_*"
 exports "$prefix/lib/libtutti-audit.so" '^la_(version|objsearch)$'
-check $? "libtutti-audit.so exports what the loader asks for alone"
+check $? "libtutti-audit.so exports only the audit interface"
 exports "$prefix/lib/libtutti-cudart.so" '^(__)?cuda'
-check $? "libtutti-cudart.so exports cuda* alone"
+check $? "libtutti-cudart.so exports only cuda*"
 strip -o "$work/stripped.so" "$library" >"$work/log" 2>&1
 size=$(wc -c <"$work/stripped.so")
 echo "$size bytes" >"$work/log"
 [ "$size" -gt 0 ] && [ "$size" -lt $SIZE_MAX_BYTES ]
-check $? "the stripped library is below 1.25 MiB"
-# Programs keep a page or less for the thread variables of libraries that they load late.
+check $? "the stripped library is smaller than 1.25 MiB"
+# Programs reserve a page or less for thread-local variables of libraries that they load late.
 readelf -lW "$library" >"$work/log" && [ "$(($(awk '$1 == "TLS" { print $6 }' "$work/log")))" -le 256 ]
 check $? "its thread-local variables take at most 256 bytes"
 cuda=$prefix/lib/libtutti-cuda.so
@@ -125,7 +124,7 @@ fi
 
 # ---- loading it without linking
 runs env LD_PRELOAD="$library" "$work/program"
-check $? "LD_PRELOAD"
+check $? "the library works by LD_PRELOAD"
 cat >"$work/load.py" <<'PYTHON'
 """The library through dlopen alone, as frameworks load it: two ranks in one group, host memory from Python's
 view of the emulated runtime."""
@@ -181,6 +180,6 @@ touch "$work/stage/opt/tutti/lib/not_ours"
   [ "$(find "$work/stage" ! -type d)" = "$work/stage/opt/tutti/lib/not_ours" ] &&
   [ ! -e "$work/stage/opt/tutti/share" ] && [ -e "$root/build/lib/libnccl.so.2" ] &&
   [ -x "$root/build/bin/tutti" ]
-check $? "scons uninstall takes away what install has copied, and nothing else"
+check $? "scons uninstall removes what install copied, and nothing else"
 
 [ "$failures" -eq 0 ]

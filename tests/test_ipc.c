@@ -1,5 +1,5 @@
-/* test_ipc.c: what GPUs of several processes tell each other, as far as it can be told without one: which
- * parts of a piece of memory are taken, which handles are refused, and who maps which memory of a program. */
+/* test_ipc.c: IPC handles between processes with GPUs, tested without a GPU: which parts of a piece of memory
+ * are allocated, which handles are refused, and which peers have mapped a region of the program. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void test_take_and_give(void **state) {
   extents_close(&extents);
 }
 
-/* What was never taken is told from what was, also where a block holds some of each. */
+/* Unallocated parts are distinguished from allocated ones, also in a block with both. */
 static void test_fresh(void **state) {
   struct extents extents;
   (void)state;
@@ -68,7 +68,7 @@ static void test_fresh(void **state) {
   extents_close(&extents);
 }
 
-/* No two blocks overlap, whatever comes and goes, and all of it comes back. */
+/* No two blocks overlap after any sequence of allocations, and everything is freed at the end. */
 static void test_many(void **state) {
   enum { BLOCKS = 200, TURNS = 20000, ALIGNED = 4096 };
   static struct extent blocks[BLOCKS];
@@ -104,7 +104,7 @@ static void test_many(void **state) {
   extents_close(&extents);
 }
 
-/* Without memory nothing is taken, and what was taken still comes back. */
+/* Without memory nothing is allocated, and allocated blocks can still be freed. */
 static void test_no_memory(void **state) {
   enum { BLOCKS = 40 };
   struct extents extents;
@@ -161,7 +161,7 @@ static void test_handles(void **state) {
   assert_true(ipc_comm_handle_read(&sent, &handle));
   assert_int_equal(strlen(handle.bus_id), sizeof handle.bus_id - 1);
   sent.bytes[0] ^= 1;
-  assert_false(ipc_comm_handle_read(&sent, &read)); /* another build's, or an emulator's */
+  assert_false(ipc_comm_handle_read(&sent, &read)); /* from another build, or from the emulator */
   memset(&sent, 0, sizeof sent);
   assert_false(ipc_comm_handle_read(&sent, &read));
 }
@@ -182,7 +182,7 @@ static void test_bad_handles(void **state) {
   handle = good_handle(), handle.piece.bytes = UINT64_MAX;
   assert_false(handle_passes(&handle));
   memset(&handle.piece, 0, sizeof handle.piece);
-  handle.flags = IPC_NO_SHARING; /* says no more than that */
+  handle.flags = IPC_NO_SHARING; /* the only information: sharing is off */
   assert_true(handle_passes(&handle));
 }
 
@@ -222,7 +222,7 @@ static void test_conns(void **state) {
     struct ipc_piece piece;
     assert_true(conn_passes(&receiver, true, proto));
     assert_true(conn_passes(&sender, false, proto));
-    assert_false(conn_passes(&receiver, false, proto)); /* two ends of a kind */
+    assert_false(conn_passes(&receiver, false, proto)); /* two ends of the same kind */
     assert_false(conn_passes(&sender, true, proto));
     assert_false(conn_passes(&receiver, true, other));
     ipc_conn_buffer_piece(&receiver, &piece);
@@ -254,7 +254,7 @@ static void test_bad_conns(void **state) {
   assert_false(conn_passes(&handle, true, proto));
 }
 
-/* Whatever bytes come, an answer comes, and what passes lies within its pieces. */
+/* Any bytes get an answer, and an accepted handle lies within its pieces. */
 static void test_any_bytes(void **state) {
   const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true};
   struct device_conn_handle sent;
@@ -287,7 +287,7 @@ static void test_regions(void **state) {
   struct region *low = add(&regions, 1000, 100, 1), *high = add(&regions, 2000, 100, 2);
   assert_ptr_equal(regions.first, high);
   assert_ptr_equal(region_find(&regions, 1000), low);
-  assert_ptr_equal(regions.first, low); /* used last */
+  assert_ptr_equal(regions.first, low); /* most recently used */
   assert_ptr_equal(region_find(&regions, 1099), low);
   assert_null(region_find(&regions, 1100));
   assert_null(region_find(&regions, 999));
@@ -296,14 +296,14 @@ static void test_regions(void **state) {
   assert_ptr_equal(region_find(&regions, 2099), high);
   assert_ptr_equal(region_of_piece(&regions, 1), low);
   assert_null(region_of_piece(&regions, 3));
-  region_retire(&regions, low); /* nobody had it mapped */
+  region_retire(&regions, low); /* no peer had it mapped */
   assert_null(regions.gone);
   assert_null(region_find(&regions, 1000));
   assert_int_equal(regions.count, 1);
   regions_free(&regions);
 }
 
-/* Each peer that has a region mapped is told once that it is gone, and nobody else. */
+/* Each peer that has a region mapped is notified once that it was freed, and no other peer. */
 static void test_gone(void **state) {
   struct regions regions = {.rank_count = 4};
   struct ipc_piece piece;
@@ -316,7 +316,7 @@ static void test_gone(void **state) {
   region->answers[3] = 0x20000;
   assert_false(region_next_gone(&regions, false, &peer, &piece));
   region_retire(&regions, region);
-  assert_null(region_of_piece(&regions, 7)); /* a late answer finds nothing */
+  assert_null(region_of_piece(&regions, 7)); /* a late answer finds no region */
   assert_true(region_next_gone(&regions, false, &peer, &piece));
   assert_int_equal(peer, 1);
   assert_int_equal(piece.number, 7);
@@ -327,7 +327,7 @@ static void test_gone(void **state) {
   regions_free(&regions);
 }
 
-/* There are never more than so many: the one that was used least recently goes, and its peers hear of it. */
+/* The number of regions is bounded: the least recently used one is dropped, and its peers are notified. */
 static void test_pushed_out(void **state) {
   struct regions regions = {.rank_count = 1};
   struct ipc_piece piece;
@@ -350,7 +350,7 @@ static void test_pushed_out(void **state) {
   regions_free(&regions);
 }
 
-/* What graphs know stays until it is freed, however many others come. */
+/* Regions known to graphs stay until they are freed, however many others are added. */
 static void test_lasting(void **state) {
   struct regions regions = {.rank_count = 1};
   struct ipc_piece piece;
@@ -368,7 +368,7 @@ static void test_lasting(void **state) {
   assert_ptr_not_equal(region_of_piece(&regions, 999), last);
   assert_false(region_next_gone(&regions, true, &peer, &piece));
   region_retire(&regions, region_find(&regions, 1000));
-  assert_true(region_next_gone(&regions, false, &peer, &piece)); /* freed: no kernel has it any more */
+  assert_true(region_next_gone(&regions, false, &peer, &piece)); /* freed: no kernel uses it any more */
   assert_int_equal(piece.number, 1);
   regions_free(&regions);
 }
@@ -385,7 +385,7 @@ static void test_memory_handles(void **state) {
   assert_true(ipc_memory_handle_read(&sent, &read));
   sent.bytes[0] ^= 1;
   assert_false(ipc_memory_handle_read(&sent, &read));
-  handle.piece.number = 3; /* an arena's */
+  handle.piece.number = 3; /* of an arena */
   ipc_memory_handle_write(&handle, &sent);
   assert_false(ipc_memory_handle_read(&sent, &read));
   handle.piece.number |= IPC_NUMBER_OF_REGION;

@@ -1,5 +1,5 @@
-/* test_json_read.c: JSON as a tree: kinds, lines, escapes, numbers of all 64 bits; and where a text that is
- * none goes wrong. */
+/* test_json_read.c: JSON as a tree: kinds, lines, escapes, numbers of all 64 bits; and the place of the error
+ * in malformed text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

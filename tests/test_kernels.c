@@ -1,7 +1,7 @@
 /* test_kernels.c: the element types and the CPU's reduce and copy loops against slow, independent
- * definitions: formats are decoded from their mathematical definition, rounding is a search for the two
- * neighbours, integers are computed in 128 bits. Says nothing of speed and nothing of the GPU, which
- * compiles the same arithmetic. */
+ * definitions: formats are decoded from their mathematical definition, rounding searches for the two
+ * neighbours, integers are computed in 128 bits. Does not test speed, nor the GPU, which compiles the same
+ * arithmetic. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static uint64_t random_next(void) { return hash_draw(&random_state); }
 struct format {
   int bits, mantissa_bits, bias;
   uint64_t finite;   /* largest finite magnitude */
-  uint64_t overflow; /* what a larger number becomes */
+  uint64_t overflow; /* the result for a larger number */
   uint64_t nan;
   bool has_infinity;
 };
@@ -54,8 +54,8 @@ static const struct format *format_of(int dtype) {
   }
 }
 
-/* The value of a magnitude as if exponents went on for ever, so that the one after `finite` is the next
- * power of two. */
+/* The value of a magnitude as if the range of exponents were unbounded, so that the value after `finite` is
+ * the next power of two. */
 static double magnitude_value(const struct format *format, uint64_t magnitude) {
   uint64_t fraction = magnitude & ((1ull << format->mantissa_bits) - 1);
   int exponent = (int)(magnitude >> format->mantissa_bits);
@@ -72,7 +72,8 @@ static double oracle_decode(const struct format *format, uint64_t bits) {
   return bits & sign ? -value : value;
 }
 
-/* Nearest even by comparing with the middle of the two neighbours, which a double holds exactly. */
+/* Rounds to nearest even by comparing with the midpoint of the two neighbours, which a double represents
+ * exactly. */
 static uint64_t oracle_encode(const struct format *format, double value) {
   uint64_t sign = signbit(value) ? 1ull << (format->bits - 1) : 0, low = 0, high = format->finite + 1;
   double size = fabs(value), middle;
@@ -136,8 +137,8 @@ static uint64_t oracle_extreme(int dtype, int op, uint64_t left, uint64_t right)
   return left_is_less == (op == OP_MIN) ? left : right;
 }
 
-/* Sums and products of the smaller types are exact or harmlessly rounded in double; then once to float,
- * once to the type. */
+/* Sums and products of the smaller types are exact or safely rounded in double; then rounded once to float,
+ * and once to the type. */
 static uint64_t oracle_combine(int dtype, int op, uint64_t left, uint64_t right) {
   double a, b, result;
   if (is_integer_type(dtype)) return oracle_integer(dtype, op, left, right);
@@ -169,7 +170,7 @@ static void element_store(int dtype, void *span, size_t index, uint64_t bits) {
   memcpy((char *)span + index * bytes, &bits, bytes);
 }
 
-/* Random bits, special values and, most often, numbers near enough to one another to be rounded. */
+/* Random bits, special values and, most often, numbers close enough to each other to be rounded. */
 static uint64_t element_random(int dtype) {
   static const double specials[] = {0.0,   -0.0,   1,    -1,    0.5, INFINITY, -INFINITY, NAN,
                                     1e-45, -1e-40, 6e-8, 65504, 448, 3e38,     1e308};
@@ -234,8 +235,8 @@ static void check_from_double(int dtype, double value) {
     fail_msg("%s from %a: %#" PRIx64 ", expected %#" PRIx64, name, -value, actual, expected);
 }
 
-/* Every representable number, every tie between two, and doubles a hair to either side, which a detour
- * through float would take for the tie. */
+/* Every representable number, every tie between two, and doubles just beside a tie, which a conversion
+ * through float would round to the tie. */
 static void test_small_boundaries(void **state) {
   (void)state;
   for (size_t i = 0; i < 4; i++) {
@@ -358,13 +359,13 @@ static void test_pairs(void **state) {
 
 struct trial {
   struct move move;
-  void *memory[2 * MOVE_SPANS_MAX]; /* what to free */
+  void *memory[2 * MOVE_SPANS_MAX]; /* memory to free */
   size_t memory_count;
   uint64_t *expected;
-  int same_source; /* some destination is this source; -1: none is */
+  int same_source; /* a destination that is this source; -1: none */
 };
 
-/* Spans are exactly as long as they say, so that the address sanitizer sees one element too many. */
+/* Spans have exactly their stated length, so that AddressSanitizer finds one element too many. */
 static void *trial_span(struct trial *trial, size_t offset) {
   size_t bytes = kernel_type_bytes(trial->move.dtype);
   char *memory = (char *)malloc((trial->move.count + offset) * bytes + (trial->move.count + offset == 0));
@@ -479,7 +480,7 @@ static void test_move_of_nothing(void **state) {
   assert_true(other == 4);
 }
 
-/* A copy keeps every bit, also of a NaN that no operator would yield. */
+/* A copy keeps every bit, also of a NaN that no operator returns. */
 static void test_copy_keeps_nan(void **state) {
   uint32_t source[3] = {0x7f800001u, 0xffc12345u, 0x80000000u}, destination[3] = {0, 0, 0};
   struct move move;

@@ -1,5 +1,5 @@
-/* test_launch.c: what each launcher leaves in the environment, read: ranks, contradictions, numbers that are
- * none, and the places where ranks can meet. Nothing is started here; test_launch.sh does that. */
+/* test_launch.c: reads the variables of each launcher: ranks, contradictions, malformed numbers, and
+ * rendezvous addresses. Nothing is started here; test_launch.sh does that. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 #include "base/sock.h"
 #include "tutti.h"
 
-/* What launchers set, by the beginnings of the names. */
+/* The prefixes of launchers' variables. */
 static bool is_launchers(const char *entry) {
   static const char *const names[] = {"TUTTI_R",      "TUTTI_S",    "TUTTI_L", "TUTTI_J", "RANK=",
                                       "WORLD_SIZE=",  "LOCAL_",     "MASTER_", "OMPI_",   "PMI_",
@@ -56,7 +56,7 @@ static int set_up(void **state) {
   return 0;
 }
 
-/* "A=1 B=two" into the environment, over nothing. */
+/* Sets the environment from "A=1 B=two", and no other launcher variables. */
 static void environment(const char *text) {
   char copy[1024], *rest = NULL;
   set_up(NULL);
@@ -88,7 +88,7 @@ static void expect(const char *text, const char *launcher, int rank, int rank_co
              launch.rank_count, launch.local_rank, launch.local_count);
 }
 
-/* Refused, with a sentence that has `part`; and nothing is written. */
+/* Refused with a message that has `part`; and nothing is written. */
 static void refuse(const char *text, const char *part) {
   tutti_launch_t launch;
   memset(&launch, 0, sizeof launch);
@@ -122,7 +122,7 @@ static void test_launchers(void **state) {
   expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0", "slurm", 1, 2, 0, 0);
 }
 
-/* Variables that are there though nobody has launched this process with them. */
+/* Variables that exist although this process was not launched with them. */
 static void test_not_launched(void **state) {
   (void)state;
   expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH", "none", 0, 1, 0, 1);
@@ -229,7 +229,7 @@ static void expect_at(const char *text, const char *address) {
   if (strcmp(where.address, address) != 0) fail_msg("%s: meet at %s", text, where.address);
 }
 
-/* A port of the job's, at this host. */
+/* A port derived from the job, on this host. */
 static void expect_host(const char *text, const char *host) {
   const struct launch_rendezvous where = rendezvous_of(text);
   const size_t bytes = strlen(host);
@@ -263,7 +263,7 @@ static void test_places(void **state) {
   assert_non_null(strstr(log_last_error(), "MASTER_PORT=none"));
 }
 
-/* The job's number is every rank's, and no other job's. */
+/* The job's number is the same for all its ranks, and differs from other jobs'. */
 static void test_jobs(void **state) {
   (void)state;
   const uint64_t one =
@@ -284,7 +284,7 @@ static void test_jobs(void **state) {
               rendezvous_of(TORCH " MASTER_ADDR=h MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=1").job);
 }
 
-/* Hydra names no job; who started the ranks is at the other end of their socket. */
+/* Hydra does not name its job; the ranks' sockets lead to the process that started them. */
 static void test_hydra_job(void **state) {
   int ends[2];
   char text[128];
@@ -321,7 +321,7 @@ static void test_ids(void **state) {
   assert_non_null(strstr(log_last_error(), "TUTTI_RENDEZVOUS: \"nonsense\""));
 }
 
-/* A port that is held is given to nobody else, and yet can be listened at. */
+/* A held port is given to no other process, but its holder can listen on it. */
 static void test_port(void **state) {
   unsigned port = 0;
   int held = -1, fd = -1;

@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_launch.sh: ranks in processes of their own: `tutti launch` (who fails, who is told, who is left), and
-# the same programs under it, under Open MPI's mpirun, and under what srun and torchrun would set. Prints one
-# `ok - ` or `not ok - ` line a check and fails when one did. Finds the build at ${BUILD:-build}.
+# test_launch.sh: ranks in processes of their own: `tutti launch` (failing ranks, signals, remaining
+# processes), and the same programs under it, under Open MPI's mpirun, and with the variables that srun and
+# torchrun set. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. Finds the
+# build at ${BUILD:-build}.
 # runner: 10 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
@@ -10,8 +11,8 @@ unset TUTTI_RANK TUTTI_SIZE TUTTI_LOCAL_RANK TUTTI_LOCAL_SIZE TUTTI_RENDEZVOUS T
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE PMIX_RANK
 export TUTTI_INIT_TIMEOUT_SECONDS=20
 
-# try CODE COMMAND...: at most a minute; true when it exits with CODE. What it says is in $work/out and
-# $work/log.
+# try CODE COMMAND...: runs it for at most a minute; true if it exits with CODE. Its output is in $work/out
+# and $work/log.
 try() {
   wanted=$1
   shift
@@ -22,13 +23,13 @@ try() {
   return 1
 }
 
-# said TEXT: on standard error of the last command.
+# said TEXT: the last command printed it on standard error.
 said() {
   grep -qF -e "$1" "$work/log"
   noted $? "the text $1"
 }
 
-# gone FILE: the processes whose numbers it holds have ended, or do so within ten seconds.
+# gone FILE: the processes whose ids the file holds have ended, or end within ten seconds.
 gone() {
   for number in $(cat "$1"); do
     tries=0
@@ -40,7 +41,7 @@ gone() {
   done
 }
 
-# lines FILE COUNT: waits until it has so many.
+# lines FILE COUNT: waits until the file has COUNT lines.
 lines() {
   tries=0
   while [ "$(cat "$1" 2>/dev/null | wc -l)" -lt "$2" ]; do
@@ -50,69 +51,69 @@ lines() {
   done
 }
 
-# ---- tutti launch: what ranks are given
+# ---- tutti launch: the environment of ranks
 # shellcheck disable=SC2016
 {
 try 0 "$tutti" launch -n 3 sh -c 'echo "$TUTTI_RANK $TUTTI_SIZE $TUTTI_LOCAL_RANK $TUTTI_LOCAL_SIZE"' &&
   [ "$(sort "$work/out" | tr '\n' ';')" = "0 3 0 3;1 3 1 3;2 3 2 3;" ]
-check $? "each rank is told its number and theirs"
+check $? "each rank gets its rank and the number of ranks"
 try 0 "$tutti" launch -n 4 sh -c 'echo "$TUTTI_RENDEZVOUS $TUTTI_JOB"' &&
   [ "$(sort -u "$work/out" | wc -l)" -eq 1 ] && grep -qE '^127.0.0.1:[0-9]+ [0-9a-f]{16}$' "$work/out"
-check $? "all ranks are told one place to meet"
+check $? "all ranks get the same rendezvous address"
 try 0 "$tutti" launch -n 2 -x A=1 -x B= -x A=2 sh -c 'echo "$A.$B."' && [ "$(sort -u "$work/out")" = "2.." ]
-check $? "-x sets variables, the last one counts"
+check $? "-x sets variables; the last value counts"
 try 0 "$tutti" launch -n 2 -p sh -c 'echo one; echo two >&2; printf three' &&
   [ "$(sort "$work/out" | tr '\n' ';')" = "[0] one;[0] three;[1] one;[1] three;" ] &&
   [ "$(sort "$work/log" | tr '\n' ';')" = "[0] two;[1] two;" ]
-check $? "--prefix says whose line it is, also of a last line without its end"
+check $? "--prefix marks each line with its rank, also a last line without a newline"
 try 0 "$tutti" launch -n 1 -p sh -c 'head -c 100000 /dev/zero | tr "\0" x' &&
   [ "$(tr -cd x <"$work/out" | wc -c)" -eq 100000 ]
-check $? "--prefix passes on lines of any length"
+check $? "--prefix passes lines of any length"
 try 0 "$tutti" launch -n 2 -p echo -n 5 --prefix &&
   [ "$(sort "$work/out" | tr '\n' ';')" = "[0] 5 --prefix;[1] 5 --prefix;" ]
-check $? "the program's flags are its own"
+check $? "flags after the program belong to the program"
 echo hello | "$tutti" launch -n 3 -p cat >"$work/out" 2>"$work/log" && [ "$(cat "$work/out")" = "[0] hello" ]
-check $? "rank 0 reads standard input, the others nothing"
+check $? "rank 0 reads standard input, the others get none"
 try 0 "$tutti" launch -n 2 --bind sh -c 'taskset -cp $$ | sed "s/.*: //"' &&
   { [ "$(nproc)" -ne 2 ] || [ "$(sort -u "$work/out" | wc -l)" -eq 2 ]; }
-check $? "--bind shares the cores out"
+check $? "--bind divides the cores among the ranks"
 try 0 "$tutti" launch -n 200 true
-check $? "200 ranks"
+check $? "200 ranks start and end"
 
-# ---- tutti launch: who fails
+# ---- tutti launch: failures
 try 7 "$tutti" launch -n 3 sh -c 'echo $$ >>"$0"
   [ "$TUTTI_RANK" = 1 ] && exit 7; sleep 100' "$work/numbers" &&
   said 'rank 1 (process ' && said 'exited with status 7; ending the others' && gone "$work/numbers"
-check $? "a rank that fails is named, and ends the others"
+check $? "a failing rank is named, and the others are ended"
 try 139 "$tutti" launch -n 3 sh -c '[ "$TUTTI_RANK" = 2 ] && kill -SEGV $$; sleep 100' &&
   said 'rank 2 (process ' && said 'was ended by signal 11, Segmentation fault'
-check $? "a rank that a signal ends is named with it"
+check $? "a rank that a signal ends is named with the signal"
 NCCL_DEBUG=WARN NCCL_SOCKET_IFNAME=lo try 137 "$tutti" launch -n 4 sh -c '[ "$TUTTI_RANK" != 2 ] ||
   { until grep -q "missing: rank 2" "$1"; do sleep 0.05; done; kill -KILL $$; }
   exec "$0" --launched --ops all_reduce' "$build/tests/rank_program" "$work/out" &&
   said 'rank 2 (process ' && said 'was ended by signal 9, Killed; ending the others' &&
   grep -q '5 seconds 3 of 4 ranks have come; missing: rank 2' "$work/out"
-check $? "a rank that is killed before it checks in: the others say that it is missing, and end with it"
+check $? "if a rank is killed before it checks in, the others name it as missing and end"
 try 3 "$tutti" launch -n 2 -g 0 sh -c 'trap "" TERM; [ "$TUTTI_RANK" = 1 ] && exit 3
   while :; do sleep 0.05; done'
-check $? "a rank that will not end is ended after --grace"
+check $? "a rank that ignores SIGTERM is killed after --grace"
 try 5 "$tutti" launch -n 2 -k sh -c '[ "$TUTTI_RANK" = 0 ] && exit 5; sleep 0.2; echo went on' &&
   grep -q 'went on' "$work/out"
-check $? "--keep-going leaves the others alone, the status is still the failure's"
+check $? "--keep-going lets the others run; the exit status is still the failure's"
 try 127 "$tutti" launch -n 2 "$work/absent" && said 'No such file'
-check $? "no such program: 127"
+check $? "a program that does not exist exits with 127"
 echo text >"$work/plain"
 try 126 "$tutti" launch -n 2 "$work/plain" && said 'Permission denied'
-check $? "a program that cannot be run: 126"
+check $? "a program that cannot be run exits with 126"
 try 2 "$tutti" launch -n 2 && said 'needs a program'
-check $? "no program: usage"
+check $? "without a program it prints the usage"
 try 2 "$tutti" launch -n 0 true && said 'must be 1 to 4096'
-check $? "no ranks: usage"
+check $? "without ranks it prints the usage"
 try 2 "$tutti" launch -x =1 true && said 'must be NAME=VALUE'
-check $? "a variable without a name: usage"
+check $? "a variable without a name prints the usage"
 rm -f "$work/numbers"
 try 0 "$tutti" launch -n 2 sh -c 'sleep 100 & echo $! >>"$0"' "$work/numbers" && gone "$work/numbers"
-check $? "what ranks leave running ends with them"
+check $? "processes that ranks leave running are ended with them"
 
 # ---- tutti launch: signals
 for pair in TERM:143 INT:130 KILL:137; do
@@ -133,12 +134,12 @@ rm -f "$work/numbers" "$work/got"
 launcher=$!
 lines "$work/numbers" 2 && kill -s USR1 "$launcher"
 wait "$launcher" && [ "$(wc -l <"$work/got")" -eq 2 ]
-check $? "SIGUSR1 is passed on, and is no reason to end"
+check $? "SIGUSR1 is passed on and does not end the ranks"
 }
 
-# ---- one program, every launcher
-# ranks N LIKE PROGRAM...: N processes with the variables that srun or torchrun would set. The status is that
-# of the last one that failed.
+# ---- one program under every launcher
+# ranks N LIKE PROGRAM...: N processes with the variables that srun or torchrun would set. The status is
+# that of the last failing rank.
 # shellcheck disable=SC2086
 ranks() {
   number=$1 like=$2
@@ -192,12 +193,12 @@ for launcher in $launchers; do
     under "$launcher" "$number" "$work/launched" &&
       grep -q " $number ranks, $number on this host" "$work/out" &&
       [ "$(tail -n 1 "$work/out")" = ok ] && [ "$(grep -c '^all_' "$work/out")" -eq 6 ]
-    check $? "launched: $number ranks by $launcher"
+    check $? "launched.c runs $number ranks under $launcher"
   done
   under "$launcher" 2 "$tutti" bench all_reduce -b 1K -e 4K -g 2 --threads -n 2 -w 1 &&
     [ "$(grep -c '^#  Rank' "$work/out")" -eq 4 ] && [ "$(grep -c '^  *[0-9]' "$work/out")" -eq 3 ] &&
     [ "$(grep '^#  Rank' "$work/out" | awk '{ print $7 }' | sort -u | wc -l)" -eq 2 ]
-  check $? "bench: two processes of two ranks by $launcher"
+  check $? "bench runs two processes of two ranks under $launcher"
 done
 
 TUTTI_SECRET=sesame \
@@ -210,29 +211,29 @@ assert 'sesame' not in open(sys.argv[1]).read()
 assert not run['modelled'] and run['tutti']['mode'] == 'threads'
 assert all(row['out_of_place']['time'] > 0 for row in run['results'])
 assert all(row['out_of_place']['nwrong'] == 0 for row in run['results'])" "$work/file.json" 2>>"$work/log"
-check $? "bench: two processes of two threads of two ranks, as JSON"
+check $? "bench runs two processes of two threads of two ranks and writes JSON"
 under tutti 3 "$tutti" bench all_gather -b 1K -e 4K -q && [ "$(wc -l <"$work/out")" -eq 3 ]
-check $? "bench: guarded, with modelled times"
+check $? "bench runs guarded processes with modelled times"
 under tutti 9 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
-check $? "more ranks than the emulator has devices by default"
+check $? "a launch may have more ranks than the emulator's default number of devices"
 export NCCL_COMM_ID="127.0.0.1:$((26000 + $$ % 6000))"
 under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
-check $? "NCCL_COMM_ID says where to meet"
+check $? "NCCL_COMM_ID sets the rendezvous address"
 unset NCCL_COMM_ID
 
-# The same calls with other data, whose second time goes a fast path: each element is compared.
+# Repeats calls with other data; the second call takes the call cache's fast path. Each element is compared.
 for bytes in 8 200 512 4096; do
   try 0 env TUTTI_EMU=mode=threads,slots=2,flag_bits=5 "$tutti" launch -n 2 "$build/tests/rank_program" \
     --launched --bytes "$bytes" --iterations 80 &&
     [ "$(grep -c '^rank [01] operations ok$' "$work/out")" -eq 2 ]
-  check $? "$bytes bytes again and again between two processes"
+  check $? "calls of $bytes bytes are repeated between two processes with right results"
 done
 
-# As if each rank had a host of its own: rank 0 is wherever it says, and PMIx passes that on.
+# As if each rank had a host of its own: PMIx distributes the address that rank 0 publishes.
 case $launchers in *mpirun*)
   under mpirun 3 env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "$work/launched" &&
     [ "$(tail -n 1 "$work/out")" = ok ]
-  check $? "mpirun over several hosts: the ranks meet through PMIx"
+  check $? "mpirun over several hosts: the ranks connect through PMIx"
 esac
 
 [ "$failures" -eq 0 ]

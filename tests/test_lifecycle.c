@@ -1,6 +1,6 @@
-/* test_lifecycle.c: communicators from birth to end, many in one process, over the emulator in both of its
- * modes: made without blocking, split, shrunk and revoked, finalized with work in flight, destroyed in any
- * order, aborted by another thread, and carried over a fork. Nothing may be left behind. */
+/* test_lifecycle.c: communicators from creation to destruction, many in one process, on the emulator in both
+ * modes: created without blocking, split, shrunk and revoked, finalized with work in flight, destroyed in any
+ * order, aborted by another thread, and used across a fork. Nothing may leak. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +51,7 @@ static void memory_give(void) {
   }
 }
 
-/* Nothing may be in flight. */
+/* Waits until nothing is in flight. */
 static void outputs_clear(void) {
   for (int i = 0; i < RANKS; i++) memset(out[i], 0, COUNT * sizeof(float));
 }
@@ -71,7 +71,7 @@ static void reduce_start(const ncclComm_t *comms, int count) {
   expect_ok(ncclGroupEnd());
 }
 
-/* The same for an end that must be told of everywhere before any rank waits for it. */
+/* The same for calls that must be made on all ranks before any rank waits. */
 static void finalize(const ncclComm_t *comms, int count) {
   expect_ok(ncclGroupStart());
   for (int i = 0; i < count; i++)
@@ -85,7 +85,7 @@ static void outputs_check(const ncclComm_t *comms, int count, float sum) {
       if (out[i][k] != sum) fail_msg("rank %d element %d: %g, not %g", i, k, (double)out[i][k], (double)sum);
 }
 
-/* Waits by polling, as a communicator that never blocks wants it. */
+/* Waits by polling, as non-blocking communicators require. */
 static ncclResult_t settle(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   for (int tries = 0; state == ncclInProgress && tries < 20000; tries++) {
@@ -120,7 +120,7 @@ static void test_finalize_in_flight(void **state) {
 
 /* ---- any order ---- */
 
-/* A parent, its two halves, and what is left of it without its last rank: three of each rank. */
+/* A parent, its two halves, and the parent shrunk by its last rank: three communicators per rank. */
 struct family {
   ncclComm_t members[3][RANKS];
 };
@@ -146,7 +146,7 @@ static void family_use(const struct family *family) {
   reduce_start(family->members[2], RANKS);
 }
 
-/* Every order of the three, each rank with another one. */
+/* Every order of the three, a different one on each rank. */
 static void test_any_order(void **state) {
   static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   (void)state;
@@ -167,7 +167,7 @@ static void test_any_order(void **state) {
   }
 }
 
-/* A child works on when its parent is gone, also by an abort. */
+/* A child still works after its parent is destroyed or aborted. */
 static void test_orphans(void **state) {
   (void)state;
   for (int aborted = 0; aborted < 2; aborted++) {
@@ -230,9 +230,9 @@ static void test_nonblocking(void **state) {
   memory_give();
 }
 
-/* ---- revoked, shrunk, aborted by others ---- */
+/* ---- revoked, shrunk, aborted by another thread ---- */
 
-/* Rank 3 stays away from an operation; another thread revokes, and the others go on without it. */
+/* Rank 3 does not call an operation; another thread revokes, and the others continue without it. */
 static void *revoke_body(void *argument) {
   ncclComm_t *comms = (ncclComm_t *)argument;
   ncclResult_t result = ncclSuccess;
@@ -277,13 +277,13 @@ static void *finalize_body(void *argument) {
   return NULL;
 }
 
-/* A thread waits for work that cannot end; another one aborts it out of that. */
+/* A thread waits for work that cannot end; another thread aborts it. */
 static void test_abort_from_another_thread(void **state) {
   ncclComm_t comms[RANKS];
   struct waiter waiter;
   os_thread thread;
   (void)state;
-  if (!threads) return; /* guarded, a wait for what cannot come is a deadlock, and reported as one */
+  if (!threads) return; /* in guarded mode a wait that cannot end is a deadlock, and reported */
   begin();
   expect_ok(ncclCommInitAll(comms, RANKS, NULL));
   reduce_start(comms, RANKS - 1);
@@ -300,14 +300,15 @@ static void test_abort_from_another_thread(void **state) {
 
 struct comer {
   ncclUniqueId id;
-  ncclComm_t own; /* its rank of the communicator whose kernels wait */
+  ncclComm_t own; /* its rank of the communicator with waiting kernels */
   ncclComm_t met;
   int rank;
   unsigned late_ms;
   ncclResult_t result;
 };
 
-/* Meets the other, and only then brings what kernels have been waiting for. */
+/* Initializes a communicator with the other thread first, and then calls the operation that kernels wait for.
+ */
 static void *comer_body(void *argument) {
   struct comer *comer = (struct comer *)argument;
   os_sleep_ms(comer->late_ms);
@@ -319,7 +320,7 @@ static void *comer_body(void *argument) {
   return NULL;
 }
 
-/* Kernels make no progress for longer than TUTTI_STALL_SECONDS while a rank waits to be met, maybe by another
+/* Kernels make no progress for longer than TUTTI_STALL_SECONDS while a rank waits in init, maybe for another
  * process: that is no deadlock. */
 static void test_late_rank(void **state) {
   ncclComm_t comms[2];

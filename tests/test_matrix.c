@@ -1,8 +1,8 @@
-/* test_matrix.c: every type, operator, collective and protocol at 2, 3, 5 and 8 ranks, with no element, one,
- * a few and enough for several channels and loops, in place and out of place, at addresses that are aligned
- * to one element only. Results are held to sim/oracle.h. Then the same calls with other slots, depths, lags,
- * seeds and scheduling rules, and on free threads: each output must have the same bits. Every byte that is no
- * output must hold what it held before. */
+/* test_matrix.c: every type, operator, collective and protocol at 2, 3, 5 and 8 ranks, with zero elements,
+ * one, a few and enough for several channels and loops, in place and out of place, at addresses aligned to
+ * one element only. Results are compared with sim/oracle.h. Then the same calls with other slots, depths,
+ * lags, seeds and scheduling rules, and with free threads: each output must have the same bits. Every byte
+ * outside of outputs must be unchanged. */
 /* sanitizers: address thread */
 /* runner: 26 s, tsan 46 s */
 #include <setjmp.h>
@@ -21,7 +21,7 @@
 #include "collective.h"
 #include "tutti.h"
 
-/* Under a sanitizer the four rank counts begin at different types and take every fourth, or one. */
+/* In a sanitizer build the four rank counts begin at different types and test every fourth type, or one. */
 #if defined(__SANITIZE_THREAD__)
 enum { TYPE_STRIDE = ncclNumTypes };
 #elif defined(__SANITIZE_ADDRESS__)
@@ -39,7 +39,7 @@ enum {
   PATTERN = 0xa5,
   ARENA_BYTES = 1 << 20,
   COMPLAINTS_MAX = 3,
-  LARGE_TRAFFIC_BYTES = 80000 /* three shares of 32 KiB, the least that is worth a channel */
+  LARGE_TRAFFIC_BYTES = 80000 /* three times 32 KiB, the least that gets a channel of its own */
 };
 
 /* One call on all ranks. */
@@ -50,7 +50,7 @@ struct entry {
   size_t offset; /* of its region in both arenas of every rank, bytes */
 };
 
-/* How the emulator is set, and whether the calls of a batch are one group or one launch each. Settings with
+/* The emulator's settings, and whether the calls of a batch are one group or one launch each. Settings with
  * the same `results` must give the same bits. */
 struct setting {
   const char *name, *environment; /* TUTTI_EMU */
@@ -79,12 +79,12 @@ static struct {
   ncclComm_t comms[RANKS_MAX];
   cudaStream_t streams[RANKS_MAX];
   unsigned char *send[RANKS_MAX], *receive[RANKS_MAX];             /* arenas, device memory */
-  unsigned char *send_image[RANKS_MAX], *receive_image[RANKS_MAX]; /* what they must hold */
+  unsigned char *send_image[RANKS_MAX], *receive_image[RANKS_MAX]; /* their expected contents */
   ncclRedOp_t operators[RANKS_MAX];                                /* of the batch's type */
   uint32_t complaints;
 } world;
 
-/* Hashes of outputs: of the first of each set of settings, 0 before it has run. */
+/* Hashes of outputs: those of the first run of each set of settings, 0 before it. */
 static uint64_t results[RESULT_SETS][COLLECTIVE_COUNT][ncclNumTypes][ENTRIES_MAX];
 
 /* ---- the world ---- */
@@ -108,7 +108,7 @@ static void world_open(uint32_t rank_count, uint32_t protocol, const struct sett
   world.protocol = protocol;
   setenv("TUTTI_EMU", setting->environment, 1);
   setenv("NCCL_PROTO", protocols[protocol], 1);
-  setenv("NCCL_ALGO", "ring", 1); /* free threads would choose for the cores that they have */
+  setenv("NCCL_ALGO", "ring", 1); /* free threads would choose by the number of cores */
   param_reset();
   expect(tutti_emu_configure(&config), "tutti_emu_configure");
   expect(ncclCommInitAll(world.comms, (int)rank_count, NULL), "ncclCommInitAll");
@@ -136,7 +136,7 @@ static void world_wait(void) {
 
 /* ---- one batch: all calls of one collective and type ---- */
 
-/* Bytes of the larger of its buffers on any rank. */
+/* Bytes of the call's larger buffer, over all ranks. */
 static size_t entry_bytes(const struct entry *entry) {
   return entry->c.count * oracle_type_bytes(entry->c.type) *
          (entry->collective->is_split ? entry->c.rank_count : 1);
@@ -171,7 +171,7 @@ static uint32_t batch_small(struct entry *entries, const struct collective *coll
   return count;
 }
 
-/* One call that needs several channels and loops; operators and places take turns over types and ranks. */
+/* One call that needs several channels and loops; operators and in-place vary with types and ranks. */
 static uint32_t batch_large(struct entry *entries, const struct collective *collective, ncclDataType_t type) {
   const uint32_t turn = (uint32_t)type + world.protocol + world.rank_count;
   const size_t weight = collective->id == COLLECTIVE_ALL_REDUCE ? 2
@@ -184,7 +184,7 @@ static uint32_t batch_large(struct entry *entries, const struct collective *coll
   return count;
 }
 
-/* A rank's buffers in a pair of arenas. A buffer that a rank does not have is NULL. */
+/* A rank's buffers in a pair of arenas; NULL for a buffer that the rank lacks. */
 struct buffers {
   unsigned char *send, *receive;
   bool in_place;
@@ -269,7 +269,7 @@ static void batch_run(const struct entry *entries, uint32_t count) {
   world_wait();
 }
 
-/* ---- judging ---- */
+/* ---- comparing ---- */
 
 static void entry_complain(const struct entry *entry, const char *text) {
   static const char *const ops[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
@@ -292,7 +292,7 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t cou
   return hash;
 }
 
-/* The first run of a set tells what the later ones must yield, and is itself held to the oracle. */
+/* The first run of a set is compared with the oracle, and gives the results expected of later runs. */
 static void entry_check(const struct entry *entry, uint64_t *known) {
   const void *outputs[RANKS_MAX];
   uint32_t ranks[RANKS_MAX];
@@ -318,7 +318,7 @@ static void entry_check(const struct entry *entry, uint64_t *known) {
   entry_complain(entry, text);
 }
 
-/* The outputs are taken over into the images; then everything must be equal. */
+/* Copies the outputs into the images; then everything must be equal. */
 static void batch_check(const struct entry *entries, uint32_t count, size_t bytes) {
   uint64_t *known = results[world.setting->results][entries[0].c.collective][entries[0].c.type];
   for (uint32_t i = 0; i < count; i++) entry_check(&entries[i], &known[i]);
@@ -349,7 +349,7 @@ static void batch_test(const struct collective *collective, ncclDataType_t type)
 
 /* ---- the matrix ---- */
 
-/* Threads take their time to start and to take turns: they get a part of the types, another one for each
+/* Threads start and switch slowly: free threads test a part of the types, a different part for each
  * collective, protocol and rank count. */
 static void setting_test(uint32_t rank_count, uint32_t protocol, const struct setting *setting) {
   const uint32_t part = setting->threads && (int)TYPE_STRIDE < (int)ncclNumTypes ? THREADS_STRIDE : 1;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_meet.sh: how ranks in processes find each other, from ncclCommInitRank on: over IPv4 and IPv6, rank 0
-# first, last or never, several communicators at one place in a row, ranks that contradict each other, and
-# strangers of all kinds, with and without a secret, who must not hold anybody up. Prints one `ok - ` or
-# `not ok - ` line a check and fails when one did.
+# test_meet.sh: how ranks in processes find each other in ncclCommInitRank: over IPv4 and IPv6, rank 0
+# first, last or never, several communicators at one address in a row, ranks that contradict each other, and
+# unauthenticated connections of all kinds, with and without a secret, which must not delay anybody. Prints
+# one `ok - ` or `not ok - ` line per check and fails if a check failed.
 # runner: 52 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
@@ -17,7 +17,7 @@ next_port() {
   at=127.0.0.1:$place
 }
 
-# rank R ARGS...: in the background, for at most a minute; what it says goes to $work/rank.R
+# rank R ARGS...: starts it in the background, for at most a minute; its output goes to $work/rank.R
 rank() {
   rank_number=$1
   shift
@@ -27,7 +27,7 @@ rank() {
   eval "rank_process_$rank_number=$!"
 }
 
-# programs_of_ranks R...: the numbers of their processes, which timeout(1) has started.
+# programs_of_ranks R...: the ids of their processes, which timeout(1) has started.
 programs_of_ranks() {
   for program_rank; do
     eval "program_parent=\$rank_process_$program_rank"
@@ -35,7 +35,7 @@ programs_of_ranks() {
   done
 }
 
-# ended R...: all of them ended well.
+# ended R...: all of them exited with 0.
 ended() {
   ended_status=0
   for ended_rank; do rank_wait "$ended_rank" || ended_status=1; done
@@ -43,7 +43,7 @@ ended() {
   return $ended_status
 }
 
-# all_say TEXT R...: the text is in what each of them says.
+# all_say TEXT R...: the output of each has the text.
 all_say() {
   all_text=$1
   shift
@@ -53,7 +53,7 @@ all_say() {
   done
 }
 
-# awaits FILE TEXT: for at most twenty seconds.
+# awaits FILE TEXT: waits for at most twenty seconds until the file has the text.
 awaits() {
   for _ in $(seq 1000); do
     grep -q -e "$2" "$1" 2>/dev/null && return
@@ -62,17 +62,17 @@ awaits() {
   return 1
 }
 
-# root_begin ARGS...: rank 0, whose process says who has checked in.
+# root_begin ARGS...: starts rank 0, whose process logs which ranks have checked in.
 root_begin() { NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=BOOTSTRAP rank 0 "$@"; }
 
-# are_here N: waits until so many have.
+# are_here N: waits until N ranks have checked in.
 are_here() { awaits "$work/rank.0" "has come: $1 of [0-9]* ranks are here"; }
 
-# ---- places
+# ---- addresses
 next_port
 for number in 2 1 0; do rank $number --size 3 --comm-id "$at" --rounds 5; done
 ended 0 1 2 && [ "$(grep -c 'destroy ok$' "$work/log")" -eq 15 ]
-check $? 'five communicators in a row at one place'
+check $? 'five communicators are made in a row at one address'
 next_port
 NCCL_SOCKET_RETRY_CNT=0
 export NCCL_SOCKET_RETRY_CNT
@@ -83,40 +83,40 @@ awaits "$work/rank.1" 'for [0-9]* seconds nobody has answered.*missing: rank 0' 
 check $? 'ranks that wait for rank 0 say so'
 rank 0 --size 3 --comm-id "$at"
 ended 0 1 2
-check $? 'and meet it when it comes'
+check $? 'ranks that waited connect when rank 0 starts'
 unset NCCL_SOCKET_RETRY_CNT
 next_port
 for number in 1 0; do rank $number --size 2 --comm-id "localhost:$place"; done
 ended 0 1
-check $? "a host's name"
+check $? "NCCL_COMM_ID may be a host name"
 next_port
 export NCCL_SOCKET_FAMILY=AF_INET6
 for number in 0 1; do rank $number --size 2 --comm-id "[::1]:$place" --rounds 2; done
 ended 0 1
-check $? 'IPv6'
+check $? 'NCCL_COMM_ID may be an IPv6 address'
 unset NCCL_SOCKET_FAMILY
 rank 0 --size 2 --comm-id nowhere
 ended 0
 all_say 'error 5 .*NCCL_COMM_ID' 0
-check $? 'no place: invalid usage'
+check $? 'without an address ncclCommInitRank returns ncclInvalidUsage'
 next_port
 TUTTI_RENDEZVOUS=$at timeout 60 "$build/bin/tutti" launch -n 4 "$program" --launched --rounds 6 \
   --ops all_reduce --iterations 1 >"$work/log" 2>&1 && [ "$(grep -c 'destroy ok$' "$work/log")" -eq 24 ]
-check $? 'six ids of one launch in a row'
+check $? 'six ids of one launch are used in a row'
 
-# ---- ranks that stay away, come twice or contradict
+# ---- ranks that are missing, duplicate or contradictory
 next_port
 export TUTTI_INIT_TIMEOUT_SECONDS=4
 rank 1 --size 2 --comm-id "$at"
 ended 1
 all_say 'error 6 .*within [0-9]* seconds.*missing: rank 0' 1
-check $? 'rank 0 never comes'
+check $? 'a missing rank 0 is reported'
 TUTTI_INIT_TIMEOUT_SECONDS=7
 for number in 0 1 2; do rank $number --size 4 --id "$work/away"; done
 ended 0 1 2
 all_say 'for [0-9]* seconds 3 of 4 ranks have come; missing: rank 3' 0 1 2 &&
   all_say 'error 6 .*3 of 4 ranks came within [0-9]* seconds; missing: rank 3' 0 1 2
-check $? 'a rank that never comes is named on every other, meanwhile and at last'
+check $? 'a missing rank is named on all other ranks, while they wait and when they fail'
 TUTTI_INIT_TIMEOUT_SECONDS=3
 root_begin --size 4 --id "$work/asleep"
 for number in 1 2; do rank $number --size 4 --id "$work/asleep"; done
@@ -128,23 +128,23 @@ sleep 4
 kill -CONT $(programs_of_ranks 0 1 2)
 ended 0 1 2
 all_say 'error 6 .*3 of 4 ranks came within [0-9]* seconds; missing: rank 3' 0 1 2
-check $? 'also where all of them were stopped for longer than they wait'
+check $? 'a missing rank is named even if all ranks were stopped for longer than the timeout'
 TUTTI_INIT_TIMEOUT_SECONDS=30
 for number in 0 1; do rank $number --size 4 --id "$work/twice"; done
 timeout 60 "$program" --rank 1 --size 4 --id "$work/twice" >"$work/rank.3" 2>&1
 ended 0 1
 all_say 'error 5 .*rank 1 came twice, from' 0 1 3
-check $? 'a rank that comes twice'
+check $? 'a duplicate rank is reported'
 rank 0 --size 3 --id "$work/count"
 rank 1 --size 3 --id "$work/count"
 awaits "$work/rank.1" 'memory ok'
 rank 2 --size 4 --id "$work/count"
 ended 0 1 2
 all_say 'rank [012] .*says [34] ranks, others say [34]' 0 1 2
-check $? 'ranks that disagree on their number'
+check $? 'ranks that disagree on the number of ranks are reported'
 
-# odd WHAT SIZE WHEN SAYS: rank 3 says something of itself that no other does, when only rank 0 has come, or
-# when all others have: all that are there end at once with an error 5 that says so, and so does it.
+# odd WHAT SIZE WHEN SAYS: rank 3 contradicts the others when only rank 0 has checked in, or when all others
+# have: all ranks, rank 3 included, fail at once with error 5 and this message.
 odd() {
   there=0
   root_begin --size 4 --id "$work/odd.$1.$3"
@@ -163,14 +163,14 @@ odd() {
 }
 for when in early late; do
   odd version 4 $when 'rank 3 \(process [0-9]+ on host odd, .*is of version [0-9]+, others are of [0-9]+'
-  check $? "a rank of another version that comes $when is named to every rank"
+  check $? "a rank of another version that checks in $when is named to every rank"
   odd ids 4 $when 'rank [0-3] \(process .* passes another list'
-  check $? "a rank with another list of ids that comes $when"
+  check $? "a rank with another list of ids that checks in $when is named to every rank"
   odd none 5 $when 'rank [0-3] \(process .* says [45] ranks, others say [45]'
-  check $? "a rank with another number of ranks that comes $when"
+  check $? "a rank with another number of ranks that checks in $when is named to every rank"
 done
 
-# ---- strangers: every kind, at the address of rank 0, before and while the others come
+# ---- unauthenticated connections of every kind to rank 0, before and while the others check in
 cat >"$work/strangers.py" <<'END'
 import os, random, resource, socket, struct, sys, time
 port, count, secret = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
@@ -220,10 +220,10 @@ for limit in 4096 512; do
   python3 "$work/strangers.py" "$place" 10000 >"$work/strangers" 2>&1 &
   strangers=$!
   awaits "$work/strangers" ready
-  check $? "10000 idle connections and all other strangers, rank 0 with $limit descriptors"
+  check $? "10000 idle and other unauthenticated connections are open, rank 0 with $limit descriptors"
   for number in 1 2; do rank $number --size 3 --comm-id "$at" --rounds 1 --iterations 3; done
   ended 0 1 2
-  check $? 'an init, operations and the end go through'
+  check $? 'init, operations and destroy succeed meanwhile'
   kill "$strangers"
   wait "$strangers" 2>/dev/null
 done
@@ -246,20 +246,20 @@ awaits "$work/strangers" ready
 )
 rank 1 --size 2 --comm-id "$at"
 ended 0 1
-check $? 'ranks that share a secret meet'
+check $? 'ranks that share a secret connect'
 all_say 'error 6 .*TUTTI_SECRET is another one at the client' 2 &&
   all_say 'error 6 .*TUTTI_SECRET is set at the server and not at the client' 3
-check $? 'one that has another, or none, is told why not'
+check $? 'a rank with another secret, or none, is told why it is refused'
 all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
-check $? 'and rank 0 says that it was there'
+check $? 'rank 0 reports the refused rank'
 all_say 'Init timings: 2 ranks in 2 processes: total [0-9.]* ms (check-in' 0 1
-check $? 'each process says how long each phase took'
+check $? 'each process logs how long each phase took'
 all_say 'connections refused so far: [1-9][0-9]* unauthenticated, [1-9][0-9]* without the secret' 0
-check $? 'and counts them all'
+check $? 'rank 0 counts all refused connections'
 kill "$strangers"
 wait "$strangers" 2>/dev/null
 
-# Where a process listens; a line each.
+# The addresses at which a process listens, one per line.
 cat >"$work/ports.py" <<'END'
 import os, sys
 listens = {}
@@ -275,7 +275,7 @@ for name in os.listdir('/proc/%s/fd' % sys.argv[1]):
     if port:
         print(port)
 END
-# Rank 0 listens for data from its first operation on; rank 1 comes to that three seconds later.
+# Rank 0 listens for data from its first operation on; rank 1 calls it three seconds later.
 NCCL_HOSTID=one rank 0 --size 2 --id "$work/data"
 NCCL_HOSTID=two rank 1 --size 2 --id "$work/data" --pace 3000
 awaits "$work/rank.0" 'init ok'
@@ -283,19 +283,19 @@ sleep 0.5
 process=$(cat "/proc/$rank_process_0/task/$rank_process_0/children") # of timeout
 python3 "$work/ports.py" "${process% }" >"$work/ports"
 [ "$(wc -l <"$work/ports")" -eq 2 ]
-check $? 'two hosts: rank 0 listens for calls and for data'
+check $? 'two hosts: rank 0 listens for control and for data'
 while read -r port; do
   TUTTI_SECRET=another "$build/tests/odd_rank" dial "$port"
   env -u TUTTI_SECRET "$build/tests/odd_rank" dial "$port"
 done <"$work/ports" >"$work/log" 2>&1
 [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is another one at the client' "$work/log")" -eq 10 ] &&
   [ "$(grep -c '^kind [1-5]: .*TUTTI_SECRET is set at the server and not at' "$work/log")" -eq 10 ]
-check $? 'nobody gets in with another secret or none, at either, and is told why'
+check $? 'connections with another secret or none are refused at both, and told why'
 ended 0 1 && all_say 'iteration 0 ok' 0 1
-check $? 'and the two go on with right results'
+check $? 'the two ranks continue with right results'
 all_say 'connections refused so far: [0-9]* unauthenticated, 20 without the secret' 0 &&
   all_say 'WARN a connection from 127.0.0.1:[0-9]* was turned away: .*TUTTI_SECRET' 0
-check $? 'and rank 0 has counted them all'
+check $? 'rank 0 has counted all refused connections'
 export NCCL_DEBUG=WARN
 unset NCCL_DEBUG_SUBSYS TUTTI_SECRET
 
@@ -304,7 +304,7 @@ hosts_or_skip hosts
 export NCCL_SOCKET_IFNAME=eth0 TUTTI_PEER_TIMEOUT_SECONDS=2
 options='--ops all_reduce,all_gather --iterations 2'
 
-# on HOSTFILE HOST R ARGS...: rank R on a host that has its own idea of others' names.
+# on HOSTFILE HOST R ARGS...: rank R on a host with its own /etc/hosts.
 on() {
   on_file=$1 on_host=$2 on_rank=$3
   shift 3
@@ -315,19 +315,19 @@ on() {
 }
 
 hosts_up_wire 3
-check $? 'three hosts'
+check $? 'three hosts are set up'
 echo '127.0.1.1 first' >"$work/hosts.own"
 echo '10.99.0.1 first' >"$work/hosts.others"
 on "$work/hosts.others" 2 1 --size 2 --comm-id first:7777
 on "$work/hosts.own" 1 0 --size 2 --comm-id first:7777 --rounds 1
 ended 0 1
-check $? "a host's name that means the loopback there"
+check $? "a host name that resolves to the loopback address is handled"
 # shellcheck disable=SC2086
 for number in 2 1 0; do rank_start $number $((number + 1)) --size 3 --comm-id 10.99.0.1:7778 $options; done
 ended 0 1 2
-check $? 'three ranks on three hosts, IPv4'
+check $? 'three ranks on three hosts connect over IPv4'
 
-# cut_off COMMAND...: ranks at work on all hosts; after the command those beside rank 2 hear of its loss.
+# cut_off COMMAND...: ranks run on all hosts; after the command the ranks other than rank 2 report its loss.
 # shellcheck disable=SC2086
 cut_off() {
   rm -f "$work"/rank.* "$work/cut"
@@ -354,24 +354,24 @@ cut_off silence_both
 check $? 'a host that is cut off is named by the others'
 hosts_wire set '*' '*' cut=0
 cut_off silence_one
-check $? 'a host that hears and is not heard too'
+check $? 'a host that receives but cannot send is named by the others'
 hosts_wire set '*' '*' cut=0
 cut_off stop_rank
-check $? 'a process that is stopped too'
+check $? 'a stopped process is named by the others'
 for host in 1 2 3; do hosts_exec $host ip -4 addr flush dev eth0; done
 # shellcheck disable=SC2086
 for number in 2 1 0; do
   rank_start $number $((number + 1)) --size 3 --comm-id '[fd99::1]:7779' $options
 done
 ended 0 1 2
-check $? 'three ranks on three hosts that have IPv6 alone'
+check $? 'three ranks on three hosts with IPv6 only connect'
 # shellcheck disable=SC2086
 for number in 0 1 2; do rank_start $number $((number + 1)) --size 3 --id "$work/six" $options; done
 ended 0 1 2
-check $? 'also by an id'
+check $? 'they also connect by a unique id'
 hosts_down
-# A rank whose process made the id, and that is on its way into the call when the first rank of another
-# process comes: processes that begin at the same moment, again and again. TUTTI_EMU= is guarded: its pace is
+# A rank whose process made the id, and that is entering the call when the first rank of another process
+# connects: processes that start at the same moment, repeatedly. TUTTI_EMU= is guarded mode, whose pace is
 # uneven. Word splitting is wanted: pkg-config's answer is a list of flags.
 # shellcheck disable=SC2046
 cc -O2 -o "$work/comm_init" "$root/bench/comm_init.c" $(pkg-config --cflags --libs tutti-emu) >"$work/log" \
@@ -383,6 +383,6 @@ for _ in $(seq 30); do
   good=$((good + 1))
 done
 [ "$good" -eq 30 ]
-check $? "four processes make five communicators, thirty times over"
+check $? "four processes make five communicators, thirty times"
 
 [ "$failures" -eq 0 ]

@@ -1,12 +1,11 @@
-/* test_memory.c: allocation number k fails, for every k of some small programs that use all of the API that
- * allocates. Each time the call at hand must answer that memory is out: NCCL's with ncclSystemError and a
- * sentence, CUDA's, which have no sentences, with cudaErrorMemoryAllocation. Nothing may crash or hang, every
- * communicator can be destroyed or aborted, and no block is left behind. A last run without failure must
- * leave nothing either.
+/* test_memory.c: allocation number k fails, for every k of some small programs that use every allocating part
+ * of the API. The failing call must report that memory is exhausted: NCCL's with ncclSystemError and a
+ * message, CUDA's with cudaErrorMemoryAllocation. Nothing may crash or hang, every communicator can be
+ * destroyed or aborted, and no block leaks. A last run without a failure must not leak either.
  *
- * What stays for the life of the process, and is therefore counted before: the guarded world's two tables of
- * actors, the settings, the text of the last error of each thread that asked, and in threads mode one block
- * for each thread that runs kernels, idle ones included. */
+ * Allocated once per process, and therefore counted before: guarded mode's two tables of actors, the
+ * settings, the text of the last error of each thread that asked, and in threads mode one block for each
+ * thread that runs kernels, idle threads included. */
 /* sanitizers: address thread */
 /* runner: 40 s, tsan 12 s, waits */
 #include <setjmp.h>
@@ -29,13 +28,13 @@
 
 enum { RANKS = 3, COUNT = 50, COMPLAINTS_MAX = 5, TEXT_BYTES = 400 };
 #if defined(__SANITIZE_THREAD__)
-enum { STRIDE = 5 }; /* under this sanitizer, every fifth allocation */
+enum { STRIDE = 5 }; /* in a sanitizer build, every fifth allocation */
 #else
 enum { STRIDE = 1 };
 #endif
-enum { STEP_LIMIT = 2000 }; /* a program that allocates more often than this does not end */
+enum { STEP_LIMIT = 2000 }; /* a program with more allocations than this does not end */
 
-/* One run of a program: what it holds, and the first thing that went wrong. */
+/* One run of a program: its objects, and the first error. */
 struct life {
   ncclComm_t comms[RANKS], children[RANKS];
   cudaStream_t streams[RANKS];
@@ -44,17 +43,17 @@ struct life {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   os_mutex lock;
-  bool failed, out_of_memory, has_text; /* whether the code says so, and whether a text is due */
+  bool failed, out_of_memory, has_text; /* out_of_memory: the code says so; has_text: a message is required */
   int code;
   char call[64], text[TEXT_BYTES];
-  bool abort;  /* end communicators by ncclCommAbort */
-  bool racing; /* several threads: the last error may be another one's */
+  bool abort;  /* end communicators with ncclCommAbort */
+  bool racing; /* several threads: the last error may be another thread's */
 };
 
 static void note(struct life *life, const char *call, bool out_of_memory, bool has_text, int code) {
   os_mutex_lock(&life->lock);
   const bool better =
-      out_of_memory && !life->out_of_memory; /* another thread's consequences may come first */
+      out_of_memory && !life->out_of_memory; /* another thread's consequential error may come first */
   if (!life->failed || better) {
     snprintf(life->call, sizeof life->call, "%s", call);
     snprintf(life->text, sizeof life->text, "%s", ncclGetLastError(NULL));
@@ -80,7 +79,7 @@ static bool good_cuda(struct life *life, cudaError_t error, const char *call) {
 #define NCCL(call) good(life, call, #call)
 #define CUDA(call) good_cuda(life, call, #call)
 
-/* ---- the pieces of programs ---- */
+/* ---- parts of programs ---- */
 
 static float value(int rank, int index) { return (float)(rank * 10 + index); }
 
@@ -145,7 +144,7 @@ static void ranks_close(struct life *life) {
 
 /* ---- the programs ---- */
 
-/* All ranks made at once; sums. */
+/* All ranks made at once; all-reduces. */
 static void program_sums(struct life *life) {
   if (ranks_open(life) && NCCL(ncclCommInitAll(life->comms, RANKS, NULL)) && ranks_sum(life))
     ranks_wait(life);
@@ -187,7 +186,7 @@ static bool ranks_exchange(struct life *life) {
   return NCCL(ncclGroupEnd()) && ok;
 }
 
-/* Ranks made one by one in a group; messages; a split whose communicators sum. */
+/* Ranks made one by one in a group; messages; a split with an all-reduce on its communicators. */
 static void program_messages(struct life *life) {
   bool ok = ranks_open(life) && ranks_join(life) && ranks_exchange(life) && ranks_split(life);
   if (ok) {
@@ -198,7 +197,7 @@ static void program_messages(struct life *life) {
   if (ok) sums_check(life);
 }
 
-/* What a rank does outside of the group: a registered buffer, an operator of its own. */
+/* A rank's calls outside of the group: a registered buffer, its own operator. */
 static bool rank_prepare(struct life *life, int rank, ncclRedOp_t *op, void **handle) {
   const ncclComm_t comm = life->comms[rank];
   float two = 2;
@@ -223,7 +222,7 @@ static void program_tools(struct life *life) {
   for (int rank = 0; ok && rank < RANKS; rank++) ok = rank_finish(life, rank, ops[rank], handles[rank]);
 }
 
-/* The other streams join the first one's capture. */
+/* The other streams join the capture of the first. */
 static bool graph_capture(struct life *life) {
   const cudaStream_t first = life->streams[0];
   if (!CUDA(cudaStreamBeginCapture(first, cudaStreamCaptureModeRelaxed))) return false;
@@ -274,9 +273,9 @@ static void *member_body(void *argument) {
 
 static bool all_finished(void *argument) { return *(const int *)argument == RANKS; }
 
-/* One thread a rank. Which rank the failure hits depends on their race; whichever it is, all come to an end:
- * those who wait for it by the verdict that nothing can move. This thread waits inside the emulator, so that
- * it does not count as one that could still bring what is missing. */
+/* One thread per rank. Which rank gets the failure depends on a race; in every case all ranks end: ranks that
+ * wait for the failed one get the deadlock report. This thread waits inside the emulator, so that it does not
+ * count as a thread that could still make a call. */
 static void program_threads(struct life *life) {
   struct member members[RANKS];
   int finished_count = 0;
@@ -320,12 +319,12 @@ static void configure(const struct setting *setting) {
   assert_int_equal(result, ncclSuccess);
 }
 
-/* Blocks that are not explained by threads, which hold one each. */
+/* Blocks beyond those of threads, which have one each. */
 static int64_t blocks_unexplained(const struct setting *setting) {
   return (int64_t)os_alloc_live() - (setting->free_threads ? (int64_t)os_thread_count() : 0);
 }
 
-/* Threads of streams end a little late, and take their blocks along. */
+/* Threads of streams end a little later, and free their blocks then. */
 static int64_t blocks_left(const struct setting *setting, int64_t before) {
   for (int tries = 0; tries < 10000 && blocks_unexplained(setting) != before; tries++) os_sleep_ms(1);
   return blocks_unexplained(setting) - before;
@@ -338,7 +337,7 @@ static void life_run(struct life *life, void (*program)(struct life *life), uint
   os_alloc_fail_at(k);
   program(life);
   ranks_close(life);
-  bootstrap_forget_ids(); /* where a rank had no memory to come, its id still waits */
+  bootstrap_forget_ids(); /* if a rank had no memory to check in, its id still waits */
   os_alloc_fail_at(0);
   os_mutex_destroy(&life->lock);
 }
@@ -351,7 +350,7 @@ static void complain(uint64_t k, const struct life *life, const char *what) {
               life->text);
 }
 
-/* False when the program needs fewer than k allocations. */
+/* False if the program makes fewer than k allocations. */
 static bool fail_at(void (*program)(struct life *life), const struct setting *setting, uint64_t k,
                     int64_t before) {
   struct life life;
@@ -432,14 +431,14 @@ static void test_thread_per_rank(void **state) {
   (void)state;
   fail_each(program_threads, "Simple", false, 1);
 }
-/* A verdict takes a second here: not every allocation. */
+/* A deadlock report takes a second here: not every allocation is tested. */
 static void test_thread_per_rank_free_threads(void **state) {
   (void)state;
   fail_each(program_threads, "Simple", true, 8);
 }
 
 int main(void) {
-  /* Those on free threads come last: the threads that they leave behind would delay verdicts. */
+  /* Programs with free threads come last: the threads that they leave would delay deadlock reports. */
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums_ll),
                                      cmocka_unit_test(test_sums_ll128),
                                      cmocka_unit_test(test_sums_simple),

@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_mscclpp.sh: MSCCL++'s execution plans: the samples of examples/schedules are proved, run, and are
-# timed; edited ones are found wrong, or refused with file and line. Prints one `ok - ` or `not ok - ` line a
-# check and fails when one did. Finds the command at ${BUILD:-build}/bin/tutti.
+# test_mscclpp.sh: MSCCL++'s execution plans: the samples of examples/schedules are proved, run and timed;
+# edited plans are found wrong, or refused with file and line. Prints one `ok - ` or `not ok - ` line per
+# check and fails if a check failed. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 use_build
 verb=check
@@ -15,19 +15,20 @@ for file in all_gather4 all_reduce4 packets3 switch4 reduce_scatter3 all_to_all3
   check $? "$file needs one slot"
   "$tutti" sim --plan "$samples/mscclpp_$file.json" -b 12K -e 12K >"$work/out" 2>&1 &&
     grep -q 'Custom' "$work/out"
-  check $? "$file is timed"
+  check $? "$file is simulated"
   try 0 --plan "$samples/mscclpp_$file.json" --print && grep -q '^rank 1 channel ' "$work/out" &&
     cp "$work/out" "$work/printed.txt" && try 0 --plan "$work/printed.txt" && grep -q '^proved: ' "$work/out"
-  check $? "$file as tutti's text is proved too"
+  check $? "$file printed as tutti's text is proved too"
 done
 
-# runs FILE COLLECTIVE RANKS: right results of the library, which reads tutti's text, on cores and modelled.
+# runs FILE COLLECTIVE RANKS: the library reads tutti's text and gives right results, in threads and guarded
+# mode.
 runs() {
   "$tutti" check --plan "$samples/mscclpp_$1.json" --print >"$work/printed.txt"
   for mode in "" --threads; do
     TUTTI_CUSTOM_FILE=$work/printed.txt timeout 60 "$tutti" bench "$2" --ranks "$3" -b 12K -e 1200K \
       -f 10 $mode >"$work/log" 2>&1
-    check $? "$1 runs as $2 of $3 ranks $mode"
+    check $? "$1 gives right results as $2 of $3 ranks $mode"
   done
 }
 runs all_gather4 all_gather 4
@@ -41,14 +42,14 @@ sed '/"copy"/d' "$samples/mscclpp_all_gather4.json" >"$work/edited.json"
 TUTTI_CUSTOM_FILE=$work/edited.txt timeout 60 "$tutti" bench all_gather --ranks 4 -b 12K -e 12K \
   >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q 'wrong elements' "$work/log"
-check $? "a plan without its copies gives wrong results"
+check $? "a plan without its copies gives wrong results, which are reported"
 
-# edited WORDS FILE SED-PROGRAM: the plan, edited, is found wrong with WORDS.
+# edited WORDS FILE SED-PROGRAM: the edited plan is found wrong, and the message has WORDS.
 edited() {
   sed "$3" "$samples/mscclpp_$2.json" >"$work/edited.json"
   ! cmp -s "$samples/mscclpp_$2.json" "$work/edited.json" && try 1 --plan "$work/edited.json" &&
     grep -q "^wrong: $1" "$work/out"
-  check $? "$2 edited: $1"
+  check $? "$2, edited, is found wrong: $1"
 }
 edited 'result: rank 0 element 0 of a buffer must end as' all_gather4 '/"copy"/d'
 edited 'memory: rank 0 .* writes too, in no order with it' all_gather4 \
@@ -63,11 +64,11 @@ edited 'memory: .* in no order with it' switch4 's/"name": "wait"/"name": "rlxwa
 edited 'same order: rank 1 adds up element 0' packets3 \
   '0,/"repkt"/{/"repkt"/{s/"index": 0/"index": 7/;s/"index": 1/"index": 0/;s/"index": 7/"index": 1/;};}'
 
-# malformed WORDS FILE SED-PROGRAM: exits with 4 and one line that says WORDS.
+# malformed WORDS FILE SED-PROGRAM: the command exits with 4 and prints one line that has WORDS.
 malformed() {
   sed "$3" "$samples/mscclpp_$2.json" >"$work/broken.json"
   try 4 --plan "$work/broken.json" && grep -qF -e "$1" "$work/err" && [ "$(wc -l <"$work/err")" -eq 1 ]
-  check $? "$2 is refused: $1"
+  check $? "$2, edited, is refused: $1"
 }
 malformed 'broken.json:3: "collective": expected allreduce, allgather' all_gather4 's/"allgather"/"sendrecv"/'
 malformed 'broken.json:4: "protocol": expected Simple or LL, found' all_gather4 's/"Simple"/"LL128"/'

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_mutants.sh: bugs planted one at a time into copies of the shared headers, each of which a named net
-# must catch. See mutants/planted.py for the bugs and mutants/run.py for how.
+# test_mutants.sh: plants bugs one at a time into copies of the shared headers; the tests named for each
+# must catch it. See mutants/planted.py for the bugs and mutants/run.py for how.
 # runner: 100 s
 set -u
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,6 @@
-/* test_network.c: the emulator's own network: nothing is lost over many seeds, the same seed gives the same
- * run, and each fault happens to the message that it should, is told to whom it concerns, by name, and leaves
- * others alone. */
+/* test_network.c: the emulated network: nothing is lost over many seeds, equal seeds give equal runs, and
+ * each fault hits the right message, is reported by name to the ranks concerned, and does not affect others.
+ */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,11 +25,11 @@
 #define SEEDS 200
 #define RANKS 3
 #define WIRES (RANKS * (RANKS - 1))
-#define MESSAGES 16 /* of each wire */
+#define MESSAGES 16 /* per wire */
 #define IDLE_TURNS 3000
 
-/* The network of a world with these settings and this seed. Nobody asks for its devices before the last
- * tests, so that it is no service of the world yet: each test of a request makes a turn. */
+/* The network with these settings and this seed. Its devices are not requested before the last tests, so that
+ * it is not yet a service of the scheduler: each test of a request makes a turn. */
 static const struct net_ops *network(const char *keys, uint64_t seed) {
   char text[256];
   tutti_emu_config_t config;
@@ -61,7 +61,7 @@ struct mesh {
   const struct net_ops *ops;
   struct wire wires[WIRES];
   uint64_t hash; /* of the order in which everything happened */
-  uint32_t idle; /* turns since anything did */
+  uint32_t idle; /* turns without progress */
 };
 
 static void mesh_open(struct mesh *mesh, const struct net_ops *ops) {
@@ -153,16 +153,16 @@ static bool mesh_over(const struct mesh *mesh) {
   return true;
 }
 
-/* What has arrived by now, whoever has looked at it. */
+/* Everything that has arrived, even if no test() has reported it. */
 static void mesh_note_arrivals(struct mesh *mesh) {
   for (uint32_t i = 0; i < WIRES; i++)
     for (uint32_t message = 0; message < MESSAGES; message++)
       mesh->hash = (mesh->hash ^ mesh->wires[i].got[message]) * 1099511628211u;
 }
 
-/* Until all is over, or nothing happens any more. */
+/* Until all wires are done, or nothing makes progress. */
 static void mesh_run(struct mesh *mesh, const char *keys, uint64_t seed) {
-  uint32_t round = 0; /* one end a round, and one message: so its order shows */
+  uint32_t round = 0; /* one end and one message per round, so that the order shows */
   mesh_open(mesh, network(keys, seed));
   while (!mesh_over(mesh) && mesh->idle < IDLE_TURNS) {
     mesh->idle += 1;
@@ -215,7 +215,7 @@ static void test_messages(void **state) {
   }
 }
 
-/* Two threads, one at each end. */
+/* Two threads, one per end. */
 static void *receive_all(void *argument) {
   struct net_pair *pair = (struct net_pair *)argument;
   for (uint32_t i = 0; i < 2000; i++) {
@@ -257,7 +257,7 @@ static void test_threads(void **state) {
 
 /* ---- faults ---- */
 
-/* Wires of which either end failed, or that did not bring all that was sent. */
+/* Wires with an error at either end, or with missing messages. */
 static const struct wire *wire_hit(const struct mesh *mesh, uint32_t *count) {
   const struct wire *hit = NULL;
   *count = 0;
@@ -298,7 +298,7 @@ static void check_drop(const struct mesh *mesh) {
 static void check_duplicate(const struct mesh *mesh) {
   uint32_t count, twice = 0;
   const struct wire *wire = wire_hit(mesh, &count);
-  if (wire == NULL) return; /* the last message of a connection: no receive is left that could take it */
+  if (wire == NULL) return; /* the last message of a connection: no later receive could take it */
   assert_int_equal(count, 1);
   while (wire->got[twice] == wire->values[twice]) twice += 1;
   assert_in_range(twice, 1, MESSAGES - 1);
@@ -310,7 +310,7 @@ static void check_hold(const struct mesh *mesh) { assert_int_equal(mesh_whole(me
 static void check_cut(const struct mesh *mesh) {
   uint32_t count;
   const struct wire *hit = wire_hit(mesh, &count);
-  assert_in_range(count, 1, 2); /* one or both directions; the other may have been over before */
+  assert_in_range(count, 1, 2); /* one or both directions; the other may have ended before */
   for (const struct wire *wire = hit; wire < mesh->wires + WIRES; wire++) {
     if (wire_whole(wire)) continue;
     assert_true((wire->from == hit->from && wire->to == hit->to) ||
@@ -327,7 +327,7 @@ static void check_stop(const struct mesh *mesh) {
   assert_in_range(count, 1, 4);
   for (uint32_t i = 0; i < WIRES; i++) {
     const struct wire *wire = &mesh->wires[i];
-    assert_int_equal(wire->send_result, ncclSuccess); /* nobody is told */
+    assert_int_equal(wire->send_result, ncclSuccess); /* no error is reported */
     assert_int_equal(wire->receive_result, ncclSuccess);
     if (wire_whole(wire)) continue;
     stopped[wire->from] += 1;
@@ -405,13 +405,13 @@ static void test_strangers(void **state) {
     assert_int_not_equal(ops->connect(0, &sender, &bad, &connection), ncclSuccess);
     assert_null(connection);
   }
-  assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclRemoteError); /* another key */
+  assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclRemoteError); /* a wrong key */
   assert_int_equal(ops->close_listen(listener), ncclSuccess);
   assert_int_equal(ops->connect(0, &sender, &handle, &connection), ncclRemoteError);
   assert_non_null(strstr(log_last_error(), "rank 1 of test does not listen to rank 0 any more"));
 }
 
-/* Closed in every order, with messages under way and connections that nobody took. */
+/* Closed in every order, with messages in flight and connections that were not accepted. */
 static void test_closing(void **state) {
   const struct net_ops *ops = network("mode=guarded", 1);
   const uint64_t live = os_alloc_live();
@@ -506,7 +506,7 @@ static void test_chosen(void **state) {
 
 static void world_turn(void) { backend_ops()->device->progress(); }
 
-/* As a service of the guarded world, which makes the turns. */
+/* As a service of guarded mode, which makes the turns. */
 static void test_service(void **state) {
   const struct net_ops *ops = NULL;
   struct net_pair pair;

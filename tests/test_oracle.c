@@ -1,5 +1,5 @@
-/* test_oracle.c: the oracle judged by C's own arithmetic: it accepts what the compiler computes from its
- * inputs and notices a single wrong bit, a forgotten rank and a swapped block. */
+/* test_oracle.c: the oracle compared with C's own arithmetic: it accepts what the compiler computes from its
+ * inputs and detects a single wrong bit, a missing rank and a swapped block. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,7 +62,7 @@ static void float_faults_are_noticed(void **state) {
     noticed += wrong_count(&c, 0, float_output);
     float_output[index] = kept;
   }
-  assert_true(noticed > COUNT * 2 / 3); /* three elements in four are exact */
+  assert_true(noticed > COUNT * 2 / 3); /* three in four elements are exact */
 }
 
 static void integers_wrap(void **state) {

@@ -1,5 +1,5 @@
-/* test_own_copy.c: what a plan leaves to a copy engine: which copy, and that the works without it take the
- * same steps towards their peers. */
+/* test_own_copy.c: the copy that a plan leaves to a copy engine: which copy, and that the works without it
+ * take the same steps towards their peers. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 static char *const in = (char *)((uintptr_t)1 << 40), *const out = (char *)((uintptr_t)2 << 40);
 
-static struct graph graph; /* of all plans, whose works point into it */
+static struct graph graph; /* of all plans, whose works point to it */
 
 static void plan_of(struct plan_op *ops, uint32_t op_count, struct plan *plan) {
   struct plan_request request;
@@ -48,7 +48,7 @@ static struct plan_op op_of(uint8_t func, size_t count, uint32_t root) {
 
 #define LONG_COUNT ((size_t)4 << 20)
 
-/* The copy's place, or none. */
+/* The copy's index, or none. */
 static void test_which(void **state) {
   const size_t long_bytes = LONG_COUNT * ELEMENT_BYTES;
   const struct {
@@ -74,7 +74,7 @@ static void test_which(void **state) {
   }
 }
 
-/* In place there is nothing to copy; two operations of a group have two copies, which their kernel makes. */
+/* In place there is nothing to copy; a group of two operations has two copies, which the kernel makes. */
 static void test_which_not(void **state) {
   struct plan_op ops[2] = {op_of(FUNC_ALL_GATHER, LONG_COUNT, 0), op_of(FUNC_ALL_GATHER, LONG_COUNT, 0)};
   struct plan plan;
@@ -90,7 +90,7 @@ static void test_which_not(void **state) {
   plan_free(&plan);
 }
 
-/* Elements that a work keeps of what nobody sent it; a number of what it sends and receives. */
+/* The number of elements that a work copies locally; a number that describes its sends and receives. */
 static size_t steps_of(const struct work *work, uint64_t *links) {
   struct algo_iter iter = {0};
   struct step step;

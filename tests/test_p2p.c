@@ -1,6 +1,6 @@
-/* test_p2p.c: point-to-point: every pair of ranks meets in exactly one round, both ends choose the same
- * channels, parts and chunks cover a message exactly. For all rank counts up to 33 and all group sizes
- * that divide them. */
+/* test_p2p.c: point-to-point: every pair of ranks communicates in exactly one round, both ends choose the
+ * same channels, parts and chunks cover a message exactly. For all rank counts up to 33 and all divisors as
+ * group sizes. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,8 +38,8 @@ static void test_group_deltas(void **state) {
   expect_deltas(6, of_6);
 }
 
-/* rounds[a][b]: the round in which a sends to b, as a sees it; from[b][a]: the round in which b receives
- * from a, as b does. */
+/* rounds[a][b]: the round in which a sends to b, computed by a; from[b][a]: the round in which b receives
+ * from a, computed by b. */
 static void fill_rounds(uint32_t rank_count, uint32_t group_size, int rounds[RANKS_MAX][RANKS_MAX],
                         int from[RANKS_MAX][RANKS_MAX]) {
   for (uint32_t rank = 0; rank < rank_count; rank++) {
@@ -90,8 +90,8 @@ static void test_rounds_of_one_group(void **state) {
 
 /* ---- channels ---- */
 
-/* Consecutive rounds fill all channels before they use one twice, half of the channels apart; parts go to
- * the channels behind. */
+/* Consecutive rounds use all channels before they use one twice, half of the channels apart; parts go to the
+ * following channels. */
 static void test_channels(void **state) {
   (void)state;
   for (uint32_t channels = 1; channels <= 64; channels *= 2) {
@@ -151,8 +151,8 @@ static void test_parts_cover(void **state) {
   for (size_t bytes = 0; bytes < 70000; bytes++) expect_parts(bytes, 65536, 2, 16, 8);
 }
 
-/* Production sizes of one node: 512 KiB chunks, so parts of at least 64 KiB and, while there are channels,
- * at most 16 MiB. */
+/* Default sizes of one node: 512 KiB chunks, so parts of at least 64 KiB and, while there are channels, at
+ * most 16 MiB. */
 static void test_parts_golden(void **state) {
   static const struct {
     size_t bytes;
@@ -177,7 +177,7 @@ static void test_parts_golden(void **state) {
   }
 }
 
-/* Lines: a channel for each 4 KiB, up to twice a peer's share of them; four times where parts get long. */
+/* LL: one channel per 4 KiB, up to twice a peer's share of channels; four times if parts get long. */
 static void test_ll_golden(void **state) {
   static const struct {
     size_t bytes;
@@ -219,7 +219,7 @@ static void expect_steps(uint8_t func, size_t part_count, size_t chunk_count, ui
   assert_int_equal(steps, size_max(1, size_div_up(part_count, size_max(1, chunk_count))));
 }
 
-/* Both halves take the same number of steps with the same counts; a message of no bytes takes one. */
+/* Both ends take the same number of steps with the same counts; a message of zero bytes takes one step. */
 static void test_steps(void **state) {
   (void)state;
   for (size_t chunk_count = 1; chunk_count <= 9; chunk_count++)

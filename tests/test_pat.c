@@ -1,8 +1,8 @@
-/* test_pat.c: aggregated trees against their definition. The steps of all ranks run together on symbols: a
- * value is an element of a block and the set of ranks whose contributions it holds, so a lost, doubled or
- * misplaced one cannot pass. Links have as few slots as one, and say when steps share slots otherwise than
- * step.h promises. Then orders and counts of messages that are known from elsewhere. Ranks share nothing but
- * queues of one producer and one consumer, so one order of moves stands for all. */
+/* test_pat.c: aggregated trees (PAT) against their definition. The steps of all ranks run together on
+ * symbols: a value is an element of a block and the set of ranks whose contributions it has, so a lost,
+ * doubled or misplaced contribution is found. Links have as few as one slot, and fail if steps share slots
+ * against the rules of step.h. Then orders and counts of messages that are known from elsewhere. Ranks share
+ * only queues with one producer and one consumer, so one order of events covers all. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +15,10 @@
 #include "schedule/algo.h"
 
 enum { RANKS = 64, DIMS = 6, BLOCK_MAX = 6, SLOT_TAGGED_WORDS = 2 * RANKS, SLOTS_MAX = 8 };
-enum { FINAL = 0x8000 }; /* beside the element's number: the operator's last stage was applied */
+enum { FINAL = 0x8000 }; /* in addition to the element's number: the operator's last stage was applied */
 
 struct entry {
-  uint64_t ranks; /* whose contributions it holds; 0: nothing was ever written */
+  uint64_t ranks; /* whose contributions it has; 0: never written */
   uint16_t block, element;
 };
 
@@ -67,7 +67,7 @@ static struct entry *output_entry(uint32_t rank, size_t offset) {
 }
 
 static void setup(uint8_t func, uint32_t rank_count, uint32_t count, uint32_t chunk_count, uint32_t pack) {
-  const uint32_t channel_offset = count / 3; /* the part of a channel need not begin with the block */
+  const uint32_t channel_offset = count / 3; /* a channel's part need not begin at the start of the block */
   memset(&world, 0, sizeof world - sizeof world.in - sizeof world.out);
   world.func = func;
   world.rank_count = rank_count;
@@ -116,7 +116,7 @@ static struct queue *queue_from(uint32_t rank) {
   return &world.queues[rank][link_of(world.steps[rank].recv_links)];
 }
 
-/* All-gather sends to the rank behind, whose link of the same number it is; reduce-scatter to that ahead. */
+/* All-gather sends to the rank before, over its link of the same number; reduce-scatter to the rank after. */
 static struct queue *queue_to(uint32_t rank) {
   const uint32_t n = world.rank_count, link = link_of(world.steps[rank].send_links), hop = 1u << link;
   const uint32_t peer = world.func == FUNC_ALL_GATHER ? (rank + n - hop) % n : (rank + hop) % n;
@@ -141,7 +141,7 @@ static void add(uint32_t rank, struct entry *sum, const struct entry *with, bool
   sum->ranks |= with->ranks;
 }
 
-/* Element `i` of the step, of all that takes part in it. */
+/* Element `i` of the step, in all its sources and destinations. */
 static struct entry combined(uint32_t rank, uint32_t i) {
   const struct step *step = &world.steps[rank];
   const bool reduces = (step->flags & STEP_REDUCE) != 0;
@@ -263,7 +263,7 @@ static void test_results(void **state) {
       }
 }
 
-/* Every number of ranks with the largest packs, and slot counts to eight. */
+/* Every number of ranks with the largest packs, and up to eight slots. */
 static void test_small_worlds(void **state) {
   (void)state;
   for (uint32_t n = 2; n <= 9; n++)
@@ -275,9 +275,9 @@ static void test_small_worlds(void **state) {
       }
 }
 
-/* ---- what is known from elsewhere ---- */
+/* ---- known values ---- */
 
-/* Posts a rank by link, for blocks and slots of so many bytes. */
+/* Posts of a rank by link, for blocks and slots of these sizes. */
 static void check_posts(uint32_t n, uint32_t block_bytes, uint32_t step_bytes, const uint32_t *posts) {
   static const uint8_t funcs[] = {FUNC_ALL_GATHER, FUNC_REDUCE_SCATTER};
   for (uint32_t i = 0; i < 2; i++) {
@@ -316,7 +316,7 @@ static void check_order(uint8_t func, const struct line *lines, uint32_t line_co
   for (uint32_t i = 0; i < line_count; i++) {
     const struct step *step = &world.steps[3];
     assert_true(world.has_step[3]);
-    /* What the table's executor reads from a slot once more lies in the output here. */
+    /* The table's executor reads this from a slot again; here it is in the output. */
     const bool second = func == FUNC_ALL_GATHER && (step->flags & STEP_FROM_OUTPUT) != 0;
     const int from = step->flags & STEP_RECV ? (int)link_of(step->recv_links) : second ? 2 : -1;
     assert_int_equal(from, lines[i].from);
@@ -348,7 +348,7 @@ static void test_columns(void **state) {
   assert_int_equal(column, 0);
 }
 
-/* What an executor needs to know before it reads what the same rank wrote. */
+/* Dependencies that an executor must know before it reads data that the same rank wrote. */
 static void test_flags(void **state) {
   static const uint32_t expected[] = {
       STEP_COPY_IN | STEP_SEND,                           /* 3 */

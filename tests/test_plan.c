@@ -1,7 +1,7 @@
 /* test_plan.c: plans of all ranks for random groups of operations fit together: parts add up to the
- * operations, batches keep their bounds, and all plans run to their ends when batches are barriers, with
- * unbounded queues and with the FIFO's few slots. Also what fails and how: masks that allow nothing,
- * memory that runs out. Data is not moved here, only counts. */
+ * operations, batches respect their limits, and all plans run to their ends with batches as barriers, with
+ * unbounded queues and with the FIFO's few slots. Also failures: masks that exclude everything, out of
+ * memory. Only counts are simulated, not data. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 #define RANKS_MAX 9
 #define OPS_MAX 64 /* of one rank */
 #define CHANNELS_MAX 8
-#define QUEUE_MAX 2048 /* messages in flight on one link; a sender alone never runs further ahead here */
+#define QUEUE_MAX 2048 /* messages in flight on one link; a sender alone is never further ahead here */
 
 static const uint8_t type_sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
@@ -31,7 +31,7 @@ struct scenario {
   uint64_t seed;
   uint32_t rank_count, ring[RANKS_MAX];
   struct graph graph;
-  struct plan_request request; /* but for rank and operations */
+  struct plan_request request; /* except rank and operations */
   struct plan_op ops[RANKS_MAX][OPS_MAX];
   uint32_t op_counts[RANKS_MAX];
   size_t bytes_max; /* of an operation */
@@ -51,7 +51,7 @@ static uint32_t random_below(uint32_t bound) { return (uint32_t)(random_next() >
 
 static void draw_limits(struct scenario *s) {
   struct plan_limits *limits = &s->request.limits;
-  const uint32_t kind = random_below(3); /* tiny, middling, production */
+  const uint32_t kind = random_below(3); /* tiny, medium, production sizes */
   const uint32_t unit = kind == 0 ? 1 + random_below(4) : 64 + random_below(64);
   memset(limits, 0, sizeof *limits);
   limits->slots = 1 + random_below(8);
@@ -83,7 +83,7 @@ static void draw_communicator(struct scenario *s) {
   static const uint32_t proto_masks[] = {7, 7, 7, 1, 2, 4, 5, 6};
   s->rank_count = 1 + random_below(RANKS_MAX);
   for (uint32_t i = 0; i < s->rank_count; i++) s->ring[i] = i;
-  for (uint32_t i = 2; i < s->rank_count; i++) { /* entry 0 stays rank 0 */
+  for (uint32_t i = 2; i < s->rank_count; i++) { /* entry 0 is always rank 0 */
     const uint32_t other = 1 + random_below(i), rank = s->ring[i];
     s->ring[i] = s->ring[other];
     s->ring[other] = rank;
@@ -105,8 +105,8 @@ static struct plan_op *scenario_add(struct scenario *s, uint32_t rank, const str
   return &s->ops[rank][s->op_counts[rank]++];
 }
 
-/* Addresses are never touched; each operation has a range of its own, so they also say which one a work
- * belongs to. */
+/* Addresses are never dereferenced; each operation has a range of its own, which also identifies a work's
+ * operation. */
 static uint8_t *address_of(uint64_t sequence) { return (uint8_t *)(uintptr_t)((sequence + 1) << 36); }
 
 static size_t draw_count(const struct scenario *s, uint8_t dtype) {
@@ -150,7 +150,7 @@ static void draw_message(struct scenario *s, uint64_t sequence) {
   scenario_add(s, to, &op);
 }
 
-/* Ranks may call in different orders what is not ordered by NCCL's rules. */
+/* Ranks may make calls in different orders if NCCL's rules do not order them. */
 static void draw_order(struct scenario *s, uint32_t rank) {
   for (uint32_t swaps = 4 * s->op_counts[rank]; swaps > 0 && s->op_counts[rank] > 1; swaps--) {
     struct plan_op *first = &s->ops[rank][random_below(s->op_counts[rank] - 1)], *second = first + 1;
@@ -168,7 +168,7 @@ static void scenario_draw(struct scenario *s, uint64_t seed) {
   draw_limits(s);
   memset(s->op_counts, 0, sizeof s->op_counts);
   s->has_collectives = false;
-  const uint32_t shape = random_below(3); /* collectives alone, messages alone, both */
+  const uint32_t shape = random_below(3); /* only collectives, only messages, both */
   const uint32_t collectives = shape == 1 ? 0 : random_below(5), messages = shape == 0 ? 0 : random_below(30);
   for (uint32_t i = 0; i < collectives; i++) draw_collective(s, i);
   for (uint32_t i = 0; i < messages; i++) draw_message(s, collectives + i);
@@ -201,7 +201,7 @@ static void expect(const struct scenario *s, uint32_t rank, bool good, const cha
 
 /* ---- one rank's plan ---- */
 
-/* Two works of one batch on one end of a connection would mix their slots. */
+/* Two works of one batch on the same end of a connection would mix their slots. */
 static bool works_share_end(const struct work *a, const struct work *b) {
   if (a->conn_index != b->conn_index) return false;
   return (a->send_count > 0 && b->send_count > 0 && a->send_peer[0] == b->send_peer[0]) ||
@@ -251,7 +251,7 @@ static void check_batches(const struct scenario *s, uint32_t rank) {
   expect(s, rank, works == plan->work_count && mask == plan->channel_mask, "works are left over");
 }
 
-/* What the plan should hold for an operation: elements in all, and the size of one. */
+/* The expected plan for an operation: total elements, and their size. */
 struct expected_parts {
   size_t total;
   uint32_t element_bytes;
@@ -277,12 +277,12 @@ static struct expected_parts expected_of(const struct scenario *s, uint32_t rank
   parts.element_bytes = 1;
   if (op->peer != rank) parts.any = true;
   else if (op->func == FUNC_RECV)
-    parts.any = false; /* the copy stands for both halves, under the send's name */
+    parts.any = false; /* the copy replaces both halves, under the send's name */
   else parts.any = parts.any && self_receive(s, rank, op)->out != op->in;
   return parts;
 }
 
-/* The next part of the operation's element range that begins at `begin`; NULL when none does. */
+/* The next part of the operation's element range, which begins at `begin`; NULL if none does. */
 static const struct work *part_at(const struct plan *plan, const struct plan_op *op, size_t begin) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const struct work *work = &plan->works[i];
@@ -322,7 +322,7 @@ static void check_plan(const struct scenario *s, uint32_t rank) {
   expect(s, rank, works == s->plans[rank].work_count, "has works of no operation");
 }
 
-/* The same question gets the same plan, wherever it is asked. */
+/* The same request gives the same plan at every call. */
 static void check_pure(const struct scenario *s, uint32_t rank) {
   const struct plan_request request = request_of(s, rank);
   const struct plan *plan = &s->plans[rank];
@@ -338,7 +338,7 @@ static void check_pure(const struct scenario *s, uint32_t rank) {
 
 /* ---- all plans together: the symbolic run ---- */
 
-/* One step's worth of data on a link, and all that the receiver must agree with. */
+/* One step's data on a link, with everything that the receiver must agree with. */
 struct message {
   uint64_t sequence;
   size_t count, place;
@@ -369,7 +369,7 @@ struct block_run {
 struct world_run {
   uint32_t slots; /* of a link; UINT32_MAX: no bound */
   struct block_run blocks[RANKS_MAX][CHANNELS_MAX];
-  struct link_run links[RANKS_MAX][RANKS_MAX][CHANNELS_MAX][2]; /* from, to, channel, connection */
+  struct link_run links[RANKS_MAX][RANKS_MAX][CHANNELS_MAX][2]; /* by from, to, channel, connection */
 };
 
 static struct world_run world;
@@ -394,8 +394,8 @@ static void lane_begin(struct lane_run *lane, const struct work *work) {
   lane_next(lane);
 }
 
-/* The offers of output addresses in front of the first step. An offer never waits: the end of the last
- * operation here says that its own was taken. */
+/* Offers of output addresses before the first step. An offer never waits: the end of the previous operation
+ * shows that its offer was taken. */
 static bool lane_offers(const struct scenario *s, struct lane_run *lane) {
   const size_t bytes = lane->work->part_count * lane->work->element_bytes;
   if (lane->offering) {
@@ -414,7 +414,7 @@ static bool lane_offers(const struct scenario *s, struct lane_run *lane) {
   return true;
 }
 
-/* Where the data belongs, as far as both ends can say: final values in the output, partial sums in the
+/* Where the data belongs, as far as both ends can compute: final values in the output, partial sums in the
  * input. */
 static size_t step_place(const struct step *step, bool final) {
   return final ? step->out_offset : step->in_offset;
@@ -453,7 +453,7 @@ static void lane_send(const struct scenario *s, struct lane_run *lane) {
   link->used_steps += work->chunk_steps;
 }
 
-/* One step, when its data is there and its slots are free, which must hold together. */
+/* Runs one step if its data has arrived and its slots are free; both must be true together. */
 static bool lane_move(const struct scenario *s, struct lane_run *lane) {
   if (lane->offering || lane->taking) return lane_offers(s, lane);
   if (!lane->has_step) return false;
@@ -476,7 +476,7 @@ static void block_open(const struct scenario *s, uint32_t rank, struct block_run
     lane_begin(&block->lanes[i], &plan->works[batch->first_work + i]);
 }
 
-/* Moves the lanes of the current batch as far as they go; behind the last one the next batch opens. */
+/* Advances the lanes of the current batch as far as possible; after the last one the next batch begins. */
 static bool block_move(const struct scenario *s, uint32_t rank, struct block_run *block) {
   bool moved = false, running = false;
   for (uint32_t i = 0; i < block->lane_count; i++) {
@@ -519,7 +519,7 @@ static bool world_move(const struct scenario *s) {
   return moved;
 }
 
-/* Runs all plans; every lane of every batch must end and every queue be empty then. */
+/* Runs all plans; at the end every lane of every batch has ended and every queue is empty. */
 static void check_run(const struct scenario *s, uint32_t slots) {
   world_begin(s, slots);
   while (world_move(s)) {}
@@ -544,8 +544,8 @@ static void test_random_groups(void **state) {
     for (uint32_t rank = 0; rank < scenario.rank_count; rank++) check_plan(&scenario, rank);
     if (seed % 10 == 0) check_pure(&scenario, 0);
     check_run(&scenario, UINT32_MAX);
-    /* A ring takes and gives in one step, so it needs a second slot: one slot is for messages and chains
-     * alone. */
+    /* A ring receives and sends in one step, so it needs a second slot: one slot is enough only for messages
+     * and chains. */
     const uint32_t slots = scenario.request.limits.slots;
     check_run(&scenario, scenario.has_collectives && slots < 2 ? 2 : slots);
     scenario_free(&scenario);
@@ -603,7 +603,7 @@ static void test_all_reduce_64_mib(void **state) {
   plan_free(&plan);
 }
 
-/* Chunks along a chain: of a GPU's sums, of its copies, and of either between cores. */
+/* Chunks along a chain: for sums on GPUs, for copies on GPUs, and for either on CPU cores. */
 static void test_chain_chunks(void **state) {
   static const struct {
     uint8_t func;
@@ -632,7 +632,8 @@ static void test_chain_chunks(void **state) {
   }
 }
 
-/* 20 ranks exchange with all on one channel: rounds 1-3, and then four at a time, share a batch each. */
+/* 20 ranks exchange messages with all on one channel: rounds 1-3, and then four at a time, share a batch
+ * each. */
 static void test_all_to_all_batches(void **state) {
   static struct plan_op ops[40];
   static const uint32_t expected[5] = {6, 8, 8, 8, 8};
@@ -655,7 +656,8 @@ static void test_all_to_all_batches(void **state) {
   plan_free(&plan);
 }
 
-/* Over a network a short message is in LL on one channel, judged by its own size; near ones as ever. */
+/* Over a network a short message uses LL on one channel, by its own size; messages within a node are
+ * unchanged. */
 static void test_messages_over_networks(void **state) {
   static const uint32_t groups[4] = {0, 0, 2, 2};
   struct plan_request request;
@@ -680,7 +682,7 @@ static void test_messages_over_networks(void **state) {
               {2, 1 << 20, false, false, 1u << PROTO_LL, 16384, PROTO_LL},
               {2, 8, false, true, 7, 16384, PROTO_SIMPLE},
               {0, most + 1, true, false, 7, 16384, PROTO_LL}};
-  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) { /* as both ends plan it */
+  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) { /* as planned by both ends */
     op.func = i % 2 == 0 ? FUNC_SEND : FUNC_RECV;
     op.peer = i % 2 == 0 ? rows[i / 2].peer : 1;
     op.count = rows[i / 2].bytes;
@@ -748,7 +750,7 @@ static void test_all_to_all_is_messages(void **state) {
   }
 }
 
-/* Where the user leaves the messages out, and an executor has the links, one work a channel carries it. */
+/* If the user's messages are replaced, and an executor has the links, one work per channel carries it. */
 static void test_all_to_all_direct(void **state) {
   struct plan_op op = all_to_all_op(100);
   struct plan_request request;
@@ -772,8 +774,8 @@ static void test_all_to_all_direct(void **state) {
   }
 }
 
-/* Inputs are shown where kernels add them up by phases, unless they are scaled before, or the sum goes where
- * others still read. */
+/* Inputs are published if kernels add them up by phases, unless they are scaled before, or the sum goes to a
+ * place that others still read. */
 static void test_inputs_shown(void **state) {
   static const struct {
     uint8_t func, algo, op;
@@ -810,7 +812,7 @@ static void test_inputs_shown(void **state) {
   }
 }
 
-/* Where a backend is quick at it, one shot lies over twice as many channels, which have 2 KiB at least. */
+/* On a backend that is fast at it, one-shot uses twice as many channels, each with at least 2 KiB. */
 static void test_one_shot_spread(void **state) {
   struct plan_op op = {
       .func = FUNC_ALL_REDUCE, .dtype = ncclFloat32, .in = address_of(0), .out = address_of(1)};
@@ -833,7 +835,7 @@ static void test_one_shot_spread(void **state) {
   }
 }
 
-/* Where direct collectives are quick they carry small blocks by themselves, each operation for itself. */
+/* If direct collectives are fast they carry small blocks, each operation by itself. */
 static void test_all_to_all_quick(void **state) {
   struct plan_op ops[2] = {all_to_all_op(4096), all_to_all_op((size_t)16 << 20)};
   struct plan_request request;
@@ -858,8 +860,8 @@ static void test_all_to_all_quick(void **state) {
   plan_free(&plan);
 }
 
-/* Falling traffic; equal ones in the order of the calls; an all-gather weighs as much as all that it
- * moves. */
+/* Descending traffic; equal operations in the order of the calls; an all-gather counts with all the data that
+ * it moves. */
 static void test_collectives_sorted(void **state) {
   struct plan_op ops[5];
   static const size_t counts[5] = {1000, 5000, 1000, 2000, 1000};
@@ -884,7 +886,8 @@ static void test_collectives_sorted(void **state) {
   plan_free(&plan);
 }
 
-/* Protocol of the first of `count` equal all-reduces in one group; every other one has the type `other`. */
+/* Protocol of the first of `count` equal all-reduces in one group; with `other` every second one has that
+ * type. */
 static uint8_t proto_of_group(uint32_t count, size_t elements, uint8_t other) {
   struct plan_op ops[4];
   struct plan_request request;
@@ -905,7 +908,7 @@ static uint8_t proto_of_group(uint32_t count, size_t elements, uint8_t other) {
   return proto;
 }
 
-/* Small operations of one kind choose their protocol by their sum, others by themselves. */
+/* Small operations of one kind choose their protocol by their sum, others by their own size. */
 static void test_group_chooses_by_sum(void **state) {
   uint32_t differences = 0;
   (void)state;
@@ -919,7 +922,7 @@ static void test_group_chooses_by_sum(void **state) {
   assert_true(differences > 0);
 }
 
-/* What a rank gets when all protocols but one are forbidden: that one. Messages know no LL128. */
+/* With all protocols but one forbidden a rank gets that one. Messages do not use LL128. */
 static void test_forced_protocols(void **state) {
   static const uint8_t of_message[PROTO_COUNT] = {PROTO_LL, PROTO_SIMPLE, PROTO_SIMPLE};
   static const size_t chunk_bytes[PROTO_COUNT] = {32768, 576000, 4 * 524288};
@@ -968,7 +971,7 @@ static void test_algo_masks(void **state) {
       plan_free(&plan);
     }
     assert_true(os_alloc_live() == live);
-    request.rank_count = collective ? 1 : 2; /* alone there is no algorithm to choose */
+    request.rank_count = collective ? 1 : 2; /* with one rank there is no algorithm to choose */
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     plan_free(&plan);
     assert_true(os_alloc_live() == live);
@@ -1021,14 +1024,14 @@ static void test_nothing_to_do(void **state) {
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_true(plan.work_count == 0 && plan.batch_count == 0 && plan.channel_mask == 0);
   plan_free(&plan);
-  /* No bytes: the collective vanishes, the message still meets its other half. */
+  /* Zero bytes: the collective is dropped, the message still has both halves. */
   request_begin(&request, 0, 2, ops, 2);
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_true(plan.work_count == 1 && plan.works[0].func == FUNC_RECV && plan.works[0].part_count == 0);
   plan_free(&plan);
 }
 
-/* More bytes never take less time, and an operation takes some. */
+/* More bytes never take less time, and every operation takes some. */
 static void test_predicted_time(void **state) {
   (void)state;
   for (uint8_t func = 0; func <= FUNC_RECV; func++) {

@@ -1,6 +1,6 @@
-/* test_plan_cache.c: a communicator that keeps its plans launches what it would launch without: for random
- * sequences of operations, with memory that comes again, in place or apart, the plan out of the cache is the
- * plan that is built anew, work by work and address by address. */
+/* test_plan_cache.c: a communicator with a plan cache launches the same plans as without: for random
+ * sequences of operations, with repeated memory, in place and out of place, the cached plan equals a newly
+ * built one, work by work and address by address. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "core/plan/plan_cache.h"
 
 #define RANKS 4
-#define OPS_MOST 20 /* more than the cache takes */
+#define OPS_MOST 20 /* more than the cache accepts */
 #define CALLS 4000
 
 static uint64_t random_state;
@@ -46,7 +46,7 @@ static void request_begin(struct plan_request *request, struct graph *graph, uin
   }
 }
 
-/* Few sizes and few places, so that requests come again. */
+/* Few sizes and few addresses, so that requests repeat. */
 static void draw_collective(uint32_t rank, struct plan_op *op) {
   static const uint8_t funcs[] = {FUNC_BROADCAST,      FUNC_REDUCE,     FUNC_ALL_GATHER,
                                   FUNC_REDUCE_SCATTER, FUNC_ALL_REDUCE, FUNC_ALL_TO_ALL};
@@ -87,7 +87,7 @@ static uint32_t draw_ops(uint32_t rank, uint64_t *sequence, struct plan_op ops[O
   return count;
 }
 
-/* As a communicator does it. */
+/* As a communicator does. */
 static ncclResult_t cached_build(struct plan_request *request, struct plan_memory *memory, uint32_t *found,
                                  struct plan *plan) {
   const struct plan_op *ops = request->ops;
@@ -144,7 +144,7 @@ static void test_random_sequences(void **state) {
   assert_int_equal(os_alloc_live(), 0);
 }
 
-/* The same request comes again, with memory elsewhere: found, and its number is the first one's. */
+/* The same request again, with memory elsewhere: found, with the number of the first. */
 static void test_serial(void **state) {
   (void)state;
   static uint8_t memory_a[64], memory_b[64];
@@ -173,7 +173,7 @@ static void test_serial(void **state) {
   assert_true(first.serial != 0 && first.serial == second.serial);
   assert_true(second.first_sequence == 7);
   assert_ptr_equal(second.buffers[0].in, memory_b);
-  op.out = memory_b; /* in place: another plan */
+  op.out = memory_b; /* in place: a different plan */
   request.ops = &op;
   assert_int_equal(cached_build(&request, &memory, &found, &third), ncclSuccess);
   assert_int_equal(found, 1);

@@ -1,6 +1,6 @@
-/* test_plugin.c: network plugins: each version of the interface, spoken with a plugin that watches its caller
- * (tests/plugins/loopback.c), and those that are of no use, which leave a sentence and do no harm. A case
- * runs in a process of its own, as a process chooses once. */
+/* test_plugin.c: network plugins: each version of the interface, tested with a plugin that checks its caller
+ * (tests/plugins/loopback.c), and unusable plugins, which are rejected with a message and no harm. Each case
+ * runs in a process of its own, because a process chooses its network once. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,16 +27,16 @@
 #define PATH_BYTES 4096
 #define LOG_BYTES 65536
 
-static char folder[PATH_BYTES]; /* where the plugins lie */
+static char folder[PATH_BYTES]; /* directory of the plugins */
 
 static void plugin_path(char *path, const char *name) {
   snprintf(path, PATH_BYTES, "%.*s/libnccl-net-%s.so", PATH_BYTES - 256, folder, name);
 }
 
-/* What the child's log says. */
+/* The child's log. */
 static char said[LOG_BYTES];
 
-/* Runs a case in a child with these settings; its log is in `said`. */
+/* Runs a case in a child with these settings; the child's log is in `said`. */
 static void in_child(const char *net, const char *plugins, void (*body)(void)) {
   char path[] = "/tmp/tutti-plugin-XXXXXX";
   const int log = mkstemp(path);
@@ -45,7 +45,7 @@ static void in_child(const char *net, const char *plugins, void (*body)(void)) {
   fflush(NULL);
   const pid_t child = fork();
   if (child == 0) {
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion ends the child, instead of going on as its parent */
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* an assertion ends the child, which must not go on as its parent */
     setenv("NCCL_DEBUG", "INFO", 1);
     setenv("NCCL_DEBUG_SUBSYS", "ALL", 1);
     setenv("NCCL_DEBUG_FILE", path, 1);
@@ -68,7 +68,7 @@ static void assert_said(const char *text) {
   if (strstr(said, text) == NULL) fail_msg("the log does not say '%s':\n%s", text, said);
 }
 
-/* The child's plugin, which stays loaded, tells what it has seen. */
+/* The child's plugin stays loaded; returns its counters. */
 static void *plugin_symbol(const char *name, const char *symbol) {
   char path[PATH_BYTES];
   plugin_path(path, name);
@@ -86,7 +86,7 @@ static const struct net_ops *chosen(uint32_t *count) {
   return ops;
 }
 
-/* ---- a plugin that works ---- */
+/* ---- a working plugin ---- */
 
 static const char *speaking; /* name of the plugin */
 static int version;
@@ -132,7 +132,7 @@ static void speak(void) {
   for (uint32_t i = 0; i < 2; i++) net_pair_close(&pairs[i]);
   assert_int_equal(ops->close_listen(pairs[2].listener), ncclSuccess);
   assert_int_equal(ops->close_send(pairs[2].send), ncclSuccess);
-  assert_int_equal(contexts(), version == 10 ? 0 : 2); /* what was accepted holds its communicator's */
+  assert_int_equal(contexts(), version == 10 ? 0 : 2); /* an accepted connection keeps its context */
   assert_int_equal(ops->close_recv(pairs[2].recv), ncclSuccess);
   assert_int_equal(contexts(), version == 10 ? 0 : 1);
   assert_int_equal(ops->finish(), ncclSuccess);
@@ -156,11 +156,11 @@ static void test_versions(void **state) {
     assert_said(line);
     assert_said("Network Loopback, 2 devices (loop0, loop1): a plugin comes before our own networks");
     snprintf(line, sizeof line, "loopback plugin, version %d", version);
-    assert_said(line); /* through our log */
+    assert_said(line); /* through this library's log */
   }
 }
 
-/* A connect that was given up keeps its context until the end, and no longer. */
+/* The context of a cancelled connect is kept until the end, and no longer. */
 static void give_up(void) {
   uint32_t count = 0;
   const struct net_ops *ops = chosen(&count);
@@ -173,12 +173,12 @@ static void give_up(void) {
   assert_int_equal(ops->connect(0, &peer, &handle, &connection), ncclSuccess);
   assert_null(connection);
   assert_int_equal(contexts(), 3);
-  assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclSuccess); /* its place, used again */
+  assert_int_equal(ops->connect(0, &other, &handle, &connection), ncclSuccess); /* reuses its slot */
   assert_int_equal(contexts(), 2);
   assert_int_equal(ops->close_listen(listener), ncclSuccess);
   memset(&remote, 0, sizeof remote);
   assert_int_not_equal(ops->connect(0, &peer, &remote, &connection),
-                       ncclSuccess); /* no handle of this network */
+                       ncclSuccess); /* not a handle of this network */
   assert_int_equal(contexts(), 2);
   assert_int_equal(ops->finish(), ncclSuccess);
   assert_int_equal(contexts(), 0);
@@ -194,7 +194,7 @@ static void test_given_up(void **state) {
   assert_said("connect of rank 1 with rank 0 of communicator test fails with 'invalid usage");
 }
 
-/* What breaks the plugin's rules is the plugin's to say; we pass it on with names. */
+/* The plugin reports violations of its rules; the library passes them on with names. */
 static void offend(void) {
   uint32_t count = 0;
   struct net_pair pair;
@@ -211,7 +211,7 @@ static void offend(void) {
   ops->close_recv(pair.recv);
   ops->close_listen(pair.listener);
   ops->finish();
-  _exit(0); /* the plugin has left its links, whose memory is still registered */
+  _exit(0); /* the plugin has closed its links, whose memory is still registered */
 }
 
 static void lie(void) {
@@ -225,7 +225,7 @@ static void lie(void) {
   assert_int_equal(net_pair_send_one(&pair, message, sizeof message, capacity, sizeof capacity, &got),
                    ncclInternalError);
   assert_non_null(strstr(log_last_error(), "test yields a size of -1 bytes"));
-  _exit(0); /* with all that is under way */
+  _exit(0); /* with requests in flight */
 }
 
 static void test_offences(void **state) {
@@ -240,7 +240,7 @@ static void test_offences(void **state) {
   assert_said("offence: a message that is longer than its receive");
 }
 
-/* ---- plugins that are of no use ---- */
+/* ---- unusable plugins ---- */
 
 static void choose_loopback(void) {
   uint32_t count = 0;
@@ -281,7 +281,7 @@ static void test_broken(void **state) {
     plugin_path(good, "loopback11");
     in_child(NULL, path, choose_other);
     assert_said(rows[i].sentence);
-    snprintf(list, sizeof list, "%s,%s", path, good); /* the next of the list is tried */
+    snprintf(list, sizeof list, "%s,%s", path, good); /* the next plugin of the list is tried */
     in_child(NULL, list, choose_loopback);
     assert_said(rows[i].sentence);
   }
@@ -314,11 +314,11 @@ static void test_names(void **state) {
   assert_said("NCCL_NET=Nonsense: no network of this name can be used here; there is: Loopback");
 }
 
-/* ---- our own plugin, with faults ---- */
+/* ---- the library's own plugin with faults ---- */
 
 #define FAULT_NET_MESSAGES 12
 
-/* Sends messages until all are there or a call fails; what arrived is in `got`. */
+/* Sends messages until all have arrived or a call fails; `got` counts them. */
 static ncclResult_t fault_net_stream(struct net_pair *pair, uint32_t *got, uint32_t *received) {
   const struct net_ops *ops = pair->ops;
   uint32_t values[FAULT_NET_MESSAGES], sent = 0, posted = 0, sends_done = 0;

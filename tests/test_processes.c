@@ -1,6 +1,6 @@
 /* test_processes.c: ranks in several processes of one host, over shared memory: every protocol and collective
- * with sizes that lay every wait bare, direct stores and none, in both modes of the emulator; a peer that
- * dies; and that nothing is left behind. */
+ * with sizes that exercise every wait, with and without direct stores, in both modes of the emulator; a peer
+ * that dies; no leaks. */
 /* sanitizers: address thread */
 /* runner: tsan 60 s */
 #include <setjmp.h>
@@ -25,8 +25,8 @@
 struct setting {
   const char *mode; /* text of TUTTI_EMU */
   uint32_t seeds;
-  uint32_t algo_mask; /* 0: the ring alone */
-  uint32_t func_mask; /* 0: all that rings and messages carry */
+  uint32_t algo_mask; /* 0: only the ring */
+  uint32_t func_mask; /* 0: all that rings and messages support */
   bool heap;
 };
 
@@ -41,7 +41,7 @@ static const uint8_t types[] = {ncclInt8, ncclFloat32, ncclInt64, ncclFloat16};
 static bool carried(const struct setting *setting, uint8_t func, uint8_t proto) {
   if (func == FUNC_SEND_RECV && proto == PROTO_LL128) return false;
   if (setting->func_mask == 0) return func != FUNC_ALL_TO_ALL;
-  /* What a switch or PAT carries, it carries with Simple. */
+  /* A switch and PAT support only Simple. */
   const uint32_t simple = 1u << ALGO_NVLS | 1u << ALGO_PAT;
   return ((setting->func_mask >> func) & 1) != 0 &&
          ((setting->algo_mask & simple) == 0 || proto == PROTO_SIMPLE);
@@ -63,7 +63,7 @@ static const char *run_calls(struct process *process, const struct setting *sett
   return NULL;
 }
 
-/* Peers that have not closed yet keep memory here. */
+/* Peers that have not closed yet share memory with this process. */
 static bool mappings_go(void) {
   for (int tries = 0; tries < 20000 && process_mappings() != 0; tries++) {
     os_sleep_ms(1);
@@ -92,7 +92,7 @@ static const char *one_seed(struct process *process, const struct setting *setti
 static const char *seeds_body(struct process *process, void *argument) {
   const struct setting *setting = (const struct setting *)argument;
   const uint32_t descriptors = process_descriptors();
-  uint64_t live = 0; /* behind the first seed: what a process keeps once it has used the library */
+  uint64_t live = 0; /* after the first seed: memory that a process keeps once it has used the library */
   for (uint64_t seed = 1; seed <= setting->seeds; seed++) {
     const char *text = one_seed(process, setting, seed);
     if (text != NULL) return text;
@@ -163,16 +163,16 @@ static void test_other_algorithms(void **state) {
     seeds(2, 1, "mode=threads", 2, rows[i].algo_mask, rows[i].func_mask, false);
   }
 }
-/* Outputs that nobody else can map: no offer, the data goes through slots. */
+/* Outputs that no peer can map: no offer, the data goes through slots. */
 static void test_private_memory(void **state) {
   (void)state;
   seeds(2, 1, "mode=guarded", 4, 0, 0, true);
   seeds(2, 1, "mode=threads", 2, 0, 0, true);
 }
 
-/* ---- ranks that leave at once ---- */
+/* ---- ranks that close immediately ---- */
 
-/* One call; memory and communicator go as soon as this process is through, wherever the others are. */
+/* One call; memory and communicator are freed as soon as this process is done, wherever the others are. */
 static const char *hasty_round(struct process *process, uint64_t round) {
   struct process_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_LL, .dtype = ncclInt32};
   call.count = 1 + mix(round, 0) % 3;
@@ -198,7 +198,7 @@ static const char *hasty_body(struct process *process, void *argument) {
   return process_descriptors() == descriptors ? NULL : "descriptors are left";
 }
 
-/* Receivers are through before their senders are, who then must find what they still use. */
+/* Receivers are done before their senders, which must still find the memory that they use. */
 static void test_hasty(void **state) {
   static const char *const modes[] = {"mode=guarded", "mode=threads", "mode=threads,slots=2,chunk=16"};
   (void)state;
@@ -206,7 +206,7 @@ static void test_hasty(void **state) {
     assert_int_equal(processes_run(9, 1, SECONDS, hasty_body, (void *)(uintptr_t)modes[i], NULL), 0);
 }
 
-/* Process 1 makes what process 0 is to send to, closes, and process 0 ends in one way or another. */
+/* Process 1 makes the FIFO that process 0 is to send to, closes, and process 0 ends in one way or another. */
 static const char *kept_body(struct process *process, void *argument) {
   const char *how = (const char *)argument;
   struct process_call call = {.func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 5};
@@ -215,7 +215,7 @@ static const char *kept_body(struct process *process, void *argument) {
   if (text == NULL) text = process_do(process, &call);
   if (text != NULL) return text;
   if (process->index == 0) {
-    if (!process_meet(process)) return "a process has gone"; /* the other has closed */
+    if (!process_meet(process)) return "a process has gone"; /* the other process has closed */
     if (strcmp(how, "closes") == 0) process_close(process);
     if (strcmp(how, "dies") == 0) kill(getpid(), SIGKILL);
     return process_meet(process) ? NULL : "a process has gone";
@@ -252,11 +252,11 @@ static void *die_later(void *argument) {
   return NULL;
 }
 
-/* Waits that nobody ends, then an abort that ends them. */
+/* Waits that do not end, then an abort that ends them. */
 static const char *survive(struct process *process) {
   os_thread thread;
   bool said = false;
-  for (int tries = 0; !said && tries < 20; tries++) { /* a busy machine takes its time to make no progress */
+  for (int tries = 0; !said && tries < 20; tries++) { /* a busy machine takes long to report a hang */
     if (process_wait(process, 400) != ncclInProgress)
       return "a call ended without its peer, or as a deadlock";
     said = strstr(log_last_error(), "the wait goes on") != NULL;
@@ -269,7 +269,7 @@ static const char *survive(struct process *process) {
   return os_time_ns() - begin_ns > UINT64_C(3000000000) ? "an abort took long" : NULL;
 }
 
-/* Process 0 dies in the middle of a call. */
+/* Process 0 is killed during a call. */
 static const char *death_body(struct process *process, void *argument) {
   struct process_call call = {
       .func = FUNC_ALL_REDUCE, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 500};

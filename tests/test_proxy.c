@@ -1,7 +1,7 @@
-/* test_proxy.c: the proxy between the emulator's kernels and a network that refuses, delays and splits: all
- * ranks lie in one process, some of their links lead over the network. Every operation and algorithm comes
- * out exact, for tiny constants, with late stores, on threads, and when graphs replay it; equal seeds make
- * equal moves; what fails is told once, with rank, peer and operation, and nothing stays behind. */
+/* test_proxy.c: the proxy between the emulator's kernels and a network that refuses, delays and splits
+ * messages: all ranks are in one process, some of their links use the network. Every operation and algorithm
+ * gives exact results, with small buffers, late stores, free threads and replayed graphs; equal seeds make
+ * equal events; each failure is reported once, with rank, peer and operation, and nothing leaks. */
 /* sanitizers: address thread */
 /* runner: tsan 16 s */
 #include <setjmp.h>
@@ -39,19 +39,19 @@ enum { CALLS_MAX = 12, EMU_BYTES = 200 };
 static struct {
   struct ranks ranks;
   struct proxy_comm *proxies[RANKS_MAX];
-  uint8_t remote[RANKS_MAX][RANKS_MAX]; /* by rank: who lies behind the network */
+  uint8_t remote[RANKS_MAX][RANKS_MAX]; /* by rank: which peers are behind the network */
   uint32_t failures;
   ncclResult_t failure;
   char failure_text[512];
-  uint32_t hooks; /* not dropped yet */
+  uint32_t hooks; /* not released yet */
   uint64_t starts;
-  uint64_t first_sequence;  /* of plans, as if they had been kept */
+  uint64_t first_sequence;  /* of plans, as if they had been cached */
   void *streams[RANKS_MAX]; /* to launch on; NULL: the default stream */
 } world;
-static const struct net_ops *fake_inside; /* in place of the fake network, when it is set */
+static const struct net_ops *fake_inside; /* replaces the fake network if set */
 static uint32_t net_devices = 2;
 static uint8_t pair_proto = PROTO_SIMPLE; /* of calls of two ranks */
-static bool via_pxn; /* the rank behind the sender sends, as if it were another process's */
+static bool via_pxn; /* the rank before the sender sends for it, as another process's PXN proxy */
 
 static uint64_t draw_state;
 
@@ -63,7 +63,7 @@ static void good(ncclResult_t result, const char *what) {
   if (result != ncclSuccess) fail_msg("%s: %s", what, log_last_error());
 }
 
-/* ---- what the library's connecting and launching would do ---- */
+/* ---- the library's connecting and launching, as needed here ---- */
 
 static ncclResult_t pxn_open(struct ranks *ranks, uint32_t sender, const struct device_conn_name *name,
                              const struct net_handle *handle) {
@@ -150,7 +150,7 @@ static void failed(void *argument, ncclResult_t code, const char *text) {
 
 /* ---- worlds ---- */
 
-/* Each pair of ranks on different sides of a draw lies apart; the same for both. */
+/* Two ranks with different draws use the network; symmetric. */
 static void draw_remote(uint32_t rank_count, uint32_t percent) {
   memset(world.remote, 0, sizeof world.remote);
   for (uint32_t a = 0; a < rank_count; a++)
@@ -199,7 +199,7 @@ static bool kernels_ended(void *argument) {
   return true;
 }
 
-/* Until all kernels have ended; what cannot end is a failure, not a hang. */
+/* Waits until all kernels have ended; a hang is a failure. */
 static ncclResult_t world_wait(void) {
   const ncclResult_t result = world.ranks.ops->device->wait_until(kernels_ended, NULL, 60000);
   if (result == ncclInProgress) fail_msg("nothing moves any more: %s", log_last_error());
@@ -217,7 +217,7 @@ static void world_close(void) {
   assert_int_equal(stats.connections_open, 0);
   assert_int_equal(stats.listeners_open, 0);
   assert_int_equal(stats.registrations, 0);
-  /* A stream's thread lets go of its last kernel behind the kernel's end. */
+  /* A stream's thread releases its last kernel after the kernel's end. */
   for (int i = 0; i < 15000 && __atomic_load_n(&world.hooks, __ATOMIC_RELAXED) != 0; i++) os_sleep_ms(1);
   assert_int_equal(__atomic_load_n(&world.hooks, __ATOMIC_RELAXED), 0);
 }
@@ -243,7 +243,7 @@ static void net_reset(uint64_t seed) {
   fake_net_reset(&options);
 }
 
-/* Algorithms and what they are for. */
+/* Algorithms and the operations they support. */
 static const struct {
   uint8_t algo, func;
 } options[] = {
@@ -352,8 +352,8 @@ static uint64_t memory_of(uint32_t rank) {
   return bytes;
 }
 
-/* Further peers cost no further slots: messages of one place take turns, also those of kernels that follow
- * one another without a pause. */
+/* More peers need no more slots: messages with the same slots take turns, also those of kernels that follow
+ * each other immediately. */
 static void messages_share_slots(void **state) {
   enum { PEERS = 7, TURNS = 3 * PEERS };
   static struct call calls[TURNS];
@@ -389,7 +389,7 @@ static void messages_share_slots(void **state) {
   }
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 /* Two ranks over the network, guarded; a call that moves many slices. */
 static void pair_open(struct call *call, uint8_t func, const struct fake_options *options, const char *emu) {
@@ -403,7 +403,7 @@ static void pair_open(struct call *call, uint8_t func, const struct fake_options
 static const char tiny[] = "slots=4,chunk=64,channels=1,direct=0";
 
 static void assert_told(ncclResult_t code, const char *const *parts) {
-  assert_in_range(world.failures, 1, world.ranks.count); /* once a rank */
+  assert_in_range(world.failures, 1, world.ranks.count); /* once per rank */
   if (world.failure != code)
     fail_msg("%s instead of %s: %s", err_text(world.failure), err_text(code), world.failure_text);
   for (; *parts != NULL; parts++)
@@ -437,7 +437,7 @@ static void faults_are_named(void) {
     }
 }
 
-/* Lines carry no less of a proof: a message is compared before the kernel sees any of it. */
+/* LL is checked as strictly: a message is compared before the kernel sees any of it. */
 static void a_fault_is_named(void **state) {
   (void)state;
   faults_are_named();
@@ -452,7 +452,7 @@ static void sizes_that_differ(uint8_t func) {
   for (uint32_t i = 0; i < LENGTH(counts); i++) {
     struct call call;
     const struct fake_options options = {.seed = i};
-    if (func != FUNC_SEND_RECV && counts[i][0] == 0) continue; /* nothing to do: no call to differ from */
+    if (func != FUNC_SEND_RECV && counts[i][0] == 0) continue; /* zero bytes: no call to differ from */
     char sent[32], expected[40];
     pair_open(&call, func, &options, tiny);
     good(call_launch(&world.ranks, 0, &call, counts[i][0]), "launch");
@@ -474,8 +474,8 @@ static void sizes_that_differ_are_named(void **state) {
   sizes_that_differ(FUNC_BROADCAST);
 }
 
-/* Flags come around after 32 LL steps. What an earlier step has left in a slot, and shorter or empty
- * ones since then have not touched, is never taken for data. */
+/* Flags wrap around after 32 LL steps. Data that an earlier step left in a slot, and that shorter or empty
+ * steps have not overwritten since, is never taken for new data. */
 static void no_old_line_counts(void **state) {
   enum { CALLS = 60 };
   static struct call calls[CALLS];
@@ -505,7 +505,7 @@ static void no_old_line_counts(void **state) {
   }
 }
 
-/* A connection has slots of the protocols that plans have spoken there, and no others. */
+/* A connection has slots only for the protocols that its plans have used. */
 static void slots_come_with_their_protocol(void **state) {
   (void)state;
   static const uint8_t turns[] = {PROTO_LL, PROTO_LL, PROTO_SIMPLE, PROTO_LL};
@@ -533,8 +533,8 @@ static void slots_come_with_their_protocol(void **state) {
   world_close();
 }
 
-/* Messages of both protocols take turns on each connection; where the first of one was in LL, too. Those in
- * LL take slots on their connections and none of the rank's sets. */
+/* Messages of both protocols alternate on each connection; also if the first one used LL. LL messages use
+ * slots of their connections and none of the rank's shared sets. */
 static void messages_change_their_protocol(void **state) {
   enum { PEERS = 3, TURNS = 8 * PEERS };
   static struct call calls[TURNS];
@@ -573,7 +573,7 @@ static void messages_change_their_protocol(void **state) {
   }
 }
 
-/* The k-th call of the network fails, for every k until none does; whatever it is, the text says whose. */
+/* The k-th call of the network fails, for every k until none does; the message names the connection. */
 static void calls_fail(void) {
   uint64_t k = 1, told = 0;
   for (bool more = true; more; k += k < 40 ? 1 : 13) {
@@ -600,7 +600,7 @@ static void every_call_may_fail(void **state) {
   calls_fail();
 }
 
-/* One communicator fails, and another of the same engine goes on. */
+/* One communicator fails, and another one of the same engine continues. */
 static void others_go_on(void **state) {
   (void)state;
   struct call call;
@@ -625,7 +625,7 @@ static void others_go_on(void **state) {
 }
 
 static void an_abort_leaves_nothing(void **state) {
-  uint64_t live = 0; /* blocks: the emulator keeps some between worlds */
+  uint64_t live = 0; /* blocks: the emulator keeps some between tests */
   (void)state;
   for (uint64_t seed = 1; seed <= 40; seed++) {
     struct call call;
@@ -641,12 +641,12 @@ static void an_abort_leaves_nothing(void **state) {
   }
 }
 
-/* A rank that never comes: within the world that is a deadlock, and the report knows of the proxies. */
+/* A rank that never calls: a deadlock, whose report includes the proxies. */
 static void a_wait_within_the_world_is_a_deadlock(void **state) {
   (void)state;
   struct call call;
   const struct fake_options options = {.seed = 1};
-  static struct net_ops inside; /* connections outlive a test that fails */
+  static struct net_ops inside; /* static: connections outlive a failing test */
   inside = *fake_net_ops();
   inside.in_world = true;
   fake_inside = &inside;
@@ -661,10 +661,10 @@ static void a_wait_within_the_world_is_a_deadlock(void **state) {
   pair_end(&call);
 }
 
-/* There nobody looks again by himself: what kernels and other services do must be enough. */
+/* Nothing polls in this mode: the events of kernels and other services must be enough. */
 static void within_the_world_all_comes_by_wakes(void **state) {
   (void)state;
-  static struct net_ops inside; /* connections outlive a test that fails */
+  static struct net_ops inside; /* static: connections outlive a failing test */
   inside = *fake_net_ops();
   inside.in_world = true;
   fake_inside = &inside;
@@ -683,7 +683,7 @@ static void within_the_world_all_comes_by_wakes(void **state) {
   fake_inside = NULL;
 }
 
-/* The emulator's own network is part of the world, or on threads turned by whoever asks. */
+/* The emulated network is a service of the scheduler, or in threads mode progressed by every caller. */
 static void over_the_emulators_network(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 24; seed++) {
@@ -734,7 +734,7 @@ static void iterators_compare(const struct work *sender, uint32_t send_link, con
   assert_true(sends.next_step == receives.next_step);
 }
 
-/* The work of another plan whose link `link_index` is the other end of this one's. */
+/* The work of another plan whose link is the other end of this work's link `link_index`. */
 static const struct work *other_end(const struct plan *plan, const struct work *work, uint32_t peer,
                                     uint32_t *link) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -765,10 +765,10 @@ static uint32_t plans_compare(const struct plan *plans, uint32_t rank_count) {
   return compared;
 }
 
-/* Every rank's share of its own broadcast: fused, they take turns. */
+/* Every rank broadcasts its share: fused. */
 static uint32_t ops_of_group(const struct call *call, uint32_t rank, uint32_t rank_count, bool fused,
                              struct plan_op *ops) {
-  static uint8_t memory[2]; /* planned with, never touched */
+  static uint8_t memory[2]; /* only for planning, never accessed */
   const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, call->count,
                              memory,     memory + 1,  0,      7};
   ops[0] = ops[1] = op;
@@ -887,7 +887,7 @@ static void a_graph_posts_at_every_launch(void **state) {
   }
 }
 
-/* ---- data that skips its slots: on threads, over sockets ---- */
+/* ---- zero-copy: free threads, over sockets ---- */
 
 static struct net_ops parts_net;
 static uint64_t parts_sent, parts_posted; /* atomic */
@@ -895,7 +895,7 @@ static enum {
   HOLD_NOTHING,
   HOLD_SENDS,
   HOLD_REQUESTS
-} parts_hold; /* atomic: what the network has no time for */
+} parts_hold; /* atomic: the operations that the network holds back */
 
 static uint64_t count_of(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
 static bool holds(int what) { return (int)__atomic_load_n(&parts_hold, __ATOMIC_SEQ_CST) == what; }
@@ -950,7 +950,7 @@ static void parts_end(struct call *call) {
 static void large_data_skips_its_slots(void **state) {
   static const struct {
     uint8_t func;
-    bool sends, zero_copy; /* at least on some rank, where there are two */
+    bool sends, zero_copy; /* at least on one rank of two */
   } funcs[] = {{FUNC_ALL_REDUCE, true, true},      {FUNC_ALL_GATHER, true, true},
                {FUNC_REDUCE_SCATTER, true, false}, {FUNC_BROADCAST, true, true},
                {FUNC_REDUCE, true, false},         {FUNC_SEND_RECV, true, true}};
@@ -967,7 +967,7 @@ static void large_data_skips_its_slots(void **state) {
       parts_call(&call, funcs[f].func, in_place, count);
       good(call_launch_all(&world.ranks, &call), "launch");
       parts_end(&call);
-      const bool large = count > 10000 && i >= LENGTH(funcs); /* by then connections are made */
+      const bool large = count > 10000 && i >= LENGTH(funcs); /* by then connections exist */
       assert_int_equal(count_of(&parts_sent) > sent,
                        large ? funcs[f].sends : count_of(&parts_sent) > sent && count > 10000);
       assert_int_equal(count_of(&parts_posted) > posted,
@@ -986,14 +986,14 @@ static void rank_wait(uint32_t rank) {
   good(world.ranks.ops->device->wait_until(rank_ended, &rank, 60000), "a rank");
 }
 
-/* A kernel that has ended leaves its memory alone: what it sent without a copy is somebody else's now. */
+/* A zero-copy send must not read memory after its kernel has ended: the program may have reused it. */
 static void a_kernel_that_ended_sends_no_zero_copy(void **state) {
   struct call call;
   (void)state;
   parts_open(2);
   for (uint32_t i = 0; i < 6; i++) {
-    parts_call(&call, FUNC_BROADCAST, false, 16384 - i * 1000); /* the slots hold it */
-    if (i >= 2)                                                 /* by then the connection is made */
+    parts_call(&call, FUNC_BROADCAST, false, 16384 - i * 1000); /* the slots are large enough */
+    if (i >= 2)                                                 /* by then the connection exists */
       __atomic_store_n(&parts_hold, i % 2 == 0 ? HOLD_SENDS : HOLD_REQUESTS, __ATOMIC_SEQ_CST);
     good(call_launch(&world.ranks, 0, &call, call.count), "send");
     rank_wait(0);
@@ -1006,7 +1006,7 @@ static void a_kernel_that_ended_sends_no_zero_copy(void **state) {
   world_close();
 }
 
-/* One that was aborted gets no more data. */
+/* An aborted operation receives no more data. */
 static void a_kernel_that_was_aborted_gets_nothing(void **state) {
   enum { COUNT = 50000 };
   struct call call;
@@ -1029,7 +1029,7 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
     memcpy(before, call.out[1], sizeof before);
     good(call_launch(&world.ranks, 0, &call, COUNT), "send");
     rank_wait(0);
-    os_sleep_ms(50); /* for what should not come */
+    os_sleep_ms(50); /* time for data that must not arrive */
     assert_memory_equal(before, call.out[1], sizeof before);
     call_free(&call);
   }
@@ -1052,7 +1052,7 @@ static void pxn_names_what_fails(void **state) {
   uint64_t told = 0;
   (void)state;
   via_pxn = true;
-  /* Which call is the PXN proxy's is up to how fast each thread is. */
+  /* Which call belongs to the PXN proxy depends on the threads' speed. */
   for (uint64_t k = 20; k < 80 || (told == 0 && k < 2000); k += 3) {
     struct call call;
     const struct fake_options options = {.seed = k, .refuse_percent = 20, .fail_call = k};
@@ -1068,7 +1068,7 @@ static void pxn_names_what_fails(void **state) {
   via_pxn = false;
 }
 
-/* A broadcast between two ranks went through rank 1, and another is to fail. */
+/* A broadcast between two ranks went through rank 1; the next one must fail. */
 static struct pxn_block *pxn_pair_open(struct call *first, struct call *second, struct device_pxn *pxn) {
   const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
   const struct fake_options options = {.seed = 3};
@@ -1091,18 +1091,18 @@ static void pxn_pair_end(struct call *first, struct call *second) {
   via_pxn = false;
 }
 
-/* What a sender describes is another process's word. */
+/* A sender in another process may describe anything. */
 static void pxn_takes_no_nonsense(void **state) {
   const struct pxn_slice nonsense[] = {
       {.begin = 4, .end = 5},                                         /* too far ahead */
-      {.begin = UINT64_MAX, .end = 1},                                /* again */
+      {.begin = UINT64_MAX, .end = 1},                                /* repeated */
       {.begin = 0, .end = 1, .func = 200},                            /* no operation */
       {.begin = 0, .end = 5},                                         /* more than there are slots */
       {.begin = 0, .end = 0},                                         /* none */
-      {.begin = 0, .end = UINT64_MAX},                                /* backwards */
+      {.begin = 0, .end = UINT64_MAX},                                /* negative */
       {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},                /* more than a slot holds */
-      {.begin = 0, .end = 1, .bytes = 64 + PROXY_RESERVED_BYTES - 8}, /* and no space for what is behind it */
-      {.begin = 0, .end = 2}                                          /* over the end of the slots */
+      {.begin = 0, .end = 1, .bytes = 64 + PROXY_RESERVED_BYTES - 8}, /* no space for the reserved bytes */
+      {.begin = 0, .end = 2}                                          /* across the end of the slots */
   };
   (void)state;
   for (uint32_t i = 0; i < LENGTH(nonsense); i++) {
@@ -1139,7 +1139,7 @@ static void a_pxn_proxy_that_is_given_up_is_told(void **state) {
   pxn_pair_end(&first, &second);
 }
 
-/* Asking again finds what is there; a NIC that the network lacks is refused. */
+/* A second request finds the existing proxy; a NIC that the network lacks is refused. */
 static void a_pxn_proxy_is_made_once(void **state) {
   struct call first, second;
   struct device_pxn pxn;

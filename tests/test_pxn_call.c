@@ -1,5 +1,5 @@
-/* test_pxn_call.c: what a process answers when a rank of another asks it to send for it (PXN), to questions
- * that make sense and to those that do not. test_pxn.sh has the whole. */
+/* test_pxn_call.c: a process's answers to requests of other ranks to send for them (PXN), valid and invalid.
+ * test_pxn.sh tests the whole. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,11 +15,11 @@
 #include "core/comm/comm.h"
 #include "core/remote/remote.h"
 
-/* Rank 0 is here, rank 1 in another process of this host, rank 2 behind a network. */
+/* Rank 0 is in this process, rank 1 in another process of this host, rank 2 behind a network. */
 enum { RANKS = 3, NAME_BYTES = sizeof(struct device_conn_name), WORDS = 4 };
 
 struct question {
-  uint32_t words[WORDS]; /* kind, who asks, whom, device */
+  uint32_t words[WORDS]; /* kind, requesting rank, receiver, device */
   uint32_t peer, channel, conn;
   uint8_t proto, sends, pad[2];
   struct remote_listener listener;
@@ -28,7 +28,7 @@ static_assert(offsetof(struct question, listener) == WORDS * 4 + NAME_BYTES, "as
 
 static struct comm_shared shared = {.rank_count = RANKS};
 static struct remote_rank ranks[RANKS] = {{0, 0, NULL}, {1, 0, NULL}, {2, 2, NULL}};
-static struct ncclComm *comms[RANKS]; /* rank 0 has destroyed its own */
+static struct ncclComm *comms[RANKS]; /* rank 0 has destroyed its communicator */
 static struct remote remote = {.shared = &shared, .ranks = ranks, .comms = comms};
 
 static const struct question good = {.words = {REMOTE_CALL_PXN, 1, 0, 0},
@@ -48,7 +48,7 @@ static ncclResult_t answer(const void *question, uint32_t bytes, uint64_t *made)
   return ncclSuccess;
 }
 
-/* Who cannot send for others says so, and nothing has failed. */
+/* A process that cannot send for others says so; this is not a failure. */
 static void test_refusal(void **state) {
   uint64_t made = 1;
   (void)state;
@@ -62,12 +62,12 @@ static void test_nonsense(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) bad[i] = good;
   bad[0].words[1] = RANKS;
-  bad[1].words[1] = 2; /* who does not share memory with rank 0 */
+  bad[1].words[1] = 2; /* shares no memory with rank 0 */
   bad[2].words[1] = 0;
-  bad[3].words[2] = 1; /* who is not here */
+  bad[3].words[2] = 1; /* not in this process */
   bad[4].words[2] = UINT32_MAX;
   bad[5].peer = RANKS;
-  bad[6].peer = 0; /* whom no network is needed for */
+  bad[6].peer = 0; /* reachable without a network */
   bad[7].channel = PLAN_CHANNELS_MAX;
   bad[8].conn = 4;
   bad[9].proto = PROTO_LL;

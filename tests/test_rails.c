@@ -1,6 +1,6 @@
-/* test_rails.c: which NIC a connection takes, on machines whose NICs lie beside some GPUs: receives and
- * collectives take their own, messages the receiver's rail through the GPU beside it, as far as a rank of
- * the process is there and the settings allow it. */
+/* test_rails.c: the choice of a connection's NIC on machines with NICs close to some GPUs: receives and
+ * collectives use the GPU's own NIC, messages the receiver's rail through the GPU close to it, if a rank of
+ * the process is on it and the settings allow it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void nobody_beside_the_nic_is_no_route(void **state) {
   machine_close();
 }
 
-/* NICs that are alike are taken in turn. */
+/* Equally near NICs are used in turn. */
 static void channels_spread_over_nics(void **state) {
   (void)state;
   machine_open(2 * GPUS);
@@ -101,7 +101,7 @@ static void channels_spread_over_nics(void **state) {
   machine_close();
 }
 
-/* Four NICs for eight GPUs: what is nearest to a GPU without a NIC of its own may lie behind another. */
+/* Four NICs for eight GPUs: the nearest NIC of a GPU without its own may be behind another GPU. */
 static void collectives_go_over_the_gpu_beside(void **state) {
   (void)state;
   machine_open(2);
@@ -118,7 +118,7 @@ static void collectives_go_over_the_gpu_beside(void **state) {
   machine_close();
 }
 
-/* Ranks of two emulated nodes of eight, half of each here. */
+/* Ranks of two emulated nodes of eight GPUs, half of each in this process. */
 static void ranks_by_device(void **state) {
   (void)state;
   struct rails_place places[16];
@@ -147,7 +147,7 @@ static void ranks_by_device(void **state) {
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
 }
 
-/* ---- through the API: two emulated nodes of eight GPUs, a NIC beside each ---- */
+/* ---- through the API: two emulated nodes of eight GPUs, one NIC per GPU ---- */
 
 enum { RANKS = 16, COUNT = 40, RECEIVER = 13 };
 
@@ -170,7 +170,7 @@ static void exchange(ncclComm_t *comms, uint32_t *memory[RANKS]) {
       assert_int_equal(memory[RECEIVER][rank * COUNT + i], rank * 1000 + i);
 }
 
-/* Eight ranks of one node send to one of the other; the number of NICs that carried something. */
+/* Eight ranks of one node send to one rank of the other; returns the number of NICs that carried data. */
 static uint32_t nics_used(const char *level, const char *disable, uint64_t *receivers) {
   ncclComm_t comms[RANKS];
   uint32_t *memory[RANKS], used = 0;

@@ -1,5 +1,5 @@
-/* test_reach.c: who of several processes exchanges data over memory, and who over the network, when some of
- * them cannot map that of others. Processes are threads; a table says who can map whom. */
+/* test_reach.c: which processes exchange data over shared memory, and which over the network, if some of them
+ * cannot map the memory of others. Processes are threads; a table says which can map which. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +72,7 @@ static void fill(uint32_t wanted) {
   }
 }
 
-/* What all processes came to: "apart" has a letter a process. */
+/* The result on all processes: "apart" has one letter per process. */
 static void assert_apart(const char *apart) {
   const struct bootstrap_id id = joiner_id();
   struct joiner joiners[MANY];
@@ -105,7 +105,7 @@ static void test_all_reached(void **state) {
   assert_string_equal(processes[3].reach.why, "");
   fill(1);
   assert_apart("-");
-  fill(4); /* each on a host of its own, or with nothing to share: nobody tries */
+  fill(4); /* each on its own host, or with nothing to share: none tries */
   processes[1].info.host = 2;
   processes[2].info.shareable = 0;
   processes[3].info.host = 3;
@@ -115,14 +115,14 @@ static void test_all_reached(void **state) {
 
 static void test_one_apart(void **state) {
   (void)state;
-  fill(4); /* who can map nobody */
+  fill(4); /* a process that can map no other */
   for (uint32_t i = 0; i < 4; i++) broken[2][i] = true;
   assert_apart("--x-");
   for (uint32_t i = 0; i < 4; i++)
     assert_string_equal(processes[i].reach.why,
                         "rank 2 (process 1002) cannot map memory of rank 3 (process 1003) on its host: no "
                         "space");
-  fill(4); /* whom nobody can map */
+  fill(4); /* a process that no other can map */
   for (uint32_t i = 0; i < 4; i++) broken[i][2] = true;
   assert_apart("--x-");
   assert_string_equal(
@@ -133,12 +133,12 @@ static void test_one_apart(void **state) {
   assert_apart("-x");
 }
 
-/* Others' hosts are none of their business. */
+/* Failures on other hosts do not matter. */
 static void test_hosts(void **state) {
   (void)state;
   fill(6);
   for (uint32_t i = 0; i < 6; i++) processes[i].info.host = i % 2;
-  broken[0][1] = broken[1][0] = broken[3][5] = true; /* the first two lie on different hosts */
+  broken[0][1] = broken[1][0] = broken[3][5] = true; /* the first two are on different hosts */
   assert_apart("-----x");
   fill(12);
   for (uint32_t i = 0; i < 12; i++) processes[i].info.host = i < 3;
@@ -147,12 +147,12 @@ static void test_hosts(void **state) {
   assert_apart("---xxxxxxxxx"); /* four of them one by one, then all */
 }
 
-/* Of many, each tries neighbours and some others; and whatever fails there ends in the same list for all. */
+/* Of many processes, each tries neighbours and some others; any failure ends with the same list on all. */
 static void test_many(void **state) {
   (void)state;
   fill(MANY);
   assert_apart("---------------------");
-  assert_int_equal(tries, MANY * 6); /* 1, 2, 4, 8, 16 and 20 places on */
+  assert_int_equal(tries, MANY * 6); /* distances 1, 2, 4, 8, 16 and 20 */
   fill(MANY);
   broken[20][0] = broken[7][8] = broken[7][9] = true;
   assert_apart("x------x-------------");

@@ -1,5 +1,5 @@
-/* test_recorder.c: files of records: what a run leaves in them and when they go, their text, and what a
- * reader makes of files that are cut off or wrong. */
+/* test_recorder.c: files of records: their contents after a run, when they are deleted, their text, and how a
+ * reader handles truncated and wrong files. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static int teardown(void **state) {
 
 #define CALLS 5
 
-/* Two ranks of one thread make the same calls; the group that they fail in is taken back. */
+/* Two ranks of one thread make the same calls; the group with an error is removed from the records. */
 static void run_two_ranks(const char *emu) {
   ncclComm_t comms[2];
   cudaStream_t streams[2];
@@ -193,7 +193,7 @@ static void repeated_calls_are_recorded(void **state) {
   assert_int_equal(ncclCommDestroy(comm), ncclSuccess);
 }
 
-/* ---- where files stay, and where not ---- */
+/* ---- when files are kept ---- */
 
 static uint32_t file_count(void) {
   char command[512];
@@ -255,7 +255,7 @@ static void a_killed_process_leaves_its_file(void **state) {
   file_drop(&file, bytes);
 }
 
-/* Files of processes that are gone are removed, the oldest first. */
+/* Files of ended processes are deleted, the oldest first. */
 static void old_files_go(void **state) {
   (void)state;
   char value[300];
@@ -295,7 +295,7 @@ static void no_place_is_no_failure(void **state) {
   run_two_ranks("mode=threads");
 }
 
-/* Communicators beyond the file's space are counted, and those that are gone give theirs to others. */
+/* Communicators beyond the file's space are counted; ended ones free their space. */
 static void space_is_bounded(void **state) {
   (void)state;
   static struct recorder recorders[40];
@@ -328,7 +328,7 @@ static void space_is_bounded(void **state) {
   unsetenv("TUTTI_TRACE_BYTES");
 }
 
-/* ---- text, and wrong files ---- */
+/* ---- text, and malformed files ---- */
 
 struct text {
   char *bytes;
@@ -345,7 +345,7 @@ static void text_put(void *argument, const char *line) {
   text->used += length + 1;
 }
 
-/* A file with a record of each kind, in a ring that has come round. */
+/* A file with a record of each kind, in a ring that has wrapped. */
 static void *sample_make(size_t *count) {
   struct recorder recorder;
   struct recorder_birth birth;
@@ -356,7 +356,7 @@ static void *sample_make(size_t *count) {
   birth.name = "a \"name\" with\tsigns\\";
   recorder_open(&recorder, &birth);
   recorder_caller(&recorder, (const void *)(uintptr_t)&text_put);
-  recorder_caller(&recorder, &recorder); /* no code lies there */
+  recorder_caller(&recorder, &recorder); /* not a code address */
   for (uint32_t i = 0; i < 3000; i++) {
     const struct record_call call = {RECORD_CALL, FUNC_SEND, ncclFloat, 255, i, ticks_now(), i * 3, i, 0};
     const struct record_place place = {
@@ -384,7 +384,7 @@ static void *sample_make(size_t *count) {
   return bytes;
 }
 
-/* Waits add up, those that go on are not in it, and what is old counts less. */
+/* Durations of waits add up, without waits that continue; old ones count less. */
 static void paces_forget(void **state) {
   (void)state;
   struct record_comm comm = {.pace_rows = 2};
@@ -407,12 +407,12 @@ static void paces_forget(void **state) {
   assert_int_equal(pace->since, 0);
   assert_true(pace->count == 3 && pace->waited >= RECORD_PACE_TICKS / RECORD_PACE_UNIT / 2);
   assert_true(ticks_now() - pace->begin < RECORD_PACE_TICKS);
-  pace->since = 1; /* longer ago than it can count */
+  pace->since = 1; /* longer than it can count */
   pace->begin = ticks_now();
   recorder_pace_note(pace, false, 0);
   assert_true(pace->waited <= UINT32_MAX);
   assert_non_null(recorder_pace(&live, 5, 2, 3, 0));
-  assert_null(recorder_pace(&live, 5, 3, 3, 0)); /* no space */
+  assert_null(recorder_pace(&live, 5, 3, 3, 0)); /* no space left */
 }
 
 static void text_is_the_same_twice(void **state) {
@@ -440,7 +440,7 @@ static void finding_count(void *argument, const struct record_finding *finding) 
 
 static void nothing_put(void *argument, const char *line) { (void)argument, (void)line; }
 
-/* Reads what may be wrong, and prints all of it; how much was found wrong. */
+/* Reads a malformed file, and prints all of it; returns the number of errors found. */
 static uint32_t try_bytes(const uint8_t *bytes, size_t count, uint32_t *views) {
   uint32_t findings = 0;
   struct record_listener listener = {finding_count, &findings, 0};

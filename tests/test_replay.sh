@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_replay.sh: `tutti replay`: each trace of traces/ comes to the recorded state, and to the answer that is
-# kept beside it; runs that are made to hang anew with every algorithm and protocol, too; counters that were
-# spoilt are found; and what files of strangers get. Prints one `ok - ` or `not ok - ` line a check and fails
-# when one did.
+# test_replay.sh: `tutti replay`: each trace of traces/ reaches the recorded state, and gives the answer
+# stored beside it; so do new hangs with every algorithm and protocol; corrupted counters are found; and
+# files from elsewhere are checked. Prints one `ok - ` or `not ok - ` line per check and fails if a check
+# failed.
 # runner: 40 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
@@ -27,7 +27,7 @@ for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
 done
 
-# Runs of today: rings, trees and direct collectives in each protocol.
+# New runs: rings, trees and direct collectives in each protocol.
 for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,Simple; do
   missing=
   for scenario in absent blocked circle; do
@@ -45,11 +45,11 @@ for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direc
     rm -f "$work/run"
   done
   [ -z "$missing" ]
-  check $? "$option: a rank that does not call, one that does not start, a circle$missing"
+  check $? "$option: a rank that does not call, one that does not start, and a cycle are replayed$missing"
 done
 
-# Graphs: launched once less often, queued behind what never ends, with messages and another communicator in
-# between, and injected lane stalls.
+# Graphs: launched once less often, queued behind a kernel that never ends, with messages and another
+# communicator in between, and injected lane stalls.
 for option in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do
   missing=
   for scenario in graph graph_blocked; do
@@ -62,7 +62,7 @@ for option in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do
     rm -f "$work/run"
   done
   [ -z "$missing" ]
-  check $? "$option: a graph that a rank does not launch, one that does not start$missing"
+  check $? "$option: a graph that a rank does not launch, and one that does not start, are replayed$missing"
 done
 missing=
 for option in '' NCCL_PROTO=LL NCCL_PROTO=Simple; do
@@ -77,7 +77,7 @@ for option in '' NCCL_PROTO=LL NCCL_PROTO=Simple; do
   rm -f "$work/run"
 done
 [ -z "$missing" ]
-check $? "a graph of two communicators with messages, between calls$missing"
+check $? "a graph of two communicators with messages, between calls, is replayed$missing"
 missing=
 for at in 1 5 9; do
   TUTTI_EMU=devices=4,fault=freeze,fault_at=$at TUTTI_TRACE=$work/run timeout 60 \
@@ -87,12 +87,12 @@ for at in 1 5 9; do
   rm -f "$work/run"
 done
 [ -z "$missing" ]
-check $? "a lane that stops in a graph$missing"
+check $? "a lane that stops in a graph is replayed$missing"
 graph=$root/traces/graph/0.txt
 sed 's/ graph_runs=[0-9]*//' "$graph" >"$work/uncounted"
 timeout 60 "$tutti" replay "$work/uncounted" >"$work/log" 2>&1 && said '^missing: "rank 2 launch"' &&
   said '^note: how often graphs were launched is not known'
-check $? 'a graph of which nobody counts how often it was launched'
+check $? 'a graph without a launch count is replayed with a note'
 missing=
 for gone in '^launch' '^call\|^place\|^launch'; do
   sed "/$gone/d" "$graph" >"$work/gone"
@@ -100,7 +100,7 @@ for gone in '^launch' '^call\|^place\|^launch'; do
     missing="$missing $gone"
 done
 [ -z "$missing" ]
-check $? "a graph whose capture is no longer in the records$missing"
+check $? "a graph whose capture is no longer in the records is reported$missing"
 
 # Schedules from files, which the traces do not hold.
 cp "$root/examples/schedules/"*.txt "$work"
@@ -119,28 +119,28 @@ for option in ring4.txt,LL ring4.txt,Simple all_pairs4.txt,LL msccl_all_reduce4.
   rm -f "$work/run"
 done
 [ -z "$missing" ]
-check $? "--plan: a schedule from a file$missing"
+check $? "--plan replays a schedule from a file$missing"
 "$tutti" replay --plan "$work/nothing" "$root/traces/absent/0.txt" >"$work/log" 2>&1
 [ $? -eq 4 ] && said 'nothing: the schedule cannot be read'
-check $? '--plan: no schedule'
+check $? '--plan refuses a file that is not a schedule'
 
 # Slots, slices and a network.
 NCCL_ALGO=Ring NCCL_PROTO=Simple hang root
 timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 && said 'waits for a free slot at rank'
-check $? 'lanes that wait for slots'
+check $? 'lanes that wait for slots are replayed'
 TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=9 TUTTI_TRACE=$work/net timeout 60 \
   "$build/tests/rank_program" --threads --size 4 --ops all_reduce --bytes 9000000 --deadline 20 \
   >/dev/null 2>&1
 timeout 60 "$tutti" replay "$work/net" >"$work/log" 2>&1 &&
   said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it'
-check $? 'a rank whose messages come no more, over a network'
+check $? 'a rank whose messages stop arriving over a network is replayed'
 
 NCCL_PROTO=LL TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=30 TUTTI_TRACE=$work/lines timeout 60 \
   "$build/tests/rank_program" --threads --size 4 --ops broadcast --bytes 3000000 --deadline 20 \
   >/dev/null 2>&1
 timeout 60 "$tutti" replay "$work/lines" >"$work/log" 2>&1 && said '^reached: the 4 ranks' &&
   said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it'
-check $? 'lines that come no more, over a network'
+check $? 'LL lines that stop arriving over a network are replayed'
 other=
 for at in 5 14 33; do
   TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at,seed=$at TUTTI_TRACE=$work/messages timeout 60 \
@@ -151,10 +151,10 @@ for at in 5 14 33; do
   rm -f "$work/messages"
 done
 [ -z "$other" ]
-check $? "messages of both protocols in a group, over a network$other"
+check $? "messages of both protocols in a group over a network are replayed$other"
 
-# Runs that go wrong at random places: a lane that stops with all lines sent, messages whose channels one end
-# noted, stores within nodes of a job with a network.
+# Runs with random faults: a lane that stops with all lines sent, messages whose channels one end recorded,
+# stores within nodes of a job with a network.
 cat >"$work/each" <<END
 #!/bin/sh
 shift
@@ -166,28 +166,28 @@ for seed in 66 125 180 286 20415; do
     echo "$seed" >>"$work/random"
 done
 [ ! -e "$work/random" ]
-check $? 'runs that went wrong at random places'
+check $? 'runs with random faults are replayed'
 
-# What may be asked for.
+# ---- flags
 absent=$root/traces/absent/0.txt lost=$root/traces/lost/0.txt
 "$tutti" replay --inject 'rank 2 channel 0 send 1' --rank 0 "$lost" >"$work/log" 2>&1 &&
   said '^with it: all ranks end all that was called, 4 kernels' && said '^in the end:' &&
   said 'no kernel is under way'
-check $? '--inject: a step that arrives'
+check $? '--inject makes a missing step arrive'
 "$tutti" replay --inject 'rank 2 call' --step 3 "$absent" >"$work/log" 2>&1 &&
   said '^after that many more events:' &&
   said 'rank 2 of comm .1., channel 0: operation #2'
-check $? '--step: a few moves further'
+check $? '--step makes a few more events'
 "$tutti" replay --inject 'rank 3 call' "$absent" >"$work/log" 2>&1
 [ $? -eq 2 ] && said 'is nothing that is missing here; these are: "rank 2 call"'
-check $? '--inject: what is not missing is refused, with what is'
+check $? '--inject refuses an event that is not missing, and lists those that are'
 "$tutti" replay --until 'rank 1 channel 0 step 1' --rank 1 "$lost" >"$work/log" 2>&1 &&
   said '^at that step:' && said 'channel 0: operation #0, step 1' &&
   said '  to rank 0: step 1, head 0, tail 1: 1 of 8 slots filled'
-check $? '--until: a lane at a step, with its connections'
+check $? '--until stops a lane at a step and prints its connections'
 "$tutti" replay --until 'rank 1 channel 1 step 99' "$lost" >"$work/log" 2>&1 &&
   said '^no lane reaches that step; last states of the ranks:'
-check $? '--until: a step that it does not come to'
+check $? '--until reports a step that is never reached'
 usage() {
   timeout 60 "$tutti" replay "$@" >"$work/log" 2>&1
   [ $? -eq 2 ]
@@ -200,81 +200,81 @@ usage --until 'rank 9 channel 0 step 1' "$absent" && said 'no rank 9: these file
   usage --json --rank 0 "$absent" && said 'json prints no lanes' &&
   usage --inject 'rank 2 call please' "$absent" && said 'is nothing that is missing here' &&
   usage --inject '' "$absent" && usage --inject 'rank' "$absent" && usage --step 0 "$absent"
-check $? 'ranks, places, events and flags that make no sense'
+check $? 'invalid ranks, places, events and flags are refused'
 timeout 60 "$tutti" replay "$absent" "$root/traces/count/0.txt" >"$work/log" 2>&1
 [ $? -eq 4 ] && said 'both have rank 0 of comm .1.: they are of two jobs'
-check $? 'files of two jobs'
+check $? 'files of two jobs are refused'
 for seed in 2 3 4; do
   "$tutti" replay --seed $seed "$lost" | grep '^missing\|^with it' >"$work/seed.$seed"
 done
 cmp -s "$work/seed.2" "$work/seed.3" && cmp -s "$work/seed.3" "$work/seed.4" && [ -s "$work/seed.2" ] &&
   "$tutti" replay --seed 5 "$lost" >"$work/first" && "$tutti" replay --seed 5 "$lost" | cmp -s - "$work/first"
-check $? '--seed: another order, the same answer; the same seed, the same text'
+check $? '--seed gives another order and the same answer; the same seed gives the same text'
 "$tutti" replay --json "$absent" >"$work/log" && said '"missing": "rank 2 call"' &&
   said '"explains_all": true' && said '"reached": true'
-check $? '--json'
+check $? '--json prints the answer as JSON'
 died=$root/traces/died
 "$tutti" replay "$died"/0.txt "$died"/1.txt "$died"/3.txt >"$work/log" 2>&1 &&
   said '^missing: "rank 2 call": rank 2 left no file; perhaps'
-check $? 'a file that is missing'
+check $? 'a job with a missing file is replayed'
 "$tutti" trace pack "$absent" "$work/binary" && "$tutti" replay "$work/binary" >"$work/log" 2>&1 &&
   cmp -s "$work/log" "$root/traces/absent/replayed"
-check $? 'a binary file'
+check $? 'a binary file is replayed'
 
-# Counters that are wrong: of rank 0's lane, and of its end of the connection from rank 1.
+# Wrong counters: of rank 0's lane, and of its end of the connection from rank 1.
 link='link @0 used=1 proto=Simple peer=1'
 spoil 'peer=2 sequence=2 step=1' 'peer=2 sequence=2 step=9' && ! reached &&
   said '^not reached: rank 0 .* was at step 9 of operation #2 on channel 0, to which it cannot come'
-check $? 'a step that cannot have been'
+check $? 'an impossible step is reported'
 spoil "$link step=2 head=2 tail=3" "$link step=5 head=5 tail=6" && ! reached &&
   said '^not reached: rank 0 .* a counter is stale or corrupted'
-check $? 'a connection that counts wrong'
+check $? 'a connection with wrong counters is reported'
 spoil "$link step=2 head=2 tail=3" "$link step=2 head=2 tail=9" && ! reached &&
   said '^not reached: .* step 2, head 2, tail 9 from rank 1'
-check $? 'a counter that has seen what was never sent'
+check $? 'a counter ahead of what was sent is reported'
 spoil ' ended=2' ' ended=3' && ! reached &&
   said '^not reached: rank 0 .* had ended 3 of the kernels that are replayed, and here it can end 2'
-check $? 'a kernel that cannot have ended'
+check $? 'a kernel that cannot have ended is reported'
 
 sed 's/^\(link @1 .* peer=2\) step=2 head=2/\1 step=3 head=3/' "$absent" >"$work/spoilt"
 ! cmp -s "$absent" "$work/spoilt" && reached && said '^missing: "rank 2 call"'
-check $? 'a row that is older than its connection'
+check $? 'a row that is older than its connection does no harm'
 
-# Rows of a device that is looked at from outside: steps of links are where the operation began.
+# Rows of a device that is observed from outside: steps of links are those at the begin of the operation.
 sed 's/ counts=1/ counts=2/; s/^\(lane.*\) step=1 /\1 /; s/^\(link.*conn=128.*\)step=3/\1step=2/' "$absent" \
   >"$work/spoilt" && reached && said '^missing: "rank 2 call"' && said '^with it: all ranks end'
-check $? 'counters that were only seen'
+check $? 'counters that were only observed are accepted'
 
 gpu=$root/traces/gpu
 sed 's/step=4294967294 //; s/^\(link.*\)step=5/\1step=3/; s/^\(link.*\)step=4/\1step=2/' "$gpu/absent/0.txt" \
   >"$work/spoilt" && reached && tail -n +2 "$work/log" >"$work/begun" &&
   tail -n +2 "$gpu/absent/replayed" | cmp -s - "$work/begun"
-check $? 'counters that are not ahead of their operation, as those that are'
+check $? 'observed counters within their operation are accepted'
 sed 's/^\(link @1 .*\) head=3 /\1 head=9 /' "$gpu/absent/0.txt" >"$work/spoilt" && ! reached &&
   said '^not reached: rank 0 .* counts step 5, head 9, tail 3 from rank 1 .* stale or corrupted'
-check $? 'a counter of a GPU that passes its operation'
+check $? 'an observed counter beyond its operation is reported'
 sed 's/launched=3 started=2/launched=3 started=3/' "$gpu/blocked/0.txt" >"$work/spoilt" && reached &&
   said '^missing: "rank 1 channel 0-21 send": rank 1 has sent it' && said '^with it: all ranks end all' &&
   said 'rank 0 of comm .1., channels 0-21: operation #2, step 1, waits for data of rank 1, which is there'
-check $? 'data that was sent and not seen, on all channels alike'
+check $? 'data that was sent but not received, on all channels alike, is reported'
 timeout 60 "$tutti" replay --inject 'rank 1 channel 7 send' "$work/spoilt" >"$work/log" 2>&1 &&
   said '^in the end:' && said 'no kernel is under way'
-check $? '--inject: one of several channels means all of them'
+check $? '--inject on one of several channels applies to all of them'
 
-# What files of strangers get.
+# ---- malformed files
 spoil 'rank_count=4' 'rank_count=4000000000' && refused &&
   said 'has 4000000000 ranks; a replay takes 1024 at most'
-check $? 'too many ranks'
+check $? 'too many ranks are refused'
 spoil 'op=sum count=1024' 'op=sum count=99999999999999' && refused && said 'a replay takes 2 GiB at most'
-check $? 'too large an operation'
+check $? 'too large an operation is refused'
 spoil 'slots=8 element_bytes=4' 'slots=200 element_bytes=4' && refused && said 'is none that can be made'
-check $? 'a plan that cannot be'
+check $? 'an impossible plan is refused'
 spoil 'lane @0 used=1 wait=data' 'lane @0 used=1 wait=200' && timeout 60 "$tutti" replay "$work/spoilt" \
   >"$work/log" 2>&1
-check $? 'a wait that is none is passed over'
+check $? 'an invalid wait record is ignored'
 echo 'no trace' >"$work/spoilt" && refused && said 'the first 8 bytes are not'
-check $? 'no trace at all'
+check $? 'a file that is not a trace is refused'
 "$tutti" replay >"$work/log" 2>&1
 [ $? -eq 2 ] && said 'which files?'
-check $? 'no file'
+check $? 'no file is an error'
 [ "$failures" -eq 0 ]

@@ -1,14 +1,14 @@
-/* test_schedule.c: every ring iterator against the symbolic oracle (schedule_oracle.h), exhaustively over
- * small bounds: all rank counts up to 17, all ranks and roots, counts across the borders of chunks and
- * loops, several channels, in place and out of place, staged and stored directly. Says nothing of slots
- * and waiting. */
+/* test_schedule.c: every ring iterator against the symbolic oracle (schedule_oracle.h), exhaustively within
+ * small bounds: all rank counts up to 17, all ranks and roots, counts around multiples of chunks and loops,
+ * several channels, in place and out of place, with and without direct stores. Does not test slots and
+ * waiting. */
 /* sanitizers: address */
 /* runner: asan 14 s */
 #include "schedule_oracle.h"
 
 static struct oracle oracle;
 
-/* Ways to run one case, besides its sizes. */
+/* Variants of one case, besides its sizes. */
 struct variant {
   uint32_t channel_count, in_place;
   bool direct, stride;
@@ -22,7 +22,7 @@ static const struct variant variants[] = {{1, 0, false, false},
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) { return b == 0 ? a : common_divisor(b, a % b); }
 
-/* A ring in another order than the ranks': the first stride above half that visits every rank. */
+/* A ring in another order than the ranks': the smallest stride above half that visits every rank. */
 static uint32_t stride_of(uint32_t rank_count) {
   uint32_t stride = rank_count / 2 + 1;
   while (common_divisor(stride, rank_count) != 1) stride++;
@@ -40,15 +40,15 @@ static void run_variants(struct oracle_case *test, size_t first, size_t step) {
   }
 }
 
-/* All counts up to two full loops and a bit. */
+/* All counts up to slightly more than two full loops. */
 static void run_counts(struct oracle_case *test, size_t first, size_t step) {
   const size_t loop = test->chunk_count * (test->func == FUNC_ALL_REDUCE ? test->rank_count : 1);
   const size_t bound = 2 * loop + test->chunk_count + 1;
   for (test->count = 0; test->count <= bound; test->count++) run_variants(test, first, step);
 }
 
-/* Only all-reduce looks at the size of an element; the others get one size or the other. Where there are
- * many ranks each size gets a share of the variants, else all of them, and some chunks are left out. */
+/* Only all-reduce depends on the size of an element; the others get one size or the other. With many ranks
+ * each size gets a part of the variants, otherwise all, and some chunk sizes are left out. */
 static void run_func(uint8_t func, bool rooted) {
   static const uint32_t sizes[] = {1, 4, 8};
   const size_t size_count = func == FUNC_ALL_REDUCE ? 3 : 1;
@@ -104,8 +104,8 @@ static void test_all_reduce_rounding(void **state) {
     }
 }
 
-/* Direct stores with one rank as far behind the others as it can be, in place: an output that was stored
- * too early would overwrite input that is still needed. */
+/* Direct stores with one rank as far behind the others as possible, in place: an output stored too early
+ * would overwrite input that is still needed. */
 static void test_direct_lazy(void **state) {
   static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_ALL_GATHER, FUNC_BROADCAST};
   struct oracle_case test = {.element_bytes = 4, .channel_count = 1, .ring_stride = 1, .direct = true};
@@ -122,7 +122,7 @@ static void test_direct_lazy(void **state) {
       }
 }
 
-/* The primitives of one rank, as a reader would write them down. */
+/* The primitives of one rank, written out. */
 static void test_all_reduce_by_hand(void **state) {
   static const uint32_t ring[3] = {0, 1, 2};
   static const struct {

@@ -1,11 +1,11 @@
-/* test_seeds.c: an 8-rank all-reduce with each protocol under many seeds, each seed with constants of its own
- * that make rare orders common: few slots, chunks of a few bytes, short flags, several slices in flight, late
- * moves; in every other seed stores are late and out of order. Results are exact; a seed that is run again
- * makes the same moves.
+/* test_seeds.c: an 8-rank all-reduce with each protocol under many seeds, each with settings that make rare
+ * orders common: few slots, chunks of a few bytes, short flags, several slices in flight, late moves; with
+ * every second seed stores are late and out of order. Results are exact; a repeated seed makes the same
+ * events.
  *
  *   test_seeds                a few seeds of each protocol, as a test
- *   test_seeds FIRST COUNT    these seeds of each protocol, one line of the form `ok` or `not ok` each;
- *                             seeds.sh runs many */
+ *   test_seeds FIRST COUNT    these seeds of each protocol, one `ok` or `not ok` line each; seeds.sh runs
+ * many */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,8 +33,8 @@ struct trial {
   uint32_t protocol;
   tutti_emu_config_t config;
   uint32_t count;        /* elements: 32-bit integers */
-  char environment[80];  /* TUTTI_EMU: what the config has no member for */
-  char text[TEXT_BYTES]; /* what is wrong */
+  char environment[80];  /* TUTTI_EMU: settings without a member of the config */
+  char text[TEXT_BYTES]; /* the error */
 };
 
 static uint32_t draw(uint64_t *state, uint32_t lowest, uint32_t highest) {
@@ -127,7 +127,7 @@ static void trial_print(const struct trial *trial) {
       c->channel_count, c->depth, c->flag_bits, trial->environment, trial->text);
 }
 
-/* Number of seeds that fail; each is printed. Each is run twice. */
+/* The number of failing seeds, each of which is printed. Each seed runs twice. */
 static uint32_t seeds_run(uint64_t first, uint64_t count, uint32_t protocol, uint32_t *memory[RANKS]) {
   uint32_t failures = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {

@@ -1,6 +1,6 @@
-/* test_share.c: memory between processes: mapped by ticket, once a peer, private behind a fork, refused to
- * strangers, and every shortage named with its cure. Then the arena and the handles of connections, with both
- * ends in this process. */
+/* test_share.c: memory shared between processes: mapped by ticket, once per peer, private after a fork,
+ * refused to other users, and every shortage reported with its fix. Then the arena and the handles of
+ * connections, with both ends in this process. */
 /* sanitizers: address thread */
 /* runner: tsan 22 s */
 #include <setjmp.h>
@@ -29,7 +29,8 @@
 
 #define BLOCK_BYTES (1u << 20)
 
-/* Children of this program start threads although it has one: what ThreadSanitizer then misses is theirs. */
+/* Children of this program start threads although it has one; ThreadSanitizer then misses only errors in
+ * them. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "die_after_fork=0"; }
 
@@ -54,7 +55,7 @@ static int end(void **state) {
          process_mappings() != mappings_before;
 }
 
-/* Runs body() in a child; its answer is the child's exit. */
+/* Runs body() in a child; returns the child's exit status. */
 static int in_child(int (*body)(void *argument), void *argument) {
   int status = 0;
   fflush(NULL);
@@ -79,7 +80,7 @@ static struct block block_make(void) {
   return block;
 }
 
-/* Maps, finds what the owner wrote, answers. */
+/* Maps the block, compares the owner's data, answers. */
 static int child_maps(void *argument) {
   const struct block *block = (const struct block *)argument;
   void *first = NULL, *second = NULL;
@@ -87,7 +88,7 @@ static int child_maps(void *argument) {
   if (!share_possible(&block->ticket)) return 2;
   if (share_map(&block->ticket, &first) != ncclSuccess) return 3;
   if (share_map(&block->ticket, &second) != ncclSuccess || first != second) return 4;
-  if (process_mappings() != 2) return 5; /* the inherited one, and one for both */
+  if (process_mappings() != 2) return 5; /* the inherited mapping, and one for both */
   if (process_descriptors() != descriptors) return 9;
   if (((uint8_t *)first)[12345] != 77) return 6;
   ((uint8_t *)first)[54321] = 88;
@@ -97,7 +98,8 @@ static int child_maps(void *argument) {
   return process_mappings() == 1 ? 0 : 8;
 }
 
-/* The descriptor of the only block; who has one like it must not be able to cut the block. */
+/* The descriptor of the only block; another process with such a descriptor must not be able to truncate it.
+ */
 static int block_descriptor(void) {
   char path[64], target[64];
   for (int fd = 0; fd < 1024; fd++) {
@@ -137,7 +139,7 @@ static void test_own(void **state) {
   share_free(block.memory);
 }
 
-/* The thread and its socket come with the first ticket, and go with the last block that has one. */
+/* The thread and its socket are created with the first ticket, and end with the last block that has one. */
 static void test_thread(void **state) {
   (void)state;
   void *quiet = NULL;
@@ -176,7 +178,7 @@ static void test_gone(void **state) {
   assert_gone(&block.ticket, "has ended");
 }
 
-/* What a child of the owner writes stays with it, and it can share memory of its own. */
+/* A child of the owner writes only to its own copy, and can share its own memory. */
 static int child_of_owner(void *argument) {
   const struct block *block = (const struct block *)argument;
   struct share_ticket ticket;
@@ -206,7 +208,7 @@ static void test_fork(void **state) {
   share_free(block.memory);
 }
 
-/* ---- strangers ---- */
+/* ---- requests from other processes ---- */
 
 static int owner_socket(const struct share_ticket *ticket) {
   struct sockaddr_un address;
@@ -221,7 +223,7 @@ static int owner_socket(const struct share_ticket *ticket) {
   return fd;
 }
 
-/* A descriptor beside nonsense: nobody asked for it. */
+/* An invalid request with a descriptor: the descriptor is closed. */
 static void unasked_send(int to) {
   char letter = 'x';
   struct iovec part = {&letter, 1};
@@ -265,7 +267,7 @@ static void test_nonsense(void **state) {
   share_free(block.memory);
 }
 
-/* Another user knows the ticket, and gets nothing. */
+/* Another user knows the ticket, and is refused. */
 static int child_other_user(void *argument) {
   const struct block *block = (const struct block *)argument;
   void *memory = NULL;
@@ -297,7 +299,7 @@ static void test_host(void **state) {
 
 /* ---- shortages ---- */
 
-/* A descriptor limit at what is open now leaves none. */
+/* A descriptor limit at the current number of open descriptors leaves none. */
 static int child_without_descriptors(void *argument) {
   const struct block *block = (const struct block *)argument;
   struct rlimit limit;
@@ -311,7 +313,7 @@ static int child_without_descriptors(void *argument) {
     return 2;
   if (share_map(&block->ticket, &memory) != ncclSystemError || !strstr(log_last_error(), "ulimit -n"))
     return 3;
-  limit.rlim_cur = (rlim_t)next + 1; /* for the question, but not for the answer */
+  limit.rlim_cur = (rlim_t)next + 1; /* enough for the request, but not for the answer */
   setrlimit(RLIMIT_NOFILE, &limit);
   if (share_map(&block->ticket, &memory) != ncclSystemError || !strstr(log_last_error(), "ulimit -n"))
     return 4;
@@ -327,7 +329,7 @@ static void test_no_descriptors(void **state) {
   share_free(block.memory);
 }
 
-/* More than any machine has: refused before a page is touched, with what is left and the cure. */
+/* More than any machine has: refused before a page is touched, with the remaining amount and the fix. */
 static void test_no_pages(void **state) {
   (void)state;
   void *memory = NULL;
@@ -348,7 +350,7 @@ static int child_small_files(void *argument) {
   if (share_capacity(1 << 24) != 1 << 20) return 2;
   if (share_alloc(1 << 24, &memory, NULL) != ncclSystemError) return 3;
   if (strstr(log_last_error(), "ulimit -f") == NULL) return 4;
-  if (emu_memory_alloc(0, 1 << 24, &memory) != 0) return 5; /* which nobody can share, then */
+  if (emu_memory_alloc(0, 1 << 24, &memory) != 0) return 5; /* memory that cannot be shared */
   memset(memory, 1, 1 << 24);
   struct share_ticket ticket;
   uint64_t base, offset;
@@ -388,7 +390,8 @@ static void test_arena(void **state) {
   for (uint32_t i = 1; i < 64; i += 2) assert_int_equal(emu_memory_free(pages[i]), 0);
 }
 
-/* The end of a small arena: what was freed is used again, zeroed; what does not fit lies elsewhere. */
+/* The end of a small arena: freed memory is reused, zeroed; allocations that do not fit are placed elsewhere.
+ */
 static int child_small_arena(void *argument) {
   (void)argument;
   struct rlimit limit = {64 << 20, 64 << 20};
@@ -406,7 +409,7 @@ static int child_small_arena(void *argument) {
   if (((uint8_t *)more)[100] != 0 || ((uint8_t *)memory[4])[100] != 0) return 6;
   if (emu_memory_free(memory[0]) != 0 || emu_memory_alloc(0, 4096, &memory[0]) != 0) return 7;
   if (!emu_arena_offset(memory[0], &offset) || offset != 0) return 8;
-  void *none = NULL; /* there is no such gap */
+  void *none = NULL; /* no gap of this size */
   if (emu_memory_alloc(0, 8 << 20, &none) != 0 || emu_arena_offset(none, &offset)) return 11;
   if (emu_memory_free(none) != 0) return 12;
   for (uint32_t i = 0; i < 16; i++)
@@ -419,13 +422,13 @@ static void test_small_arena(void **state) {
   assert_int_equal(in_child(child_small_arena, NULL), 0);
 }
 
-/* A child sees its parent's device memory, writes for itself alone, and allocates apart from it. */
+/* A child sees its parent's device memory, writes only to its copy, and allocates apart from it. */
 static int child_of_arena(void *argument) {
   uint8_t *parents = (uint8_t *)argument;
   void *own = NULL;
   uint64_t offset;
   if (parents[0] != 9) return 2;
-  if (emu_arena_offset(parents, &offset)) return 6; /* nobody may map it from here */
+  if (emu_arena_offset(parents, &offset)) return 6; /* this process cannot share it */
   parents[0] = 10;
   if (emu_memory_alloc(0, 100000, &own) != 0) return 3;
   memset(own, 11, 100000);
@@ -483,7 +486,7 @@ static ncclResult_t pair_connect_all(struct pair *pair) {
   return ncclSuccess;
 }
 
-/* Hundreds of connections take no more descriptors and mappings than one. */
+/* Hundreds of connections need no more descriptors and mappings than one. */
 static void test_many_connections(void **state) {
   (void)state;
   struct pair pair;
@@ -520,7 +523,7 @@ static void test_reach(void **state) {
   unsetenv("NCCL_SHM_DISABLE");
   unsetenv("NCCL_P2P_DISABLE");
   param_reset();
-  reach = true; /* the other end's settings count as well */
+  reach = true; /* the other end's settings count too */
   assert_int_equal(pair.ops->process->comm_reach(pair.comms[0], 1, &pair.handles[1], &reach), ncclSuccess);
   assert_false(reach);
   memset(&pair.handles[1], 1, sizeof pair.handles[1]);
@@ -529,7 +532,6 @@ static void test_reach(void **state) {
   pair_close(&pair);
 }
 
-/* NICs with every bit of them turned in turn: used, or refused with a sentence, never followed blindly. */
 /* A handle whose receiver has half as many slots as its sender. */
 static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_handle *handle) {
   const struct plan_limits *limits = &pair->comms[1]->config.limits;
@@ -545,6 +547,7 @@ static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_ha
   return pair->ops->process->conn_import(pair->comms[0], &at_sender, &bad);
 }
 
+/* Handles with every bit inverted in turn: accepted, or refused with a message, never used unchecked. */
 static void test_bad_handles(void **state) {
   (void)state;
   struct pair pair;
@@ -557,7 +560,7 @@ static void test_bad_handles(void **state) {
   for (uint32_t bit = 0; bit < 8 * 88; bit++) {
     bad = handle;
     bad.bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    at_sender.channel_index = bit % 64; /* a connection of its own for each */
+    at_sender.channel_index = bit % 64; /* a separate connection for each */
     at_sender.conn_index = bit / 64 % 4;
     refused += pair.ops->process->conn_import(pair.comms[0], &at_sender, &bad) != ncclSuccess;
   }
@@ -571,7 +574,7 @@ static void test_bad_handles(void **state) {
   pair_close(&pair);
 }
 
-/* Every allocation fails once: an error or none at all, and nothing is left. */
+/* Every allocation fails once: an error or success, and no leak. */
 static void test_failing_allocations(void **state) {
   (void)state;
   struct pair pair;
@@ -585,7 +588,7 @@ static void test_failing_allocations(void **state) {
       result = pair_connect(&pair, channel, PROTO_LL);
     os_alloc_fail_at(0);
     for (uint32_t rank = 0; rank < 2; rank++) pair.ops->device->comm_close(pair.comms[rank]);
-    assert_true(os_alloc_live() <= live + 1); /* who drives ranks is noted once a thread */
+    assert_true(os_alloc_live() <= live + 1); /* each thread that drives ranks is registered once */
   }
 }
 
@@ -600,7 +603,7 @@ int main(void) {
       TEST(test_reach),       TEST(test_bad_handles), TEST(test_failing_allocations),
   };
   alarm(120);
-  struct pair pair; /* what the emulator keeps is there before blocks are counted */
+  struct pair pair; /* allocates the emulator's permanent memory before blocks are counted */
   void *memory;
   if (emu_memory_alloc(0, 1, &memory) == 0) emu_memory_free(memory);
   if (pair_open(&pair) == ncclSuccess) pair_close(&pair);

@@ -1,6 +1,5 @@
-/* test_sim.c: the simulator from inside: goes through that agree at both ends of every connection, shares of
- * links that can be worked out by hand, times that have a closed form, nodes that are folded and nodes that
- * are not, and what makes no progress. */
+/* test_sim.c: the simulator's internals: steps that agree at both ends of every connection, shares of links
+ * computed by hand, times with a closed form, folded and unfolded nodes, and deadlocks. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +45,7 @@ static void cluster_begin_over(uint32_t nodes, uint32_t gpus, double oversubscri
 
 static void cluster_begin(uint32_t nodes, uint32_t gpus) { cluster_begin_over(nodes, gpus, 1); }
 
-/* The net of a call on the cluster; false where no option carries it. */
+/* The network of a call on the cluster; false if no option carries the call. */
 static bool net_begin(uint8_t func, uint32_t algos, uint32_t protos, size_t count, uint32_t channels) {
   struct check_call call;
   memset(&call, 0, sizeof call);
@@ -73,9 +72,9 @@ static struct engine_report run(const struct sim_net *of, const struct fold *fol
   return report;
 }
 
-/* ---- goes through ---- */
+/* ---- both ends of a connection ---- */
 
-/* Steps and bytes that both ends of each connection come to. */
+/* Steps and bytes as each end of a connection counts them. */
 static void ends_add(uint64_t (*sums)[4]) {
   for (uint32_t i = 0; i < net.lane_count; i++) {
     const struct sim_lane *lane = &net.lanes[i];
@@ -141,7 +140,7 @@ static void tell(void *context, uint32_t conn, uint64_t end_ps) {
 }
 
 /* Links of 10, 10 and 100 GB/s. Transfer 0 takes the first two, 1 the first, 2 the second and is bound to 2,
- * 3 the second: fair is 4 for 0 and 3, 6 for 1. */
+ * 3 the second: the fair shares are 4 for 0 and 3, 6 for 1. */
 static void shares_are_fair(void **state) {
   static const double gbps[] = {10, 10, 100};
   static const uint32_t both[] = {0, 1}, first[] = {0, 2}, second[] = {1};
@@ -189,7 +188,7 @@ static uint32_t draw(uint64_t *state, uint32_t below) {
   return (uint32_t)(*state >> 33) % below;
 }
 
-/* A transfer has what it may take at most, or is on a full link of which nobody has more. */
+/* Each transfer has its own maximum rate, or is on a full link on which no transfer has more. */
 static bool is_fair(const struct flow_set *set, const struct flow *flow) {
   if (flow->bytes_a_ps >= flow->most_bytes_a_ps * (1 - 1e-6)) return true;
   for (uint32_t e = flow->first_entry; e < flow->first_entry + flow->entry_count; e++) {
@@ -207,7 +206,7 @@ static bool is_fair(const struct flow_set *set, const struct flow *flow) {
   return false;
 }
 
-/* Transfers come and go at random; rates are max-min fair after each time. */
+/* Transfers start and end at random; rates are max-min fair after each change. */
 static void shares_stay_fair(void **state) {
   uint32_t paths[RANDOM_FLOWS][RANDOM_PATH], times[RANDOM_FLOWS][RANDOM_PATH];
   struct flow_user users[RANDOM_FLOWS];
@@ -239,12 +238,12 @@ static void shares_stay_fair(void **state) {
 
 /* ---- times ---- */
 
-/* A ring of whole chunks: every hop is a slice and what its post takes, and no rank waits for a slot. */
+/* A ring of whole chunks: every hop takes a slice's time plus its post, and no rank waits for a slot. */
 static void ring_has_a_closed_form(void **state) {
   const uint32_t ranks = 8;
   (void)state;
   cluster_begin(1, ranks);
-  cluster.costs.lane_gbps[PROTO_LL] = 8; /* 125 ps a byte */
+  cluster.costs.lane_gbps[PROTO_LL] = 8; /* 125 ps per byte */
   assert_true(net_begin(FUNC_ALL_REDUCE, 1u << ALGO_RING, 1u << PROTO_LL, 64 * ranks, 1));
   const struct engine_report report = run(&net, NULL);
   const struct cluster_costs *costs = &cluster.costs;
@@ -256,8 +255,8 @@ static void ring_has_a_closed_form(void **state) {
   assert_int_equal(report.event_count, 0);
 }
 
-/* Under LogGP every hop over a network is what both ends spend on it, its bytes (LL sends each twice) and L.
- */
+/* Under LogGP every hop over a network takes the overhead of both ends, its bytes (LL sends each twice) and
+ * L. */
 static void loggp_has_a_closed_form(void **state) {
   const uint32_t ranks = 5;
   struct cluster_spec spec;
@@ -324,7 +323,7 @@ static void dead_nics_are_named(void **state) {
   assert_non_null(strstr(report.text, "node 1 NIC 0"));
 }
 
-/* Every rank first receives, then sends. */
+/* Every rank receives first, then sends: a deadlock. */
 static void circles_are_told(void **state) {
   (void)state;
   cluster_begin(1, 4);
@@ -352,7 +351,7 @@ static void circles_are_told(void **state) {
 
 /* ---- links that can be full ---- */
 
-/* Of links that follow one another at least one stays, also where all carry as much, and few do. */
+/* Of links in sequence at least one is kept, also if all have the same bandwidth, and few are kept. */
 static void narrowest_links_stay(void **state) {
   const struct sim_conn conn = {.sender = 0, .receiver = 5, .proto = PROTO_SIMPLE, .sends = true};
   (void)state;
@@ -387,7 +386,7 @@ static void narrowest_links_stay(void **state) {
   }
 }
 
-/* Where all nodes count as equally far a node stands for all, and time is that of the longest way. */
+/* If all nodes are equally far apart, one node represents all, and the time is that of the longest path. */
 static void leaves_as_one_fold(void **state) {
   struct fold fold;
   (void)state;
@@ -443,7 +442,7 @@ static void folds_agree(void **state) {
   }
 }
 
-/* Where a rank is slow, or chunks are not whole, nobody stands for anybody. */
+/* If one rank is slow, or chunks are not whole, no rank represents another. */
 static void folds_look_closely(void **state) {
   struct fold fold;
   char why[256];
@@ -460,7 +459,7 @@ static void folds_look_closely(void **state) {
   assert_false(fold_make(&cluster, &net, NULL, &fold));
 }
 
-/* ---- who waits is told ---- */
+/* ---- progress output ---- */
 
 /* Of 8 slices 2 are done after 1.5 s, and 6 after 3 s. */
 static void progress_converges(void **state) {
@@ -472,7 +471,7 @@ static void progress_converges(void **state) {
   progress_open(&progress, "sim", "slices", out, false, 0);
   assert_null(progress.out);
   progress_open(&progress, "sim", "slices", out, true, 0);
-  progress_begin(&progress, "8 bytes", 0, 999999999); /* not a second yet */
+  progress_begin(&progress, "8 bytes", 0, 999999999); /* less than a second */
   progress_begin(&progress, "16 bytes", 8, 1000000000);
   progress_say(&progress, 1, 1500000000);
   progress_say(&progress, 2, 2500000000u);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_sim_imports.sh: what others have written, in `tutti sim`: schedules as text and as MSCCL's XML, Chakra
-# traces as calls. Prints one `ok - ` or `not ok - ` line a check and fails when one did. Finds the command at
-# ${BUILD:-build}/bin/tutti.
+# test_sim_imports.sh: `tutti sim` on files of other tools: schedules as text and as MSCCL's XML, Chakra
+# traces as calls. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. Finds the
+# command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 verb=sim
 . "$here/verb.inc"
@@ -10,22 +10,22 @@ samples=$root/examples/schedules
 # ---- schedules ----
 try 0 --plan "$samples/ring4.txt" -b 4K -e 1M -f 16 && says "all_reduce: 4 ranks, 1 nodes of 4" "Custom" &&
   [ "$(grep -c '^ .*Custom' "$work/out")" -eq 3 ]
-check $? "--plan of tutti's text: the file says which collective, of how many ranks"
+check $? "--plan of tutti's text takes collective and number of ranks from the file"
 for file in msccl_all_gather4.xml msccl_all_reduce4.xml; do
   try 0 --plan "$samples/$file" -b 4K -e 1M -f 16 && says "4 ranks, 1 nodes of 4" "Custom"
-  check $? "--plan of MSCCL's XML: $file"
+  check $? "--plan reads MSCCL's XML: $file"
 done
 try 0 --plan "$samples/ring4.txt" -b 1M -e 1M --nodes 2 && says "4 ranks, 2 nodes of 2"
-check $? "--plan on two nodes"
+check $? "--plan works on two nodes"
 try 0 --plan "$samples/ring4.txt" -b 1K -e 1K --compare ring --channels 1 && says "Custom" "Ring" &&
   awk '$1 == 1024 {exit !($3 == $4)}' "$work/out"
-check $? "--compare: a ring from a file is as fast as the library's own"
+check $? "--compare: a ring from a file is as fast as the built-in ring"
 try 0 --plan "$samples/ring4.txt" -b 1M -e 1M --svg "$work/plan.svg" && grep -q 'Custom' "$work/plan.svg"
-check $? "--plan and --svg"
+check $? "--plan and --svg work together"
 "$tutti" check all_reduce --algo ring --ranks 8 --count 4096 --channels 1 --print >"$work/ring8.txt" \
   2>"$work/log"
 try 0 --plan "$work/ring8.txt" -b 16K -e 16K && says "8 ranks, 1 nodes of 8"
-check $? "--plan of what \`tutti check --print\` wrote"
+check $? "--plan reads the output of \`tutti check --print\`"
 misuse 1 "a circle of 3 lanes that wait for each other" --plan "$samples/deadlock3.txt" -b 48 -e 48
 misuse 2 "a count that is a multiple of its chunks" --plan "$samples/wrong3.txt" -b 64 -e 64
 misuse 2 "is for 4 ranks, the cluster has 16; give --nodes and --gpus" --plan "$samples/ring4.txt" --nodes 2 \
@@ -116,14 +116,14 @@ assert calls['all_gather 16384 x float comm pg-high']['kernels'] == 2
 assert calls['all_reduce 1 x float sum']['kernels'] == 4
 assert 450 < run['time_us'] < 700, run['time_us']
 PYTHON
-check $? "--chakra: collectives of process groups, messages, computations side by side"
+check $? "--chakra reads collectives of process groups, messages, and parallel computations"
 try 0 --chakra "$work"/good.*.et --print && cp "$work/out" "$work/job" &&
   says "comm pg-low 0-1" "wait main" && try 0 --chakra "$work"/good.*.et &&
   time=$(awk '/^# end /{print $3}' "$work/out") &&
   try 0 --workload "$work/job" && [ "$(awk '/^# end /{print $3}' "$work/out")" = "$time" ]
-check $? "--print of traces is the same workload"
+check $? "--print of traces gives the same workload"
 try 0 --chakra "$work"/behind.*.et && awk '/^# end /{exit !($3 > 70)}' "$work/out"
-check $? "a node that stands in front of what it waits for"
+check $? "a node listed before the node that it waits for is reported"
 misuse 1 "and rank 2 does not" --chakra "$work"/short.*.et
 misuse 1 "waits for its stream of-pg-a: a circle of 6 that" --chakra "$work"/cross.*.et
 misuse 4 "node 2 waits for node 1, and that one, through others, for it" --chakra "$work"/circle.*.et
@@ -136,5 +136,5 @@ misuse 4 "are expected to end in .0.et to .2.et, each once" --chakra "$work"/goo
 misuse 4 "cannot be read" --chakra "$work/none.0.et"
 "$tutti" goal export all_reduce --algo ring -b 1M -g 4 --to chakra -o "$work/ring" >"$work/log" 2>&1 &&
   try 0 --chakra "$work"/ring.*.et && says "send " "recv "
-check $? "--chakra of what \`tutti goal export\` wrote"
+check $? "--chakra reads the output of \`tutti goal export\`"
 [ "$failures" -eq 0 ]

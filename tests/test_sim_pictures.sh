@@ -1,14 +1,14 @@
 #!/bin/sh
-# test_sim_pictures.sh: the pictures of `tutti sim`: well-formed, the same bytes again, with what they should
-# show, and small whatever runs. Prints one `ok - ` or `not ok - ` line a check and fails when one did. Finds
-# the command at ${BUILD:-build}/bin/tutti.
+# test_sim_pictures.sh: the pictures of `tutti sim`: well-formed, repeatable, with the right contents, and
+# of bounded size. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. Finds the
+# command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 verb=sim
 . "$here/verb.inc"
 step=$root/examples/workloads/step.txt
 
-# shows FILE TEXT...: an SVG that is well-formed, with nothing outside of it and these words; its facts go to
-# $work/facts: boxes, paths, columns by colour.
+# shows FILE TEXT...: the SVG is well-formed, draws nothing outside its frame, and has these words; its
+# numbers go to $work/facts: boxes, paths, columns by colour.
 shows() {
   python3 - "$@" >"$work/facts" 2>"$work/log" <<'PYTHON'
 import re
@@ -43,7 +43,7 @@ for node in root.iter(space + 'text'):
     assert 11 <= float(node.get('y')) <= height, node.attrib
 PYTHON
 }
-# columns COLOUR: how many of this colour are in the picture.
+# columns COLOUR: the number of columns of this colour in the picture.
 columns() {
   awk -v colour="$1" '$1 == "columns" && $2 == colour {sum += $3} END {print sum + 0}' "$work/facts"
 }
@@ -52,12 +52,12 @@ try 0 -w "$step" --svg "$work/step.svg" && shows "$work/step.svg" "16 ranks on 2
   "rank 15" "rank 0 side" "all_reduce 4194304 x bfloat16 sum comm tp0" "send 1048576 x bfloat16 to 8" \
   "node 0 NIC 0 out" "node 0 GPU 0 PCI out" "500 us" &&
   [ "$(awk '/^boxes/{print $2}' "$work/facts")" -ge 86 ]
-check $? "--svg of a workload: a box for each of its kernels"
+check $? "--svg of a workload has one box per kernel"
 try 0 -w "$step" --svg "$work/again.svg" && cmp -s "$work/step.svg" "$work/again.svg"
-check $? "the same bytes again"
+check $? "a second run writes the same bytes"
 try 0 -w "$step" --svg "$work/both.svg" --perfetto "$work/both.json" &&
   cmp -s "$work/step.svg" "$work/both.svg"
-check $? "beside --perfetto, too"
+check $? "--svg and --perfetto work together"
 python3 -B "$here/formats.py" perfetto "$work/both.json" >"$work/log" &&
   python3 - "$work/both.json" <<'PYTHON'
 import json, sys
@@ -71,19 +71,19 @@ check $? "--perfetto names ranks, streams and channels"
 printf 'repeat 700\n all_reduce 64K after 5us\nend\n' >"$work/many"
 try 0 -w "$work/many" --svg "$work/many.svg" && shows "$work/many.svg" "lanes move data" "rank 7" &&
   [ "$(columns '#0072b2')" -ge 640 ] && [ "$(wc -c <"$work/many.svg")" -lt 400000 ]
-check $? "--svg of many kernels: columns instead"
+check $? "--svg of many kernels draws columns instead of boxes"
 try 0 all_reduce -b 16M -e 16M --nodes 2 --algo ring --svg "$work/one.svg" &&
   shows "$work/one.svg" "all_reduce of 16777216 bytes" "rank 0" "rank 15" "links: the 24 fullest of"
-check $? "--svg of a collective"
+check $? "--svg draws a collective"
 try 0 all_gather -b 8M -e 8M --nodes 128 --channels 4 --svg "$work/large.svg" &&
   shows "$work/large.svg" "ranks 0-31" "ranks 992-1023" && [ "$(wc -c <"$work/large.svg")" -lt 400000 ]
 check $? "--svg of 1,024 ranks is small"
 try 0 all_gather -b 256M -e 256M --nodes 2 --gpus 1 --algo ring --proto simple --svg "$work/full.svg" &&
   shows "$work/full.svg" "node 0 NIC" && [ "$(columns '#d7301f')" -gt 20 ]
-check $? "one GPU a node fills its NIC"
+check $? "one GPU per node fills its NIC"
 try 0 all_gather -b 256M -e 256M --nodes 2 --gpus 1 --algo ring --proto simple --fault slow-rank:0:50 \
   --svg "$work/slow.svg" && shows "$work/slow.svg" && [ "$(columns '#d7301f')" -eq 0 ]
-check $? "a slow rank does not"
+check $? "with a slow rank the NIC is not full"
 try 1 all_reduce -b 16M -e 16M --nodes 2 --fault nic:1:2:off --svg "$work/dead.svg" \
   --perfetto "$work/dead.json" && shows "$work/dead.svg" "rank 0" "lanes wait for ever" &&
   [ "$(columns '#d7301f')" -gt 0 ] && python3 - "$work/dead.json" <<'PYTHON'
@@ -93,25 +93,25 @@ hangs = [e for e in events if e['ph'] == 'B']
 assert hangs and all(e['name'].startswith('waits for ') for e in hangs)
 assert any('node 1 NIC 2' in str(e['args']) for e in hangs) and not any(e['ph'] == 'E' for e in events)
 PYTHON
-check $? "what stalls is drawn so far as it came, with waits that do not end"
+check $? "a deadlock is drawn up to its last step, with waits that do not end"
 cat >"$work/named" <<'TEXT'
 comm a<b>&"c" 0-3
 all_reduce 1M comm a<b>&"c"
 TEXT
 try 0 -w "$work/named" --svg "$work/named.svg" && shows "$work/named.svg" 'sum comm a<b>&"c"'
-check $? "names keep their signs"
+check $? "special characters in names are escaped"
 
 try 0 all_reduce -b 1K -e 64M -f 8 --nodes 2 --compare ring,tree,pat --plot "$work/plot.svg" &&
   shows "$work/plot.svg" "Ring" "Tree" "bus GB/s" "Ring: 1024 bytes, " "Tree: 33554432 bytes, " &&
   ! grep -q PAT "$work/plot.svg"
-check $? "--plot: a line for each algorithm that can"
+check $? "--plot has one line per algorithm that applies"
 time=$(awk '$1 == 33554432 {print $3}' "$work/out")
 awk -v time="$time" -F '[:, ]+' '/Ring: 33554432 bytes/ {sub(".*bytes, ", ""); found = 1
   exit !($1 + 0 > 33554432 / time / 1e3 * 1.87 && $1 + 0 < 33554432 / time / 1e3 * 1.88 + 0.01)}
   END {if (!found) exit 1}' "$work/plot.svg"
-check $? "--plot: bus bandwidth as in the table"
+check $? "--plot shows the bus bandwidth of the table"
 try 0 all_reduce -b 1M -e 1M --plot "$work/plot.svg" && shows "$work/plot.svg" "chosen"
-check $? "--plot of one size"
+check $? "--plot draws a single size"
 misuse 3 "cannot be written" all_reduce -b 64K -e 64K --svg "$work/none/picture.svg"
 misuse 3 "cannot be written" all_reduce -b 64K -e 64K --plot "$work/none/picture.svg"
 misuse 3 "cannot be written" -w "$step" --svg "$work/none/picture.svg"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_simt.sh: the GPU backend, host half and kernels, on this machine's CPUs (tests/simt): right results of
-# every collective, by every algorithm and protocol that GPUs carry, of every type and operator; the
-# emulator's bits; processes, hosts. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
-# QUICK=1 takes fewer sizes.
+# test_simt.sh: the GPU backend, host half and kernels, on this machine's CPUs (tests/simt): right results
+# of every collective, with every algorithm and protocol of GPUs, of every type and operator; the emulator's
+# bits; processes, hosts. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
+# QUICK=1 runs fewer sizes.
 . "$(dirname "$0")/script.inc"
 use_build
 unset NCCL_MAX_CTAS SIMT_SEED
@@ -10,15 +10,15 @@ export NCCL_SOCKET_IFNAME=lo
 simt=$build/simt
 tutti=$build/bin/tutti
 
-# on_gpus COMMAND...: with the GPU backend, two blocks a kernel unless $ctas says otherwise.
+# on_gpus COMMAND...: runs it on the GPU backend, two blocks per kernel unless $ctas is set.
 on_gpus() {
   LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads NCCL_MAX_CTAS=${ctas:-2} timeout 120 "$@" \
     >"$work/out" 2>"$work/log" </dev/null
 }
 
-# bench COLLECTIVE FLAGS...: every row was checked, and none is wrong.
+# bench COLLECTIVE FLAGS...: every row was checked and is right.
 bench() {
-  # The starter is a list of words.
+  # The command's prefix is a list of words.
   # shellcheck disable=SC2086
   on_gpus $starter "$tutti" bench "$@" -n 1 -w 0 -q --nccl "$simt/libnccl.so.2" \
     --cudart "$simt/libtutti-simt.so" &&
@@ -33,30 +33,30 @@ most=200K
 
 for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
   bench $collective -g 3 -b 0 -e $most -f 61
-  check $? "$collective among three"
+  check $? "$collective on three ranks gives right results"
 done
 for option in Ring:LL Ring:LL128 Ring:Simple Tree:LL Tree:Simple Direct:LL Direct:Simple TwoShot:LL \
   TwoShot:Simple; do
   NCCL_ALGO=${option%:*} NCCL_PROTO=${option#*:} bench all_reduce -g 4 -b 40 -e $most -f 37
-  check $? "all_reduce among four by $option"
+  check $? "all_reduce on four ranks gives right results by $option"
 done
 for protocol in LL LL128 Simple; do
   NCCL_PROTO=$protocol bench all_reduce -g 2 -b 1000 -e 1000 -d all -o all
-  check $? "all types and operators in $protocol"
+  check $? "all types and operators give right results in $protocol"
 done
 TUTTI_EMU='' ctas=5 bench alltoall -g 8 -b 64K -e 64K
-check $? "eight ranks, five blocks a kernel"
+check $? "eight ranks with five blocks per kernel give right results"
 for collective in all_reduce sendrecv; do
   bench $collective -g 3 -b 8 -e 32K -f 64 -G 3
-  check $? "$collective in graphs"
+  check $? "$collective in graphs gives right results"
 done
 for seed in 1 2 3; do
   SIMT_SEED=$seed bench all_reduce -g 3 -b 100 -e 10000 -f 100 &&
     SIMT_SEED=$seed bench sendrecv -g 3 -b 100 -e 10000 -f 100
-  check $? "threads of a block in another order, seed $seed"
+  check $? "threads of a block in another order give right results, seed $seed"
 done
 
-# The emulator's bits and the kernels' are the same, where both take the same way.
+# The emulator's and the kernels' results have the same bits with the same algorithm and protocol.
 cc -O1 -o "$work/digest" "$here/digest.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl || exit 3
 direct="allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring"
@@ -66,20 +66,20 @@ for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL 
   LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
     "$work/digest" 3 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 3 777 &&
     diff "$work/emulated" "$work/out" >"$work/log"
-  check $? "the emulator's bits by $option"
+  check $? "results have the emulator's bits by $option"
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
 
-# Processes map each other's memory, or go by TCP, and end.
+# Processes map each other's memory, or use TCP, and end.
 starter="$tutti launch -n 3"
 for collective in all_reduce sendrecv; do
   bench $collective -b 128 -e $most -f 37
-  check $? "$collective of three processes"
+  check $? "$collective of three processes gives right results"
 done
 starter="$tutti launch -n 2"
 for collective in all_reduce alltoall; do
   NCCL_P2P_DISABLE=1 bench $collective -b 128 -e 8K -f 64
-  check $? "$collective of two processes that map nothing"
+  check $? "$collective of two processes that map no memory gives right results"
 done
 # shellcheck disable=SC2016
 printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
@@ -87,42 +87,42 @@ chmod +x "$work/host"
 starter="$tutti launch -n 2 $work/host"
 for collective in all_reduce sendrecv alltoall; do
   bench $collective -b 128 -e 32K -f 16
-  check $? "$collective of two hosts"
+  check $? "$collective of two hosts gives right results"
 done
 starter="$tutti launch -n 3 $work/host"
 for collective in all_reduce broadcast; do
   NCCL_ALGO="allreduce:Direct;broadcast:Direct" NCCL_PROTO=LL bench $collective -b 128 -e 32K -f 16
-  check $? "$collective of three hosts, exchanged over LL"
+  check $? "$collective of three hosts, direct over LL, gives right results"
 done
 starter="$tutti launch -n 2 $work/host"
 for collective in all_gather reduce_scatter; do # a channel's ring may differ from another's
   ctas=3 bench $collective -g 2 -b 100K -e 100K
-  check $? "$collective of two hosts with two GPUs each"
+  check $? "$collective of two hosts with two GPUs each gives right results"
 done
 
-# Programs for GPUs: few elements for many ranks, counts that differ, kernels that spin, lost processes.
+# Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, lost processes.
 for program in few mismatch abort processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
     TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
-  check $? "gpu/$program"
+  check $? "gpu/$program succeeds"
 done
 
-# A GPU for which there is no code (tests/simt/SConscript says for which there is) is named, with the cure.
+# A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.
 refused() {
   ! SIMT_CAPABILITY=$1 NCCL_DEBUG=WARN bench all_reduce -g 2 -b 64 -e 64 && cat "$work/out" >>"$work/log" &&
     grep -q "has compute capability $2, and libtutti-cuda.so has no code for it.*$3" "$work/log"
 }
 refused 70 7.0 'GPUs before 8.0 are not supported'
-check $? "a GPU that is too old is named"
+check $? "a GPU that is too old is named, with the fix"
 SIMT_CAPABILITY=89 bench all_reduce -g 2 -b 64 -e 64
 check $? "code for 8.0 runs on 8.9"
 SIMT_CAPABILITY=100 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/info" bench all_reduce -g 2 -b 64 -e 64 &&
   cp "$work/info" "$work/log" && grep -q '10.0): the driver compiles the kernels from PTX' "$work/log"
-check $? "a newer GPU has PTX compiled, and the log says so"
+check $? "PTX is compiled for a newer GPU, and the log says so"
 
-# Jobs that hang: what is said of them while they do, and once they were killed, and their replays.
+# Hung jobs: their diagnosis while they hang and after they are killed, and their replays.
 if [ -z "${QUICK:-}" ]; then
   mkdir -p "$work/hanging/gpu" "$work/hanging/bin"
   cc -o "$work/hang" "$here/gpu/hang.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \

@@ -1,6 +1,6 @@
-/* test_sock.c: lib/base/sock.h over loopback: addresses as text, streams with deadlines, what is said of the
- * other end's faults and of this host's, and which interfaces are chosen. Those are made up in a network
- * namespace of a child, where that may be done. */
+/* test_sock.c: lib/base/sock.h over loopback: addresses as text, streams with deadlines, messages about
+ * errors of the other end and of this host, and the choice of interfaces. These are created in a network
+ * namespace of a child, if that is allowed. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,7 +151,7 @@ static void stream_check(const struct sock_address *loopback) {
   if (!pair_open(&pair, loopback)) SKIP("no IPv6 here");
   for (size_t i = 0; i < sizeof sent; i++) sent[i] = (uint8_t)(i * 7 + (i >> 8));
   size_t in = 0, out = 0;
-  while (in < sizeof sent) { /* one thread at both ends: what fits, in turns */
+  while (in < sizeof sent) { /* one thread at both ends: as much as fits, alternately */
     ptrdiff_t moved = sock_send_some(pair.dialed, sent + out, sizeof sent - out);
     assert_true(moved >= 0);
     out += (size_t)moved;
@@ -208,7 +208,7 @@ static void test_options(void **state) {
   pair_close(&pair);
 }
 
-/* ---- the other end's faults ---- */
+/* ---- errors of the other end ---- */
 
 static void test_other_end_closes(void **state) {
   struct pair pair;
@@ -223,7 +223,7 @@ static void test_other_end_closes(void **state) {
   assert_last_error("closed the connection, 54 of 64 bytes not yet received");
   assert_int_equal(sock_receive_some(pair.dialed, bytes, 1), -1);
   ncclResult_t result = ncclSuccess;
-  for (int i = 0; i < 1000 && result == ncclSuccess; i++) /* no SIGPIPE ends this program */
+  for (int i = 0; i < 1000 && result == ncclSuccess; i++) /* no SIGPIPE may end this program */
     result = sock_send(pair.dialed, bytes, sizeof bytes, &wait);
   assert_int_equal(result, ncclRemoteError);
   assert_last_error("not yet sent");
@@ -243,7 +243,7 @@ static void test_deadlines(void **state) {
   wait = within_ms(30);
   ncclResult_t result = ncclSuccess;
   for (int i = 0; i < 64 && result == ncclSuccess; i++)
-    result = sock_send(pair.dialed, bytes, sizeof bytes, &wait); /* nobody reads */
+    result = sock_send(pair.dialed, bytes, sizeof bytes, &wait); /* the other end does not read */
   assert_int_equal(result, ncclRemoteError);
   assert_last_error("not yet sent");
   pair_close(&pair);
@@ -252,7 +252,7 @@ static void test_deadlines(void **state) {
 static int drip_to;
 static uint32_t drip_stop, drip_was_stopped;
 
-/* Byte by byte, for far longer than the deadline of whoever reads. */
+/* Byte by byte, for far longer than the reader's deadline. */
 static void *drip(void *argument) {
   const uint64_t end_ns = os_time_ns() + 20 * SECOND_NS;
   (void)argument;
@@ -264,7 +264,7 @@ static void *drip(void *argument) {
   return NULL;
 }
 
-/* Bytes that keep coming do not carry a message past its deadline. */
+/* Bytes that keep arriving do not extend a message's deadline. */
 static void test_deadline_of_a_drip(void **state) {
   struct pair pair;
   const size_t bytes = 64 << 20;
@@ -312,7 +312,7 @@ static void test_called_off(void **state) {
   assert_int_equal(sock_listen(&loopback4, &fd, &nobody), ncclSuccess);
   sock_close(fd);
   fd = -5;
-  cancel = 0; /* in the pause between two tries */
+  cancel = 0; /* in the pause between two attempts */
   setting("NCCL_SOCKET_RETRY_SLEEP_MSEC", "60000");
   assert_true(os_thread_start(&thread, cancel_soon, NULL));
   assert_int_equal(sock_connect(&nobody, &wait, &fd), ncclInvalidUsage);
@@ -321,7 +321,7 @@ static void test_called_off(void **state) {
   pair_close(&pair);
 }
 
-/* The lowest number that is free: higher than before when one leaks. */
+/* The lowest free number: it rises when a descriptor leaks. */
 static int descriptor_next(void) {
   const int fd = dup(STDOUT_FILENO);
   sock_close(fd);
@@ -375,7 +375,7 @@ static void test_listener_comes_late(void **state) {
   sock_close(late_listener);
 }
 
-/* ---- this host's faults ---- */
+/* ---- errors of this host ---- */
 
 static void test_port_is_taken(void **state) {
   struct sock_address at, bound;
@@ -417,7 +417,7 @@ static void test_out_of_descriptors(void **state) {
   assert_int_equal(listened, ncclSystemError);
   assert_last_error("ulimit -n");
   assert_int_equal(fd, -5);
-  const int after = sock_accept(pair.listener, &from); /* it was kept in the queue */
+  const int after = sock_accept(pair.listener, &from); /* it stayed in the queue */
   assert_true(after >= 0);
   sock_close(after);
   sock_close(second);
@@ -460,7 +460,7 @@ static void test_loopback_by_name(void **state) {
   assert_int_equal(count, 77);
 }
 
-static int wrong; /* in the child, where assertions cannot be told to CMocka */
+static int wrong; /* in the child, whose assertions do not reach CMocka */
 
 static void expect(const char *names, const char *family, const struct sock_address *near,
                    const char *expected) {
@@ -473,13 +473,13 @@ static void expect(const char *names, const char *family, const struct sock_addr
 
 static int shell(const char *command) { return system(command) == 0 ? 0 : 1; }
 
-/* Waits until so many interfaces count as running: the kernel finds out a while after they were set up. */
+/* Waits until this many interfaces are running: the kernel notices it some time after they are set up. */
 #define STATES_UP(count)                                                      \
   "for try in $(seq 500); do [ $(ip -o link | grep -c 'state UP') -eq " count \
   " ] && exit 0;"                                                             \
   "sleep 0.01; done; exit 1"
 
-/* A namespace with two pairs of cables, whose ends have the names that the rules know. */
+/* A namespace with two veth pairs, whose ends have the names in the rules. */
 static int interfaces_make(void) {
   if (unshare(CLONE_NEWNET) != 0 || shell("command -v ip >/dev/null")) return 1;
   return shell(
@@ -519,14 +519,14 @@ static void interfaces_expect(void) {
     expect(NULL, NULL, &near4, "ib_none");
 }
 
-/* An address that only counts on its own link, and a connection to it. */
+/* A link-local address, and a connection to it. */
 static void link_local_expect(void) {
   struct sock_interface found[SOCK_INTERFACES_MAX];
   struct sock_address bound;
   char text[SOCK_TEXT_BYTES];
   uint32_t count = 0;
   int listener = -1, fd = -1;
-  /* The kernel adds the address's own route a moment later; until then it would ask the wire for it. */
+  /* The kernel adds the address's own route a moment later; until then it would use neighbour discovery. */
   shell(
       "ip addr flush dev eth1 >/dev/null 2>&1; ip addr add fe80::77/64 dev eth1 nodad; for i in $(seq 100); "
       "do ip -6 route show table local | grep -q fe80::77 && break; sleep 0.1; done");
@@ -542,7 +542,7 @@ static void link_local_expect(void) {
   }
   sock_close(fd);
   fd = -1;
-  bound.scope = 4711; /* as it came from a host that numbers its interfaces otherwise */
+  bound.scope = 4711; /* as from a host with other interface numbers */
   if (sock_connect(&bound, &wait, &fd) != ncclSuccess) {
     fprintf(stderr, "link-local, another scope: %s\n", log_last_error());
     wrong = 1;

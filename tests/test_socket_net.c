@@ -1,6 +1,6 @@
-/* test_socket_net.c: the socket net over loopback, through its table alone: both ends driven by one thread,
- * by two, or by two processes. Every test ends with as many descriptors and blocks of memory as it began
- * with. */
+/* test_socket_net.c: the socket network over loopback, only through its table: both ends driven by one
+ * thread, by two, or by two processes. Every test ends with as many descriptors and blocks of memory as it
+ * began with. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,7 +62,7 @@ static int setup(void **state) {
   settings(NULL, NULL);
   ops = socket_net_ops();
   if (ops->devices(&count) != ncclSuccess || count == 0) return -1;
-  log_last_error(); /* its text is kept a thread, from the first question on */
+  log_last_error(); /* the first call allocates a text per thread, which is kept */
   handshake_check();
   blocks_before = os_alloc_live();
   descriptors_before = descriptor_count();
@@ -130,14 +130,14 @@ static void pattern_check(const uint8_t *data, uint32_t message, size_t bytes) {
 static const size_t sizes[] = {0, 1, 17, 127, 128, 129, 4096, 4224, 4225, 16384, 65536, 100001, 3 << 20};
 enum { SIZES = sizeof sizes / sizeof sizes[0], MESSAGES = 100, BYTES_MOST = 3 << 20 };
 
-/* Large ones are rare, and every size has small ones before and behind it. */
+/* Large messages are rare, and every message size has small ones before and after it. */
 static size_t size_of(uint32_t message) {
   const uint32_t index = (message * 5) % SIZES;
   return index == SIZES - 1 && message % 3 != 0 ? 8 : sizes[index];
 }
 
-/* How a stream of messages of two parts is cut: differently at both ends. Now and then a receive counts on
- * another message, and gets this one in one place. */
+/* How a stream of two-part messages is split: differently at both ends. Now and then a receive expects
+ * another message size, and gets the message in one piece. */
 static size_t part_of(uint32_t message, bool sends) {
   const size_t bytes = size_of(message), rest = sends ? 32 : 500;
   if (message % 4 == 1) return bytes / (sends ? 3 : 2);
@@ -145,7 +145,7 @@ static size_t part_of(uint32_t message, bool sends) {
 }
 static bool comes_whole(uint32_t message) { return message % 5 == 4; }
 
-/* One end's part of a stream of MESSAGES messages, DEPTH under way. */
+/* One end of a stream of MESSAGES messages, DEPTH in flight. */
 struct stream {
   void *connection;
   bool sends, ends, parts;
@@ -172,7 +172,7 @@ static void stream_close(struct stream *stream) {
   for (int i = 0; i < DEPTH; i++) free(stream->data[i]), free(stream->first[i]);
 }
 
-/* The same in two parts, when `data` has all of it. */
+/* The same in two parts, if `data` has the whole message. */
 static void stream_begin_parts(struct stream *stream, uint8_t *data, size_t bytes, void **request) {
   uint8_t *first = stream->first[stream->begun % DEPTH];
   const struct net_part part = {first, part_of(stream->begun, stream->sends), NULL};
@@ -189,7 +189,7 @@ static void stream_begin_parts(struct stream *stream, uint8_t *data, size_t byte
   assert_int_equal(result, ncclSuccess);
 }
 
-/* Brings both parts of what came together. */
+/* Joins the two parts of a received message. */
 static void stream_join_parts(struct stream *stream, uint8_t *data, size_t bytes) {
   const size_t first_bytes = comes_whole(stream->done) ? 0 : part_of(stream->done, false);
   memmove(data + first_bytes, data, bytes - first_bytes);
@@ -261,7 +261,7 @@ static void check_stream(const char *threads, const char *sockets, bool parts) {
   pair_close(&pair);
 }
 
-/* A frame is read in its turn alone, and as nothing but what it was written as. */
+/* A frame is accepted only in its turn, and only as the kind that was written. */
 static void test_frames(void **state) {
   const struct frame frame = {FRAME_MESSAGE, 5, 4711};
   uint8_t bytes[FRAME_BYTES];
@@ -282,7 +282,7 @@ static void test_frames(void **state) {
 
 static void check_one_socket(bool parts) {
   check_stream(NULL, NULL, parts);
-  setenv("NCCL_SOCKET_SNDBUF", "16384", 1); /* messages go out in parts */
+  setenv("NCCL_SOCKET_SNDBUF", "16384", 1); /* messages are sent in parts */
   setenv("NCCL_SOCKET_RCVBUF", "16384", 1);
   check_stream(NULL, NULL, parts);
   unsetenv("NCCL_SOCKET_SNDBUF");
@@ -290,7 +290,7 @@ static void check_one_socket(bool parts) {
   param_reset();
 }
 
-/* What both ends make of a message's length: short ones whole, others in pieces that lie without a gap. */
+/* A message's length as both ends compute it: short ones whole, others in contiguous pieces. */
 static void test_cuts(void **state) {
   static const struct endpoint endpoints[] = {
       {.data_sockets = 0, .whole_bytes = 128, .inline_bytes = 128, .task_bytes = 1},
@@ -321,7 +321,7 @@ static void test_parts(void **state) {
   check_one_socket(true);
 }
 
-/* Both ends' parts move elsewhere while the message is under way: nobody looks at where they were. */
+/* Both ends' arrays of parts change while the message is in flight: they must not be read again. */
 static void test_parts_move(void **state) {
   enum { BYTES = 24 << 20, REST = 32 };
   struct pair pair;
@@ -403,7 +403,7 @@ static void test_two_threads(void **state) {
   pair_close(&pair);
 }
 
-/* A child process that sends, or receives, the stream; it ends with 0 when all went well. */
+/* A child process that sends, or receives, the stream; it exits with 0 on success. */
 static pid_t child_start(const struct net_handle *handle, bool endless) {
   const pid_t child = fork();
   assert_true(child >= 0);
@@ -421,7 +421,7 @@ static pid_t child_start(const struct net_handle *handle, bool endless) {
   }
   stream_open(&stream, send, true);
   stream_run(&stream);
-  ops->close_send(send); /* at once: what is in the kernel's buffers must arrive all the same */
+  ops->close_send(send); /* at once: data in the kernel's buffers must still arrive */
   _exit(0);
 }
 
@@ -444,7 +444,7 @@ static void test_two_processes(void **state) {
     settings(NULL, sockets[i]);
     assert_int_equal(ops->listen(0, &to_zero, &pair.handle, &pair.listener), ncclSuccess);
     const pid_t child = child_start(&pair.handle, false);
-    os_sleep_ms(20); /* it connects before anybody looks */
+    os_sleep_ms(20); /* it connects before the listener accepts */
     accept_child(&pair);
     stream_open(&receive, pair.receive, false);
     stream_run(&receive);
@@ -455,7 +455,7 @@ static void test_two_processes(void **state) {
   }
 }
 
-/* The sender ends at once while megabytes lie in buffers and receives are announced that it has not read. */
+/* The sender closes at once while megabytes are in buffers and it has not read the announced receives. */
 static void test_close_delivers(void **state) {
   struct pair pair;
   enum { BYTES = 1 << 20, POSTED = 6 };
@@ -507,7 +507,8 @@ static size_t wait_done(void *request) {
   return got;
 }
 
-/* The first message waits for its receive; so many more go before theirs are posted, and no more. */
+/* The first message waits for its receive; then a fixed number is sent before their receives are posted, and
+ * no more. */
 static void test_credit_first(void **state) {
   struct pair pair;
   static uint8_t data[64], source[64];
@@ -530,7 +531,7 @@ static void test_credit_first(void **state) {
     ahead += 1;
   }
   assert_int_equal(ahead, AHEAD_MAX);
-  for (uint32_t k = 0; k < 4 * AHEAD_MAX; k++) { /* those that were ahead, then one by one */
+  for (uint32_t k = 0; k < 4 * AHEAD_MAX; k++) { /* the messages sent ahead, then one by one */
     assert_int_equal(post(pair.receive, data, sizeof data, &posted), ncclSuccess);
     pattern_fill(source, k, 8);
     if (k >= AHEAD_MAX) wait_done(send_until_begun(&pair, source, 8));
@@ -540,7 +541,7 @@ static void test_credit_first(void **state) {
   pair_close(&pair);
 }
 
-/* All that may be posted is; one more is refused for now. */
+/* The maximum number of receives is posted; one more is refused for now. */
 static void test_most_requests(void **state) {
   struct pair pair;
   static uint8_t data[NET_REQUESTS_MAX + 1][8], source[8];
@@ -576,7 +577,7 @@ static void assert_last_error(const char *part) {
   if (strstr(log_last_error(), part) == NULL) fail_msg("\"%s\" is not in \"%s\"", part, log_last_error());
 }
 
-/* Longer than its receive: both sides say so, with both sizes. */
+/* A message longer than its receive: both sides report it, with both sizes. */
 static void check_too_long(const char *sockets, size_t bytes, size_t capacity) {
   struct pair pair;
   uint8_t *data = (uint8_t *)calloc(1, bytes);
@@ -618,7 +619,7 @@ static void test_too_long(void **state) {
   check_too_long("3", 1, 0);
 }
 
-/* A message that went before its receive was posted, which is too short: both sides say so. */
+/* A message sent before its receive was posted, which is too short: both sides report it. */
 static void test_too_long_ahead(void **state) {
   struct pair pair;
   static uint8_t data[16];
@@ -657,7 +658,7 @@ static int raw_connect(const struct net_handle *handle) {
   return fd;
 }
 
-/* Strangers before, between and behind: silent ones, ones that talk, ones that leave. */
+/* Other connections before, between and after: silent ones, talking ones, closing ones. */
 static void test_strangers(void **state) {
   enum { STRANGERS = 150 };
   struct pair pair;
@@ -686,7 +687,7 @@ static void test_strangers(void **state) {
   pair_close(&pair);
 }
 
-/* Dials with another key, and gets an answer. */
+/* Connects with another key, and gets an answer. */
 static ncclResult_t refused(struct pair *pair, const struct net_peer *peer) {
   const uint64_t end = deadline();
   void *request = NULL;
@@ -712,7 +713,7 @@ static void test_wrong_key(void **state) {
   pair_close(&pair);
 }
 
-/* The client is a process of its own, as a process has one secret. */
+/* The client is a process of its own, because a process has one secret. */
 static void test_wrong_secret(void **state) {
   struct pair pair;
   int status = -1;
@@ -773,7 +774,7 @@ static void test_nobody_listens(void **state) {
   param_reset();
 }
 
-/* The sender's process is killed at a moment that the seed chooses. */
+/* The sender's process is killed at a moment drawn from the seed. */
 static void test_killed(void **state) {
   static uint8_t data[DEPTH][1 << 20];
   (void)state;
@@ -807,7 +808,7 @@ static void test_killed(void **state) {
   }
 }
 
-/* Requests under way at both ends: no byte of their memory moves afterwards. */
+/* Requests in flight at both ends: no byte of their memory changes afterwards. */
 static void test_close_under_way(void **state) {
   enum { BYTES = 8 << 20 };
   uint8_t *source = (uint8_t *)malloc(BYTES), *data = (uint8_t *)malloc(BYTES);
@@ -844,7 +845,7 @@ static void test_close_under_way(void **state) {
   free(data);
 }
 
-/* A connection on its way, a listener with half a connection: nothing is left. */
+/* A connection in progress, a listener with half a connection: nothing leaks. */
 static void test_close_early(void **state) {
   struct pair pair;
   (void)state;
@@ -864,7 +865,7 @@ static void test_close_early(void **state) {
   }
 }
 
-/* At every count of free descriptors the calls fail by themselves, with the cure, or work. */
+/* With any number of free descriptors the calls fail with the fix in the message, or succeed. */
 static void test_no_descriptors(void **state) {
   struct rlimit before, low;
   bool failed = false, worked = false;
@@ -876,7 +877,7 @@ static void test_no_descriptors(void **state) {
     const uint64_t end = deadline();
     memset(&pair, 0, sizeof pair);
     low = before;
-    low.rlim_cur = descriptor_count() - 1 + left; /* its own folder was counted too */
+    low.rlim_cur = descriptor_count() - 1 + left; /* the opened directory was counted too */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     ncclResult_t result = ops->listen(0, &to_zero, &pair.handle, &pair.listener);
     if (result == ncclSuccess) result = ops->connect(0, &to_one, &pair.handle, &pair.send);
@@ -900,7 +901,7 @@ static void test_no_descriptors(void **state) {
 }
 
 /* Many listeners of one device share one listening socket. */
-/* How a handshake with this key ends. */
+/* The result of a handshake with this key. */
 static enum handshake_state stranger_handshake(const struct pair *pair, enum handshake_kind kind,
                                                uint64_t key, int *fd, char *why, size_t why_bytes) {
   struct handshake_client client;
@@ -917,7 +918,7 @@ static enum handshake_state stranger_handshake(const struct pair *pair, enum han
   return state;
 }
 
-/* A socket of a connection is taken once, and by its number and purpose alone. */
+/* A connection's socket is accepted once, and only with its number and purpose. */
 static void test_guests(void **state) {
   struct pair pair;
   struct endpoint endpoint;
@@ -941,7 +942,7 @@ static void test_guests(void **state) {
   pair_close(&pair);
 }
 
-/* Whether a listener's descriptors say that there is something to do. */
+/* Whether a listener's descriptors are readable. */
 static bool port_calls(void *listener) {
   int descriptors[4];
   uint32_t count = 0;
@@ -952,7 +953,7 @@ static bool port_calls(void *listener) {
   return poll(&polled, 1, 0) > 0;
 }
 
-/* A listener that goes with a connection that nobody has taken leaves no call behind on its port. */
+/* A listener that is closed with a connection that was not accepted leaves no wake-up behind on its port. */
 static void test_untaken(void **state) {
   struct pair untaken, other;
   const uint64_t end = deadline();
@@ -964,7 +965,7 @@ static void test_untaken(void **state) {
   assert_int_equal(ops->listen(0, &to_zero, &untaken.handle, &untaken.listener), ncclSuccess);
   assert_int_equal(ops->listen(0, &to_zero, &other.handle, &other.listener), ncclSuccess);
   assert_int_equal(ops->connect(0, &to_one, &untaken.handle, &untaken.send), ncclSuccess);
-  while (calls < 20 && os_time_ns() < end) { /* a connection that is whole calls on and on */
+  while (calls < 20 && os_time_ns() < end) { /* a complete connection keeps its port readable */
     assert_int_equal(ops->isend(untaken.send, NULL, 0, 0, NULL, &request), ncclSuccess);
     assert_int_equal(ops->accept(other.listener, &other.receive), ncclSuccess);
     calls = port_calls(other.listener) ? calls + 1 : 0;
@@ -1015,7 +1016,7 @@ static void wait_readable(void *connection, bool *woken) {
   *woken = poll(polled, count, 0) > 0;
 }
 
-/* What an idle proxy sleeps on is readable when there is something to do, and not before. */
+/* The descriptors on which an idle proxy sleeps are readable if there is work, and only then. */
 static void test_wait(void **state) {
   enum { BYTES = 48 << 20 };
   struct pair pair;
@@ -1075,7 +1076,7 @@ static void test_properties(void **state) {
   assert_null(request);
 }
 
-/* Six: skipped where no interface has an address of that family. */
+/* IPv6: skipped if no interface has an address of that family. */
 static void test_six(void **state) {
   uint32_t count = 0;
   (void)state;

@@ -1,9 +1,10 @@
 #!/bin/sh
-# test_softroce.sh: real verbs with no hardware: Debian's kernel in qemu with Soft-RoCE (softroce/), where
-# several processes run over one device, over two with a wire between them, and in two guests: lost packets,
-# a process that dies, links that go down, what operations leave behind. Prints one `ok - `, `not ok - ` or
-# `skip: ` line a check and fails when one did. One guest's clock counts its instructions, so that a busy
-# machine misses no deadline there; two have the machine's clock, as they must have the same.
+# test_softroce.sh: real verbs without hardware: Debian's kernel in qemu with Soft-RoCE (softroce/), where
+# several processes run over one device, over two devices joined by a wire, and in two guests: lost packets,
+# a process that dies, links that go down, resources after operations. Prints one `ok - `, `not ok - ` or
+# `skip: ` line per check and fails if a check failed. A single guest's clock counts its instructions, so
+# that a busy machine misses no deadline; two guests use the machine's clock, because they need the same
+# time.
 # runner: 300 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
@@ -23,7 +24,7 @@ ls /usr/lib/*/libibverbs/librxe-*.so >/dev/null 2>&1 || leave 'ibverbs-providers
 "$root/tests/softroce/guest.sh" "$build/softroce" >"$work/log" 2>&1 ||
   leave "no guest can be made: $(tail -n 1 "$work/log")"
 
-# guest WIRES: its checks' lines are in $work/WIRES.
+# guest WIRES: the guest's check lines are in $work/WIRES.
 guest() {
   (cd "$root" && tests/softroce/run.sh "$build/softroce" "$1" 900 tests/softroce/job.sh "$build" "$1") \
     >"$work/$1" 2>&1
@@ -35,7 +36,7 @@ tell() {
   failures=$((failures + $(grep -c '^not ok' "$work/$1")))
 }
 
-# By their clocks, neither sees the other.
+# Each of these guests' clocks counts its own instructions, so that they do not slow each other down.
 CLOCK=instructions guest one &
 CLOCK=instructions guest two
 wait $!

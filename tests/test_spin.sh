@@ -1,20 +1,20 @@
 #!/bin/sh
-# test_spin.sh: the models of spin/, checked by Spin over all interleavings: no broken assertion, nobody
-# stuck, and no cycle, so everything ends. Then each of their bugs must be found.
+# test_spin.sh: checks the models of spin/ with Spin over all interleavings: no failed assertion, no
+# deadlock, and no cycle, so every run ends. Then each of the models' bugs must be found.
 . "$(dirname "$0")/script.inc"
 if ! command -v spin > /dev/null; then
   echo "skip - spin is not installed: the models of the protocol are not checked"
   exit 0
 fi
 
-# build MODEL NAME FLAG: the checker of a model, as $work/NAME.
+# build MODEL NAME FLAG: builds the checker of a model as $work/NAME.
 build() {
   mkdir -p "$work/$2.d"
   (cd "$work/$2.d" && spin -a "$here/spin/$1.pml" && "${CC:-gcc}" -O0 -w "$3" -o "../$2" pan.c) \
     > "$work/$2.log" 2>&1 || cat "$work/$2.log"
 }
 
-# outcome NAME ARGUMENT: passed, or what the checker found.
+# outcome NAME ARGUMENT: prints passed, or what the checker found.
 outcome() {
   (cd "$work/$1.d" && "$work/$1" "$2" -m100000) > "$work/log" 2>&1
   grep -E '^pan:1:|^error: max search depth' "$work/log" && return
@@ -26,7 +26,7 @@ build fifo fifo_cycles -DNP & build ring ring_cycles -DNP & wait
 for model in fifo ring; do
   found=$(outcome ${model}_safety -n)
   [ "$found" = passed ]
-  check $? "$model: nothing breaks and nobody is stuck"
+  check $? "$model: no assertion fails and no process is stuck"
   found=$(outcome ${model}_cycles -l)
   [ "$found" = passed ]
   check $? "$model: every run ends"

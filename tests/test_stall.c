@@ -1,5 +1,5 @@
-/* test_stall.c: what a process answers when another one asks why nothing moves, to questions that make sense
- * and to those that do not. test_stall.sh has the whole. */
+/* test_stall.c: a process's answers when another process asks why an operation makes no progress, for valid
+ * and invalid requests. test_stall.sh tests the whole. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "core/stall/stall.h"
 
 #define RANKS 3
-#define WORDS 6 /* of a question: kind, rank, peer, channel, connection, bytes of flags */
+#define WORDS 6 /* of a request: kind, rank, peer, channel, connection, bytes of flags */
 
 static struct comm_shared shared = {.rank_count = RANKS};
 static struct remote_rank ranks[RANKS];
@@ -27,7 +27,7 @@ static struct remote remote = {
 
 static int set_up(void **state) {
   (void)state;
-  ranks[1].process_index = 1; /* of another process */
+  ranks[1].process_index = 1; /* in another process */
   os_mutex_init(&remote.lock);
   return 0;
 }

@@ -1,10 +1,10 @@
 #!/bin/sh
-# test_stall.sh: operations that hang because of another process: a rank that has left too early, one
-# that is late, one that is stopped, a network that loses the last message or falls silent. What is for ever
-# ends with a sentence that names rank, process and operation; what is late is named in a warning, and comes
-# right. All cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when
-# one did. Finds the build at ${BUILD:-build}. SLOW=1: in a third of the time, where nothing else runs; SLOW=5
-# where a sanitizer slows things down.
+# test_stall.sh: operations that hang because of another process: a rank that has left too early, a late
+# rank, a stopped process, a network that loses the last message or goes silent. A permanent hang fails with
+# a message that names rank, process and operation; a late rank is named in a warning, and the results are
+# right. All cases run in parallel. Prints one `ok - ` or `not ok - ` line per check and fails if a check
+# failed. Finds the build at ${BUILD:-build}. SLOW=1: in a third of the time, on an idle machine; SLOW=5:
+# under a sanitizer.
 # runner: 30 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
@@ -15,7 +15,7 @@ export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STA
 export TUTTI_PEER_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_NET_PATIENCE_SECONDS=$((2 * slow)) NCCL_DEBUG=WARN
 list=
 
-# begin RANK HOST ARGS...: one process; $begun is its number.
+# begin RANK HOST ARGS...: starts one process; $begun is its process id.
 begin() {
   begin_rank=$1
   begin_host=$2
@@ -26,7 +26,7 @@ begin() {
   list="$list $begun"
 }
 
-# finish: $statuses has how all that were begun have ended, in order, and $work/log what they said.
+# finish: $statuses has the exit statuses of all started processes in order, and $work/log their output.
 finish() {
   # shellcheck disable=SC2086
   wait_all $list
@@ -42,10 +42,10 @@ rank_has() {
   noted $? "rank $1 says $2"
 }
 
-# host RANK MODE: the host that a rank is told to be on.
+# host RANK MODE: the host id of a rank.
 host() { [ "$2" = memory ] && echo one || echo "host$1"; }
 
-# leaves MODE: rank 0 has called two all-reduces and goes; ranks 1 and 2 call a third.
+# leaves MODE: rank 0 calls two all-reduces and leaves; ranks 1 and 2 call a third.
 leaves() {
   for rank in 0 1 2; do
     iterations=3
@@ -64,7 +64,7 @@ leaves() {
   rank_has 1 "^rank 1 .* error 6 .*$said" && rank_has 2 "^rank 2 .* error 6 .*$said"
 }
 
-# half_leaves: ranks 0 and 1 are of one process, which lives on when rank 0 has destroyed its communicator.
+# half_leaves: ranks 0 and 1 are in one process, which continues when rank 0 has destroyed its communicator.
 half_leaves() {
   begin 0 one --size 4 --here 2 --ops all_reduce --iterations 3 --leave-at 0,2
   begin 2 one --size 4 --here 2 --ops all_reduce --iterations 3
@@ -74,8 +74,8 @@ half_leaves() {
     has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
 }
 
-# go_when RANKS PATTERN...: what waits for $work/go goes on when those of RANKS, as the shell matches it, have
-# said every PATTERN, or when their deadline is over.
+# go_when RANKS PATTERN...: a process that waits for $work/go continues when each of RANKS (a shell pattern)
+# has printed every PATTERN, or at the deadline.
 go_when() {
   turns=$((30 * slow * 5))
   sayers=$1
@@ -90,7 +90,7 @@ go_when() {
   : >"$work/go"
 }
 
-# late MODE: rank 0 calls its second operation when rank 1 has said that it is late.
+# late MODE: rank 0 calls its second operation after rank 1 has reported that rank 0 is late.
 late() {
   begin 0 "$(host 0 "$1")" --size 2 --ops all_reduce --iterations 2 --hold 1,"$work/go"
   begin 1 "$(host 1 "$1")" --size 2 --ops all_reduce --iterations 2
@@ -99,7 +99,7 @@ late() {
   [ "$statuses" = '0 0 ' ] && ! has ' error ' && rank_has 1 'and not all_reduce #1 yet'
 }
 
-# in_turn: rank 0 is late, and the ranks behind it say of each other that they wait themselves.
+# in_turn: rank 0 is late, and each rank behind it reports that the next one waits itself.
 in_turn() {
   waits='^  rank [123] .* has called it too; it waits itself for rank [0-3] in broadcast #0'
   begin 0 one --size 4 --ops broadcast --iterations 1 --bytes 4000000 --hold 0,"$work/go"
@@ -112,8 +112,8 @@ in_turn() {
   [ "$statuses" = '0 0 0 0 ' ] && ! has ' error ' && has "$waits" && has "$late"
 }
 
-# fault_net KIND AT ARGS...: two hosts exchange three times; the fault happens to what rank 0 sends, which has
-# ARGS.
+# fault_net KIND AT ARGS...: two hosts exchange messages three times; the fault hits a message of rank 0,
+# which gets ARGS.
 fault_net() {
   export NCCL_NET_PLUGIN="$build/lib/libtutti-net-fault.so" TUTTI_NET_FAULTS="fault=$1,fault_at=$2"
   shift 2
@@ -129,8 +129,8 @@ falls_silent() {
     has 'network FaultNet: message [0-9]+ of connection [01] -> [01], .*(is not taken|has not come)'
 }
 
-# lost: the last message of rank 0, whose operations are over and whose process is well, until rank 1 has said
-# PATTERN: nothing comes that would show the loss.
+# lost: the last message of rank 0 is lost, while its operations are over and its process is alive, until
+# rank 1 has printed PATTERN: no later message would reveal the loss.
 lost() {
   (go_when 1 "$1") &
   goer=$!
@@ -150,7 +150,7 @@ loses_last_patiently() {
     ! has 'network FaultNet: message'
 }
 
-# stopped: rank 0 is stopped for longer than all patience, and goes on.
+# stopped: rank 0 is stopped for longer than all timeouts, and continues.
 stopped() {
   set -- --size 2 --ops all_reduce,alltoall --iterations 20 --pace 100 --bytes 200000
   begin 0 host0 "$@"
@@ -166,15 +166,15 @@ stopped() {
 
 for mode in guarded threads; do
   export TUTTI_EMU=mode=$mode
-  beside "$mode, shared memory: a rank that has left is named by those who wait for it" leaves memory
-  beside "$mode, over a network: a rank that has left is named by those who wait for it" leaves network
-  beside "$mode: a rank that has left, of a process that has not" half_leaves
-  beside "$mode, shared memory: a rank that is late is named, and no harm done" late memory
-  beside "$mode, over a network: a rank that is late is named, and no harm done" late network
-  beside "$mode: a network that falls silent ends the operation" falls_silent
-  beside "$mode: a process that is stopped for a while is waited for" stopped
+  beside "$mode, shared memory: ranks that wait for a rank that has left name it" leaves memory
+  beside "$mode, over a network: ranks that wait for a rank that has left name it" leaves network
+  beside "$mode: a rank that has left is named though its process has not" half_leaves
+  beside "$mode, shared memory: a late rank is named, and results are right" late memory
+  beside "$mode, over a network: a late rank is named, and results are right" late network
+  beside "$mode: a network that goes silent ends the operation" falls_silent
+  beside "$mode: ranks wait for a process that is stopped for a while" stopped
 done
-beside 'ranks that wait in turn say so of each other' in_turn
-beside 'a last message that is lost ends the operation, though its sender is well' loses_last
-beside 'without patience for networks that ends with the sender' loses_last_patiently
+beside 'ranks that wait in a chain say so of each other' in_turn
+beside 'a lost last message ends the operation, though its sender is alive' loses_last
+beside 'without TUTTI_NET_PATIENCE_SECONDS a lost last message ends with the sender' loses_last_patiently
 beside_wait

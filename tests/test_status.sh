@@ -1,10 +1,9 @@
 #!/bin/sh
-# test_status.sh: what `tutti status` says of running jobs, and what the watchdog has every process log: jobs
-# that are well, and that hang because a rank is late, calls something else, was killed or stopped; in
-# one process and in several, over shared memory and a network; by process, by address, and of all jobs; and
-# what is no job. Cases run side by side. Prints one `ok - ` or `not ok - ` line a check and fails when one
-# did. Finds the build at ${BUILD:-build}. SLOW=5 where a sanitizer
-# slows things down.
+# test_status.sh: what `tutti status` prints about running jobs, and what the watchdog makes every process
+# log: healthy jobs, and jobs that hang because a rank is late, calls something else, was killed or stopped;
+# in one process and in several, over shared memory and a network; by process, by address, and for all jobs;
+# and operands that are not jobs. Cases run in parallel. Prints one `ok - ` or `not ok - ` line per check
+# and fails if a check failed. Finds the build at ${BUILD:-build}. Set SLOW=5 under a sanitizer.
 # runner: 30 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
@@ -16,7 +15,7 @@ export NCCL_SOCKET_IFNAME=lo TUTTI_INIT_TIMEOUT_SECONDS=$((20 * slow)) TUTTI_STA
 export TUTTI_EMU=mode=threads TUTTI_WATCHDOG_SECONDS=$(((slow + 1) / 2)) NCCL_DEBUG=WARN
 list=
 
-# begin RANK ARGS...: one process; $begun is its number. HOSTS=1: each on a host of its own, as it is told.
+# begin RANK ARGS...: starts one process; $begun is its process id. HOSTS=1 gives each its own host id.
 begin() {
   begin_rank=$1
   shift
@@ -26,7 +25,7 @@ begin() {
   list="$list $begun"
 }
 
-# begin_late SIZE: an all-reduce of as many processes, in the third of which rank 1 is late.
+# begin_late SIZE: an all-reduce on SIZE processes; rank 1 is late for the third one.
 begin_late() {
   late_size=$1
   for rank in $(seq 0 $((late_size - 1))); do
@@ -38,14 +37,14 @@ begin_late() {
   done
 }
 
-# finish: $statuses has how all that were begun have ended, in order.
+# finish: $statuses has the exit statuses of all started processes in order.
 finish() {
   : >"$work/go"
   # shellcheck disable=SC2086
   wait_all $list
 }
 
-# until_true COMMAND...: tries for some seconds.
+# until_true COMMAND...: repeats the command for some seconds until it succeeds.
 until_true() {
   turns=$((20 * slow * 5))
   until "$@"; do
@@ -60,9 +59,9 @@ has() {
   noted $? "a line like $1"
 }
 sentences() { sed -n 's/.*operations make no progress: //p' "$work/$1"; }
-# A rank's process has logged a sentence.
+# A rank's process has logged a message.
 said() { grep -qs 'operations make no progress' "$work/rank.$1"; }
-# ask STATUS OPERAND...: $work/log has what is said.
+# ask STATUS OPERAND...: runs `tutti status`; $work/log has its output.
 ask() {
   ask_want=$1
   shift
@@ -76,7 +75,7 @@ json_is_good() { # PYTHON: an expression over the document d
   python3 -c "import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not ($1))" "$work/log"
 }
 
-# well: a job of four processes, whichever way it is asked for.
+# well: a healthy job of four processes, asked for in every way.
 well() {
   for rank in 0 1 2 3; do
     begin $rank --size 4 --ops all_reduce --iterations 1000 --pace 20 --hold 999,"$work/go"
@@ -96,7 +95,7 @@ well() {
   return $well_all
 }
 
-# late_seen SIZE: what is said of it.
+# late_seen SIZE: the diagnosis of the late rank.
 late_seen() {
   ask 1 "$late" && has "^job hangs: $1 processes on 1 host, 1 communicator, 1 of them hung$" &&
     has "^  comm '1': $1 ranks, called 2-3, ended 2: hangs$" &&
@@ -105,8 +104,8 @@ late_seen() {
     has "^rank 1 \(process $late on .*\) has not called operation #2 of comm '1'"
 }
 
-# late SIZE [network]: one rank has not called what the others have. Every process logs that once, as
-# explain says it.
+# late SIZE [network]: one rank has not called what the others have. Every process logs that once, in the
+# words of explain.
 late() {
   [ $# -eq 1 ] || export HOSTS=1
   begin_late "$1"
@@ -124,7 +123,7 @@ late() {
   case $statuses in *[1-9]*) return 1 ;; esac
 }
 
-# late_guarded: the guarded emulator has no time to watch; whoever asks is told.
+# late_guarded: the guarded emulator has no watchdog; `tutti status` still gets the diagnosis.
 late_guarded() {
   export TUTTI_EMU=mode=guarded
   begin_late 2
@@ -138,7 +137,7 @@ late_guarded() {
   [ "$statuses" = '0 0 ' ] && return $late_all
 }
 
-# off: without a watchdog nothing is said.
+# off: with the watchdog off nothing is logged.
 off() {
   export TUTTI_WATCHDOG_SECONDS=0
   begin_late 2
@@ -153,7 +152,7 @@ differs_said() {
   for rank in 0 1; do sentences rank.$rank | grep -q 'they differ in the count$' || return 1; done
 }
 
-# differs: two ranks send messages of other sizes than each other.
+# differs: two ranks send messages of different sizes to each other.
 differs() {
   begin 0 --size 2 --ops all_reduce --iterations 3 --bytes 4096
   begin 1 --size 2 --ops all_reduce --iterations 3 --bytes 4194304
@@ -167,7 +166,7 @@ differs() {
   return $differs_all
 }
 
-# killed: what is left of a job one of whose processes is gone.
+# killed: the rest of a job after one process was killed.
 killed() {
   begin 0 --size 3 --ops all_reduce --iterations 3
   begin 1 --size 3 --ops all_reduce --iterations 3 --hold 2,"$work/go"
@@ -183,7 +182,8 @@ killed() {
   return $killed_all
 }
 
-# stopped: a process that a signal has stopped. Its file speaks for it; from elsewhere it does not answer.
+# stopped: a process that a signal has stopped. On its own host its file is read; to other hosts it does not
+# answer.
 stopped() {
   begin_late 3
   until_true grep -qs 'iteration 1 ok' "$work/rank.1"
@@ -201,7 +201,8 @@ stopped() {
   [ "$statuses" = '0 0 0 ' ] && [ "$(sentences rank.0 | wc -l)" -eq 1 ] && return $stopped_all
 }
 
-# diagnose_stopped: the process that was to judge is stopped; another one does, and nobody hears it twice.
+# diagnose_stopped: the process that should diagnose is stopped; another one does, and nothing is logged
+# twice.
 diagnose_stopped() {
   begin_late 3
   judge=${list# }
@@ -218,7 +219,7 @@ diagnose_stopped() {
   return $diagnose_all
 }
 
-# elsewhere: records of the others are on other hosts; one process asks for them.
+# elsewhere: the records of the other processes are on other hosts; one process asks for them.
 elsewhere() {
   for rank in 0 1 2; do
     hold=
@@ -235,7 +236,7 @@ elsewhere() {
   [ "$statuses" = '0 0 0 ' ] && return $elsewhere_all
 }
 
-# secret: who does not know it hears nothing.
+# secret: a request without the secret gets no answer.
 secret() {
   export TUTTI_SECRET=one
   begin_late 2
@@ -264,7 +265,7 @@ threads() {
   return $threads_all
 }
 
-# slow_link: a connection of an emulated network that takes long for each message; the job goes on.
+# slow_link: a connection of an emulated network that delays each message; the job makes progress.
 slow_link() {
   TUTTI_EMU=nodes=2,devices=4,net=1,fault=slow,fault_at=9 NCCL_ALGO=Ring \
     "$build/tests/hang_program" slow_forever >"$work/rank.0" 2>&1 &
@@ -278,7 +279,7 @@ slow_link() {
   return $slow_all
 }
 
-# broken: four ranks of one process, which do not agree and have noticed.
+# broken: four ranks of one process that disagree and have reported it.
 broken() {
   "$build/tests/hang_program" count 60 >"$work/rank.0" 2>&1 &
   begun=$!
@@ -291,7 +292,7 @@ broken() {
   return $broken_all
 }
 
-# nothing: what is no job, and what is no answer.
+# nothing: operands that are not jobs, and addresses that do not answer.
 nothing() {
   ask 4 && has 'no process of this user records in' && ask 4 999999999 &&
     has 'there is no process 999999999' &&
@@ -334,23 +335,23 @@ permission() {
   return $permission_all
 }
 
-beside 'a job that is well, of all jobs, by process, by address, as JSON' well
-beside 'a rank that is late, over shared memory: every process logs once what explain says' late 4
-beside 'the same over a network' late 3 network
-beside 'the same of sixteen processes' late 16
-beside 'guarded: nothing watches; who asks is told' late_guarded
-beside 'a watchdog that is off says nothing' off
-beside 'ranks that call different things' differs
-beside 'a rank that was killed' killed
+beside 'a healthy job is shown: all jobs, by process, by address, as JSON' well
+beside 'a late rank over shared memory: every process logs once what explain prints' late 4
+beside 'a late rank over a network: every process logs once what explain prints' late 3 network
+beside 'a late rank of sixteen processes: every process logs once what explain prints' late 16
+beside 'guarded mode has no watchdog, and tutti status gives the diagnosis' late_guarded
+beside 'a watchdog that is off logs nothing' off
+beside 'ranks that call different operations are diagnosed' differs
+beside 'a rank that was killed is diagnosed' killed
 beside 'a process that is stopped is named, and not waited for' stopped
-beside 'another process judges where the first is stopped; nothing is said twice' diagnose_stopped
-beside 'records of other hosts are asked for' elsewhere
-beside 'without the secret nothing is told' secret
-beside 'a process of another user' permission
+beside 'another process diagnoses if the first is stopped, and nothing is logged twice' diagnose_stopped
+beside 'records of other hosts are fetched' elsewhere
+beside 'a request without the secret gets no answer' secret
+beside "another user's process is refused with the reason" permission
 for scenario in absent recv_alone refused open_group blocked circle behind graph; do
-  beside "four ranks of one process: $scenario" threads $scenario
+  beside "four ranks of one process are diagnosed: $scenario" threads $scenario
 done
-beside 'ranks that have failed' broken
-beside 'a job that moves over a link that is slow' slow_link
-beside 'what is no job, and no answer' nothing
+beside 'ranks that have failed are shown' broken
+beside 'a job with a slow link is shown to make progress, and the link is named' slow_link
+beside 'an operand that is not a job, or that does not answer, is reported' nothing
 beside_wait

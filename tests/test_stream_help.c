@@ -1,6 +1,6 @@
-/* test_stream_help.c: threads mode, where whoever waits carries streams out: work that nobody waits for is
- * done all the same; one thread that drives several streams and ranks never hangs, in whatever order it
- * waits; code of the user's and kernels that wait for each other get on beside that. */
+/* test_stream_help.c: threads mode, where waiting threads run the work of streams: work that no thread waits
+ * for is still done; one thread that drives several streams and ranks never hangs, in whatever order it
+ * waits; host functions and kernels that wait for each other also make progress. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,7 +70,7 @@ static void check(uint32_t count) {
     for (uint32_t i = 0; i < count; i++) assert_true(world.memory[rank][i] == RANKS);
 }
 
-/* One thread, all ranks, waiting in every order; with several operations on each stream. */
+/* One thread, all ranks, waiting in every order, with several operations on each stream. */
 static void test_one_thread(void **state) {
   (void)state;
   for (int round = 0; round < ROUNDS; round++) {
@@ -92,8 +92,8 @@ static void *watch(void *argument) {
   return NULL;
 }
 
-/* Nobody who fed the streams waits for them: their own threads take the work. A thread that asks for events
- * carries out nothing of others. */
+/* No thread that enqueued work waits for it: the streams' own threads run it. A thread that queries events
+ * runs no work of others. */
 static void test_nobody_waits(void **state) {
   (void)state;
   for (int round = 0; round < 3; round++) {
@@ -134,8 +134,8 @@ static void await_flag(void *argument) {
   while (__atomic_load_n((int *)argument, __ATOMIC_ACQUIRE) == 0) os_sleep_ms(1);
 }
 
-/* A host function that waits for the thread which waits for another stream: that thread may not carry it
- * out. */
+/* A host function that waits for the thread that waits for another stream: that thread must not run the
+ * function. */
 static void test_host_function(void **state) {
   (void)state;
   int flag = 0;
@@ -165,7 +165,7 @@ static void *rank_thread(void *argument) {
   return NULL;
 }
 
-/* A thread a rank, more of them than cores. */
+/* One thread per rank, more threads than cores. */
 static void test_thread_a_rank(void **state) {
   (void)state;
   os_thread threads[RANKS];
@@ -176,9 +176,9 @@ static void test_thread_a_rank(void **state) {
   check(781);
 }
 
-/* ---- waiters that come and go ---- */
+/* ---- waiting threads that come and go ---- */
 
-#define LONG_COUNT 200000 /* many slots' worth */
+#define LONG_COUNT 200000 /* larger than many slots */
 #define VISITORS 3
 
 static struct {
@@ -192,8 +192,8 @@ static uint32_t draw(uint32_t *state, uint32_t below) {
   return (*state >> 8) % below;
 }
 
-/* Feeds one rank, waits for it in every way or not at all, and leaves it to others. The operations' sizes are
- * the same on all ranks; what else is on the stream is not. */
+/* Enqueues work for one rank, waits for it in every way or not at all, and leaves it to others. The sizes of
+ * operations are the same on all ranks; other work on the stream is not. */
 static void *feed(void *argument) {
   const int rank = (int)(intptr_t)argument;
   uint32_t sizes = 7, own = (uint32_t)rank + 1;
@@ -213,7 +213,7 @@ static void *feed(void *argument) {
   return NULL;
 }
 
-/* Turns up at any stream, takes it over for a moment, and goes. */
+/* Waits on any stream, runs its work for a moment, and leaves. */
 static void *visit(void *argument) {
   uint32_t own = (uint32_t)(intptr_t)argument;
   while (!__atomic_load_n(&crowd.over, __ATOMIC_RELAXED)) {
@@ -226,7 +226,7 @@ static void *visit(void *argument) {
   return NULL;
 }
 
-/* No stream is ever left alone: were one, the world would say after TUTTI_STALL_SECONDS that it is stuck. */
+/* No stream may be left without a thread: otherwise a hang is reported after TUTTI_STALL_SECONDS. */
 static void test_visitors(void **state) {
   (void)state;
   os_thread feeders[RANKS], visitors[VISITORS];
@@ -242,7 +242,7 @@ static void test_visitors(void **state) {
   for (int rank = 0; rank < RANKS; rank++)
     assert_true(os_thread_start(&feeders[rank], feed, (void *)(intptr_t)rank));
   for (int rank = 0; rank < RANKS; rank++) os_thread_join(feeders[rank]);
-  /* Nobody has fed the streams any more: only their own threads and the visitors are left. */
+  /* No more work is enqueued: only the streams' own threads and the visitors remain. */
   for (int rank = 0; rank < RANKS; rank++) {
     ncclResult_t error = ncclSuccess;
     while (cudaEventQuery(crowd.ends[rank]) == cudaErrorNotReady) os_sleep_ms(1);

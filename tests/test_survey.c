@@ -1,6 +1,5 @@
-/* test_survey.c: what processes tell each other of their records, and what `explain` keeps of files: small,
- * and enough for the same verdicts; and that a survey's bytes, whoever made them, are read for what they are.
- */
+/* test_survey.c: the records that processes send each other, and the parts of files that `explain` keeps:
+ * small, and enough for the same diagnoses; and that a survey with arbitrary bytes is read safely. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +30,7 @@ struct job {
   uint32_t count;
 };
 
-/* The file, cut down as a process does it that is asked for its records. */
+/* The file, reduced as a process does that is asked for its records. */
 static void image_make(const struct record_file *file, uint8_t *out, struct record_file *image) {
   size_t used = RECORD_PAGE_BYTES;
   memcpy(out, file->bytes, RECORD_PAGE_BYTES);
@@ -109,7 +108,7 @@ static void test_images_give_the_same_diagnosis(void **state) {
   assert_true(tried > 10);
 }
 
-/* ---- an image's bounds ---- */
+/* ---- an image's limits ---- */
 
 #define RING 4096u
 #define LANES 512u
@@ -175,26 +174,26 @@ static void test_image_is_small(void **state) {
   assert_true(record_image_section(&file.views[0], out, sizeof out) <= 2 * RECORD_PAGE_BYTES);
   assert_int_equal(comm->streams[1], 0); /* no address of the process */
   record_file_free(&file);
-  whole_make(1300, 0, &file); /* as many as its ring holds, none of which has ended */
+  whole_make(1300, 0, &file); /* as many as its ring has space for, none of which has ended */
   for (uint32_t i = 0; i < LANES; i++) whole.section.lanes[i].used = 1;
   memset(out, 0, sizeof out);
   assert_true(record_image_section(&file.views[0], out, sizeof out) <= sizeof out);
   assert_int_equal(comm->lane_rows, LANES);
   assert_true(comm->ring_records >= 512);
-  assert_int_equal(comm->tail, 3 * comm->ring_records); /* it is full, and the first ones are gone */
+  assert_int_equal(comm->tail, 3 * comm->ring_records); /* full, and the first records are overwritten */
   for (uint32_t i = 0; i < comm->ring_records; i++)
     assert_int_not_equal(out[comm->ring_offset + 32 * i], RECORD_PLACE);
   record_file_free(&file);
 }
 
-/* Messages are counted from the first one on both sides, or, where records are gone, those that have not
- * ended: an image that has left records out says so. */
+/* Messages are counted from the first one on both sides, or, if records are lost, only those that have not
+ * ended: an image with fewer records says so. */
 static void test_image_tells_of_gaps(void **state) {
   static uint8_t out[2][IMAGE_BYTES] __attribute__((aligned(8)));
   static struct diagnosis diagnosis;
   struct record_file file, images[2];
   (void)state;
-  for (uint32_t rank = 0; rank < 2; rank++) { /* rank 0 sends to rank 1, which receives from rank 2 as well */
+  for (uint32_t rank = 0; rank < 2; rank++) { /* rank 0 sends to rank 1, which also receives from rank 2 */
     const uint32_t calls = rank == 0 ? 100 : 199;
     whole_make(calls, calls - 1, &file);
     whole.section.comm.rank = rank;
@@ -211,7 +210,7 @@ static void test_image_tells_of_gaps(void **state) {
     record_file_free(&file);
   }
   assert_true(diagnose_files(images, 2, &diagnosis));
-  assert_int_equal(diagnosis.kind, DIAGNOSIS_RUNNING); /* the last ones belong together */
+  assert_int_equal(diagnosis.kind, DIAGNOSIS_RUNNING); /* the last messages match */
   for (uint32_t rank = 0; rank < 2; rank++) record_file_free(&images[rank]);
 }
 
@@ -226,7 +225,7 @@ static void test_digest_keeps_order(void **state) {
   assert_int_equal(digest.view_count, 1);
   assert_int_equal(view->lane_rows, LANES);
   assert_int_not_equal(view->first, 0);
-  assert_int_equal(view->end - view->first, 2 * 1365 + 1); /* and the launch of call 34, which is gone */
+  assert_int_equal(view->end - view->first, 2 * 1365 + 1); /* and the launch of call 34, whose call is lost */
   for (uint64_t i = 0; i < view->end - view->first; i++) {
     const union record *record = record_at(view, view->first + i);
     assert_int_equal(record->kind, i % 2 == 0 ? RECORD_LAUNCH : RECORD_CALL);
@@ -276,7 +275,7 @@ static void test_survey_is_read(void **state) {
   record_file_free(&file);
 }
 
-/* The k-th allocation fails, of any k: nothing is lost. */
+/* The k-th allocation fails, for any k: nothing leaks. */
 static void test_survey_without_memory(void **state) {
   static uint8_t bytes[1 << 18] __attribute__((aligned(8)));
   struct record_file file;

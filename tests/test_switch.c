@@ -1,6 +1,6 @@
-/* test_switch.c: collectives over a switch that adds: their steps against the symbolic oracle
- * (switch_oracle.h), over one node and several, with ranks numbered by node and across nodes; runs in the
- * emulator; who is refused, and why; what reports call a switch. */
+/* test_switch.c: collectives over a switch that reduces (NVLS, CollNet): their steps against the symbolic
+ * oracle (switch_oracle.h), over one node and several, with ranks numbered node by node and round-robin; runs
+ * in the emulator; refused calls and the reasons; the switch's name in reports. */
 /* sanitizers: address thread */
 /* runner: tsan 15 s */
 #include "switch_oracle.h"
@@ -19,7 +19,7 @@
 #define ALGO_BIT(algo) (1u << (algo))
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
-/* Nodes with so many ranks each, by hand. Numbered across nodes: rank 0 is the first of node 0, rank 1 the
+/* Nodes with these numbers of ranks, by hand. Numbered round-robin: rank 0 is the first of node 0, rank 1 the
  * first of node 1, and so on. */
 struct places {
   struct graph graph;
@@ -92,7 +92,7 @@ static void oracle_counts(uint8_t algo, uint8_t func, const struct places *p) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-enum { NODES_MOST = 2 }; /* one thread computes with symbols: other builds run the rest */
+enum { NODES_MOST = 2 }; /* this single thread is slow in sanitizer builds: other builds run the rest */
 #else
 enum { NODES_MOST = 16 };
 #endif
@@ -130,7 +130,7 @@ static void test_collnet_direct(void **state) {
   oracle_nodes(ALGO_COLLNET_DIRECT, FUNC_REDUCE_SCATTER, 2, 1);
 }
 
-/* A chain also takes nodes of different sizes. */
+/* A chain also supports nodes of different sizes. */
 static void test_collnet_chain(void **state) {
   static const uint32_t sizes[][4] = {{1, 3, 2, 5}, {4, 1, 1, 7}, {2, 9, 3, 1}};
   static struct places places;
@@ -144,8 +144,7 @@ static void test_collnet_chain(void **state) {
       }
 }
 
-/* One loop over a switch of three, as a reader would write it down: the switch, and the rank that hosts it.
- */
+/* One loop over a switch of three, written out: the switch, and the rank that hosts it. */
 static void test_by_hand(void **state) {
   static const struct {
     uint32_t flags, recv_links, send_links;
@@ -199,7 +198,7 @@ static void test_by_hand(void **state) {
 
 /* ---- the emulator ---- */
 
-static struct ranks ranks; /* of the test that runs */
+static struct ranks ranks; /* of the running test */
 
 static int ranks_drop(void **state) {
   (void)state;
@@ -215,7 +214,7 @@ static void world_begin(const char *emu, uint64_t seed, bool threads) {
   if (ranks_configure(&config) != ncclSuccess) fail_msg("%s: %s", emu, log_last_error());
 }
 
-/* Ranks on nodes by hand: what they lie in must outlive them. */
+/* Ranks on nodes by hand: the graph must outlive them. */
 static void world_open(const struct places *p, uint8_t algo) {
   assert_int_equal(ranks_open(&ranks, p->graph.rank_count), ncclSuccess);
   graph_free(&ranks.graph);
@@ -223,7 +222,7 @@ static void world_open(const struct places *p, uint8_t algo) {
   ranks.algo_mask = ALGO_BIT(algo);
 }
 
-/* Calls behind one another: of no element, of one, of a few, of several loops, of several channels. */
+/* Calls in sequence: of zero elements, one, a few, several loops, several channels. */
 static void world_run(const char *emu, uint64_t seed, bool threads, const struct places *p, uint8_t algo,
                       uint8_t func) {
   static const size_t counts[] = {0, 1, 37, 300, 9000};
@@ -295,7 +294,7 @@ static void test_threads(void **state) {
   runs_with("slots=4,chunk=4096,channels=3", 1, true);
 }
 
-/* ---- what reports say ---- */
+/* ---- reports ---- */
 
 static void assert_says(const char *text) {
   if (strstr(log_last_error(), text) == NULL) fail_msg("no '%s' in: %s", text, log_last_error());
@@ -339,7 +338,7 @@ static void test_mismatch(void **state) {
   }
 }
 
-/* The ends of a connection, with the lane at one end or the other. */
+/* The ends of a connection, with the lane at either end. */
 static void test_names(void **state) {
   static struct emu_lane member, host;
   struct work rank_work = {.algo = ALGO_NVLS, .rank = 2, .send_count = 1, .recv_count = 1};
@@ -361,7 +360,7 @@ static void test_names(void **state) {
   assert_string_equal(emu_report_end(text, &conn, false), "0");
 }
 
-/* ---- who is refused ---- */
+/* ---- refused calls ---- */
 
 static void expect_refusal(const struct places *p, uint8_t algo, uint8_t func, uint8_t proto,
                            const char *why) {
@@ -398,7 +397,7 @@ static void test_rules(void **state) {
   expect_refusal(&p, ALGO_COLLNET_CHAIN, FUNC_ALL_REDUCE, PROTO_SIMPLE, NULL);
 }
 
-/* On a backend whose executors do not carry them there is no plan, and the sentence says why. */
+/* A backend whose executors do not support them has no plan, and the message says why. */
 static void test_no_hardware(void **state) {
   static const uint8_t algos[] = {ALGO_NVLS, ALGO_NVLS_TREE, ALGO_COLLNET_DIRECT, ALGO_COLLNET_CHAIN};
   static struct places p;
@@ -418,14 +417,14 @@ static void test_no_hardware(void **state) {
   }
 }
 
-/* Masks of all-reduce, as the environment makes them: only what is named, or switched on. */
+/* Masks of all-reduce as set by the environment: only algorithms that are named or enabled. */
 static void test_settings(void **state) {
   static const uint32_t node = ALGO_BIT(ALGO_NVLS) | ALGO_BIT(ALGO_NVLS_TREE);
   static const uint32_t network = ALGO_BIT(ALGO_COLLNET_DIRECT) | ALGO_BIT(ALGO_COLLNET_CHAIN);
   static const struct {
     const char *algo, *nvls, *collnet;
     uint32_t mask; /* of node | network */
-    bool none;     /* nothing else is left either */
+    bool none;     /* no other algorithm is left */
   } rows[] = {{"", "2", NULL, 0, false},
               {"^ring", "2", NULL, 0, false},
               {"NVLS", "2", NULL, ALGO_BIT(ALGO_NVLS), false},
@@ -469,7 +468,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_guarded, ranks_drop),
       cmocka_unit_test_teardown(test_absent_rank, ranks_drop),
       cmocka_unit_test_teardown(test_mismatch, ranks_drop),
-      cmocka_unit_test_teardown(test_threads, ranks_drop), /* leaves threads, for which a report would wait */
+      cmocka_unit_test_teardown(test_threads, ranks_drop), /* leaves threads, which would delay a report */
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_rules),
       cmocka_unit_test(test_no_hardware),

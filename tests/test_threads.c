@@ -1,6 +1,6 @@
-/* test_threads.c: one thread a rank over the emulator, in both of its modes: communicators made from unique
- * ids, every collective with its result checked, grouped messages, a split, and an abort that frees a rank
- * whose peers stay away. */
+/* test_threads.c: one thread per rank on the emulator, in both modes: communicators made from unique ids,
+ * every collective with its result checked, grouped messages, a split, and an abort that ends the wait of a
+ * rank whose peers do not call. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ struct rank {
   int rank;
   uint32_t wrong; /* elements, or calls that failed */
   ncclComm_t comm;
-  const ncclUniqueId *ids; /* one for each round */
+  const ncclUniqueId *ids; /* one per round */
   float *in, *out;         /* device memory, RANKS * COUNT elements */
 };
 
@@ -100,7 +100,7 @@ static void check_round(struct rank *self, int round) {
   }
 }
 
-/* Destroying waits for the rank's kernels, so what was received is there afterwards. */
+/* Destroy waits for the rank's kernels, so received data is complete afterwards. */
 static void *rounds_body(void *argument) {
   struct rank *self = (struct rank *)argument;
   backend_ops()->device->select((uint32_t)self->rank);
@@ -114,7 +114,7 @@ static void *rounds_body(void *argument) {
   return NULL;
 }
 
-/* Ranks 0, 2 and 1, 3 sum among themselves, the higher rank first. */
+/* Ranks 0, 2 and 1, 3 are split into two communicators, the higher rank first. */
 static void *split_body(void *argument) {
   struct rank *self = (struct rank *)argument;
   ncclComm_t half = NULL;
@@ -134,7 +134,7 @@ static void *split_body(void *argument) {
   return NULL;
 }
 
-/* Rank 0 alone calls; aborting takes it out again. */
+/* Only rank 0 calls; abort ends its wait. */
 static void *abort_body(void *argument) {
   struct rank *self = (struct rank *)argument;
   backend_ops()->device->select((uint32_t)self->rank);

@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_topo.sh: `tutti topo` on presets and files, what it refuses, and communicators that the emulator lays
-# out over nodes. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# test_topo.sh: `tutti topo` on presets and files, its error messages, and communicators that the emulator
+# spreads over nodes. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 . "$(dirname "$0")/script.inc"
 unset NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_DUMP_FILE NCCL_CROSS_NIC NCCL_P2P_LEVEL
 use_build
 tutti="$build/bin/tutti"
 
-# says STATUS TEXT ARGUMENTS...: `tutti topo` with these ends with this status and says this.
+# says STATUS TEXT ARGUMENTS...: `tutti topo` with these arguments exits with STATUS and prints TEXT.
 says() {
   status=$1 text=$2
   shift 2
@@ -15,17 +15,17 @@ says() {
 }
 
 says 0 "rings: 8 found, 48 GB/s each, NVL inside a node, 48 GB/s by PIX between nodes" --nodes 2
-check $? "two nodes with a NIC a GPU"
+check $? "two nodes with one NIC per GPU are drawn"
 says 0 "GPU 2     NVL  NVL  LOC  NVL  PXN  PXN  PIX  PXN" --gpus 4 --nics 4
-check $? "the paths of a node"
+check $? "the paths of a node are printed"
 says 0 "and so on, 8192 ranks" --nodes 1024 && awk 'length > 100 { exit 1 }' "$work/log"
-check $? "1,024 nodes, in 100 columns"
+check $? "1,024 nodes fit in 100 columns"
 says 0 "GPU 63" --machine pcie-box --gpus 64 --nics 40 && awk 'length > 100 { exit 1 }' "$work/log"
-check $? "many devices, in 100 columns"
+check $? "many devices fit in 100 columns"
 says 0 "2 nodes" --nodes 2 --gpus 4 --nics 2 --dump "$work/node.xml" && mv "$work/log" "$work/made" &&
   says 0 "node.xml: 2 nodes" --nodes 2 --file "$work/node.xml" && tail -n +2 "$work/log" >"$work/read" &&
   tail -n +2 "$work/made" | cmp - "$work/read"
-check $? "what is dumped is read again, and is the same"
+check $? "a dump is read again and gives the same topology"
 if command -v python3 >/dev/null; then
   "$tutti" topo --nodes 3 --json | python3 -c '
 import json, sys
@@ -34,21 +34,21 @@ assert len(topo["paths"]) == 8 * 16 and topo["rings"]["channels"] == 8
 for channel in topo["channels"]:
     assert sorted(channel["ring"]) == list(range(24)) and channel["tree_parents"].count(-1) == 1
 ' >"$work/log" 2>&1
-  check $? "JSON"
+  check $? "--json prints the topology"
 else
   echo "skip: JSON: python3 is not installed"
 fi
 says 2 "there is no machine 'dgx-9'; there are dgx-h100" --machine dgx-9
-check $? "a machine that is not there"
+check $? "an unknown machine is refused"
 says 4 "/no/such/file: cannot be read" --file /no/such/file
-check $? "a file that is not there"
+check $? "a missing file is refused"
 printf '<system>\n<cpu>\n<gpu/>' >"$work/bad.xml"
 says 4 "bad.xml:3: <gpu> inside <cpu>; expected it inside <pci>" --file "$work/bad.xml"
-check $? "a file that is wrong: file, line, what was expected"
+check $? "a malformed file is refused with file, line, and what was expected"
 says 2 "leave out --machine" --file "$work/node.xml" --machine dgx-h100
-check $? "flags that contradict each other"
+check $? "contradictory flags are refused"
 says 3 "cannot be written" --dump /no/such/folder/file
-check $? "a dump that cannot be written"
+check $? "a dump that cannot be written is an error"
 
 # ---- communicators
 bench() {
@@ -59,19 +59,19 @@ for nodes in 2 4 8; do
   TUTTI_EMU=devices=8,channels=20,nodes=$nodes NCCL_ALGO="allreduce:ring" bench all_reduce &&
     TUTTI_EMU=devices=8,channels=20,nodes=$nodes NCCL_ALGO="allreduce:tree" bench all_reduce &&
     TUTTI_EMU=devices=8,channels=20,nodes=$nodes,mode=threads bench all_gather
-  check $? "8 emulated devices on $nodes nodes"
+  check $? "8 emulated devices form $nodes nodes"
 done
 TUTTI_EMU=devices=8,nodes=3 bench all_reduce
 [ $? -ne 0 ] && grep -q 'nodes=3 does not divide devices=8' "$work/log"
-check $? "numbers that do not divide are named"
+check $? "devices that do not divide by the nodes are refused"
 TUTTI_EMU=devices=8 NCCL_TOPO_FILE="$work/node.xml" NCCL_GRAPH_DUMP_FILE="$work/graph.xml" \
   NCCL_TOPO_DUMP_FILE="$work/again.xml" NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH bench all_reduce &&
   grep -q "topology 'node.xml': 8 ranks on 2 nodes" "$work/log" && cmp "$work/node.xml" "$work/again.xml" &&
   grep -q '<graph id="1"' "$work/graph.xml"
-check $? "NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE"
+check $? "NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE and NCCL_GRAPH_DUMP_FILE are honoured"
 NCCL_TOPO_FILE="$work/bad.xml" bench all_reduce
 [ $? -ne 0 ] && grep -q 'bad.xml:3: <gpu> inside <cpu>' "$work/log"
-check $? "a wrong NCCL_TOPO_FILE fails the communicator, with file and line"
+check $? "a malformed NCCL_TOPO_FILE fails ncclCommInit with file and line"
 TUTTI_EMU=devices=8 NCCL_TOPO_FILE="$work/node.xml" NCCL_TOPO_DUMP_FILE=/no/such/folder/file bench all_reduce
 check $? "a dump that cannot be written does not stop the job"
 

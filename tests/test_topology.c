@@ -1,6 +1,6 @@
-/* test_topology.c: paths between GPUs, as far as they can be told without one: places in the PCI tree, a fake
- * /sys, spellings of NCCL_P2P_LEVEL, and what a communicator makes of its paths: LL128 only where stores of
- * 128 bytes arrive whole, direct stores only with peer access. */
+/* test_topology.c: paths between GPUs, as far as they can be tested without GPUs: places in the PCI tree, a
+ * fake /sys, spellings of NCCL_P2P_LEVEL, and their effect on a communicator: LL128 only if stores of 128
+ * bytes arrive whole, direct stores only with peer access. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 /* ---- places ---- */
 
 #define BRIDGE "/sys/devices/pci0000:00"
-#define SWITCH BRIDGE "/0000:00:01.0/0000:01:00.0" /* root port, the switch's upper port */
+#define SWITCH BRIDGE "/0000:00:01.0/0000:01:00.0" /* root port, the switch's upstream port */
 #define LOWER SWITCH "/0000:02:04.0/0000:05:00.0"  /* a switch below that switch */
 
 static void test_places(void **state) {
@@ -37,9 +37,9 @@ static void test_places(void **state) {
       {SWITCH "/0000:02:00.0/0000:03:00.0", LOWER "/0000:06:00.0/0000:07:00.0", PATH_PXB},
       {LOWER "/0000:06:00.0/0000:07:00.0", LOWER "/0000:06:01.0/0000:08:00.0", PATH_PIX},
       {SWITCH "/0000:02:00.0/0000:03:00.0", BRIDGE "/0000:00:02.0/0000:09:00.0", PATH_PHB},
-      {BRIDGE "/0000:00:05.0", BRIDGE "/0000:00:06.0", PATH_PHB}, /* as virtual machines have them */
+      {BRIDGE "/0000:00:05.0", BRIDGE "/0000:00:06.0", PATH_PHB}, /* as in virtual machines */
       {BRIDGE "/0000:00:05.0", "/sys/devices/pci0000:80/0000:80:05.0", PATH_SYS},
-      {BRIDGE "/0000:00:05.0", BRIDGE "1/0000:01:05.0", PATH_SYS}, /* a bridge whose name begins alike */
+      {BRIDGE "/0000:00:05.0", BRIDGE "1/0000:01:05.0", PATH_SYS}, /* a bridge with the same prefix */
       {"/sys/devices/pci0000:97/0000:97:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
        "/sys/devices/pci0000:97/0000:97:00.5/pci10000:00/10000:00:02.0/10000:01:00.1", PATH_PIX},
       {"", "", PATH_SYS},
@@ -62,7 +62,7 @@ static void test_numa_nodes(void **state) {
   assert_int_equal(path_between(&a, &b), PATH_PHB);
   b.numa_node = 1;
   assert_int_equal(path_between(&a, &b), PATH_SYS);
-  a.numa_node = b.numa_node = -1; /* unknown is not equal */
+  a.numa_node = b.numa_node = -1; /* two unknown values are not equal */
   assert_int_equal(path_between(&a, &b), PATH_SYS);
 }
 
@@ -145,9 +145,9 @@ static void test_levels(void **state) {
   }
 }
 
-/* ---- what a communicator makes of it ---- */
+/* ---- effects on a communicator ---- */
 
-/* Devices 0 and 1 are joined by NVLink, 2 hangs on PCIe, 3 reaches nobody, and of 4 nobody knows. */
+/* Devices 0 and 1 are connected by NVLink, 2 by PCIe, 3 reaches no other, and the paths of 4 are unknown. */
 static ncclResult_t fake_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   const uint32_t far = from > to ? from : to;
   memset(info, 0, sizeof *info);
@@ -181,7 +181,7 @@ static void test_paths(void **state) {
   assert_true(!paths.peer_access && !paths.ll128);
   paths = paths_of(&fake, unknown, 2);
   assert_true(!paths.peer_access && !paths.ll128);
-  backend_fill(&filled, &old); /* a backend that does not tell paths apart */
+  backend_fill(&filled, &old); /* a backend that does not distinguish paths */
   paths = paths_of(&filled.backend, near, 3);
   assert_true(paths.peer_access && paths.ll128);
 }
@@ -190,7 +190,7 @@ static void test_paths(void **state) {
 #define LL128 (1u << PROTO_LL128)
 #define SIMPLE (1u << PROTO_SIMPLE)
 
-/* Settings as NCCL_PROTO=text makes them. */
+/* Settings as set by NCCL_PROTO=text. */
 static struct settings settings_with(const char *proto) {
   struct settings settings;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -217,7 +217,7 @@ static void test_protocols(void **state) {
       {"ll128,Simple", LL128 | SIMPLE, LL128 | SIMPLE, true},
       {"allreduce:LL128", LL128, LL | SIMPLE, true},
       {"^LL128", LL | SIMPLE, LL | SIMPLE, false},
-      {"^LL,Simple", LL128, LL128, true}, /* nothing else is left */
+      {"^LL,Simple", LL128, LL128, true}, /* no other protocol is left */
       {"LL128;allreduce:^LL", SIMPLE, LL128, true},
   };
   static const struct settings_paths whole = {true, true}, torn = {true, false}, cut = {false, false};
@@ -239,7 +239,7 @@ static void test_protocols(void **state) {
   }
 }
 
-/* Slots of messages over networks are as large as their chunks: the variable is one for all ranks. */
+/* Slots of messages over networks are as large as their chunks: one variable sets both. */
 static void test_network_settings(void **state) {
   (void)state;
   struct settings settings = settings_with("LL,Simple");
@@ -257,7 +257,7 @@ static void test_network_settings(void **state) {
   assert_true(settings_digest(&settings) != digest);
   settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS + 1);
   assert_false(settings.net_plain);
-  assert_true(settings_take_network(&settings, false, 8)); /* LL was asked for */
+  assert_true(settings_take_network(&settings, false, 8)); /* LL was requested */
   assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], SIMPLE);
   assert_int_equal(settings.limits.p2p_chunk_bytes, 131072);
   assert_int_equal(settings.proto_mask[FUNC_SEND], SIMPLE);

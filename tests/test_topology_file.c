@@ -1,5 +1,5 @@
-/* test_topology_file.c: NCCL's XML read, refused and written; presets; paths between what it describes: their
- * types, what they carry, the nearest NICs. test_topology.c has the half that asks a machine. */
+/* test_topology_file.c: NCCL's topology XML read, refused and written; presets; paths between its devices:
+ * their types, their bandwidth, the nearest NICs. test_topology.c tests paths of a real machine. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static struct topology parse(const char *text) {
 
 /* ---- Reading and writing ---- */
 
-/* One of everything, as a machine would say it. */
+/* One device of every kind, as a machine would describe it. */
 static const char whole[] =
     "<?xml version=\"1.0\"?>\n"
     "<!-- a node --><system version=\"1\" more=\"ignored\">\n"
@@ -127,7 +127,7 @@ static void test_files(void **state) {
   unlink(path);
   assert_int_equal(topology_read(path, 1, &second), ncclSystemError);
   assert_non_null(strstr(log_last_error(), path));
-  assert_int_equal(topology_read("/dev/zero", 1, &second), ncclSystemError); /* of no end */
+  assert_int_equal(topology_read("/dev/zero", 1, &second), ncclSystemError); /* endless */
   assert_int_equal(topology_write(&topology, "/no/such/folder/file"), ncclSystemError);
   topology_free(&topology);
 }
@@ -188,7 +188,7 @@ static void test_bad_files(void **state) {
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) check_refused(rows[i][0], rows[i][1]);
 }
 
-/* `count` times `piece` between two others; free it with os_free. */
+/* `count` times `piece` between two other texts; free it with os_free. */
 static char *repeated(const char *before, const char *piece, uint32_t count, const char *after) {
   const size_t bytes = strlen(before) + count * strlen(piece) + strlen(after) + 1;
   char *text = (char *)os_alloc(bytes);
@@ -296,7 +296,7 @@ static void test_paths_with_switches(void **state) {
   paths_free(&paths);
   struct paths_rules direct = default_rules();
   direct.nic_over_gpu = false;
-  direct.peer_level = GRAPH_LOC; /* no peer access at all: all by the host */
+  direct.peer_level = GRAPH_LOC; /* no peer access at all: everything through the host */
   paths = find(&topology, direct);
   assert_int_equal(to_net(&paths, 2, 3)->type, GRAPH_PHB);
   assert_int_equal(between(&paths, 0, 1)->type, GRAPH_PHB);
@@ -315,13 +315,13 @@ static void test_paths_over_pci(void **state) {
   assert_float_equal(between(&paths, 0, 1)->gbps, 24, 1e-9);
   assert_int_equal(between(&paths, 0, 4)->type, GRAPH_SYS);
   assert_int_equal(to_net(&paths, 7, 0)->type, GRAPH_PIX);
-  assert_int_equal(to_net(&paths, 0, 0)->type, GRAPH_SYS); /* no GPU helps that NVLink does not reach */
+  assert_int_equal(to_net(&paths, 0, 0)->type, GRAPH_SYS);         /* no GPU helps that has no NVLink to it */
   assert_float_equal(between(&paths, 0, 4)->gbps, 10 / 1.2, 1e-9); /* between Intel sockets, GPUs' packets */
   paths_free(&paths);
   struct paths_rules rules = default_rules();
   rules.peer_level = GRAPH_NVL;
   paths = find(&topology, rules);
-  assert_int_equal(between(&paths, 0, 1)->type, GRAPH_PHB); /* by memory of the host */
+  assert_int_equal(between(&paths, 0, 1)->type, GRAPH_PHB); /* through host memory */
   paths_free(&paths);
   topology_free(&topology);
 }

@@ -1,12 +1,12 @@
 #!/bin/sh
-# test_traces.sh: what `tutti explain` says of the traces in traces/, of runs that are made to hang anew, and
-# of files that are damaged. Prints one `ok - ` or `not ok - ` line a check and fails when one did.
+# test_traces.sh: the answers of `tutti explain` on the traces in traces/, on new hangs, and on damaged
+# files. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 # runner: 40 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti
 
-# Sentences without what differs from run to run.
+# The answer without the parts that differ from run to run.
 plain() {
   sed 's/process [0-9]*/process P/g; s/to [0-9]* of the last [0-9]* coll/to N of the last N coll/
     s/[0-9.]* of [0-9.]* ms/T ms/; s/link from rank [0-3] to rank [0-3]/link/
@@ -29,7 +29,7 @@ for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
     sh "$here/../traces/make.sh" "$work/new" "$name" >"$work/log" 2>&1 &&
       head -n 1 "$work/new/$name/expected" | tee -a "$work/log" | plain >"$work/today" &&
       [ "$(cat "$work/today")" = "$(head -n 1 "$trace/expected" | plain)" ]
-    check $? "$name: the same of a run today"
+    check $? "$name: a new run gives the same answer"
     ;;
   esac
   for text in "$trace"*.txt; do
@@ -38,9 +38,9 @@ for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   done
 done
 [ ! -e "$work/differs" ]
-check $? 'the text of each is the same again when it was packed'
+check $? 'packing and unpacking keeps the text of each trace'
 
-# A device that does not tell what has ended, as GPUs.
+# Records of a device that does not report which kernels have ended.
 mkdir "$work/untold"
 for name in absent count open_group fine; do
   sed 's/ counts=1//; s/ launched=[0-9]* started=[0-9]* ended=[0-9]*//; /^l[ai]n[ek] /d' \
@@ -52,31 +52,31 @@ grep -q '^rank 2 .* has not called operation #2 .*: its last call was #1$' "$wor
     "$work/untold/count.said" &&
   grep -q '^rank 3 .* has called operation #2 and not launched it' "$work/untold/open_group.said" &&
   grep -q 'does not tell what of it has ended' "$work/untold/fine.said"
-check $? 'calls alone say who has not called, called otherwise, and not launched'
+check $? 'call records alone show which rank did not call, called otherwise, or did not launch'
 
-# What is damaged is told, and the rest is used.
+# Damage is reported, and the rest is used.
 absent=$root/traces/absent/0.txt
 "$tutti" trace pack "$absent" "$work/whole"
 bytes=$(wc -c <"$work/whole")
 "$tutti" explain "$work/whole" >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q 'rank 2 .* has not called operation #2' "$work/log"
-check $? 'a binary file'
+check $? 'a binary file is read'
 head -c $((bytes - 100000)) "$work/whole" >"$work/cut"
 "$tutti" explain "$work/cut" >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q "cut: byte $((bytes - 100000)): the file ends here" "$work/log" &&
   grep -q '^rank 2 .* has not called operation #2' "$work/log"
-check $? 'a file that is cut off is told with its place, and what is left is used'
+check $? 'a truncated file is reported with the place, and the rest is used'
 head -c 300 "$work/whole" >"$work/short"
 echo 'no trace at all' >"$work/foreign"
 "$tutti" explain "$work/short" "$work/foreign" "$work/nothing" >"$work/log" 2>&1
 [ $? -eq 4 ] && grep -q 'foreign: the first 8 bytes are not "TUTTIREC"' "$work/log" &&
   grep -q 'nothing: cannot be read' "$work/log"
-check $? 'files of which nothing can be read: status 4'
+check $? 'files that cannot be read exit with status 4'
 "$tutti" explain "$work/foreign" "$work/whole" >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q '1 more files could not be read' "$work/log"
-check $? 'others beside them are used'
+check $? 'readable files beside unreadable ones are used'
 { head -n 3 "$absent" && echo 'call @1 colour=red'; } >"$work/bad.txt"
 "$tutti" trace pack "$work/bad.txt" "$work/never" >"$work/log" 2>&1
 [ $? -eq 4 ] && grep -q 'bad.txt:4: "colour=red": a field of `call`' "$work/log" && [ ! -e "$work/never" ]
-check $? 'text that is none is told with its line'
+check $? 'malformed text is reported with its line'
 [ "$failures" -eq 0 ]

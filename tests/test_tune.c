@@ -1,7 +1,6 @@
-/* test_tune.c: the cost model and the choices that follow from it: choices for rings on one node do not
- * change by accident, formulas agree with times computed by hand, what is forbidden says why, and the reader
- * of tuning files takes what is right and names what is not. Nothing runs here; plans and times are asked
- * for alone. */
+/* test_tune.c: the cost model and its choices: choices for rings on one node do not change by accident,
+ * formulas agree with times computed by hand, forbidden options have a reason, and the reader of tuning files
+ * accepts valid rules and names invalid ones. Nothing runs here; only plans and times are computed. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +32,7 @@
 
 static struct plan_op the_op;
 
-/* A request of rank 0 for one collective of floats whose `bytes` are as the model counts them. */
+/* A request of rank 0 for one collective of floats of `bytes` as the model counts them. */
 static void request_begin(struct plan_request *request, const struct graph *graph, uint8_t func,
                           size_t bytes) {
   const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
@@ -83,7 +82,8 @@ static uint64_t plan_hash(uint64_t hash, const struct plan_request *request) {
   return hash_add(hash, (uint64_t)(plan_time_us(request) * 1e6));
 }
 
-/* Every plan and predicted time of rings over protocols, channels and sizes, as one number a rank count. */
+/* Every plan and predicted time of rings over protocols, channels and sizes, hashed to one number per rank
+ * count. */
 static uint64_t rings_hash(uint32_t rank_count) {
   static const uint32_t channels[] = {2, 16, 32};
   uint64_t hash = 0xcbf29ce484222325u;
@@ -129,7 +129,7 @@ static uint8_t ring_proto(const struct graph *graph, uint8_t func, size_t bytes)
   return proto;
 }
 
-/* Least size, in steps of 4 KiB, at which a ring has left the protocols up to `proto`. */
+/* Smallest size, in steps of 4 KiB, at which a ring no longer uses the protocols up to `proto`. */
 static size_t ring_border(const struct graph *graph, uint8_t func, uint8_t proto) {
   size_t low = 0, high = 1 << 16;
   while (high - low > 1) {
@@ -140,7 +140,7 @@ static size_t ring_border(const struct graph *graph, uint8_t func, uint8_t proto
   return high * 4096;
 }
 
-/* The same in numbers that can be read: where LL ends and where Simple begins, on 32 channels. */
+/* The same as readable numbers: where LL ends and where Simple begins, on 32 channels. */
 static void test_ring_borders_stay(void **state) {
   static const struct {
     uint32_t rank_count;
@@ -165,7 +165,7 @@ static void test_ring_borders_stay(void **state) {
 
 /* ---- formulas ---- */
 
-/* The flat graph with what a search would have found: `nodes` nodes of ranks / nodes, Hopper GPUs. */
+/* The flat graph with a search's typical results: `nodes` nodes of ranks / nodes, Hopper GPUs. */
 static void graph_of_nodes(struct graph *graph, uint32_t rank_count, uint32_t nodes) {
   assert_int_equal(graph_flat(rank_count, graph), ncclSuccess);
   graph->node_count = nodes;
@@ -184,14 +184,14 @@ static void assert_time(const struct graph *graph, uint8_t func, uint8_t algo, u
   assert_true(time_us >= expected_us * 0.999 && time_us <= expected_us * 1.001);
 }
 
-/* Four nodes of eight: times as the formulas give them on paper. */
+/* Four nodes of eight: times computed from the formulas by hand. */
 static void test_formulas_of_nodes(void **state) {
   struct graph graph;
   (void)state;
   graph_of_nodes(&graph, 32, 4);
-  /* bus 8 * 50; (8.4 + 56 * 3.4 + 6 * 14) * 1.4, as there are 64 bytes and more a rank and channel */
+  /* bus 8 * 50; (8.4 + 56 * 3.4 + 6 * 14) * 1.4, for 64 bytes or more per rank and channel */
   assert_time(&graph, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB, 395.92 + GIB / (400e3 * 32 / 62));
-  /* 6.6 + 28 * max(0.6, 1) + 3 * 2.7; bus 20.4 of the most that LL carries over three nodes */
+  /* 6.6 + 28 * max(0.6, 1) + 3 * 2.7; bus 20.4, the maximum of LL over three nodes */
   assert_time(&graph, FUNC_ALL_GATHER, ALGO_RING, PROTO_LL, 64 * KIB, 42.7 + 65536 / (20.4e3 * 32 / 31));
   /* 14 + 28 * 1.9 + 3 * 4; bus min(0.92 * 400, 8 * 36.7) */
   assert_time(&graph, FUNC_REDUCE_SCATTER, ALGO_RING, PROTO_LL128, 4 * MIB,
@@ -222,14 +222,14 @@ static void test_formulas_of_switches(void **state) {
   graph_free(&graph);
   graph_of_nodes(&graph, 16, 2);
   graph.network_speed = (struct graph_speed){8, 40, 45, GRAPH_NVL, GRAPH_PXB, true, 6};
-  /* 2 * (3.7 + 7 * 0.4) + 31; 8 * 40 / (1 - 0) * 0.85 / 2, as there are as many channels as GPUs a node */
+  /* 2 * (3.7 + 7 * 0.4) + 31; 8 * 40 / (1 - 0) * 0.85 / 2, with as many channels as GPUs per node */
   assert_time(&graph, FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, PROTO_SIMPLE, MIB, 44 + 1048576 / 136e3);
   /* 2 * 7 * 2.8 + 30; 320 / 2 */
   assert_time(&graph, FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, PROTO_SIMPLE, MIB, 69.2 + 1048576 / 160e3);
   graph_free(&graph);
 }
 
-/* Direct collectives among four GPUs come within a seventh of what was measured. */
+/* Direct collectives among four GPUs are within a seventh of the measurements. */
 static void test_direct_as_measured(void **state) {
   static const struct {
     uint8_t algo, proto;
@@ -263,7 +263,7 @@ static void test_direct_as_measured(void **state) {
 
 /* ---- choices ---- */
 
-/* By time alone: nothing is kept for the case that nothing else is left. */
+/* By time only: no option is reserved for when no other is left. */
 static void assert_choice(const struct graph *graph, uint8_t func, size_t bytes, uint8_t algo,
                           uint8_t proto) {
   struct plan_request request;
@@ -293,9 +293,8 @@ static void test_choices(void **state) {
   graph_free(&graph);
 }
 
-/* GPUs carry direct collectives over LL quickly, while a channel has little of them; all else of algos_last
- * stays last.
- */
+/* On GPUs direct collectives over LL are fast while a channel has little of them; the other algorithms of
+ * algos_last stay last. */
 static void test_quick_direct(void **state) {
   static const struct {
     uint32_t channel_count;
@@ -320,7 +319,7 @@ static void test_quick_direct(void **state) {
   graph_free(&graph);
 }
 
-/* One shot as long as a block's lines go once round, then two shots. */
+/* One-shot as long as a block's lines fit into one pass, then two-shot. */
 static void test_one_shot_or_two(void **state) {
   static const struct {
     uint32_t rank_count;
@@ -349,8 +348,8 @@ static void test_one_shot_or_two(void **state) {
   }
 }
 
-/* Behind lines that go once round come direct collectives over Simple, and rings for what is long; with few
- * channels, too. Two ranks have one link alone, and sums over it borders of their own. */
+/* Beyond one pass of LL lines come direct collectives over Simple, and rings for large sizes; also with few
+ * channels. Two ranks have only one link, and limits of their own for sums over it. */
 static void test_direct_over_simple(void **state) {
   static const struct {
     uint32_t rank_count;
@@ -389,7 +388,7 @@ static void test_direct_over_simple(void **state) {
   }
 }
 
-/* Ranks of one host that share memory, or, over a network, each on its own. */
+/* Ranks of one host that share memory or, over a network, one rank per node. */
 static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, size_t bytes, uint8_t algo) {
   struct graph graph;
   struct plan_request request;
@@ -405,8 +404,7 @@ static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, 
   graph_free(&graph);
 }
 
-/* Cores exchange with all as long as executors have the links, and take trees for what is small beyond that.
- */
+/* CPU cores use direct collectives while executors have the links, and trees for small sizes beyond that. */
 static void test_choices_of_cores(void **state) {
   (void)state;
   for (int network = 0; network <= 1; network++) {
@@ -418,12 +416,11 @@ static void test_choices_of_cores(void **state) {
   }
   assert_core_choice(64, true, FUNC_ALL_GATHER, 4 * KIB, ALGO_PAT);
   assert_core_choice(64, true, FUNC_REDUCE_SCATTER, 4 * KIB, ALGO_PAT);
-  assert_core_choice(64, false, FUNC_ALL_GATHER, 4 * KIB,
-                     ALGO_RING); /* PAT is for ranks on nodes of their own */
+  assert_core_choice(64, false, FUNC_ALL_GATHER, 4 * KIB, ALGO_RING); /* PAT is for one rank per node */
 }
 
-/* Between hosts GPUs speak LL while a message is short: proxies copy its lines. Cores never do: a tail costs
- * them nothing. */
+/* Between hosts GPUs use LL while a message is short: proxies copy its lines. CPU cores never do: a tail
+ * costs them nothing. */
 static void test_ll_between_hosts(void **state) {
   static const struct {
     uint8_t func;
@@ -458,7 +455,8 @@ static void test_ll_between_hosts(void **state) {
   }
 }
 
-/* A few GPUs, each on a host of its own, exchange few bytes over LL: one hop over the network. */
+/* A few GPUs, each on its own host, use direct collectives over LL for few bytes: one hop over the network.
+ */
 static void test_direct_between_hosts(void **state) {
   static const struct {
     uint32_t rank_count, nodes;
@@ -484,7 +482,8 @@ static void test_direct_between_hosts(void **state) {
   }
 }
 
-/* What GPUs carry but slowly is taken on one node where nothing else is left, and over several by time. */
+/* Algorithms that are slow on GPUs are chosen on one node only if no other is left, and over several nodes by
+ * time. */
 static void test_last(void **state) {
   struct graph graph;
   struct plan_request request;
@@ -505,8 +504,8 @@ static void test_last(void **state) {
   graph_free(&graph);
 }
 
-/* A channel for each 32 KiB of Simple, 5 KiB of LL128, 4 KiB of LL that a rank sends, all with rings on one
- * node; variables change what a thread is worth. */
+/* One channel per 32 KiB of Simple, 5 KiB of LL128, 4 KiB of LL that a rank sends, always with rings on one
+ * node; variables change the threshold per thread. */
 static void test_channels_by_size(void **state) {
   struct graph graph;
   struct plan_request request;
@@ -528,13 +527,13 @@ static void test_channels_by_size(void **state) {
   request.thread_bytes[1][PROTO_LL] = 384;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 3 * 32768), 1);
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 32);
-  graph.ring_speed.inter_gbps = 1.25; /* NICs that one chain fills */
+  graph.ring_speed.inter_gbps = 1.25; /* NICs that one chain saturates */
   graph.ring_speed.channel_count = 1;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 2);
   graph_free(&graph);
 }
 
-/* A plan keeps to the channels that its size is worth. */
+/* A plan uses no more channels than its size needs. */
 static void test_plan_channels(void **state) {
   static const uint8_t algos[] = {ALGO_TREE, ALGO_DIRECT, ALGO_TWO_SHOT};
   struct graph graph;
@@ -583,7 +582,7 @@ static void test_chunks_by_size(void **state) {
   graph_free(&graph);
 }
 
-/* ---- what is forbidden ---- */
+/* ---- forbidden options ---- */
 
 static void test_candidates(void **state) {
   struct tune_candidate rows[TUNE_CANDIDATES];
@@ -731,7 +730,7 @@ static void test_variables(void **state) {
   param_reset();
 }
 
-/* What a variable of an algorithm's own leaves out is said so, once the algorithm is there. */
+/* An algorithm's own variable that excludes it is named as the reason, if the algorithm is available. */
 static void test_variables_forbid(void **state) {
   struct graph graph;
   struct plan_request request;
@@ -763,7 +762,7 @@ static void test_file_good(void **state) {
       "all_reduce 8 32K ranks=4 nodes=1 algo=TwoShot proto=LL channels=8 # 4.1 us\r\n"
       "all_reduce 32K max ranks=4 algo=ring\tproto=simple\n"
       "all_reduce 8 32K ranks=8 proto=LL128 algo=Tree\n"
-      "broadcast 0 1 algo=Ring proto=LL"); /* no end of line */
+      "broadcast 0 1 algo=Ring proto=LL"); /* no newline */
   char text[128];
   (void)state;
   assert_int_equal(file->count, 4);
@@ -833,7 +832,7 @@ static void test_file_bounds(void **state) {
   assert_null(file);
 }
 
-/* Rules choose where they fit and are allowed; elsewhere the model does. */
+/* Rules choose where they match and are allowed; elsewhere the model does. */
 static void test_file_chooses(void **state) {
   struct tune_file *file = parse(
       "all_reduce 1K 2K algo=Tree proto=Simple channels=3\n"
@@ -857,7 +856,7 @@ static void test_file_chooses(void **state) {
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.file_line, rows[i].line);
     if (rows[i].line != 0) assert_int_equal(choice.channel_count, rows[i].channels);
-    request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT; /* the variable goes before the file */
+    request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT; /* the variable takes precedence over the file */
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_true(choice.file_line == 0 && choice.algo == ALGO_DIRECT);
   }
@@ -878,7 +877,7 @@ static bool visit_plan(void *argument, const struct plan_request *request, const
   return true;
 }
 
-/* Every choice there is can be planned, as it was chosen. */
+/* Every possible choice can be planned as chosen. */
 static void test_visits(void **state) {
   struct graph graph;
   struct plan_limits limits;

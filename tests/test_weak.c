@@ -1,6 +1,6 @@
-/* test_weak.c: memory order. With weak=1 every order that the protocols ask for is left out once (weaken=),
- * and some seed must show it; the protocols as they are pass the same seeds. Lines of 128 bytes that arrive
- * in pieces (tear=1) must show too, and LL128 must not be chosen where they do. */
+/* test_weak.c: memory order. With weak=1 every order that the protocols need is removed once (weaken=), and
+ * some seed must show it; the unchanged protocols pass the same seeds. Lines of 128 bytes that arrive in
+ * pieces (tear=1) must show too, and LL128 must not be chosen where they do. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static const struct scene wrap = {"flags that wrap", "slots=4,chunk=64,channels=
 #define STALE "the receiver reads here while a store of the sender is on its way"
 #define EARLY "the sender's store arrives here before the receiver has read what was there"
 
-/* Where each order is looked for, and what the outcome says when it is missing. */
+/* The setting under which each order is tested, and the outcome's text if it is missing. */
 static const struct {
   const char *weaken;
   const struct scene *scene;
@@ -70,7 +70,7 @@ static const struct {
     {"tagged_half", &slots, "do not agree on operation"},
 };
 
-/* "passed", or what was found broken. */
+/* "passed", or the error found. */
 static const char *scene_run(const struct scene *scene, const char *more, uint64_t seed) {
   static char text[RANKS_TEXT_BYTES];
   char settings[160];
@@ -110,7 +110,7 @@ static void scene_must_pass(const struct scene *scene, const char *more) {
   }
 }
 
-/* Some seed shows it in these words; which words a seed comes to first is a matter of chance. */
+/* Some seed shows it with one of these texts; which one comes first depends on the seeds. */
 static void scene_must_fail(const struct scene *scene, const char *more, const char *says) {
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     const char *outcome = scene_run(scene, more, seed);
@@ -147,7 +147,7 @@ static void test_torn_ll128_show(void **state) {
   scene_must_pass(&slots, "weak=1,tear=1");
 }
 
-/* An all-reduce of floats through the API: true when it ends well and the sums are right. */
+/* An all-reduce of floats through the API: true if it succeeds with the right sums. */
 static bool api_run(const char *settings, const char *protocol, uint64_t seed, size_t count) {
   ncclComm_t comms[RANKS];
   float *memory[RANKS];
@@ -197,7 +197,7 @@ static void test_torn_ll128_are_not_chosen(void **state) {
   assert_true(info.ll128);
 }
 
-/* What a broken run says to run it again is what it ran with. */
+/* The command that a failed run prints to repeat it has the run's settings. */
 static void test_report_reruns_it(void **state) {
   const char *outcome = "passed";
   (void)state;
@@ -208,7 +208,7 @@ static void test_report_reruns_it(void **state) {
                          "weak=1,weaken=tail_release "));
 }
 
-/* The same seed makes the same moves, also with late stores. */
+/* The same seed makes the same events, also with late stores. */
 static void test_seed_decides(void **state) {
   tutti_emu_stats_t first = {.size = sizeof first}, second = {.size = sizeof second};
   (void)state;

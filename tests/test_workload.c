@@ -1,5 +1,5 @@
-/* test_workload.c: workloads (sim/simulate/workload.h, run.h) where memory runs out at every place in turn,
- * and kernels on streams at times that can be told by hand. */
+/* test_workload.c: workloads (sim/simulate/workload.h, run.h) with memory that runs out at every place in
+ * turn, and kernels on streams at times that can be computed by hand. */
 /* sanitizers: address */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,9 +88,9 @@ static void memory_runs_out_cleanly(void **state) {
   }
 }
 
-/* ---- ranks that are alike ---- */
+/* ---- equivalent ranks ---- */
 
-static const char step_text[] = /* of training: groups in a node, groups across nodes beside them */
+static const char step_text[] = /* of training: groups within nodes, groups across nodes beside them */
     "comm tp0 0-3\ncomm tp1 4-7\ncomm tp2 8-11\ncomm tp3 12-15\n"
     "comm dp0 0-15/4\ncomm dp1 1-15/4\ncomm dp2 2-15/4\ncomm dp3 3-15/4\n"
     "repeat 3\n"
@@ -103,7 +103,7 @@ static const char step_text[] = /* of training: groups in a node, groups across 
     "all_gather 8M comm dp2 wait side\nall_gather 8M comm dp3 wait side\n"
     "compute 30us wait side\n";
 
-/* `fault`: or NULL. Into `report`, on so many nodes of four. */
+/* Runs on `nodes` nodes of four into `report`. `fault` may be NULL. */
 static void job_run(const char *job, uint32_t nodes, const char *fault, bool exact,
                     struct run_report *report) {
   struct cluster_spec spec;
@@ -124,7 +124,7 @@ static void job_run(const char *job, uint32_t nodes, const char *fault, bool exa
   cluster_free(&own);
 }
 
-/* Sums of doubles in another order: up to so many ps of each kernel. */
+/* Sums of doubles in another order: a tolerance of some ps per kernel. */
 static void assert_near(uint64_t one, uint64_t other, uint64_t kernels) {
   const uint64_t apart = one > other ? one - other : other - one;
   if (apart > 100 * kernels) fail_msg("%llu and %llu ps", (unsigned long long)one, (unsigned long long)other);
@@ -139,7 +139,7 @@ static void assert_alike(const struct run_report *one, const struct run_report *
   assert_near(one->late_ps, other->late_ps, 10 * one->kernel_count);
   assert_int_equal(one->kind_count, other->kind_count);
   for (uint32_t i = 0; i < one->kind_count; i++) {
-    const struct run_kind *kind = &one->kinds[i], *same = NULL; /* near ones may change places */
+    const struct run_kind *kind = &one->kinds[i], *same = NULL; /* near ones may be swapped */
     for (uint32_t k = 0; k < other->kind_count; k++)
       if (other->kinds[k].call == kind->call) same = &other->kinds[k];
     assert_non_null(same);
@@ -154,11 +154,11 @@ static void assert_alike(const struct run_report *one, const struct run_report *
   }
 }
 
-/* One rank of each kind comes to what all of them come to. */
+/* One rank of each kind gives the same result as all ranks. */
 static void ranks_fold(void **state) {
   static const struct {
     const char *job, *fault;
-    uint32_t nodes, most; /* ranks that run */
+    uint32_t nodes, most; /* most: ranks that are simulated */
   } rows[] = {{"repeat 4\nall_reduce 1M after 5us\nend\nreduce_scatter 4M\n", NULL, 16, 16},
               {"all_gather 8M\nall_reduce 64M\nalltoall 256K\n", NULL, 4, 8},
               {step_text, NULL, 4, 4},
@@ -185,7 +185,7 @@ static void ranks_fold(void **state) {
   }
 }
 
-/* Two streams with one communicator, one not behind the other: nothing is known of their order. */
+/* Two streams with one communicator, without a dependency: their order is unknown. */
 static void streams_without_order_do_not_fold(void **state) {
   struct run_report report;
   (void)state;
@@ -197,7 +197,7 @@ static void streams_without_order_do_not_fold(void **state) {
   run_report_free(&report);
 }
 
-/* Who stands is told of all ranks: the run without folding follows. */
+/* A deadlock is reported for all ranks: the run without folding follows. */
 static void stalls_are_told_of_all(void **state) {
   static const char job[] =
       "comm a 0-7\ncomm b 0-7\nall_reduce 1M comm a\nall_reduce 1M\nall_reduce 1M comm b\n";
@@ -212,7 +212,7 @@ static void stalls_are_told_of_all(void **state) {
   run_report_free(&all_of_them);
 }
 
-/* Without memory for a fold every rank runs; without memory for the rest nothing does. */
+/* Without memory for a fold every rank is simulated; without memory for the rest nothing is. */
 static void folds_without_memory_are_none(void **state) {
   (void)state;
   const uint64_t live = os_alloc_live();
@@ -279,7 +279,7 @@ static void streams_keep_their_order(void **state) {
   workload_free(&workload);
 }
 
-/* Who waits is told of as many slices as are then simulated. */
+/* The progress output counts the slices that are then simulated. */
 static void progress_knows_all_slices(void **state) {
   (void)state;
   struct workload workload;

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* By its clock, as pthread_getcpuclockid() would name it. */
+/* The thread's CPU clock, as pthread_getcpuclockid() would name it. */
 static uint64_t thread_ns(int thread) {
   enum { OF_A_THREAD = 4, AS_SCHEDULED = 2 };
   struct timespec now = {0, 0};
@@ -20,7 +20,7 @@ static bool thread_waits(int thread) {
   char path[64], line[256], state = 'S';
   snprintf(path, sizeof path, "/proc/self/task/%d/status", thread);
   FILE *file = fopen(path, "r");
-  if (file == NULL) return true; /* it has ended */
+  if (file == NULL) return true; /* the thread has ended */
   while (fgets(line, sizeof line, file) != NULL)
     if (sscanf(line, "State: %c", &state) == 1) break;
   fclose(file);

@@ -1,5 +1,5 @@
-/* turns.h: whether the threads of this process have had their turn, for programs that wait until nothing
- * moves any more: on a busy machine a thread that could go on may not come to it for long. */
+/* turns.h: whether the threads of this process have had CPU time, for programs that wait until nothing makes
+ * progress: on a busy machine a runnable thread may not run for long. */
 #ifndef TUTTI_TESTS_TURNS_H
 #define TUTTI_TESTS_TURNS_H
 
@@ -8,7 +8,7 @@
 
 enum { TURNS_THREADS = 512 };
 
-/* What each thread had computed. */
+/* CPU time of each thread so far. */
 struct turns {
   uint32_t count;
   struct {
@@ -18,7 +18,7 @@ struct turns {
 };
 
 void turns_note(struct turns *turns);
-/* Since then each thread that could go on has computed for so long. */
+/* True if each runnable thread has since had this much CPU time. */
 bool turns_passed(const struct turns *turns, uint64_t ns);
 
 #endif

@@ -1,6 +1,5 @@
-/* values.h: what tests without the API put into buffers and look for around them: inputs that are a function
- * of (rank, index, number of the call), small enough for every type to hold the sums of eight, and guard
- * bytes. */
+/* values.h: the buffer contents of tests without the API: inputs that are a function of (rank, index, number
+ * of the call), small enough for every type to hold the sums of eight, and guard bytes. */
 #ifndef TUTTI_TESTS_VALUES_H
 #define TUTTI_TESTS_VALUES_H
 
@@ -13,7 +12,7 @@
 
 #define GUARD_BYTES 64
 #define GUARD_BYTE 0xa5
-#define STALE_BYTE 0xee /* what an output holds before the call */
+#define STALE_BYTE 0xee /* initial contents of an output */
 #define VALUE_RANGE 23  /* eight of them add up to less than 256: exact in every type that is used */
 
 static inline double value_input(uint64_t sequence, uint32_t rank, size_t index) {

@@ -1,5 +1,5 @@
-/* verbs_fake.c: see verbs_fake.h. A queue pair's requests go through three stages in order: posted, carried
- * out (visible at the other end), completed (known at this one). */
+/* verbs_fake.c: see verbs_fake.h. A queue pair's requests go through three stages in order: posted, executed
+ * (visible at the other end), completed (known at this end). */
 #include "verbs_fake.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ enum {
   CQ_DEPTH = 65536
 };
 enum {
-  PATIENCE = 40 /* looks until a packet is sent again */,
+  PATIENCE = 40 /* polls until a packet is sent again */,
   SHORT = 120,
   LONG = 1500,
   PIECE_WORDS = 3,
@@ -46,10 +46,10 @@ struct fake_qp {
   struct work works[DEPTH];
   uint64_t posted, carried, completed;
   uint64_t receives[DEPTH], receives_posted, receives_taken;
-  uint64_t begin_at; /* of the request that is next to be carried out */
+  uint64_t begin_at; /* of the request that is executed next */
   uint32_t tries, piece;
   uint64_t unheard_until; /* when it gives up */
-  bool forgotten;         /* its clock has stopped: it never gives up */
+  bool forgotten;         /* its timer is lost: it never gives up */
 };
 struct fake_cq {
   struct ibv_cq cq;
@@ -58,7 +58,7 @@ struct fake_cq {
   uint64_t in, out;
   struct ibv_wc *entries;
 };
-/* A byte on its way into device memory, in the order of their writes. */
+/* A byte on its way into device memory, in the order of writes. */
 struct late {
   struct late *next;
   uint8_t *to;
@@ -89,8 +89,8 @@ static struct {
   struct fake_memory memories[MEMORIES];
   uint32_t serial;
   struct late *late, **late_end;
-  uint64_t flap_at; /* the next of them */
-  uint32_t flaps;   /* that have been */
+  uint64_t flap_at; /* the next one */
+  uint32_t flaps;   /* so far */
 } world;
 
 static os_mutex mutex = OS_MUTEX_INITIALIZER;
@@ -103,7 +103,7 @@ static void unlock(const int *unused) {
   (void)unused;
   os_mutex_unlock(&mutex);
 }
-/* Until the function's end. */
+/* Held until the end of the function. */
 #define LOCKED const int locked __attribute__((cleanup(unlock), unused)) = lock()
 
 static void broken(const char *what) {
@@ -147,13 +147,13 @@ static void complete(struct ibv_cq *at, const struct fake_qp *qp, uint64_t id, e
   wc->status = status;
   wc->qp_num = qp->qp.qp_num;
   wc->vendor_err = status == IBV_WC_SUCCESS ? 0 : 0x80 + (uint32_t)status;
-  if (status != IBV_WC_SUCCESS) return; /* nothing else is valid */
+  if (status != IBV_WC_SUCCESS) return; /* no other member is valid */
   wc->opcode = opcode;
   wc->imm_data = immediate;
   wc->byte_len = bytes;
 }
 
-/* The request in hand ends so, and all behind it are flushed. */
+/* Completes the current request with this status; all later ones are flushed. */
 static void qp_stop(struct fake_qp *qp, enum ibv_wc_status status) {
   if (qp->attributes.qp_state == IBV_QPS_ERR) return;
   qp->attributes.qp_state = IBV_QPS_ERR;
@@ -167,7 +167,7 @@ static void qp_stop(struct fake_qp *qp, enum ibv_wc_status status) {
              0, 0);
 }
 
-/* ---- carrying out ---- */
+/* ---- executing requests ---- */
 
 static struct fake_memory *memory_of(uint32_t key, struct ibv_pd *pd, uint64_t at, size_t bytes, int access) {
   for (int i = 0; i < MEMORIES; i++) {
@@ -185,17 +185,17 @@ static bool port_is_cut(struct fake_qp *qp) {
   return device->cut_until[qp->attributes.port_num] > world.now;
 }
 
-/* The other end, where packets arrive there. */
+/* The other end, if packets reach it. */
 static bool is_reached(struct fake_qp *qp) {
   struct fake_qp *other = qp->other;
   if (world.options.no_route || other == NULL || !other->used || other->other != qp) return false;
   if (other->attributes.qp_state != IBV_QPS_RTR && other->attributes.qp_state != IBV_QPS_RTS) return false;
-  if (other == qp) return true; /* what leads back to its port does not leave the device */
+  if (other == qp) return true; /* a loopback connection stays within the device */
   if (port_is_cut(qp) || port_is_cut(other) || device_of(other->qp.context)->dead) return false;
   return true;
 }
 
-/* It says so itself. What that does to its queue pairs differs between devices. */
+/* Reports the port's state. The effect on its queue pairs differs between devices. */
 static bool port_is_down(struct fake_qp *qp) {
   const bool told = world.options.fault == VERBS_PORT_DOWN || world.options.fault == VERBS_PORT_RETURNS;
   return (told || world.options.flaps > 0) && port_is_cut(qp);
@@ -219,7 +219,7 @@ static uint32_t work_bytes(const struct work *work) {
   return bytes;
 }
 
-/* The byte of all its places together. */
+/* The byte at this offset of all scatter-gather entries together. */
 static const uint8_t *work_byte(const struct work *work, size_t at) {
   int i = 0;
   if ((work->request.send_flags & IBV_SEND_INLINE) != 0) return work->inlined + at;
@@ -247,11 +247,11 @@ static void late_drop(bool seen) {
   world.late_end = &world.late;
 }
 
-/* Some words of the data; true when all have come. */
+/* Copies some words of the data; true when all are copied. */
 static bool data_move(struct fake_qp *qp, const struct work *work) {
   uint8_t *to = (uint8_t *)(uintptr_t)work->request.wr.rdma.remote_addr;
   const size_t bytes = work_bytes(work);
-  /* Large ones take their time in a few large pieces, small ones in words. */
+  /* Large messages are copied in a few large pieces, small ones in words. */
   const size_t share = bytes / 4 + PIECE_WORDS * 8, piece = share - share % 8, begin = qp->piece * piece;
   const bool of_gpu = world.options.gpus && bytes > 0 &&
                       memory_of(work->request.wr.rdma.rkey, qp->other->qp.pd,
@@ -264,7 +264,7 @@ static bool data_move(struct fake_qp *qp, const struct work *work) {
 static enum ibv_wc_status work_check(struct fake_qp *qp, const struct work *work) {
   const uint32_t bytes = work_bytes(work);
   const bool reads = work->request.opcode == IBV_WR_RDMA_READ;
-  if (bytes == 0) return IBV_WC_SUCCESS; /* keys of nothing are not looked at */
+  if (bytes == 0) return IBV_WC_SUCCESS; /* keys of zero bytes are not checked */
   for (int i = 0; i < work->request.num_sge && (work->request.send_flags & IBV_SEND_INLINE) == 0; i++)
     if (memory_of(work->places[i].lkey, qp->qp.pd, work->places[i].addr, work->places[i].length, 0) == NULL)
       return IBV_WC_LOC_PROT_ERR;
@@ -337,7 +337,7 @@ static void qp_complete(struct fake_qp *qp) {
 
 /* ---- faults ---- */
 
-/* Some devices say so when their queue pairs have failed. */
+/* Some devices report an event when their queue pairs fail. */
 static uint64_t draw_late(void) { return world.options.seed / VERBS_FAULTS % 2 != 0 ? 60 : 1; }
 
 static void port_fails(struct fake_device *device, uint8_t port, bool told, uint64_t until) {
@@ -371,7 +371,7 @@ static void strike(struct fake_qp *qp) {
   }
 }
 
-/* A port that is up goes down, for about as long as retries last, and its device says so, perhaps late. */
+/* An active port goes down, for about as long as retries last, and its device reports it, perhaps late. */
 static void world_flap(void) {
   const uint64_t drawn = hash_scramble(world.options.seed ^ ((world.flaps + 1) * HASH_STEP));
   struct fake_device *device = &world.devices[drawn % world.options.devices];
@@ -633,7 +633,7 @@ static int options_query(struct ibv_qp *at, struct ibv_ece *options) {
   return 0;
 }
 
-/* Before it is ready to receive; what the device has not, it leaves out. */
+/* Before it is ready to receive; the device ignores options that it lacks. */
 static int options_set(struct ibv_qp *at, struct ibv_ece *options) {
   struct fake_qp *qp = (struct fake_qp *)at;
   if (qp->attributes.qp_state != IBV_QPS_INIT) return EINVAL;
@@ -675,7 +675,7 @@ static void work_add(struct fake_qp *qp, const struct ibv_send_wr *request) {
     memcpy(work->inlined, (void *)(uintptr_t)work->places[0].addr, work->places[0].length);
   }
   work->number = qp->posted;
-  /* Its receiver may ask for what is missing before it. */
+  /* Its receiver may request missing data before it. */
   if (qp->forgotten && draw(qp, work->number, 5) % 2 != 0) qp->forgotten = false, qp->begin_at = world.now;
   if (qp->posted == qp->carried)
     qp->begin_at = world.now + draw(qp, work->number, 1) % (world.options.delay_most + 1);

@@ -1,10 +1,10 @@
-/* wire.c: a switch in user space between network namespaces, for kernels that cannot delay packets: what goes
- * from one host to another is delayed, jittered, reordered, repeated, lost, held to a rate or cut, each
+/* wire.c: a switch in user space between network namespaces, for kernels that cannot delay packets: packets
+ * from one host to another are delayed, jittered, reordered, duplicated, lost, rate-limited or cut, each
  * direction by itself, by commands on stdin and by a seed.
  *
  *   wire [-g] [-m MTU] [-s SEED] PROCESS...   host i is the network namespace of the i-th process; it gets a
  *                                             TAP device eth0, up, without an address
- *   -g    frames of up to 64 KiB pass whole: fast, but a loss takes all of one
+ *   -g    passes frames of up to 64 KiB whole: fast, but a loss drops all of one
  *
  * Prints `ready`, then for each line of stdin `ok` or `error: ...`:
  *
@@ -12,7 +12,7 @@
  *                              loss_ppm, rate_mbit, queue_kb (of the rate; default 1024), cut (0 or 1)
  *   quit
  *
- * A frame is reordered by being sent without delay. Ends at the end of stdin. */
+ * A reordered frame is sent without delay. Exits at the end of stdin. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -45,12 +45,12 @@ static const char *const key_names[KEYS] = {"delay_us", "jitter_us", "reorder_pp
 
 struct link {
   uint64_t values[KEYS];
-  uint64_t free_ns; /* when the rate lets the next frame begin */
-  uint64_t last_ns; /* no later frame overtakes by jitter alone */
+  uint64_t free_ns; /* when the rate limit lets the next frame start */
+  uint64_t last_ns; /* jitter alone does not reorder frames */
 };
 
 struct frame {
-  uint64_t due_ns, number; /* in this order */
+  uint64_t due_ns, number; /* sorted by these */
   uint32_t to, bytes;
   uint8_t data[];
 };
@@ -58,7 +58,7 @@ struct frame {
 static uint32_t host_count;
 static int taps[HOSTS_MAX];
 static struct link links[HOSTS_MAX][HOSTS_MAX];
-static struct frame **heap; /* the first is due first */
+static struct frame **heap; /* the frame that is due first is at the root */
 static size_t heap_count, heap_capacity, waiting_bytes;
 static uint64_t frame_number, random_state;
 
@@ -77,7 +77,7 @@ static uint64_t random_next(void) { return hash_draw(&random_state); }
 
 static bool chance(uint64_t ppm) { return ppm > 0 && random_next() % 1000000 < ppm; }
 
-/* ---- frames under way ---- */
+/* ---- frames in flight ---- */
 
 static bool is_before(const struct frame *a, const struct frame *b) {
   return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->number < b->number;
@@ -140,9 +140,9 @@ static void release(uint64_t now) {
   }
 }
 
-/* ---- what links do ---- */
+/* ---- impairments ---- */
 
-/* When the link's rate has let the frame through; 0 when its queue is full. */
+/* The time at which the link's rate has let the frame through; 0 if its queue is full. */
 static uint64_t rate_pass(struct link *link, uint32_t bytes, uint64_t now) {
   const uint64_t rate = link->values[RATE];
   if (rate == 0) return now;
@@ -174,7 +174,7 @@ static void carry(uint32_t from, uint32_t to, const uint8_t *data, uint32_t byte
   }
 }
 
-/* Each host's NIC has a number in its address, so nothing has to be learnt. */
+/* Each host's NIC has its number in its address, so no learning is needed. */
 static void forward(uint32_t from, const uint8_t *data, uint32_t bytes) {
   const uint8_t *target = data + HEADER_BYTES;
   const uint64_t now = now_ns();
@@ -251,7 +251,7 @@ static void read_commands(void) {
     used -= (size_t)(end + 1 - text);
     memmove(text, end + 1, used);
   }
-  if (used == sizeof text) used = 0; /* no command is so long */
+  if (used == sizeof text) used = 0; /* no command is this long */
 }
 
 /* ---- devices ---- */

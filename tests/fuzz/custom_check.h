@@ -1,6 +1,5 @@
-/* custom_check.h: what must hold of every schedule that was read, for the fuzz targets of both formats: its
- * plans stay within their buffers, and what the writer prints is read as the same schedule. A breach ends the
- * program. */
+/* custom_check.h: checks every schedule that a fuzz target of either format has read: its plans stay within
+ * their buffers, and the writer's output is read as the same schedule. A violation aborts the program. */
 #ifndef TUTTI_TESTS_FUZZ_CUSTOM_CHECK_H
 #define TUTTI_TESTS_FUZZ_CUSTOM_CHECK_H
 
@@ -37,7 +36,7 @@ static void check_emit(void *argument, const char *line) {
   out->used += length + 1;
 }
 
-/* Every place that a work's steps name lies in its buffer. */
+/* Every place that a work's steps name is within its buffer. */
 static void check_work(const struct custom_schedule *schedule, const struct work *work) {
   const size_t in = custom_in_chunks(schedule) / schedule->chunk_count * work->count;
   const size_t out = custom_out_chunks(schedule) / schedule->chunk_count * work->count;

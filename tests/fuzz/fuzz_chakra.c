@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Every byte of the node is looked at. */
+/* Reads every byte of the node. */
 static ncclResult_t node_take(void *context, const struct chakra_node *node) {
   uint64_t *sum = (uint64_t *)context;
   for (uint32_t i = 0; i < node->dep_count; i++) *sum += node->deps[i];

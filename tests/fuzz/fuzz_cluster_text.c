@@ -1,5 +1,4 @@
-/* fuzz_cluster_text.c: any bytes as the description of a cluster. What is accepted must keep to the limits.
- */
+/* fuzz_cluster_text.c: any bytes as a cluster description. Accepted descriptions must respect the limits. */
 /* sources: sim/simulate/cluster_text.c sim/simulate/cluster_costs.c base/ */
 #include <stddef.h>
 #include <stdint.h>

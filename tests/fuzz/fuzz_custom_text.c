@@ -1,5 +1,5 @@
-/* fuzz_custom_text.c: schedules in tutti's text, from any bytes to plans. What must hold is in
- * custom_check.h. */
+/* fuzz_custom_text.c: any bytes as a schedule in tutti's text, up to its plans. custom_check.h has the
+ * checks. */
 /* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ sim/schedules/ */
 #include "custom_check.h"
 

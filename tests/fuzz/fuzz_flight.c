@@ -1,4 +1,4 @@
-/* fuzz_flight.c: any bytes as a dump of a Flight Recorder in JSON. */
+/* fuzz_flight.c: any bytes as a Flight Recorder dump in JSON. */
 /* sources: sim/files/flight.c sim/files/image.c trace/record_read trace/record_text explain/ base/ */
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
-/* fuzz_frames.c: what authenticated connections say, from any bytes: to a root, through another root, from a
- * root, between processes, and as calls. Input: pieces of {connection, length, bytes}. Nothing may crash,
- * hang or stay behind. */
+/* fuzz_frames.c: any bytes as the messages of authenticated connections: to a root, through another root,
+ * from a root, between processes, and as calls. Input: pieces of {connection, length, bytes}. Nothing may
+ * crash, hang or leak. */
 /* sources: core/bootstrap/control core/bootstrap/boot core/bootstrap/root
  * core/bootstrap/gather core/bootstrap/allgather.c core/bootstrap/watch.c core/bootstrap/wire base/ */
 #include <stdint.h>
@@ -60,7 +60,7 @@ static void input_run(const uint8_t *data, size_t size) {
   conns[2] = conn_open(gather_accept, gather->uid, NULL, &gather_root_class, &others[2]);
   conns[3] = conn_open(call_accept, KEY, NULL, &gather_root_class, &others[3]);
   conns[4] = gather->root = conn_open(NULL, KEY, gather, &gather_root_class, &others[4]);
-  feed_all(conns, data, size); /* all in one go: what is closed is freed only when the lock is left */
+  feed_all(conns, data, size); /* all at once: closed connections are freed only when the lock is released */
   control_unlock();
   for (uint32_t i = 0; i < CONNS; i++) close(others[i]);
   gather_close(gather);

@@ -1,5 +1,5 @@
-/* fuzz_goal.c: any bytes as a GOAL file, text or binary. What is read is written, read again as the same, and
- * run. */
+/* fuzz_goal.c: any bytes as a GOAL file, text or binary. An accepted file is written, read again as the same
+ * schedule, and run. */
 /* sources: sim/goal/goal.c sim/goal/goal_text.c sim/goal/goal_binary.c sim/goal/loggops
  * sim/goal/queue.c base/ */
 #include <stdint.h>
@@ -13,7 +13,7 @@ enum { OPS_RUN_MOST = 100000 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Both are the same schedule, but for lines. */
+/* Both are the same schedule, except for line numbers. */
 static void compare(const struct goal *one, const struct goal *two) {
   if (one->rank_count != two->rank_count || one->op_count != two->op_count ||
       one->byte_count != two->byte_count || one->cpu_count != two->cpu_count)

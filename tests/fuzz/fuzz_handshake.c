@@ -1,6 +1,6 @@
-/* fuzz_handshake.c: any bytes as what a stranger says to a server, in pieces, with and without TUTTI_SECRET.
- * With it nobody gets in; without it only a whole and right hello does. The first byte of an input says
- * which, the second how long the pieces are. */
+/* fuzz_handshake.c: any bytes as an unauthenticated connection to a server, in pieces, with and without
+ * TUTTI_SECRET. With a secret every connection is refused; without one only a complete and valid hello is
+ * accepted. The first byte of an input selects the case, the second the size of the pieces. */
 /* sources: base/ */
 #include <stddef.h>
 #include <stdint.h>

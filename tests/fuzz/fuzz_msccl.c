@@ -1,5 +1,4 @@
-/* fuzz_msccl.c: schedules in MSCCL's XML, from any bytes to plans. What must hold is in
- * custom_check.h. */
+/* fuzz_msccl.c: any bytes as a schedule in MSCCL's XML, up to its plans. custom_check.h has the checks. */
 /* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ sim/schedules/ */
 #include "custom_check.h"
 

@@ -1,5 +1,5 @@
-/* fuzz_mscclpp.c: schedules in MSCCL++'s JSON, from any bytes to plans. What must hold is in
- * custom_check.h. */
+/* fuzz_mscclpp.c: any bytes as a schedule in MSCCL++'s JSON, up to its plans. custom_check.h has the checks.
+ */
 /* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ sim/schedules/ */
 #include "custom_check.h"
 

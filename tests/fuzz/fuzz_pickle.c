@@ -1,5 +1,5 @@
-/* fuzz_pickle.c: any bytes as a pickle; what is read is written, read again, and taken for a dump of a Flight
- * Recorder. */
+/* fuzz_pickle.c: any bytes as a pickle; an accepted one is written, read again, and read as a Flight Recorder
+ * dump. */
 /* sources: sim/files/pickle.c sim/files/flight.c sim/files/image.c trace/record_read trace/record_text
  * explain/ base/ */
 #include <stdint.h>
@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char *bytes = NULL;
   size_t byte_count = 0;
   if (pickle_read("input", data, size, &dump) != ncclSuccess) return 0;
-  /* what is held twice is written twice: only of small inputs that stays small */
+  /* shared objects are written twice: only small inputs stay small */
   if (size < 256 && pickle_write(dump, &bytes, &byte_count) == ncclSuccess &&
       pickle_read("again", bytes, byte_count, &second) == ncclSuccess && !json_equal(dump, second))
     abort();

@@ -1,5 +1,5 @@
-/* fuzz_records.c: any bytes as a file of records, or as the text of one. What is read is printed; a file
- * that is made of that text must give the same text again. What verdicts need of it is taken, and judged. */
+/* fuzz_records.c: any bytes as a file of records, or as its text. Accepted files are printed, and a file made
+ * from that text must print the same. The records are then diagnosed. */
 /* sources: trace/record_read trace/record_text explain/ sim/files/digest.c base/ */
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +31,7 @@ static void text_put(void *argument, const char *line) {
   text->used += length;
 }
 
-/* The text of a file, all of whose parts lie in it; "" where something is wrong with it. */
+/* The text of a file whose parts all lie within it; "" if something is wrong with it. */
 static struct text text_of(const void *bytes, size_t size) {
   struct record_listener listener = {NULL, NULL, 0};
   struct record_file file;
@@ -42,7 +42,7 @@ static struct text text_of(const void *bytes, size_t size) {
   return text;
 }
 
-/* The text of the file that this text makes; no bytes where it makes none. */
+/* The text of the file made from this text; no bytes if it is refused. */
 static struct text text_reread(const char *bytes, size_t size) {
   void *packed = NULL;
   size_t packed_size = 0;
@@ -53,7 +53,7 @@ static struct text text_reread(const char *bytes, size_t size) {
   return text;
 }
 
-/* Tables of a hostile file may lie in one another; what the first text makes of them then stays so. */
+/* Tables of a malicious file may overlap; the file made from the first text is stable. */
 static void text_try(const char *bytes, size_t size) {
   struct text one = text_reread(bytes, size), two = {NULL, 0, 0}, three = {NULL, 0, 0};
   if (one.bytes != NULL) two = text_reread(one.bytes, one.used);

@@ -1,5 +1,5 @@
-/* fuzz_socket_stream.c: what a receiving end makes of a sender's bytes: whatever they are, it ends with data
- * in the posted memory or with an error, and no frame or endpoint that was read is written otherwise. */
+/* fuzz_socket_stream.c: any bytes as a sender's stream to a receiver: it ends with data in the posted memory
+ * or with an error, and every frame or endpoint that was read is written the same. */
 /* sources: backends/socket/ base/ */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static void pair_make(int fds[2]) {
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) abort();
 }
 
-/* The input goes over the stream, and over both data_sockets too. */
+/* The input goes over the stream, and over both data sockets too. */
 static void receive_try(const uint8_t *data, size_t size) {
   static uint8_t memory[POSTED][BYTES];
   const struct net_peer peer = {1, 0, 1, "fuzz"};

@@ -1,5 +1,5 @@
-/* fuzz_survey.c: any bytes as what processes have answered about their records: read, judged, and made small
- * enough again to be sent, which must give files that can be read. */
+/* fuzz_survey.c: any bytes as the processes' answers about their records: read, diagnosed, and reduced to the
+ * size of a message, which must give readable files. */
 /* sources: core/stall/survey_read.c trace/record_read trace/record_image trace/record_text explain/ base/ */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* fuzz_tune_file.c: any bytes as a tuning file. What is accepted must come back the same when its rules are
- * written as lines and read again. */
+/* fuzz_tune_file.c: any bytes as a tuning file. An accepted file must be the same when its rules are written
+ * as lines and read again. */
 /* sources: core/plan/tune_file.c core/plan/names.c base/ */
 #include <stddef.h>
 #include <stdint.h>

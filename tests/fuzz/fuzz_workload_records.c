@@ -1,5 +1,4 @@
-/* fuzz_workload_records.c: any bytes as what a job has recorded, in any of the forms that are read,
- * and its calls. */
+/* fuzz_workload_records.c: any bytes as a job's records, in each of the supported formats, and its calls. */
 /* sources: sim/simulate/workload.c sim/simulate/workload_text.c sim/simulate/workload_match.c
  * sim/simulate/workload_records.c sim/files/records.c sim/files/job.c sim/files/archive.c sim/input.c
  * sim/files/digest.c sim/files/image.c sim/files/flight.c sim/files/nccl_log.c sim/files/pickle.c
@@ -10,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The reader takes files by their names, of which dumps tell their rank: as rank 0's and as rank 1's. */
+/* The reader takes file names, from which dumps get their rank: as rank 0's and as rank 1's. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct workload workload;
   char names[2][64];

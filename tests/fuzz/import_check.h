@@ -1,5 +1,5 @@
-/* import_check.h: what is done with whatever a stranger's file becomes: it is made a file of records, read
- * again without a complaint, and judged. */
+/* import_check.h: checks an imported file: it is converted to a file of records, read again without errors,
+ * and diagnosed. */
 #ifndef TUTTI_TESTS_FUZZ_IMPORT_CHECK_H
 #define TUTTI_TESTS_FUZZ_IMPORT_CHECK_H
 

@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target once over each file of the command line: what libFuzzer does with the files of
- * a corpus, for compilers that have no libFuzzer. A sanitizer ends the program at the first fault. */
+/* replay.c: runs a fuzz target once over each file of the command line, as libFuzzer does with the files of a
+ * corpus, for compilers without libFuzzer. A sanitizer ends the program at the first error. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ int main(int argc, char **argv) {
       fprintf(stderr, "%s: cannot be read\n", argv[index]);
       return 2;
     }
-    fprintf(stderr, "%s\n", argv[index]); /* the last name is the file that a fault belongs to */
-    /* A block of just this size, so that reading one byte too many is seen. */
+    fprintf(stderr, "%s\n", argv[index]); /* on an error the last name printed is the file that caused it */
+    /* A block of exactly this size, so that reading one byte too many is found. */
     uint8_t *exact = (uint8_t *)malloc(bytes > 0 ? bytes : 1);
     if (exact == NULL) return 3;
     memcpy(exact, data, bytes);

@@ -1,5 +1,5 @@
-/* workload_check.h: what is done with a workload that was read from anything: it is compared, printed, and
- * what was printed is read again as the same. */
+/* workload_check.h: checks a workload from any reader: it is compared, printed, and the output is read again
+ * as the same workload. */
 #ifndef TUTTI_TESTS_FUZZ_WORKLOAD_CHECK_H
 #define TUTTI_TESTS_FUZZ_WORKLOAD_CHECK_H
 
@@ -12,10 +12,10 @@
 #include "bench/bench.h"
 #include "simulate/workload.h"
 
-/* Few lines can ask for millions of steps: those take long, and tell nothing more. */
+/* Few lines can ask for millions of steps, which take long and test nothing more. */
 enum { STEPS_MOST = 20000 };
 
-/* The real one lies beside calls of NCCL. */
+/* The real one is in a file with calls of NCCL. */
 const char *bench_type_name(ncclDataType_t type) {
   static const char *const names[ncclNumTypes] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
                                                   "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};
@@ -41,7 +41,7 @@ static char *print(const struct workload *workload) {
   return text;
 }
 
-/* `text` is what the first one printed: it must mean the same. */
+/* `text` is the output of the first one: it must mean the same. */
 static void reread(const struct workload *first, char *text) {
   struct workload second;
   char *kept = os_strdup(text);

@@ -1,9 +1,9 @@
-"""The planted bugs. Each is one replacement in one shared header, and the net that must catch it.
+"""The planted bugs. Each is one replacement in one shared header, with the scenario that must catch it.
 
 `find` must occur exactly once in `file` (runs of blanks and line ends count as one blank); `replace` takes
-its place. `shows` is the first word of mutant_run's verdict (invariant, deadlock, mismatch, data), or tsan:
-a data race that ThreadSanitizer reports in threads mode. `says` is a text that the verdict must hold, so
-that a bug is caught for its own reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
+its place. `shows` is the first word of mutant_run's output (invariant, deadlock, mismatch, data), or tsan:
+a data race that ThreadSanitizer reports in threads mode. `says` is a text that the output must have, so that
+a bug is caught for the right reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
 from collections import namedtuple
 
 Scenario = namedtuple('Scenario', 'emu seeds ranks calls functions protocols counts type_bytes')
@@ -20,7 +20,7 @@ SIMPLE, LL_H = 'lib/protocol/simple.h', 'lib/protocol/ll.h'
 RING, P2P = 'lib/schedule/ring.h', 'lib/schedule/p2p.h'
 PRIM = 'lib/backends/emu/prim_impl.h'
 
-# Two slots, a slice each; no store goes around the slots unless the bug is about that.
+# Two slots, a slice each; no direct stores unless the bug is about them.
 SLOTS = scenario('slots=2,chunk=64,channels=1,direct=0')
 LATE = scenario('slots=2,chunk=64,channels=1,direct=0,lag=50')
 DEEP = scenario('slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50')
@@ -35,13 +35,13 @@ MESSAGE = scenario('slots=2,chunk=64,channels=1,direct=0', functions='send_recv'
 # A chain of one step leaves the counter odd; with eight slots a chunk of a ring takes four and rounds up.
 ROUNDING = scenario('slots=8,chunk=64,channels=1,direct=0', functions='broadcast,all_reduce', counts='4,256',
                     ranks=2)
-# Long messages far apart: the lines between the first and the next keep flags that come around.
+# Long messages far apart: the lines between the first and the next keep flags that wrap around.
 WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all_gather', protocols='ll',
                 counts=','.join(['16'] + ['1'] * 31), ranks=2, calls=128)
 WRAP128 = scenario('slots=4,chunk=960,channels=1,span=1,flag_bits=5', functions='all_gather',
                    protocols='ll128', counts=','.join(['240'] + ['1'] * 31), ranks=2, calls=128)
-# Long slices, so that the reader is seen at it while the writer still writes, and many: a machine with
-# other work runs threads one after the other.
+# Long slices, so that reader and writer overlap, and many of them: a busy machine runs threads one after the
+# other.
 THREADS = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts='20000', ranks=2,
                    calls=20, seeds=30)
 THREADS_LL128 = THREADS._replace(protocols='ll128')
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant('sender_never_announces', SIMPLE,
            'prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);', '',
            'deadlock', 'waits for data from rank', SLOTS),
-    # The shared counter is compared at every post, so this never gets as far as its deadlock.
+    # The shared counter is compared at every post, so the bug is found before it deadlocks.
     Mutant('receiver_never_frees_a_slot', SIMPLE,
            'prim_store_head(prim, &lane->recv[i].sender->head, lane->recv[i].posted);', '',
            'invariant', 'head is not the number of steps that were freed', SLOTS),
@@ -168,7 +168,7 @@ MUTANTS = [
            'data', 'protocol 0', WRAP),
 
     # ---- between operations
-    # The first post after the rounding compares the counter: neither gets as far as its deadlock or overrun.
+    # The first post after the rounding compares the counter, so both are found before a deadlock or overrun.
     Mutant('rounded_head_not_published', LANE,
            'if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);', '',
            'invariant', 'head is not the number of steps that were freed', ROUNDING),
@@ -230,7 +230,7 @@ MUTANTS = [
            'if (it->ended || (work->func == FUNC_RECV && work->part_count == 0)) return false;',
            'mismatch', 'bytes', MESSAGE._replace(counts='0,48')),
 
-    # ---- memory order: only threads show it
+    # ---- memory order: visible only with threads
     Mutant('release_store_made_relaxed', PRIM,
            '__atomic_store_n(address, value, __ATOMIC_RELEASE)',
            '__atomic_store_n(address, value, __ATOMIC_RELAXED)',

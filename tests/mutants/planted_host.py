@@ -1,15 +1,16 @@
-"""Faults planted into the host's side: how processes find each other, share memory and talk over networks.
+"""Bugs planted into the host's sources: bootstrap, shared memory and networks.
 
 Each is one replacement in one source, which must make the named tests fail: `find` must occur exactly once in
 `file` (runs of blanks and line ends count as one blank); `replace` takes its place. `tests` is the name of
-one test of `program`, or a pattern of names (* and ?). A quick one is tried with every run of all tests.
+one test of `program`, or a pattern of names (* and ?). Every run of all tests tries the quick ones.
 
-Not here, as nothing goes wrong with them: a receive that looks at its deadline only when nothing has come
+Left out, because they do no harm: a receive that checks its deadline only when nothing has arrived
 (sock.c: it ends with the next gap, or with the message); ranks that check in with another root than usual
 (gather.c: all roots pass on); a link that is kept after its round (allgather.c: it ends with the gather);
-a lost link that its root is not told of (allgather.c: the root has lost the process as well, unless a network
-is cut, which test_hosts.sh does); steps that rounding skips and that are freed late (proxy_conn.c: a slice
-never needs them); a proxy service that is not woken for what was posted (proxy.c: the launch wakes it)."""
+a lost link that is not reported to the root (allgather.c: the root has lost the process as well, unless a
+network is cut, which test_hosts.sh does); steps that rounding skips and that are freed late
+(proxy_conn.c: a slice never needs them); a proxy service that is not woken for a post
+(proxy.c: the launch wakes it)."""
 from collections import namedtuple
 
 Fault = namedtuple('Fault', 'name file find replace program tests quick')
@@ -106,7 +107,7 @@ plant('lib/base/log.c', 'urgent_errors_stay', 'last_is_urgent = urgent;',
       'last_is_urgent |= urgent;',
       'test_base', 'test_log_evidence')
 
-# ---- who finds whom: launchers, unique ids, the control server, the gather
+# ---- bootstrap: launchers, unique ids, the control server, the gather
 
 LAUNCH, ROOT_FORWARD = 'lib/base/launch.c', 'lib/core/bootstrap/root_forward.c'
 CONTROL, BOOTSTRAP = 'lib/core/bootstrap/control.c', 'lib/core/bootstrap/bootstrap.c'
@@ -367,7 +368,7 @@ plant(ADAPT, 'context_of_another_communicator', 'if (known->key == peer->comm_ke
 plant(ADAPT, 'memory_kind_not_asked', '|| (theirs.device.memory & ABI_MEMORY_HOST) == 0)', ')', 'test_plugin',
       '*')
 
-# ---- calls that are made again
+# ---- the call cache
 
 CALL_CACHE, GROUP = 'lib/core/comm/call_cache.c', 'lib/core/group.c'
 plant(CALL_CACHE, 'longer_group_taken',

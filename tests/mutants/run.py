@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Plants one bug at a time into copies of the shared headers and proves that the named net catches it.
+"""Plants one bug at a time into copies of the shared headers and proves that its scenario catches it.
 
     python3 tests/mutants/run.py [--build DIR] [NAME...]
 
-First the library as it is must pass every scenario, so that what is caught later is the bug. Then each mutant
-of planted.py is compiled (only what includes the changed header and uses the function that the bug is in),
-linked with the rest and run. Prints one
-`ok - ` or `not ok - ` line each; the exit status is 0 when all are ok. Everything is built in DIR/mutants,
-where the folder of a mutant that was not caught stays."""
+First the unchanged library must pass every scenario, so that a later failure is due to the bug. Then each
+mutant of planted.py is compiled (only the sources that include the changed header and use the changed
+function), linked with the rest and run. Prints one `ok - ` or `not ok - ` line each; the exit status is 0 if
+all are ok. Everything is built in DIR/mutants; the folder of a mutant that was not caught is kept."""
 import argparse
 import concurrent.futures
 import glob
@@ -22,17 +21,17 @@ from planted import MUTANTS
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CC = os.environ.get('CC', 'gcc')
 FLAGS = ['-std=c11', '-D_GNU_SOURCE', '-O0', '-ffp-contract=off', '-MMD'] # many small builds, short runs
-# ThreadSanitizer sees a memcpy only where it stays a call.
+# ThreadSanitizer sees a memcpy only if it stays a call.
 TSAN_FLAGS = ['-fsanitize=thread', '-g', '-fno-builtin-memcpy']
 INCLUDES = ['lib', 'lib/backends/emu', 'lib/backends/emu/cudart/include', 'tests']
 LIBRARIES = ['-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
-RUN_SECONDS = 300   # a mutant that does not end by then is not caught; the machine may have other work
+RUN_SECONDS = 300   # a mutant that runs longer is not caught; long, because the machine may be busy
 RACE_TURNS = 4
 
-# The emulator, plans and what they rest on: no API, no runtime.
+# The emulator, plans and the layers below them: no API, no CUDA runtime.
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan/*.c', 'lib/core/custom/*.c',
            'lib/core/topology/graph.c', 'lib/core/topology/links.c',
-           'lib/backends/*.c', 'lib/backends/emu/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
+           'lib/backends/*.c', 'lib/backends/emu/*.c', 'lib/backends/emu/cudart/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
 
 
 def sources():
@@ -57,13 +56,13 @@ def compile_one(source, folder, extra, first_includes=()):
 
 
 def functions_in(target):
-    """Names of an object's functions: without optimisation an inline one is there where it is used."""
+    """Names of an object's functions: without optimisation they include the inline functions that it uses."""
     done = subprocess.run(['nm', target], stdout=subprocess.PIPE, check=True)
     return set(re.findall(r' [tTwW] (\w+)$', done.stdout.decode(), re.M))
 
 
 class Base:
-    """The library as it is, compiled with some extra flags: an object and its headers for each source."""
+    """The unchanged library, compiled with some extra flags: an object and its headers for each source."""
 
     def __init__(self, pool, folder, extra):
         self.extra, self.folder = extra, folder
@@ -81,7 +80,7 @@ class Base:
 
 
 def planted_at(text, mutant):
-    """Where the bug comes to stand; blanks and line ends in `find` match any run of them."""
+    """The place of the bug; blanks and line ends in `find` match any run of them."""
     pattern = r'\s+'.join(re.escape(word) for word in mutant.find.split())
     found = list(re.finditer(pattern, text))
     if len(found) != 1:
@@ -97,7 +96,7 @@ def planted_text(text, mutant):
 
 
 def function_around(text, begin, end):
-    """The inline function whose body holds this part, or None."""
+    """The inline function whose body has this part, or None."""
     for match in re.finditer(r'^(?:PRIM_FN|static inline)\b[^;{}()]*?(\w+)\([^{};]*\{', text[:begin], re.M):
         depth, at = 1, match.end()
         while depth > 0 and at < len(text):
@@ -130,7 +129,7 @@ def build_mutant(mutant, base, folder):
 
 
 def run_program(program, run):
-    """The verdict's first word, and all that was printed."""
+    """The first word of the output, and all of it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(('TUTTI_', 'NCCL_'))}
     env['NCCL_DEBUG'] = 'NONE'  # the driver prints the last error itself
     env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TUTTI_TRACE='off',
@@ -161,7 +160,7 @@ def try_mutant(mutant, bases, folder):
     except RuntimeError as error:
         return False, 'mutant %s: %s' % (mutant.name, error)
     kind, output = run_program(program, mutant.run)
-    for _ in range(RACE_TURNS):  # a race shows where two threads happen to meet
+    for _ in range(RACE_TURNS):  # a race shows only if two threads happen to overlap
         if mutant.shows != 'tsan' or kind != 'passed':
             break
         kind, output = run_program(program, mutant.run)

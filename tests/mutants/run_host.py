@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Plants one fault at a time into copies of the host's sources and proves that the named tests catch it.
+"""Plants one bug at a time into copies of the host's sources and proves that the named tests catch it.
 
     python3 tests/mutants/run_host.py [--build DIR] [--all] [NAME...]
 
-Tries the quick faults of planted_host.py, or all, or those of these names. Each is compiled as the build
-would, linked in place of the original and run with the named tests alone, which must pass without the fault
-and with it fail, crash, or not end within FAULT_SECONDS. Prints one `ok - `, `not ok - ` or `skip - ` line
-each; the exit status is 0 when nothing is not ok. Everything is built in DIR/mutants_host, where the folder
-of a fault that was missed stays. DIR must hold a build of the tests."""
+Tries the quick bugs of planted_host.py, or all, or those of these names. Each is compiled with the build's
+flags, linked in place of the original and run with only the named tests, which must pass without the bug and
+with it fail, crash, or exceed FAULT_SECONDS. Prints one `ok - `, `not ok - ` or `skip - ` line each; the exit
+status is 0 if no line is `not ok`. Everything is built in DIR/mutants_host; the folder of a bug that was
+missed is kept. DIR must have a build of the tests."""
 import argparse
 import concurrent.futures
 import os
@@ -23,9 +23,9 @@ from run import CC, ROOT, call, one_line, planted_text
 FLAGS = ['-std=c11', '-O2', '-fPIC', '-ffp-contract=off', '-fno-semantic-interposition', '-D_GNU_SOURCE',
          '-Ilib', '-Ilib/backends/emu', '-Ilib/backends/emu/cudart/include']
 LIBRARIES = ['-lcmocka', '-pthread', '-ldl', '-lm', '-lexpat', '-lnettle']
-SOUND_SECONDS, FAULT_SECONDS = 60, 20  # tests take some seconds: one that hangs has found the fault
+SOUND_SECONDS, FAULT_SECONDS = 60, 20  # tests take some seconds: one that hangs has found the bug
 
-# A program of CMocka runs all of its tests; this part of it chooses some.
+# A CMocka program runs all of its tests; this object makes it run only those named in $TESTS.
 CHOOSER = '''
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ __attribute__((constructor)) static void choose(void) { cmocka_set_test_filter(g
 
 
 class Base:
-    """A finished build, and the folder for what is made of it."""
+    """A finished build, and the folder for the mutants built from it."""
 
     def __init__(self, build):
         self.build, self.folder = build, os.path.join(build, 'mutants_host')
@@ -50,7 +50,7 @@ class Base:
         call([CC, '-c', self.chooser[:-1] + 'c', '-o', self.chooser])
 
     def link(self, folder, program, objects):
-        """An archive's member is left out where `objects` define all of its names."""
+        """The linker skips an archive's member if `objects` define all of its names."""
         target = os.path.join(folder, 'tests', program)
         os.makedirs(os.path.dirname(target))
         os.symlink(os.path.join(self.build, 'tests/plugins'), os.path.join(folder, 'tests/plugins'))
@@ -62,10 +62,10 @@ class Base:
 
 
 def run_tests(program, tests, seconds):
-    """How it ended (passed, failed, crash, hang or skipped), and all that was printed."""
+    """How the run ended (passed, failed, crash, hang or skipped), and its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(('TUTTI_', 'NCCL_'))}
     env['TESTS'] = tests
-    env['TUTTI_TRACE'] = 'off'  # what fails here would leave a file
+    env['TUTTI_TRACE'] = 'off'  # a failing test would leave its records
     with subprocess.Popen([program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           start_new_session=True) as process:
         try:

@@ -1,5 +1,5 @@
-/* broken.c: network plugins that are of no use, one for each reason (BROKEN says which): what a loader must
- * leave with a sentence, and without harm. */
+/* broken.c: unusable network plugins, one for each reason (BROKEN selects it): a loader must reject each with
+ * a message, and without harm. */
 #include "backends/net_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))

@@ -1,7 +1,7 @@
 /* loopback.c: a network plugin over Unix sockets, built once for each version of the interface (ABI is 10, 11
- * or 12), to prove that each is spoken as it should be. It watches its caller: contexts, handles, memory
- * that was registered, requests under way. The first offence is kept (loopback_fault) and fails the call.
- * It is slow on purpose: connects, accepts, sends and receives yield nothing at first. */
+ * or 12), to prove that the library uses each correctly. It checks its caller: contexts, handles, registered
+ * memory, requests in flight. The first violation is kept (loopback_fault) and fails the call. It is slow on
+ * purpose: connects, accepts, sends and receives return nothing at first. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 
 static struct loopback_counts counts;
 static char fault[256];
-static bool lies; /* about the bytes of what has come */
+static bool lies; /* reports wrong sizes of received messages */
 static abi_log say;
 
 EXPORT const struct loopback_counts *loopback_counted(void) { return &counts; }
@@ -70,7 +70,7 @@ struct link {
   uint64_t mark;
   enum kind kind;
   int fd;
-  uint32_t patience; /* calls that yield nothing */
+  uint32_t patience; /* calls that return nothing */
   struct registration registrations[REGISTRATIONS];
   struct request requests[ABI_REQUESTS_MAX];
   uint64_t posted, ended; /* requests, in order */
@@ -206,7 +206,7 @@ static ncclResult_t listen_on(int device, void *handle, void **listener) {
   return ncclSuccess;
 }
 
-/* Yields nothing at first, and keeps in the handle how far it is. */
+/* Returns nothing at first, and keeps its progress in the handle. */
 static ncclResult_t connect_to(void *handle, void **sender, void **offload) {
   struct place *place = handle;
   socklen_t bytes;
@@ -330,7 +330,7 @@ static struct request *request_begin(struct link *link, uint32_t count) {
   return NULL;
 }
 
-/* Every third call of a connection yields nothing. */
+/* Every third call of a connection returns nothing. */
 static bool is_impatient(struct link *link) {
   link->patience = (link->patience + 1) % 3;
   return link->patience == 0;
@@ -390,7 +390,7 @@ static struct request *request_of_turn(struct link *link, uint64_t turn) {
   return NULL;
 }
 
-/* The oldest request that has parts to move; those behind it wait. */
+/* The oldest request with parts to move; later requests wait for it. */
 static struct request *request_oldest(struct link *link) {
   while (link->ended < link->posted) {
     struct request *request = request_of_turn(link, link->ended);

@@ -1,8 +1,7 @@
 #!/bin/bash
-# guest.sh FOLDER: makes a guest with real verbs on no hardware: Debian's own kernel, downloaded and
-# unpacked, never installed, and a small initramfs with the modules of Soft-RoCE. Its root will be this
-# machine's own file system, read-only, so nothing else needs copying. Made once, and again where these
-# scripts are newer.
+# guest.sh FOLDER: builds a guest with real verbs and no hardware: Debian's kernel, downloaded and unpacked,
+# not installed, and a small initramfs with the modules of Soft-RoCE. The guest's root is this machine's file
+# system, read-only, so nothing else needs copying. Built once, and again if these scripts are newer.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -19,7 +18,7 @@ if ! ls kernel/boot/vmlinuz-* >/dev/null 2>&1; then
 fi
 version=$(find kernel/lib/modules -mindepth 1 -maxdepth 1 -printf '%f\n' | head -n 1)
 [ -f "kernel/lib/modules/$version/modules.dep.bin" ] || depmod -b kernel "$version"
-# The unpacked kernel starts at once; its own unpacking would take three seconds of every run.
+# A kernel that is already unpacked starts three seconds faster.
 packed=kernel/boot/vmlinuz-$version
 at=$(LC_ALL=C grep -abom1 -P "\xFD7zXZ\x00" "$packed" | head -n 1 | cut -d: -f1)
 tail -c +$((at + 1)) "$packed" | xz -dc --single-stream >vmlinux 2>/dev/null || true
@@ -28,7 +27,7 @@ rm -rf tree
 mkdir -p tree/bin tree/lib/modules tree/proc tree/sys tree/dev tree/host
 cp "$(command -v busybox)" tree/bin/busybox
 for applet in sh mount mkdir insmod cat cut chroot poweroff sync echo; do ln -s busybox tree/bin/$applet; done
-# rxe asks for crc32 by name: without crc32_generic no link can be added.
+# rxe requests crc32 by name: without crc32_generic no link can be added.
 for module in crc32_generic crc32c_generic libcrc32c rdma_rxe rdma_ucm virtio_pci virtio_net 9p 9pnet_virtio \
   veth dummy sch_netem; do
   modprobe -d kernel -S "$version" --show-depends "$module" | awk '/^insmod/{print $2}' |

@@ -13,7 +13,7 @@ for folder in proc sys dev; do mount -o bind /$folder /host/$folder; done
 mkdir -p /dev/shm /folder
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none job /host/mnt
 folder=$(cat /host/mnt/folder)
-mount -o bind "/host$folder" /folder # it may lie where an empty folder comes now
+mount -o bind "/host$folder" /folder # it may be below a folder that is hidden next
 for empty in tmp run dev/shm; do mount -t tmpfs none /host/$empty; done
 if [ ! -d "/host$folder" ]; then
   mkdir -p "/host$folder" && mount -o bind /folder "/host$folder"

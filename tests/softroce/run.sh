@@ -1,12 +1,11 @@
 #!/bin/bash
-# run.sh GUEST one|two|far1|far2 SECONDS SCRIPT [ARGUMENT...]: runs a script in the guest that guest.sh has
-# made, in the folder where this runs, which is read-only there; /tmp is empty, /mnt is the guest's to write
-# to. Prints what it prints and ends with its status; 125: the guest had none, and its console is shown.
-# far1 and far2 are two guests with wires between them, whose ends are sockets in the folder $WIRES.
-# $CORES: emulated cores, 1 unless it is set. $CLOCK=instructions: the guest's clock counts what it executes,
-# so that what else this machine does shows in no time that is measured there; while it waits, it goes with
-# the machine's, or is put on to what the guest waits for next where $IDLE=skipped: then a file of the root
-# that comes late makes hours of nothing.
+# run.sh GUEST one|two|far1|far2 SECONDS SCRIPT [ARGUMENT...]: runs a script in the guest that guest.sh built,
+# in the current folder, which is read-only there; /tmp is empty, /mnt is writable. Prints the script's output
+# and exits with its status; 125: the guest ended without a status, and its console is printed. far1 and far2
+# are two guests with wires between them, whose ends are sockets in the folder $WIRES. $CORES: emulated cores
+# (1). $CLOCK=instructions: the guest's clock counts executed instructions, so that other load on this machine
+# does not change times measured there. While the guest is idle its clock follows the machine's; with
+# $IDLE=skipped it jumps to the next timer instead, so a slow read of the root's files may look like hours.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 guest=$1 wires=$2 seconds=$3

@@ -1,6 +1,7 @@
-# setup.sh: in the guest: its devices, then the job. `wires` is one: a device, rxe0 at 10.77.0.1, whose queue
-# pairs reach each other; two: rxe0 and rxe1 at 10.77.0.2, with a wire between nic0 and nic1; far1 or far2:
-# one of two guests, rxe0 at 10.77.0.1 or .2 and rxe1 at 10.78.0.1 or .2, each with a wire to the other's.
+# setup.sh: runs in the guest: creates its devices, then runs the job. With `wires` one: a device, rxe0 at
+# 10.77.0.1, whose queue pairs reach each other; two: also rxe1 at 10.77.0.2, with a wire between nic0 and
+# nic1; far1 or far2: one of two guests, rxe0 at 10.77.0.1 or .2 and rxe1 at 10.78.0.1 or .2, each with a wire
+# to the same device of the other guest.
 # shellcheck shell=bash disable=SC2154
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8
 ulimit -l unlimited
@@ -17,7 +18,7 @@ elif [ "$wires" = two ]; then
     ip link set nic$i mtu 4200 up
     ip addr add 10.77.0.$((i + 1))/32 dev nic$i
   done
-  # Both addresses are this host's: rules put them on the wire all the same.
+  # Both addresses belong to this host: routing rules force their packets onto the wire.
   for name in all default nic0 nic1; do
     echo 0 >/proc/sys/net/ipv4/conf/$name/rp_filter
     echo 1 >/proc/sys/net/ipv4/conf/$name/accept_local

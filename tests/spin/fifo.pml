@@ -1,10 +1,10 @@
 /* fifo.pml: a connection as lib/protocol/fifo.h and simple.h have it: one sender, one receiver, 1 to 3 slots,
- * the counters head and tail, up to DEPTH slices between begin and post at either end. What is stored to a slot
- * is on its way until `memory` lets it arrive, in any order; tail's release waits for the slice's own store. A
+ * the counters head and tail, up to DEPTH slices between begin and post at either end. A store to a slot
+ * is in flight until `memory` delivers it, in any order; tail's release waits for the slice's own store. A
  * slice is one step, and its value is its number plus one.
  *
- * Proved for all interleavings: every value arrives once and in order, no store meets a slot that is not read,
- * both ends come to their end. BUG, in the environment of the checker, leaves one rule out; each must fail:
+ * Proved for all interleavings: every value arrives once and in order, no store hits a slot that is not read
+ * yet, both ends terminate. BUG, in the checker's environment, removes one rule; the check must then fail:
  *   1  the sender does not look at head            2  it counts a slot that is not there
  *   3  the receiver does not look at tail          4  tail does not wait for the data
  *   5  a slice is announced before it is finished  6  head moves before the slot is read
@@ -15,8 +15,8 @@
 
 byte slots, bug;
 byte head, tail;
-byte data[SLOTS_MAX];   /* as the receiver sees it; 0: nothing yet */
-byte coming[SLOTS_MAX]; /* a store on its way; 0: none */
+byte data[SLOTS_MAX];   /* visible to the receiver; 0: nothing yet */
+byte coming[SLOTS_MAX]; /* a store in flight; 0: none */
 bool unread[SLOTS_MAX]; /* for the check alone: stored and not yet read */
 byte ended;
 
@@ -24,7 +24,7 @@ proctype sender() {
   byte begun, finished, posted, seen;
   do
   :: begun < STEPS && begun - posted < DEPTH && (bug == 1 || seen + slots + (bug == 2) > begun) -> begun++
-  /* The other end's counter is looked at only when its last value does not suffice. */
+  /* Loads the other end's counter only if its last value is not enough. */
   :: begun < STEPS && seen + slots <= begun && head != seen -> seen = head
   :: finished < begun ->
      atomic {
@@ -63,7 +63,7 @@ proctype receiver() {
   ended++
 }
 
-/* What is on its way arrives some time. */
+/* Every store in flight arrives eventually. */
 inline arrive(i) { atomic { coming[i] != 0 -> data[i] = coming[i]; coming[i] = 0 } }
 
 proctype memory() {

@@ -1,11 +1,11 @@
-/* ring.pml: the ring all-reduce of three ranks over connections such as fifo.pml proves, two slots each: 2n-1
+/* ring.pml: the ring all-reduce of three ranks over connections as proved by fifo.pml, two slots each: 2n-1
  * steps a loop (lib/schedule/ring.h), each a fused receive and send that waits for data and for a free slot
  * before it moves anything, and then posts head and tail. A slot holds a chunk's number and the set of ranks
- * whose share is in it.
+ * whose contributions it has.
  *
- * Proved for all interleavings: what is kept holds every rank's share, once; every rank comes to its end. BUG,
- * in the environment of the checker, leaves one rule out; each must fail:
- *   1  a share is left out                         2  a step that sends frees no slot
+ * Proved for all interleavings: every result has each rank's contribution once; every rank terminates. BUG,
+ * in the checker's environment, removes one rule; the check must then fail:
+ *   1  a contribution is lost                       2  a step that sends frees no slot
  *   3  head moves before the slot is read          4  one slot: every rank waits for the next one to read */
 #define SLOTS 2
 #define LOOPS 2
