@@ -34,6 +34,7 @@
 #include "tutti.h"
 
 enum {
+  FAILURE_MS = 10000, /* until all ranks know of a failure */
   DEVICES_MAX = 8,
   CIRCLES_MAX = 4,
   OPS_MAX = 24,
@@ -444,11 +445,22 @@ static bool names_operation(const char *text) {
   return false;
 }
 
+/* The asynchronous error of a rank whose communicator has failed. With free threads another rank may have
+ * failed first, and the failure is on its way to this one. */
+static ncclResult_t rank_error(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  ncclCommGetAsyncError(comm, &state);
+  for (uint32_t ms = 0; state == ncclSuccess && ms < FAILURE_MS; ms++) {
+    os_sleep_ms(1);
+    ncclCommGetAsyncError(comm, &state);
+  }
+  return state;
+}
+
 /* The result of further calls on a rank: the error, with its reason on at least one rank. */
 static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank, bool *named) {
-  ncclResult_t state = ncclSuccess;
   uint32_t *words = arena[circle->devices[rank]];
-  ncclCommGetAsyncError(circle->comms[rank], &state);
+  const ncclResult_t state = rank_error(circle->comms[rank]);
   if (!code_allowed(circle, state))
     return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", circle->failed, rank, state,
                  circle->text);

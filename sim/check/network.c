@@ -301,7 +301,7 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
   return engine_fail(engine, CHECK_DEADLOCK, first, UINT32_MAX, "waits for ever, for %s", wants[first->want]);
 }
 
-/* A lane on the cycle: after as many hops as there are lanes, the walk is on it. */
+/* A lane on the cycle: after as many hops as there are lanes, a lane of the cycle is reached. */
 static const struct lane *stuck_on_circle(const struct check_engine *engine, const struct lane *lane) {
   for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
     uint32_t peer;

@@ -31,7 +31,8 @@ RACE_TURNS = 4
 # The emulator, plans and the layers below them: no API, no CUDA runtime.
 SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan/*.c', 'lib/core/custom/*.c',
            'lib/core/topology/graph.c', 'lib/core/topology/links.c',
-           'lib/backends/*.c', 'lib/backends/emu/*.c', 'lib/backends/emu/cudart/*.c', 'tests/ranks.c', 'tests/mutant_run.c']
+           'lib/backends/*.c', 'lib/backends/emu/*.c', 'lib/backends/emu/cudart/*.c', 'tests/ranks.c',
+           'tests/mutant_run.c']
 
 
 def sources():

@@ -8,9 +8,9 @@
  * then agree. If several schedule steps share a slot, the first advances `writing` and `reading`, and the
  * last one the others; a write within the slot must append to its content, or add to what is there, and a
  * read must lie within it. Of an end in another process only the shared counters are known, and nothing of
- * the content of slots. A broken invariant is an error of the protocol or a misplaced store, never of the user's
- * calls. The functions return NULL, or a sentence that says what is broken. This is a header because block.c,
- * its only user, calls it at every event. */
+ * the content of slots. A broken invariant is an error of the protocol or a misplaced store, never of the
+ * user's calls. The functions return NULL, or a sentence that says what is broken. This is a header because
+ * block.c, its only user, calls it at every event. */
 #ifndef TUTTI_BACKENDS_EMU_CHECK_H
 #define TUTTI_BACKENDS_EMU_CHECK_H
 
