@@ -268,7 +268,7 @@ static const struct {
     {HEAD "rank 0 channel 0:\nrecv <- 1, add in[0] after 2, keep out[0]\n", "text:7: it receives from fewer"},
     {HEAD "rank 0 channel 0:\nrecv <- 1, sum out[0]\n", "text:7: a sum with what is there is for own chunks"},
     {HEAD "rank 0 channel 0:\nread in[0..1], keep out[0]\n", "text:7: 1 chunks here and 2 before"},
-    {HEAD "rank 0 channel 0:\nread in[0], read in[1], keep out[0]\n", "a second time"},
+    {HEAD "rank 0 channel 0:\nread in[0], read in[1], keep out[0]\n", "occurs twice in this step"},
     {HEAD "rank 0 channel 0:\ndance\n", "text:7: expected after, recv"},
     {HEAD "rank 0 channel 0:\nsend in[0] -> 1 now\n", "text:7: expected the end of the line, found 'now'"},
     {HEAD "rank 0 channel 0:\nafter block 1 step 0, nothing\n", "text:7: it waits for block 1: rank 0 has 1"},
