@@ -14,4 +14,11 @@
 #define SKIP_FORK() (void)0
 #endif
 
+/* Threads of a program that has started none: ThreadSanitizer has one of its own. */
+#if defined(__SANITIZE_THREAD__)
+#define THREADS_AT_REST 2u
+#else
+#define THREADS_AT_REST 1u
+#endif
+
 #endif

@@ -99,7 +99,8 @@ static const char *seeds_body(struct process *process, void *argument) {
     if (seed == 1) live = os_alloc_live();
   }
   if (!mappings_go()) return "mappings are left";
-  for (int tries = 0; tries < 20000 && os_thread_count() > 1 && strstr(setting->mode, "threads") == NULL;
+  for (int tries = 0;
+       tries < 20000 && os_thread_count() > THREADS_AT_REST && strstr(setting->mode, "threads") == NULL;
        tries++)
     os_sleep_ms(1);
   if (process_descriptors() != descriptors) return "descriptors are left";

@@ -47,7 +47,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
   (void)state;
-  for (int tries = 0; tries < 15000 && os_thread_count() > 1; tries++) os_sleep_ms(1);
+  for (int tries = 0; tries < 15000 && os_thread_count() > THREADS_AT_REST; tries++) os_sleep_ms(1);
   if (os_alloc_live() != live_before) print_error("blocks are left\n");
   if (process_descriptors() != descriptors_before) print_error("descriptors are left\n");
   if (process_mappings() != mappings_before) print_error("mappings are left\n");
