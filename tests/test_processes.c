@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "processes.h"
+#include "skip.h"
 
 #define SECONDS 60
 
