@@ -66,7 +66,7 @@ static const char *run_calls(struct process *process, const struct setting *sett
 
 /* Peers that have not closed yet share memory with this process. */
 static bool mappings_go(void) {
-  for (int tries = 0; tries < 20000 && process_mappings() != 0; tries++) {
+  for (int tries = 0; tries < 2000 && process_mappings() != 0; tries++) {
     os_sleep_ms(1);
     emu_kept_sweep();
   }
@@ -101,7 +101,7 @@ static const char *seeds_body(struct process *process, void *argument) {
   }
   if (!mappings_go()) return "mappings are left";
   for (int tries = 0;
-       tries < 20000 && os_thread_count() > THREADS_AT_REST && strstr(setting->mode, "threads") == NULL;
+       tries < 1000 && os_thread_count() > THREADS_AT_REST && strstr(setting->mode, "threads") == NULL;
        tries++)
     os_sleep_ms(1);
   if (process_descriptors() != descriptors) return "descriptors are left";

@@ -200,7 +200,8 @@ try 0 --records "$work"/*.trace --gaps --print && cp "$work/out" "$work/job" &&
 check $? "--print of records gives the same workload"
 mkdir "$work/dumps"
 "$tutti" trace export --to flight -o "$work/dumps" "$work"/*.trace >"$work/log" 2>&1 &&
-  try 0 --records "$work"/dumps/* && says "all_reduce 262144 x float sum" "Flight Recorder dumps do not tell"
+  try 0 --records "$work"/dumps/* &&
+  says "all_reduce 262144 x float sum" "Flight Recorder dumps do not record"
 check $? "--records reads Flight Recorder dumps"
 misuse 4 "which name communicators differently" --records "$work"/dumps/*0 "$work"/*.trace
 misuse 4 "left no file: what it calls is not known" --records "$root"/traces/no_file/*.txt
