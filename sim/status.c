@@ -548,8 +548,8 @@ const struct verb verb_status = {
     "report what the communicators of a running job do, and who is behind",
     "[PID | HOST:PORT] [FLAGS]",
     NULL,
-    "  tutti bench all_reduce --ranks 4 --threads -b 1M -e 1M -n 2000 >bench.log & sleep 1\n"
-    "  tutti status\n"
+    "  tutti bench all_reduce --ranks 4 --threads -b 1M -e 1M -n 10000 >bench.log &\n"
+    "  until tutti status; do sleep 1; done\n"
     "  tutti status $! --json; wait\n"
     "  # needs a job whose log names this address\n"
     "  tutti status node7:40123\n",
