@@ -15,6 +15,7 @@
 
 struct cuda_conn_remote;
 struct cuda_lane_seen;
+struct cuda_launched;
 
 /* A connection of two ranks; both ends share it, and the second that closes frees it. */
 struct cuda_conn {
@@ -101,7 +102,7 @@ struct device_comm {
   uint32_t launching;     /* launches in progress: what they bind is not in a kernel yet */
   struct cuda_guest_region *guests; /* of other processes' programs, mapped here; under cuda_mutex */
   struct recorder_live live;        /* recorders' view of this rank; comm NULL: no recorder */
-  uint64_t *blocks_after; /* by launch modulo RECORD_LAUNCHES: blocks launched up to and including it */
+  struct cuda_launched *launches;    /* by number modulo RECORD_LAUNCHES: for records */
   struct cuda_lane_seen *lanes_seen; /* by index of rank_control.waits: lanes that reported a wait */
   struct device_comm *next;
 };
@@ -212,7 +213,7 @@ ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, cons
 void cuda_record_open(struct device_comm *comm, const struct recorder_live *live);
 void cuda_record_close(struct device_comm *comm);
 /* A kernel was launched, or captured. */
-void cuda_record_launch(struct device_comm *comm);
+void cuda_record_launch(struct device_comm *comm, const struct plan *plan);
 /* Updates which of them have ended, from counts_seen. */
 void cuda_record_ended(struct device_comm *comm);
 /* For struct device_ops. */

@@ -517,7 +517,7 @@ ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, cons
                          uint32_t stream_count) {
   __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
   const ncclResult_t result = launch_on_device(comm, plan, streams, stream_count);
-  if (result == ncclSuccess) cuda_record_launch(comm);
+  if (result == ncclSuccess) cuda_record_launch(comm, plan);
   __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   return result;
 }

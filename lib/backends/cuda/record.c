@@ -20,28 +20,38 @@ struct cuda_lane_seen {
   uint64_t counters;
 };
 
+struct cuda_launched {
+  uint64_t blocks_after;   /* blocks launched up to and including it */
+  uint64_t first_sequence; /* number of its first operation */
+};
+
 static_assert((RECORD_LAUNCHES & (RECORD_LAUNCHES - 1)) == 0, "numbers of launches wrap around in it");
 
 void cuda_record_open(struct device_comm *comm, const struct recorder_live *live) {
   if (live == NULL || live->comm == NULL) return;
-  comm->blocks_after = (uint64_t *)os_alloc(RECORD_LAUNCHES * sizeof *comm->blocks_after);
+  comm->launches = (struct cuda_launched *)os_alloc(RECORD_LAUNCHES * sizeof *comm->launches);
   comm->lanes_seen = (struct cuda_lane_seen *)os_alloc(LAUNCH_WAITS * sizeof *comm->lanes_seen);
-  if (comm->blocks_after == NULL || comm->lanes_seen == NULL)
+  if (comm->launches == NULL || comm->lanes_seen == NULL)
     return; /* then ends and waits are not recorded */
   comm->live = *live;
   live->comm->counts = RECORD_COUNTS_SEEN;
 }
 
 void cuda_record_close(struct device_comm *comm) {
-  os_free(comm->blocks_after);
+  os_free(comm->launches);
   os_free(comm->lanes_seen);
 }
 
-void cuda_record_launch(struct device_comm *comm) {
+static struct cuda_launched *launch_at(const struct device_comm *comm, uint64_t number) {
+  return &comm->launches[number % RECORD_LAUNCHES];
+}
+
+void cuda_record_launch(struct device_comm *comm, const struct plan *plan) {
   struct record_comm *noted = comm->live.comm;
   if (noted == NULL) return;
-  __atomic_store_n(&comm->blocks_after[noted->launched % RECORD_LAUNCHES], comm->order.blocks_launched,
-                   __ATOMIC_RELAXED);
+  struct cuda_launched *launch = launch_at(comm, noted->launched);
+  __atomic_store_n(&launch->blocks_after, comm->order.blocks_launched, __ATOMIC_RELAXED);
+  __atomic_store_n(&launch->first_sequence, plan->first_sequence, __ATOMIC_RELAXED);
   __atomic_store_n(&noted->launched, noted->launched + 1, __ATOMIC_RELEASE);
 }
 
@@ -54,9 +64,9 @@ void cuda_record_ended(struct device_comm *comm) {
   uint64_t ended = __atomic_load_n(&noted->ended, __ATOMIC_RELAXED);
   const uint64_t before = ended;
   if (launched - ended > RECORD_LAUNCHES) ended = launched - RECORD_LAUNCHES;
-  if (blocks < __atomic_load_n(&comm->blocks_after[ended % RECORD_LAUNCHES], __ATOMIC_RELAXED)) return;
+  if (blocks < __atomic_load_n(&launch_at(comm, ended)->blocks_after, __ATOMIC_RELAXED)) return;
   while (ended < launched &&
-         blocks >= __atomic_load_n(&comm->blocks_after[ended % RECORD_LAUNCHES], __ATOMIC_RELAXED))
+         blocks >= __atomic_load_n(&launch_at(comm, ended)->blocks_after, __ATOMIC_RELAXED))
     ended++;
   if (ended == before) return;
   noted->started = ended;
@@ -229,14 +239,32 @@ static struct launch_wait wait_take(struct launch_wait *word) {
   return wait;
 }
 
+/* Which reports are of kernels that may be running: those of operations from `first` on. */
+struct reports_live {
+  bool running;
+  uint64_t first;
+};
+
+/* A kernel may end after its lane's last report; another kernel of the rank may be launched by then. A graph's
+ * kernels have the numbers of the operations that were captured. */
+static struct reports_live reports_live(const struct device_comm *comm, bool graph) {
+  const struct record_comm *noted = comm->live.comm;
+  const uint64_t launched = __atomic_load_n(&noted->launched, __ATOMIC_ACQUIRE);
+  struct reports_live live = {graph || launched > noted->ended, 0};
+  if (!graph && live.running && launched - noted->ended <= RECORD_LAUNCHES)
+    live.first = __atomic_load_n(&launch_at(comm, noted->ended)->first_sequence, __ATOMIC_RELAXED);
+  return live;
+}
+
 /* False if the lane at this index does not wait. */
-static bool lane_look(struct device_comm *comm, uint32_t place, struct cuda_lane_seen *seen, bool running) {
+static bool lane_look(struct device_comm *comm, uint32_t place, struct cuda_lane_seen *seen,
+                      const struct reports_live *live) {
   const struct launch_wait said = wait_take(&comm->control->waits[place]);
   struct record_lane row = {.lane = (uint8_t)(place % PLAN_BATCH_WORKS_MAX)};
   struct work work;
   comm->live.lanes[place].used = 0;
   if (said.sequence != 0) seen->wait = said;
-  else if (!running) seen->wait.sequence = 0;
+  if (!live->running || seen->wait.sequence <= live->first) seen->wait.sequence = 0;
   memset(&work, 0, sizeof work);
   memcpy(&work, seen->wait.work, sizeof seen->wait.work);
   if (seen->wait.sequence == 0 || work.channel_index != place / PLAN_BATCH_WORKS_MAX) return false;
@@ -255,11 +283,11 @@ static void lanes_look(struct device_comm *comm) {
   struct record_comm *noted = comm->live.comm;
   const struct launch_counts *counts = &comm->control->counts_seen;
   const bool graph = counts->graph_started != counts->graph_ended; /* no other kernel of the rank runs then */
-  const bool running = graph || noted->launched > noted->ended;
+  const struct reports_live live = reports_live(comm, graph);
   noted->graph_operation = 0;
   for (uint32_t i = 0; i < LAUNCH_WAITS && i < noted->lane_rows; i++) {
     struct cuda_lane_seen *seen = &comm->lanes_seen[i];
-    if (!lane_look(comm, i, seen, running)) continue;
+    if (!lane_look(comm, i, seen, &live)) continue;
     if (graph) noted->graph_operation = (uint32_t)seen->wait.sequence;
     else if (noted->launched > noted->ended) noted->started = noted->ended + 1;
   }
