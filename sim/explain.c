@@ -92,15 +92,13 @@ static bool masks_read(struct explain *explain) {
   struct plan_request *request = &explain->request;
   const char *algo = explain->flags.algo ? explain->flags.algo : param_text(PARAM_ALGO);
   const char *proto = explain->flags.proto ? explain->flags.proto : param_text(PARAM_PROTO);
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
-  }
-  settings_parse_named(proto, request->proto_named);
-  if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->algo_mask) != ncclSuccess ||
-      settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->proto_mask) != ncclSuccess)
+  settings_parse_named(proto, request->settings.proto_named);
+  if (settings_parse_list("NCCL_ALGO", algo, names_algo, ALGO_COUNT, request->settings.algo_mask) !=
+          ncclSuccess ||
+      settings_parse_list("NCCL_PROTO", proto, names_proto, PROTO_COUNT, request->settings.proto_mask) !=
+          ncclSuccess)
     return false;
-  request->algos_off = settings_algos_off(algo, false, request->algo_mask);
+  request->settings.algos_off = settings_algos_off(algo, false, request->settings.algo_mask);
   return true;
 }
 
@@ -139,15 +137,19 @@ static enum exit_code request_make(struct explain *explain) {
   struct plan_request *request = &explain->request;
   const char *path = explain->flags.tune_file ? explain->flags.tune_file : param_text(PARAM_TUTTI_TUNE_FILE);
   if (!ranks_check(explain)) return EXIT_USAGE;
+  const ncclResult_t result = machine_graph(explain->flags.machine, (uint32_t)explain->flags.nodes,
+                                            (uint32_t)explain->flags.gpus, &explain->graph);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti explain: %s\n", log_last_error());
+    return result == ncclInvalidUsage ? EXIT_USAGE : EXIT_ENVIRONMENT;
+  }
+  plan_request_begin(request, (uint32_t)(explain->flags.nodes * explain->flags.gpus), &explain->graph);
   request->rank = (uint32_t)explain->flags.rank;
-  request->rank_count = (uint32_t)(explain->flags.nodes * explain->flags.gpus);
-  request->graph = &explain->graph;
   request->ops = &explain->op;
   request->op_count = 1;
-  request->p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
-  request->net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
-  plan_limits_default(&request->limits);
-  if (explain->flags.channels) request->limits.channel_count = (uint32_t)explain->flags.channels;
+  request->settings.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  request->settings.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
+  if (explain->flags.channels) request->settings.limits.channel_count = (uint32_t)explain->flags.channels;
   if (!operation_describe(explain)) return EXIT_USAGE;
   if (!masks_read(explain)) {
     fprintf(stderr, "tutti explain: %s\n", log_last_error());
@@ -157,13 +159,8 @@ static enum exit_code request_make(struct explain *explain) {
     fprintf(stderr, "tutti explain: %s\n", log_last_error());
     return EXIT_INPUT;
   }
-  request->tune_file = explain->file;
-  const ncclResult_t result = machine_graph(explain->flags.machine, (uint32_t)explain->flags.nodes,
-                                            (uint32_t)explain->flags.gpus, &explain->graph);
-  if (result == ncclSuccess && explain->graph.node_count > 1) request->groups = explain->graph.node;
-  if (result == ncclSuccess) return EXIT_GOOD;
-  fprintf(stderr, "tutti explain: %s\n", log_last_error());
-  return result == ncclInvalidUsage ? EXIT_USAGE : EXIT_ENVIRONMENT;
+  request->settings.tune_file = explain->file;
+  return EXIT_GOOD;
 }
 
 /* ---- the answer ---- */
@@ -267,7 +264,7 @@ static void text_print(const struct explain *explain) {
   tune_model_text(request, model, sizeof model);
   printf("%s of %zu bytes on %u ranks (%" PRId64 " nodes of %" PRId64 "), %u channels at most\n",
          names_collective[explain->op.func], explain->bytes, request->rank_count, explain->flags.nodes,
-         explain->flags.gpus, request->limits.channel_count);
+         explain->flags.gpus, request->settings.limits.channel_count);
   printf("model: latency + bytes / bandwidth; %s\n\n", model);
   candidates_print(explain);
   if (request->rank_count == 1) printf("\none rank alone: a copy, or nothing\n");

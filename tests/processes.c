@@ -321,13 +321,13 @@ static ncclResult_t plan_of(struct process *process, uint32_t rank, const struct
   request.rank = rank;
   request.rank_count = process_rank_count(process);
   request.graph = &process->graph;
-  request.limits = process->limits;
+  request.settings.limits = process->limits;
   request.ops = ops;
   request.op_count = ops_of_call(process, rank, call, ops);
-  request.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
+  request.settings.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = process->algo_mask != 0 ? process->algo_mask : 1u << ALGO_RING;
-    request.proto_mask[func] = 1u << call->proto;
+    request.settings.algo_mask[func] = process->algo_mask != 0 ? process->algo_mask : 1u << ALGO_RING;
+    request.settings.proto_mask[func] = 1u << call->proto;
   }
   return plan_build(&request, plan);
 }

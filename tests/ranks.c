@@ -179,13 +179,13 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   request.rank = rank;
   request.rank_count = ranks->count;
   request.graph = &ranks->graph;
-  request.limits = ranks->limits;
+  request.settings.limits = ranks->limits;
   request.ops = ops;
   request.op_count = ops_of_call(ranks, rank, call, count, ops);
-  request.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
+  request.settings.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = ranks->algo_mask != 0 ? ranks->algo_mask : 1u << ALGO_RING;
-    request.proto_mask[func] = 1u << call->proto;
+    request.settings.algo_mask[func] = ranks->algo_mask != 0 ? ranks->algo_mask : 1u << ALGO_RING;
+    request.settings.proto_mask[func] = 1u << call->proto;
   }
   TRY(plan_build(&request, &plan));
   const device_stream stream = NULL;

@@ -96,21 +96,21 @@ static inline struct plan_request oracle_request(const struct oracle_case *t, ui
   request.rank = rank;
   request.rank_count = t->graph->rank_count;
   request.graph = t->graph;
-  request.limits.slots = t->slots;
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) request.limits.step_bytes[proto] = 128;
-  request.limits.chunk_bytes = t->chunk * 4;
-  request.limits.p2p_chunk_bytes = 128;
-  request.limits.channel_count = t->channel + 1;
-  request.limits.p2p_channel_count = request.limits.p2p_channels_per_peer = 1;
-  request.limits.flag_bits = 32;
-  request.limits.direct = true;
-  request.limits.algos = ~0u;
-  request.limits.links = STEP_LINKS_MAX;
+  request.settings.limits.slots = t->slots;
+  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) request.settings.limits.step_bytes[proto] = 128;
+  request.settings.limits.chunk_bytes = t->chunk * 4;
+  request.settings.limits.p2p_chunk_bytes = 128;
+  request.settings.limits.channel_count = t->channel + 1;
+  request.settings.limits.p2p_channel_count = request.settings.limits.p2p_channels_per_peer = 1;
+  request.settings.limits.flag_bits = 32;
+  request.settings.limits.direct = true;
+  request.settings.limits.algos = ~0u;
+  request.settings.limits.links = STEP_LINKS_MAX;
   request.ops = op;
   request.op_count = t->channel + 1;
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    request.algo_mask[i] = 1u << t->algo;
-    request.proto_mask[i] = (1u << PROTO_COUNT) - 1;
+    request.settings.algo_mask[i] = 1u << t->algo;
+    request.settings.proto_mask[i] = (1u << PROTO_COUNT) - 1;
   }
   return request;
 }

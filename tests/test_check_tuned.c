@@ -43,8 +43,8 @@ static void assert_request_proved(const struct plan_request *asked) {
   const struct plan_op *op = &asked->ops[0];
   if (!check_plan_of_request(engine, asked, &report))
     fail_msg("func %u, algorithms %x, protocols %x, %zu elements: %s: %s", op->func,
-             asked->algo_mask[op->func], asked->proto_mask[op->func], op->count, check_rule_name(report.rule),
-             report.text);
+             asked->settings.algo_mask[op->func], asked->settings.proto_mask[op->func], op->count,
+             check_rule_name(report.rule), report.text);
 }
 
 /* ---- the whole choice table ---- */
@@ -100,16 +100,9 @@ static uint8_t in[64], out[64];
 static void request_begin(void) {
   graph_free(&graph);
   assert_int_equal(machine_graph(NULL, 1, 6, &graph), ncclSuccess);
-  memset(&request, 0, sizeof request);
+  plan_request_begin(&request, 6, &graph);
   memset(ops, 0, sizeof ops);
   request.rank = 4;
-  request.rank_count = 6;
-  request.graph = &graph;
-  plan_limits_default(&request.limits);
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request.proto_mask[func] = (1u << PROTO_COUNT) - 1;
-  }
   for (uint32_t i = 0; i < 3; i++) {
     ops[i].func = FUNC_ALL_REDUCE;
     ops[i].dtype = ncclFloat32;
@@ -130,21 +123,21 @@ static void requests_keep_what_they_say(void **state) {
   assert_request_proved(&request);
   const uint64_t chosen = report.step_count;
   if (tune_file_parse("rules", rules, sizeof rules - 1, &file) == ncclSuccess) {
-    request.tune_file = file;
+    request.settings.tune_file = file;
     assert_request_proved(&request);
     assert_int_not_equal(report.step_count, chosen);
     os_free(file);
-    request.tune_file = NULL;
+    request.settings.tune_file = NULL;
   } else {
     fail_msg("the rules cannot be read");
   }
-  request.algos_off = (1u << ALGO_COUNT) - 1 - ALGO(NVLS);
+  request.settings.algos_off = (1u << ALGO_COUNT) - 1 - ALGO(NVLS);
   assert_request_proved(&request);
   assert_int_equal(report.work_count, report.channel_count * 7); /* six ranks and a switch */
-  request.algos_off = 0;
-  request.proto_named[FUNC_ALL_REDUCE] = 1u << PROTO_LL128;
-  request.max_threads[PROTO_SIMPLE] = 64;
-  request.thread_bytes[1][PROTO_LL] = 1;
+  request.settings.algos_off = 0;
+  request.settings.proto_named[FUNC_ALL_REDUCE] = 1u << PROTO_LL128;
+  request.settings.max_threads[PROTO_SIMPLE] = 64;
+  request.settings.thread_bytes[1][PROTO_LL] = 1;
   assert_request_proved(&request);
 }
 
@@ -155,7 +148,7 @@ static void requests_are_in_place(void **state) {
     for (uint32_t algo = 0; algo < 2; algo++) {
       request_begin();
       for (uint32_t other = 0; other < FUNC_COUNT; other++)
-        request.algo_mask[other] = algo == 0 ? ALGO(RING) : ~0u;
+        request.settings.algo_mask[other] = algo == 0 ? ALGO(RING) : ~0u;
       ops[0].func = func;
       ops[0].count = 1;
       ops[0].in = ops[0].out = in;
@@ -178,7 +171,7 @@ static void requests_have_several_operations(void **state) {
   ops[2].dtype = ncclFloat16;
   ops[2].count = 77;
   assert_request_proved(&request);
-  request.algo_mask[FUNC_ALL_TO_ALL] = ALGO(DIRECT);
+  request.settings.algo_mask[FUNC_ALL_TO_ALL] = ALGO(DIRECT);
   assert_request_proved(&request);
   /* Broadcasts from several roots are fused. */
   for (uint32_t i = 0; i < 3; i++) {
@@ -197,7 +190,7 @@ static void requests_that_say_too_little_are_refused(void **state) {
   assert_int_equal(report.rule, CHECK_RESOURCES);
   assert_non_null(strstr(report.text, "what others send"));
   request_begin();
-  request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_COLLNET_CHAIN; /* for one node only */
+  request.settings.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_COLLNET_CHAIN; /* for one node only */
   assert_false(check_plan_of_request(engine, &request, &report));
   assert_int_equal(report.rule, CHECK_RESOURCES);
   assert_true(report.text[0] != '\0');

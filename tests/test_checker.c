@@ -633,17 +633,18 @@ static void a_request_is_proved(void **state) {
   memset(&op, 0, sizeof op);
   request.rank_count = 5;
   request.graph = &graph;
-  request.limits = call.limits;
-  for (uint32_t i = 0; i < FUNC_COUNT; i++) request.algo_mask[i] = request.proto_mask[i] = UINT32_MAX;
+  request.settings.limits = call.limits;
+  for (uint32_t i = 0; i < FUNC_COUNT; i++)
+    request.settings.algo_mask[i] = request.settings.proto_mask[i] = UINT32_MAX;
   op.func = FUNC_ALL_REDUCE;
   op.dtype = ncclFloat16;
   op.count = 1000;
   request.ops = &op;
   request.op_count = 1;
   assert_true(check_plan_of_request(engine, &request, &report));
-  for (uint32_t i = 0; i < FUNC_COUNT; i++) request.algo_mask[i] = 1u << ALGO_RING;
-  request.limits.slots = 1;
-  request.limits.chunk_bytes = 16;
+  for (uint32_t i = 0; i < FUNC_COUNT; i++) request.settings.algo_mask[i] = 1u << ALGO_RING;
+  request.settings.limits.slots = 1;
+  request.settings.limits.chunk_bytes = 16;
   assert_false(check_plan_of_request(engine, &request, &report));
   assert_int_equal(report.rule, CHECK_DEADLOCK);
 }

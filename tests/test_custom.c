@@ -131,13 +131,13 @@ static void origin_plan(const struct origin *origin, const struct graph *graph, 
   struct plan_request request = {.rank = rank,
                                  .rank_count = origin->rank_count,
                                  .graph = graph,
-                                 .limits = limits_usual,
+                                 .settings.limits = limits_usual,
                                  .ops = &op,
                                  .op_count = 1};
-  request.limits.channel_count = origin->channel_count;
+  request.settings.limits.channel_count = origin->channel_count;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = 1u << origin->algo;
-    request.proto_mask[func] = 1u << origin->proto;
+    request.settings.algo_mask[func] = 1u << origin->algo;
+    request.settings.proto_mask[func] = 1u << origin->proto;
   }
   assert_int_equal(plan_build(&request, plan), ncclSuccess);
 }
@@ -588,12 +588,12 @@ static int algo_of(const struct custom_schedule *schedule, const struct plan_op 
   struct plan_request request = {.rank_count = rank_count,
                                  .custom = schedule,
                                  .graph = &graph,
-                                 .limits = limits_usual,
+                                 .settings.limits = limits_usual,
                                  .ops = op,
                                  .op_count = 1};
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = algos;
-    request.proto_mask[func] = protos;
+    request.settings.algo_mask[func] = algos;
+    request.settings.proto_mask[func] = protos;
   }
   assert_int_equal(graph_flat(rank_count, &graph), ncclSuccess);
   int algo = -1;

@@ -56,13 +56,13 @@ static void request_begin(struct plan_request *request, uint32_t rank) {
   request->rank = rank;
   request->rank_count = RANKS;
   request->graph = &world.graph;
-  request->limits = (struct plan_limits){4,    {4096, 4096, 4096}, 0, 4096, CHANNELS, 1, 1,     32,
-                                         true, PLAN_FUSES,         0, 1,    0,        0, false, 0};
+  request->settings.limits = (struct plan_limits){4,    {4096, 4096, 4096}, 0, 4096, CHANNELS, 1, 1,     32,
+                                                  true, PLAN_FUSES,         0, 1,    0,        0, false, 0};
   request->ops = world.ops;
   request->op_count = world.op_count;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[func] = 7;
+    request->settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    request->settings.proto_mask[func] = 7;
   }
 }
 
@@ -198,15 +198,15 @@ static uint32_t fused_works(void (*limit)(struct plan_request *request)) {
 }
 
 static void limit_nothing(struct plan_request *request) { (void)request; }
-static void limit_backend(struct plan_request *request) { request->limits.algos = 0; }
-static void limit_slots(struct plan_request *request) { request->limits.slots = 1; }
+static void limit_backend(struct plan_request *request) { request->settings.limits.algos = 0; }
+static void limit_slots(struct plan_request *request) { request->settings.limits.slots = 1; }
 static void limit_ring(struct plan_request *request) {
-  request->algo_mask[FUNC_BROADCAST] = 1u << ALGO_DIRECT;
-  request->limits.algos = ~0u;
-  request->limits.links = RANKS;
+  request->settings.algo_mask[FUNC_BROADCAST] = 1u << ALGO_DIRECT;
+  request->settings.limits.algos = ~0u;
+  request->settings.limits.links = RANKS;
 }
-static void limit_ll(struct plan_request *request) { request->proto_mask[FUNC_BROADCAST] = 2; }
-static void limit_most(struct plan_request *request) { request->proto_mask[FUNC_BROADCAST] = 6; }
+static void limit_ll(struct plan_request *request) { request->settings.proto_mask[FUNC_BROADCAST] = 2; }
+static void limit_most(struct plan_request *request) { request->settings.proto_mask[FUNC_BROADCAST] = 6; }
 
 static void test_when_fused(void **state) {
   (void)state;

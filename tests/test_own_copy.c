@@ -25,14 +25,11 @@ static struct graph graph; /* of all plans, whose works point to it */
 
 static void plan_of(struct plan_op *ops, uint32_t op_count, struct plan *plan) {
   struct plan_request request;
-  memset(&request, 0, sizeof request);
-  request.graph = &graph;
+  plan_request_begin(&request, RANKS, &graph);
   request.rank = RANK;
-  request.rank_count = RANKS;
-  plan_limits_default(&request.limits);
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    request.algo_mask[i] = 1u << ALGO_RING;
-    request.proto_mask[i] = 1u << PROTO_SIMPLE;
+    request.settings.algo_mask[i] = 1u << ALGO_RING;
+    request.settings.proto_mask[i] = 1u << PROTO_SIMPLE;
   }
   for (uint32_t i = 0; i < op_count; i++) ops[i].sequence = i;
   request.ops = ops;

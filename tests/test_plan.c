@@ -50,7 +50,7 @@ static uint64_t random_next(void) { return hash_draw(&random_state); }
 static uint32_t random_below(uint32_t bound) { return (uint32_t)(random_next() >> 32) % bound; }
 
 static void draw_limits(struct scenario *s) {
-  struct plan_limits *limits = &s->request.limits;
+  struct plan_limits *limits = &s->request.settings.limits;
   const uint32_t kind = random_below(3); /* tiny, medium, production sizes */
   const uint32_t unit = kind == 0 ? 1 + random_below(4) : 64 + random_below(64);
   memset(limits, 0, sizeof *limits);
@@ -68,7 +68,7 @@ static void draw_limits(struct scenario *s) {
   limits->flag_bits = 32;
   limits->direct = random_below(2) == 0;
   s->bytes_max = kind == 0 ? 700 : kind == 1 ? 400000 : (size_t)6 << 20;
-  s->request.p2p_ll_threshold = kind == 2 ? 16384 : random_below(200);
+  s->request.settings.p2p_ll_threshold = kind == 2 ? 16384 : random_below(200);
 }
 
 static void graph_of_ring(struct graph *graph, const uint32_t *ring, uint32_t rank_count) {
@@ -94,8 +94,8 @@ static void draw_communicator(struct scenario *s) {
   s->request.graph = &s->graph;
   const uint32_t proto_mask = proto_masks[random_below(8)];
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    s->request.algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    s->request.proto_mask[func] = proto_mask;
+    s->request.settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    s->request.settings.proto_mask[func] = proto_mask;
   }
 }
 
@@ -218,7 +218,7 @@ static void check_batch(const struct scenario *s, uint32_t rank, const struct pl
            "a work is another rank's");
     expect(s, rank,
            (works[i].flags & (WORK_DIRECT_SEND | WORK_DIRECT_RECV)) == 0 ||
-               (s->request.limits.direct && works[i].proto == PROTO_SIMPLE),
+               (s->request.settings.limits.direct && works[i].proto == PROTO_SIMPLE),
            "stores directly where it must not");
     expect(s, rank, works[i].conn_index == 1 || batch->work_count == 1, "a collective shares its batch");
     for (uint32_t j = 0; j < i; j++)
@@ -229,7 +229,7 @@ static void check_batch(const struct scenario *s, uint32_t rank, const struct pl
 
 static void check_batches(const struct scenario *s, uint32_t rank) {
   const struct plan *plan = &s->plans[rank];
-  const struct plan_limits *limits = &s->request.limits;
+  const struct plan_limits *limits = &s->request.settings.limits;
   uint32_t works = 0, channel = 0;
   bool messages = false;
   uint64_t mask = 0;
@@ -546,7 +546,7 @@ static void test_random_groups(void **state) {
     check_run(&scenario, UINT32_MAX);
     /* A ring receives and sends in one step, so it needs a second slot: one slot is enough only for messages
      * and chains. */
-    const uint32_t slots = scenario.request.limits.slots;
+    const uint32_t slots = scenario.request.settings.limits.slots;
     check_run(&scenario, scenario.has_collectives && slots < 2 ? 2 : slots);
     scenario_free(&scenario);
   }
@@ -565,12 +565,12 @@ static void request_begin(struct plan_request *request, uint32_t rank, uint32_t 
   request->graph = &graph;
   request->ops = ops;
   request->op_count = count;
-  request->limits = (struct plan_limits){
+  request->settings.limits = (struct plan_limits){
       8, {65536, 614400, 524288}, 0, 524288, 16, 16, 16, 32, true, 0, 0, 1, 0, 0, false, 0};
-  request->p2p_ll_threshold = 16384;
+  request->settings.p2p_ll_threshold = 16384;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[func] = 7;
+    request->settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    request->settings.proto_mask[func] = 7;
   }
 }
 
@@ -586,7 +586,7 @@ static void test_all_reduce_64_mib(void **state) {
   struct plan plan;
   (void)state;
   request_begin(&request, 3, 8, &op, 1);
-  request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_SIMPLE;
+  request.settings.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_SIMPLE;
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_int_equal(plan.work_count, 16);
   assert_int_equal(plan.batch_count, 16);
@@ -623,8 +623,8 @@ static void test_chain_chunks(void **state) {
     struct plan_request request;
     struct plan plan;
     request_begin(&request, 1, 4, &op, 1);
-    request.proto_mask[op.func] = 1u << PROTO_SIMPLE;
-    request.limits.cores = rows[i].cores;
+    request.settings.proto_mask[op.func] = 1u << PROTO_SIMPLE;
+    request.settings.limits.cores = rows[i].cores;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     assert_int_equal(plan.works[0].part_count, rows[i].part_bytes);
     assert_int_equal(plan.works[0].chunk_count, rows[i].chunk_bytes);
@@ -649,7 +649,7 @@ static void test_all_to_all_batches(void **state) {
     ops[i] = op;
   }
   request_begin(&request, 7, 20, ops, 40);
-  request.limits.p2p_channel_count = request.limits.p2p_channels_per_peer = 1;
+  request.settings.limits.p2p_channel_count = request.settings.limits.p2p_channels_per_peer = 1;
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_int_equal(plan.batch_count, 5);
   for (uint32_t i = 0; i < 5; i++) assert_int_equal(plan.batches[i].work_count, expected[i]);
@@ -688,15 +688,16 @@ static void test_messages_over_networks(void **state) {
     op.count = rows[i / 2].bytes;
     request_begin(&request, i % 2 == 0 ? 1 : rows[i / 2].peer, 4, &op, 1);
     request.groups = groups;
-    request.net_plain = rows[i / 2].plain;
-    request.limits.cores = rows[i / 2].cores;
-    request.proto_mask[op.func] = rows[i / 2].protos;
-    request.p2p_ll_threshold = rows[i / 2].threshold;
+    request.settings.net_plain = rows[i / 2].plain;
+    request.settings.limits.cores = rows[i / 2].cores;
+    request.settings.proto_mask[op.func] = rows[i / 2].protos;
+    request.settings.p2p_ll_threshold = rows[i / 2].threshold;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     if (plan.works[0].proto != rows[i / 2].proto) fail_msg("row %u: protocol %u", i, plan.works[0].proto);
     const bool remote_lines = rows[i / 2].peer == 2 && plan.works[0].proto == PROTO_LL;
     if (remote_lines) assert_int_equal(plan.work_count, 1);
-    if (remote_lines) assert_int_equal(plan.works[0].chunk_count, plan_net_ll_bytes(&request.limits) / 2);
+    if (remote_lines)
+      assert_int_equal(plan.works[0].chunk_count, plan_net_ll_bytes(&request.settings.limits) / 2);
     plan_free(&plan);
   }
 }
@@ -758,9 +759,9 @@ static void test_all_to_all_direct(void **state) {
   (void)state;
   for (uint32_t links = 3; links <= 4; links++) {
     request_begin(&request, 1, 5, &op, 1);
-    request.limits.algos = ~0u;
-    request.limits.links = links;
-    request.algo_mask[FUNC_ALL_TO_ALL] = 1u << ALGO_DIRECT;
+    request.settings.limits.algos = ~0u;
+    request.settings.limits.links = links;
+    request.settings.algo_mask[FUNC_ALL_TO_ALL] = 1u << ALGO_DIRECT;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     if (links == 3) {
       assert_int_equal(plan.works[0].func, FUNC_COPY);
@@ -798,12 +799,12 @@ static void test_inputs_shown(void **state) {
     struct plan_request request;
     struct plan plan;
     request_begin(&request, 0, 4, &op, 1);
-    request.limits.algos = ~0u;
-    request.limits.links = 3;
-    request.limits.direct = true;
-    request.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_SIMPLE : 0;
-    request.algo_mask[op.func] = 1u << rows[i / 2].algo;
-    request.proto_mask[op.func] = 1u << PROTO_SIMPLE;
+    request.settings.limits.algos = ~0u;
+    request.settings.limits.links = 3;
+    request.settings.limits.direct = true;
+    request.settings.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_SIMPLE : 0;
+    request.settings.algo_mask[op.func] = 1u << rows[i / 2].algo;
+    request.settings.proto_mask[op.func] = 1u << PROTO_SIMPLE;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     assert_true(plan.work_count > 0);
     for (uint32_t k = 0; k < plan.work_count; k++)
@@ -824,11 +825,11 @@ static void test_one_shot_spread(void **state) {
     struct plan plan;
     op.count = kib[i / 2] * 1024 / sizeof(float);
     request_begin(&request, 0, 4, &op, 1);
-    request.limits.algos = ~0u;
-    request.limits.links = 3;
-    request.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_LL : 0;
-    request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT;
-    request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL;
+    request.settings.limits.algos = ~0u;
+    request.settings.limits.links = 3;
+    request.settings.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_LL : 0;
+    request.settings.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT;
+    request.settings.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     assert_int_equal(plan.work_count, i % 2 == 1 ? quick[i / 2] : slow[i / 2]);
     plan_free(&plan);
@@ -844,10 +845,10 @@ static void test_all_to_all_quick(void **state) {
   (void)state;
   ops[1].sequence = 1;
   request_begin(&request, 1, 4, ops, 2);
-  request.limits.algos = ~0u;
-  request.limits.algos_last = PLAN_ALGOS_LAST;
-  request.limits.links = 7;
-  request.limits.quick_protos = 1u << PROTO_LL;
+  request.settings.limits.algos = ~0u;
+  request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+  request.settings.limits.links = 7;
+  request.settings.limits.quick_protos = 1u << PROTO_LL;
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   for (uint32_t i = 0; i < plan.work_count; i++) {
     const struct work *work = &plan.works[i];
@@ -879,7 +880,7 @@ static void test_collectives_sorted(void **state) {
     ops[i] = op;
   }
   request_begin(&request, 0, 8, ops, 5);
-  request.limits.channel_count = 1;
+  request.settings.limits.channel_count = 1;
   assert_int_equal(plan_build(&request, &plan), ncclSuccess);
   assert_int_equal(plan.work_count, 5);
   for (uint32_t i = 0; i < 5; i++) assert_int_equal(plan.works[i].op_sequence, expected[i]);
@@ -934,7 +935,7 @@ static void test_forced_protocols(void **state) {
     struct plan_request request;
     struct plan plan;
     request_begin(&request, 0, 2, ops, 2);
-    for (uint32_t func = 0; func < FUNC_COUNT; func++) request.proto_mask[func] = 1u << proto;
+    for (uint32_t func = 0; func < FUNC_COUNT; func++) request.settings.proto_mask[func] = 1u << proto;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     for (uint32_t i = 0; i < plan.work_count; i++) {
       const bool message = plan.works[i].func == FUNC_SEND;
@@ -959,7 +960,7 @@ static void test_algo_masks(void **state) {
     op.peer = collective ? 0 : 1;
     request_begin(&request, 0, 2, &op, 1);
     for (uint32_t i = 0; i < FUNC_COUNT; i++)
-      request.algo_mask[i] = i == func ? ~(1u << ALGO_RING) : 1u << ALGO_RING;
+      request.settings.algo_mask[i] = i == func ? ~(1u << ALGO_RING) : 1u << ALGO_RING;
     memset(&plan, 0x5a, sizeof plan);
     const struct plan before = plan;
     const uint64_t live = os_alloc_live();
@@ -1009,7 +1010,7 @@ static void test_memory_runs_out(void **state) {
                            {.func = FUNC_BROADCAST, .dtype = ncclInt8, .peer = 2, .count = 500}};
   struct plan_request request;
   request_begin(&request, 0, 8, ops, 3);
-  request.limits.algos = PLAN_FUSES;
+  request.settings.limits.algos = PLAN_FUSES;
   fail_every_allocation(&request);
 }
 

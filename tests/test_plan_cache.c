@@ -32,18 +32,13 @@ static void request_begin(struct plan_request *request, struct graph *graph, uin
   graph->node_count = 1;
   graph->channel_count = PLAN_CHANNELS_MAX;
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) graph->ring[channel] = ring;
-  memset(request, 0, sizeof *request);
+  plan_request_begin(request, RANKS, graph);
   request->rank = rank;
-  request->rank_count = RANKS;
-  request->graph = graph;
-  plan_limits_default(&request->limits);
-  request->limits.channel_count = request->limits.p2p_channel_count = 4;
-  request->limits.p2p_channels_per_peer = 2;
-  request->p2p_ll_threshold = 1024;
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = 1u << ALGO_RING | 1u << ALGO_DIRECT;
-    request->proto_mask[func] = 7;
-  }
+  request->settings.limits.channel_count = request->settings.limits.p2p_channel_count = 4;
+  request->settings.limits.p2p_channels_per_peer = 2;
+  request->settings.p2p_ll_threshold = 1024;
+  for (uint32_t func = 0; func < FUNC_COUNT; func++)
+    request->settings.algo_mask[func] = 1u << ALGO_RING | 1u << ALGO_DIRECT;
 }
 
 /* Few sizes and few addresses, so that requests repeat. */

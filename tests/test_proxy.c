@@ -796,12 +796,12 @@ static void plan_of(struct plan_limits *limits, const struct call *call, uint32_
   request.rank = rank;
   request.rank_count = rank_count;
   request.graph = graph;
-  request.limits = *limits;
+  request.settings.limits = *limits;
   request.ops = ops;
   request.op_count = ops_of_group(call, rank, rank_count, fused, ops);
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = fused ? 1u << ALGO_RING : world.ranks.algo_mask;
-    request.proto_mask[func] = 1u << PROTO_SIMPLE;
+    request.settings.algo_mask[func] = fused ? 1u << ALGO_RING : world.ranks.algo_mask;
+    request.settings.proto_mask[func] = 1u << PROTO_SIMPLE;
   }
   good(plan_build(&request, plan), "plan");
 }

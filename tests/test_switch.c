@@ -411,7 +411,7 @@ static void test_no_hardware(void **state) {
     struct plan plan;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     plan_free(&plan);
-    request.limits.algos = 0;
+    request.settings.limits.algos = 0;
     assert_int_equal(plan_build(&request, &plan), ncclInvalidUsage);
     assert_says("it needs a switch that adds and multicasts, which no hardware backend offers yet");
   }
@@ -449,7 +449,7 @@ static void test_settings(void **state) {
     const ncclResult_t result = settings_read(emu_backend(), &config, &settings);
     unsetenv("NCCL_COLLNET_ENABLE");
     assert_int_equal(result, ncclSuccess);
-    const uint32_t left = settings.algo_mask[FUNC_ALL_REDUCE] & ~settings.algos_off;
+    const uint32_t left = settings.plan.algo_mask[FUNC_ALL_REDUCE] & ~settings.plan.algos_off;
     assert_int_equal(left & (node | network), rows[i].mask);
     assert_int_equal(left == 0, rows[i].none);
   }

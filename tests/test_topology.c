@@ -226,16 +226,16 @@ static void test_protocols(void **state) {
     struct settings settings = settings_with(rows[i].proto);
     const struct settings before = settings;
     assert_false(settings_take_paths(&settings, &whole));
-    assert_memory_equal(settings.proto_mask, before.proto_mask, sizeof before.proto_mask);
-    assert_true(settings.limits.direct);
+    assert_memory_equal(settings.plan.proto_mask, before.plan.proto_mask, sizeof before.plan.proto_mask);
+    assert_true(settings.plan.limits.direct);
     if (settings_take_paths(&settings, &torn) != rows[i].kept ||
-        settings.proto_mask[FUNC_ALL_REDUCE] != rows[i].all_reduce ||
-        settings.proto_mask[FUNC_BROADCAST] != rows[i].broadcast)
+        settings.plan.proto_mask[FUNC_ALL_REDUCE] != rows[i].all_reduce ||
+        settings.plan.proto_mask[FUNC_BROADCAST] != rows[i].broadcast)
       fail_msg("NCCL_PROTO=%s: all-reduce %x, broadcast %x", rows[i].proto,
-               settings.proto_mask[FUNC_ALL_REDUCE], settings.proto_mask[FUNC_BROADCAST]);
-    assert_true(settings.limits.direct);
+               settings.plan.proto_mask[FUNC_ALL_REDUCE], settings.plan.proto_mask[FUNC_BROADCAST]);
+    assert_true(settings.plan.limits.direct);
     settings_take_paths(&settings, &cut);
-    assert_false(settings.limits.direct);
+    assert_false(settings.plan.limits.direct);
   }
 }
 
@@ -244,34 +244,34 @@ static void test_network_settings(void **state) {
   (void)state;
   struct settings settings = settings_with("LL,Simple");
   const uint64_t digest = settings_digest(&settings);
-  assert_true(settings.limits.p2p_chunk_bytes > 131072);
+  assert_true(settings.plan.limits.p2p_chunk_bytes > 131072);
   assert_false(settings_take_network(&settings, true, 8));
-  assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], LL | SIMPLE);
-  assert_int_equal(settings.proto_mask[FUNC_SEND], LL | SIMPLE);
-  assert_false(settings.net_plain);
+  assert_int_equal(settings.plan.proto_mask[FUNC_ALL_REDUCE], LL | SIMPLE);
+  assert_int_equal(settings.plan.proto_mask[FUNC_SEND], LL | SIMPLE);
+  assert_false(settings.plan.net_plain);
   settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS);
-  assert_false(settings.net_plain);
+  assert_false(settings.plan.net_plain);
   settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS + 1);
-  assert_true(settings.net_plain);
+  assert_true(settings.plan.net_plain);
   settings.net_ll_for_all = true;
   assert_true(settings_digest(&settings) != digest);
   settings_take_network(&settings, true, SETTINGS_NET_LL_RANKS + 1);
-  assert_false(settings.net_plain);
+  assert_false(settings.plan.net_plain);
   assert_true(settings_take_network(&settings, false, 8)); /* LL was requested */
-  assert_int_equal(settings.proto_mask[FUNC_ALL_REDUCE], SIMPLE);
-  assert_int_equal(settings.limits.p2p_chunk_bytes, 131072);
-  assert_int_equal(settings.proto_mask[FUNC_SEND], SIMPLE);
+  assert_int_equal(settings.plan.proto_mask[FUNC_ALL_REDUCE], SIMPLE);
+  assert_int_equal(settings.plan.limits.p2p_chunk_bytes, 131072);
+  assert_int_equal(settings.plan.proto_mask[FUNC_SEND], SIMPLE);
   setenv("NCCL_P2P_NET_CHUNKSIZE", "65552", 1);
   settings = settings_with("Simple");
   setenv("NCCL_P2P_NET_CHUNKSIZE", "1000000000", 1);
   struct settings large = settings_with("Simple");
   unsetenv("NCCL_P2P_NET_CHUNKSIZE");
   assert_true(settings_digest(&settings) != digest && settings_digest(&settings) != settings_digest(&large));
-  const uint32_t most = large.limits.p2p_chunk_bytes;
+  const uint32_t most = large.plan.limits.p2p_chunk_bytes;
   assert_false(settings_take_network(&settings, true, 8));
   assert_false(settings_take_network(&large, true, 8));
-  assert_int_equal(settings.limits.p2p_chunk_bytes, 65552);
-  assert_int_equal(large.limits.p2p_chunk_bytes, most);
+  assert_int_equal(settings.plan.limits.p2p_chunk_bytes, 65552);
+  assert_int_equal(large.plan.limits.p2p_chunk_bytes, most);
 }
 
 static void test_named(void **state) {

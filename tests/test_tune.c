@@ -36,21 +36,14 @@ static struct plan_op the_op;
 static void request_begin(struct plan_request *request, const struct graph *graph, uint8_t func,
                           size_t bytes) {
   const bool all = func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER;
-  memset(request, 0, sizeof *request);
+  plan_request_begin(request, graph->rank_count, graph);
   memset(&the_op, 0, sizeof the_op);
   the_op.func = func;
   the_op.dtype = ncclFloat32;
   the_op.count = bytes / 4 / (all ? graph->rank_count : 1);
   the_op.in = "in";
   the_op.out = (void *)&the_op;
-  request->graph = graph;
-  request->rank_count = graph->rank_count;
-  plan_limits_default(&request->limits);
-  for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    request->algo_mask[i] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[i] = (1u << PROTO_COUNT) - 1;
-  }
-  request->p2p_ll_threshold = 16384;
+  request->settings.p2p_ll_threshold = 16384;
   request->ops = &the_op;
   request->op_count = 1;
 }
@@ -58,8 +51,8 @@ static void request_begin(struct plan_request *request, const struct graph *grap
 static void ring_request(struct plan_request *request, const struct graph *graph, uint8_t func,
                          size_t bytes) {
   request_begin(request, graph, func, bytes);
-  request->limits.algos = 0;
-  request->limits.links = 1;
+  request->settings.limits.algos = 0;
+  request->settings.limits.links = 1;
 }
 
 static uint64_t hash_add(uint64_t hash, uint64_t value) {
@@ -94,8 +87,8 @@ static uint64_t rings_hash(uint32_t rank_count) {
       struct plan_request request;
       const size_t bytes = (size_t)(i % 2 ? 3 : 2) << (2 + i / 2 % 27);
       ring_request(&request, &graph, func, bytes);
-      request.limits.channel_count = channels[i / 54 % 3];
-      request.proto_mask[func] = 1 + i / 162;
+      request.settings.limits.channel_count = channels[i / 54 % 3];
+      request.settings.proto_mask[func] = 1 + i / 162;
       hash = plan_hash(hash, &request);
     }
   }
@@ -269,7 +262,7 @@ static void assert_choice(const struct graph *graph, uint8_t func, size_t bytes,
   struct plan_request request;
   struct tune_choice choice;
   request_begin(&request, graph, func, bytes);
-  request.limits.algos_last = 0;
+  request.settings.limits.algos_last = 0;
   assert_int_equal(tune_choose(&request, func, bytes, &choice), ncclSuccess);
   assert_int_equal(choice.algo, algo);
   assert_int_equal(choice.proto, proto);
@@ -309,9 +302,9 @@ static void test_quick_direct(void **state) {
     struct plan_request request;
     struct tune_choice choice;
     request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
-    request.limits.algos_last = PLAN_ALGOS_LAST;
-    request.limits.quick_protos = 1u << PROTO_LL;
-    request.limits.channel_count = rows[i].channel_count;
+    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+    request.settings.limits.quick_protos = 1u << PROTO_LL;
+    request.settings.limits.channel_count = rows[i].channel_count;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.algo != ALGO_RING, rows[i].direct);
     if (rows[i].direct) assert_true(choice.proto == PROTO_LL && choice.channel_count <= 16);
@@ -338,8 +331,8 @@ static void test_one_shot_or_two(void **state) {
     struct tune_choice choice;
     assert_int_equal(graph_flat(rows[i].rank_count, &graph), ncclSuccess);
     request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
-    request.limits.algos_last = PLAN_ALGOS_LAST;
-    request.limits.quick_protos = 1u << PROTO_LL;
+    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+    request.settings.limits.quick_protos = 1u << PROTO_LL;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, PROTO_LL);
@@ -377,9 +370,9 @@ static void test_direct_over_simple(void **state) {
     struct tune_choice choice;
     assert_int_equal(graph_flat(rows[i].rank_count, &graph), ncclSuccess);
     request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.limits.algos_last = PLAN_ALGOS_LAST;
-    request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-    request.limits.channel_count = rows[i].channel_count;
+    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.limits.channel_count = rows[i].channel_count;
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, rows[i].proto);
@@ -396,9 +389,9 @@ static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, 
   if (network) graph_of_nodes(&graph, rank_count, rank_count);
   else assert_int_equal(graph_flat(rank_count, &graph), ncclSuccess);
   request_begin(&request, &graph, func, bytes);
-  request.limits.algos_last = 0;
-  request.limits.cores = true;
-  request.limits.reserved_bytes = network ? 256 : 0;
+  request.settings.limits.algos_last = 0;
+  request.settings.limits.cores = true;
+  request.settings.limits.reserved_bytes = network ? 256 : 0;
   assert_int_equal(tune_choose(&request, func, bytes, &choice), ncclSuccess);
   assert_int_equal(choice.algo, algo);
   graph_free(&graph);
@@ -443,12 +436,12 @@ static void test_ll_between_hosts(void **state) {
     struct tune_choice choice;
     graph_of_nodes(&graph, 2, 2);
     request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.limits.reserved_bytes = 256;
-    request.proto_mask[rows[i].func] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.limits.reserved_bytes = 256;
+    request.settings.proto_mask[rows[i].func] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.proto, rows[i].proto);
     if (rows[i].bytes <= 16 * KIB) assert_int_equal(choice.channel_count, 1);
-    request.limits.cores = true;
+    request.settings.limits.cores = true;
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.proto, PROTO_SIMPLE);
     graph_free(&graph);
@@ -471,9 +464,9 @@ static void test_direct_between_hosts(void **state) {
     struct tune_choice choice;
     graph_of_nodes(&graph, rows[i].rank_count, rows[i].nodes);
     request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
-    request.limits.reserved_bytes = 256;
-    request.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-    request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.limits.reserved_bytes = 256;
+    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.algo == ALGO_DIRECT, rows[i].direct);
     assert_non_null(rules_forbid(&request, FUNC_ALL_REDUCE, ALGO_DIRECT, PROTO_SIMPLE));
@@ -493,7 +486,7 @@ static void test_last(void **state) {
   request_begin(&request, &graph, FUNC_ALL_REDUCE, 8);
   assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, 8, &choice), ncclSuccess);
   assert_int_equal(choice.algo, ALGO_RING);
-  request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_TREE | 1u << ALGO_DIRECT;
+  request.settings.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_TREE | 1u << ALGO_DIRECT;
   assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, 8, &choice), ncclSuccess);
   assert_int_equal(choice.algo, ALGO_DIRECT);
   graph_free(&graph);
@@ -522,9 +515,9 @@ static void test_channels_by_size(void **state) {
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_TWO_SHOT, PROTO_SIMPLE, 4 * 32768), 7);
   graph.node_count = 2;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 3 * 32768), 3);
-  request.max_threads[PROTO_LL] = 256;
+  request.settings.max_threads[PROTO_LL] = 256;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 3 * 32768), 6);
-  request.thread_bytes[1][PROTO_LL] = 384;
+  request.settings.thread_bytes[1][PROTO_LL] = 384;
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, 3 * 32768), 1);
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 32);
   graph.ring_speed.inter_gbps = 1.25; /* NICs that one chain saturates */
@@ -544,8 +537,8 @@ static void test_plan_channels(void **state) {
       struct plan_request request;
       struct plan plan;
       request_begin(&request, &graph, FUNC_ALL_REDUCE, bytes);
-      request.algo_mask[FUNC_ALL_REDUCE] = 1u << algos[i];
-      request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_SIMPLE;
+      request.settings.algo_mask[FUNC_ALL_REDUCE] = 1u << algos[i];
+      request.settings.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_SIMPLE;
       assert_int_equal(plan_build(&request, &plan), ncclSuccess);
       const uint32_t most = tune_channels(&request, FUNC_ALL_REDUCE, algos[i], PROTO_SIMPLE, bytes);
       const uint32_t used = (uint32_t)__builtin_popcountll(plan.channel_mask);
@@ -597,7 +590,7 @@ static void test_candidates(void **state) {
     assert_true((rows[i].forbidden == NULL) == (rows[i].time_us > 0));
   }
   assert_int_equal(tune_candidates(&request, FUNC_REDUCE, MIB, rows), 3);
-  request.limits.algos = 0;
+  request.settings.limits.algos = 0;
   assert_int_equal(tune_candidates(&request, FUNC_ALL_REDUCE, MIB, rows), 3);
   graph_free(&graph);
 }
@@ -626,16 +619,16 @@ static void test_rules(void **state) {
   assert_rule(&request, reduce, ALGO_TWO_SHOT, PROTO_LL, "one node");
   graph.ring_speed.inter_path = GRAPH_PHB;
   assert_rule(&request, reduce, ALGO_RING, PROTO_LL128, "NICs near");
-  request.proto_named[reduce] = 1u << PROTO_LL128;
+  request.settings.proto_named[reduce] = 1u << PROTO_LL128;
   assert_null(rules_forbid(&request, reduce, ALGO_RING, PROTO_LL128));
-  request.proto_named[reduce] = 0;
+  request.settings.proto_named[reduce] = 0;
   graph.ring_speed.intra_path = GRAPH_PHB;
   assert_rule(&request, reduce, ALGO_RING, PROTO_LL128, "needs NVLink");
-  request.limits.algos = 0;
+  request.settings.limits.algos = 0;
   assert_rule(&request, reduce, ALGO_TREE, PROTO_LL, "executors");
-  request.proto_mask[reduce] = 1u << PROTO_LL;
+  request.settings.proto_mask[reduce] = 1u << PROTO_LL;
   assert_rule(&request, reduce, ALGO_RING, PROTO_SIMPLE, "NCCL_PROTO");
-  request.algo_mask[reduce] = 1u << ALGO_TREE;
+  request.settings.algo_mask[reduce] = 1u << ALGO_TREE;
   assert_rule(&request, reduce, ALGO_RING, PROTO_LL, "NCCL_ALGO");
   graph_free(&graph);
 }
@@ -653,8 +646,8 @@ static void test_nothing_left(void **state) {
   (void)state;
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   request_begin(&request, &graph, FUNC_BROADCAST, MIB);
-  request.algo_mask[FUNC_BROADCAST] = 1u << ALGO_TREE | 1u << ALGO_PAT;
-  request.proto_mask[FUNC_BROADCAST] = 1u << PROTO_LL;
+  request.settings.algo_mask[FUNC_BROADCAST] = 1u << ALGO_TREE | 1u << ALGO_PAT;
+  request.settings.proto_mask[FUNC_BROADCAST] = 1u << PROTO_LL;
   assert_int_equal(tune_choose(&request, FUNC_BROADCAST, MIB, &choice), ncclInvalidUsage);
   for (uint32_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     if (!strstr(log_last_error(), parts[i])) print_message("no '%s' in: %s\n", parts[i], log_last_error());
@@ -702,30 +695,30 @@ static void test_variables(void **state) {
   struct settings settings;
   (void)state;
   assert_int_equal(settings_with("NCCL_PAT_ENABLE", "0", &settings), ncclSuccess);
-  assert_int_equal(settings.algos_off, pat | nvls | collnet);
+  assert_int_equal(settings.plan.algos_off, pat | nvls | collnet);
   assert_int_equal(settings_with("NCCL_NVLS_ENABLE", "0", &settings), ncclSuccess);
-  assert_int_equal(settings.algos_off, nvls | collnet);
+  assert_int_equal(settings.plan.algos_off, nvls | collnet);
   assert_int_equal(settings_with("NCCL_COLLNET_ENABLE", "1", &settings), ncclSuccess);
-  assert_int_equal(settings.algos_off, nvls);
+  assert_int_equal(settings.plan.algos_off, nvls);
   assert_int_equal(settings_with("NCCL_NVLS_ENABLE", "1", &settings), ncclSuccess);
-  assert_int_equal(settings.algos_off, collnet);
+  assert_int_equal(settings.plan.algos_off, collnet);
   assert_int_equal(settings_with("NCCL_CHUNK_SIZE", "64K", &settings), ncclSuccess);
-  assert_int_equal(settings.limits.chunk_bytes, 65536);
+  assert_int_equal(settings.plan.limits.chunk_bytes, 65536);
   assert_int_equal(settings_with("NCCL_MAX_NCHANNELS", "5", &settings), ncclSuccess);
-  assert_int_equal(settings.limits.channel_count, 5);
+  assert_int_equal(settings.plan.limits.channel_count, 5);
   assert_int_equal(settings_with("NCCL_MIN_CTAS", "40", &settings), ncclSuccess);
-  assert_int_equal(settings.limits.channel_count, 40);
+  assert_int_equal(settings.plan.limits.channel_count, 40);
   assert_int_equal(settings_with("NCCL_BUFFSIZE", "1M", &settings), ncclSuccess);
-  assert_int_equal(settings.limits.step_bytes[PROTO_SIMPLE], 131072);
+  assert_int_equal(settings.plan.limits.step_bytes[PROTO_SIMPLE], 131072);
   assert_int_equal(settings_with("NCCL_NTHREADS", "256", &settings), ncclSuccess);
-  assert_true(settings.max_threads[PROTO_LL] == 256 && settings.max_threads[PROTO_LL128] == 640);
+  assert_true(settings.plan.max_threads[PROTO_LL] == 256 && settings.plan.max_threads[PROTO_LL128] == 640);
   assert_int_equal(settings_with("NCCL_LL128_NTHREADS", "320", &settings), ncclSuccess);
-  assert_true(settings.max_threads[PROTO_LL] == 512 && settings.max_threads[PROTO_LL128] == 320);
+  assert_true(settings.plan.max_threads[PROTO_LL] == 512 && settings.plan.max_threads[PROTO_LL128] == 320);
   assert_int_equal(settings_with("NCCL_THREAD_THRESHOLDS", "1 2 3 4", &settings), ncclSuccess);
-  assert_true(settings.thread_bytes[0][2] == 3 && settings.thread_bytes[1][0] == 4);
+  assert_true(settings.plan.thread_bytes[0][2] == 3 && settings.plan.thread_bytes[1][0] == 4);
   assert_int_equal(settings_with("TUTTI_TUNE_FILE", "/nowhere/at/all", &settings), ncclInvalidUsage);
   assert_int_equal(settings_with("TUTTI_TUNE_FILE", "/dev/null", &settings), ncclSuccess);
-  assert_non_null(settings.tune_file);
+  assert_non_null(settings.plan.tune_file);
   settings_free(&settings);
   param_reset();
 }
@@ -737,10 +730,10 @@ static void test_variables_forbid(void **state) {
   (void)state;
   assert_int_equal(graph_flat(4, &graph), ncclSuccess);
   request_begin(&request, &graph, FUNC_ALL_REDUCE, MIB);
-  request.algos_off = 1u << ALGO_TREE;
+  request.settings.algos_off = 1u << ALGO_TREE;
   assert_rule(&request, FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, "for it");
-  request.protos_torn = 1u << PROTO_LL128;
-  request.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+  request.settings.protos_torn = 1u << PROTO_LL128;
+  request.settings.proto_mask[FUNC_ALL_REDUCE] = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
   assert_rule(&request, FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL128, "apart");
   graph_free(&graph);
 }
@@ -852,11 +845,12 @@ static void test_file_chooses(void **state) {
     struct plan_request request;
     struct tune_choice choice;
     request_begin(&request, &graph, FUNC_ALL_REDUCE, rows[i].bytes);
-    request.tune_file = file;
+    request.settings.tune_file = file;
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.file_line, rows[i].line);
     if (rows[i].line != 0) assert_int_equal(choice.channel_count, rows[i].channels);
-    request.algo_mask[FUNC_ALL_REDUCE] = 1u << ALGO_DIRECT; /* the variable takes precedence over the file */
+    request.settings.algo_mask[FUNC_ALL_REDUCE] =
+        1u << ALGO_DIRECT; /* the variable takes precedence over the file */
     assert_int_equal(tune_choose(&request, FUNC_ALL_REDUCE, rows[i].bytes, &choice), ncclSuccess);
     assert_true(choice.file_line == 0 && choice.algo == ALGO_DIRECT);
   }

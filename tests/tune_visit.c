@@ -26,8 +26,8 @@ static bool visit_option(struct visits *visits, const struct tune_candidate *row
   struct plan_request *request = &visits->request;
   const uint8_t func = visits->op.func;
   struct tune_choice choice;
-  request->algo_mask[func] = 1u << row->algo;
-  request->proto_mask[func] = 1u << row->proto;
+  request->settings.algo_mask[func] = 1u << row->algo;
+  request->settings.proto_mask[func] = 1u << row->proto;
   if (tune_choose(request, func, bytes, &choice) != ncclSuccess) return false;
   visits->visit_count += 1;
   return visits->visit(visits->argument, request, &choice);
@@ -38,8 +38,8 @@ static bool visit_options(struct visits *visits) {
   const uint8_t func = visits->op.func;
   const size_t bytes = tune_bytes(func, visits->op.count, 1, request->rank_count);
   struct tune_candidate rows[TUNE_CANDIDATES];
-  request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-  request->proto_mask[func] = (1u << PROTO_COUNT) - 1;
+  request->settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;
+  request->settings.proto_mask[func] = (1u << PROTO_COUNT) - 1;
   tune_candidates(request, func, bytes, rows);
   for (uint32_t i = 0; i < TUNE_CANDIDATES; i++)
     if (rows[i].forbidden == NULL && !visit_option(visits, &rows[i], bytes)) return false;
@@ -66,7 +66,7 @@ uint32_t tune_visit_all(const struct graph *graph, const struct plan_limits *lim
   visits.argument = argument;
   visits.request.rank_count = graph->rank_count;
   visits.request.graph = graph;
-  visits.request.limits = *limits;
+  visits.request.settings.limits = *limits;
   visits.request.ops = &visits.op;
   visits.request.op_count = 1;
   for (uint8_t func = 0; func <= FUNC_ALL_REDUCE; func++)

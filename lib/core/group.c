@@ -229,28 +229,16 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
 
 void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                    struct plan_request *request) {
-  const struct settings *settings = &comm->settings;
-  memset(request, 0, sizeof *request);
-  request->rank = comm->rank;
-  request->rank_count = comm->rank_count;
-  request->graph = &comm->shared->graph;
-  request->custom = comm->custom;
-  request->limits = settings->limits;
-  memcpy(request->algo_mask, settings->algo_mask, sizeof request->algo_mask);
-  memcpy(request->proto_mask, settings->proto_mask, sizeof request->proto_mask);
-  memcpy(request->proto_named, settings->proto_named, sizeof request->proto_named);
-  memcpy(request->max_threads, settings->max_threads, sizeof request->max_threads);
-  memcpy(request->thread_bytes, settings->thread_bytes, sizeof request->thread_bytes);
-  request->protos_torn = settings->protos_torn;
-  request->algos_off = settings->algos_off;
-  request->tune_file = settings->tune_file;
-  request->p2p_ll_threshold = settings->p2p_ll_threshold;
-  request->net_peer_channels = settings->net_peer_channels;
-  request->net_plain = settings->net_plain;
-  request->groups = comm->shared->remote ? comm->shared->remote->groups : NULL;
-  request->p2p_domains = comm->shared->remote ? comm->shared->remote->p2p_domains : NULL;
-  request->ops = ops;
-  request->op_count = op_count;
+  const struct remote *remote = comm->shared->remote;
+  *request = (struct plan_request){.rank = comm->rank,
+                                   .rank_count = comm->rank_count,
+                                   .custom = comm->custom,
+                                   .graph = &comm->shared->graph,
+                                   .settings = comm->settings.plan,
+                                   .groups = remote ? remote->groups : NULL,
+                                   .p2p_domains = remote ? remote->p2p_domains : NULL,
+                                   .ops = ops,
+                                   .op_count = op_count};
 }
 
 /* An all-to-all includes a message to the rank itself. */

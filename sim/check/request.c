@@ -255,20 +255,17 @@ uint32_t check_call_ops(const struct check_call *call, uint32_t rank, struct pla
   (1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN)
 
 void check_call_request(const struct check_call *call, struct plan_request *request) {
-  memset(request, 0, sizeof *request);
-  request->rank_count = call->rank_count;
-  request->graph = call->graph;
+  plan_request_begin(request, call->rank_count, call->graph);
   request->custom = call->custom;
-  request->tune_file = call->tune_file;
-  request->limits = call->limits;
-  request->p2p_ll_threshold = call->p2p_ll_threshold;
-  request->groups = call->graph != NULL && call->graph->node_count > 1 ? call->graph->node : NULL;
+  request->settings.tune_file = call->tune_file;
+  request->settings.limits = call->limits;
+  request->settings.p2p_ll_threshold = call->p2p_ll_threshold;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = call->algo_mask;
-    request->proto_mask[func] = call->proto_mask;
+    request->settings.algo_mask[func] = call->algo_mask;
+    request->settings.proto_mask[func] = call->proto_mask;
   }
-  for (uint32_t proto = 0; proto < PROTO_COUNT; proto++) request->max_threads[proto] = 512;
-  if ((call->algo_mask & (call->algo_mask - 1)) != 0) request->algos_off = SWITCHES;
+  for (uint32_t proto = 0; proto < PROTO_COUNT; proto++) request->settings.max_threads[proto] = 512;
+  if ((call->algo_mask & (call->algo_mask - 1)) != 0) request->settings.algos_off = SWITCHES;
 }
 
 const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8_t proto) {
@@ -285,7 +282,7 @@ const char *check_call_forbid(const struct check_call *call, uint8_t algo, uint8
     return proto == PROTO_LL128 ? "messages go by LL or Simple" : NULL;
   }
   check_call_request(call, &request);
-  request.algos_off = 0;
+  request.settings.algos_off = 0;
   return rules_forbid(&request, call->func, algo, proto);
 }
 
@@ -435,9 +432,9 @@ static void call_of_op(const struct plan_request *request, const struct plan_op 
   call->rank_count = request->rank_count;
   call->root = op->peer;
   call->count = op->count;
-  call->algo_mask = request->algo_mask[op->func];
-  call->proto_mask = request->proto_mask[op->func];
-  call->limits = request->limits;
+  call->algo_mask = request->settings.algo_mask[op->func];
+  call->proto_mask = request->settings.proto_mask[op->func];
+  call->limits = request->settings.limits;
   call->graph = request->graph;
 }
 

@@ -15,10 +15,12 @@
 #include "trace/record_text.h"
 #include "trace/trace.h"
 #include "files/trace_diff.h"
+#include "files/trace_json.h"
 #include "verb.h"
 
 struct trace_flags {
   const char *to, *output;
+  bool json;
 };
 #define AT(member) offsetof(struct trace_flags, member)
 
@@ -28,25 +30,30 @@ static const struct option_row rows[] = {
     {'o', "output", "PLACE", OPTION_TEXT, AT(output), 0, 0,
      "export, archive: file to write; flight: prefix of the files' names, or a folder; archive: a folder if "
      "there are several FILEs"},
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "dump, diff: print JSON"},
 };
 static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false};
 
 enum { LINE_BYTES = 256 };
 
-static enum exit_code events_print(const char *path, const void *bytes, size_t byte_count) {
+/* `json`: NULL to print text. */
+static enum exit_code events_print(const char *path, const void *bytes, size_t byte_count,
+                                   struct json *json) {
   struct trace_reader reader;
   if (trace_reader_open(&reader, bytes, byte_count) != ncclSuccess) {
     fprintf(stderr, "tutti trace dump: %s: %s\n", path, log_last_error());
     return EXIT_INPUT;
   }
-  printf("# trace version %u, seed %llu, slots %u, flag bits %u\n", reader.header.version,
-         (unsigned long long)reader.header.seed, reader.header.slots, reader.header.flag_bits);
+  if (json == NULL)
+    printf("# trace version %u, seed %llu, slots %u, flag bits %u\n", reader.header.version,
+           (unsigned long long)reader.header.seed, reader.header.slots, reader.header.flag_bits);
   struct trace_record record;
   bool torn = false;
   while (trace_reader_next(&reader, &record, &torn)) {
     char line[LINE_BYTES];
     trace_record_text(&record, line, sizeof line);
-    puts(line);
+    if (json != NULL) trace_json_event(json, line);
+    else puts(line);
   }
   if (!torn) return EXIT_GOOD;
   fprintf(stderr, "tutti trace dump: %s: record %llu, at byte %zu of %zu, is cut off (writer stopped?)\n",
@@ -55,39 +62,51 @@ static enum exit_code events_print(const char *path, const void *bytes, size_t b
 }
 
 static void line_print(void *argument, const char *line) {
-  (void)argument;
-  puts(line);
+  if (argument != NULL) trace_json_record((struct json *)argument, line);
+  else puts(line);
 }
 
-static enum exit_code file_print(char *path) {
+static enum exit_code file_print(char *path, struct json *json) {
   struct records records;
   if (!records_read("trace dump", RECORDS_WHOLE, 1, &path, &records)) return EXIT_ENVIRONMENT;
   const bool read = records.count > 0;
-  for (uint32_t i = 0; i < records.count; i++) record_text_dump(&records.files[i], line_print, NULL);
+  for (uint32_t i = 0; i < records.count; i++) record_text_dump(&records.files[i], line_print, json);
   records_free(&records);
   return read ? EXIT_GOOD : EXIT_INPUT;
 }
 
-static enum exit_code trace_dump(char *path) {
+static enum exit_code trace_dump(char *path, struct json *json) {
   struct archive archive;
   if (archive_read(path, &archive) != ncclSuccess) {
     fprintf(stderr, "tutti trace dump: %s\n", log_own_error());
     return EXIT_INPUT;
   }
   const bool events = archive.byte_count >= 8 && memcmp(archive.bytes, TRACE_MAGIC, 8) == 0;
-  const enum exit_code code = events ? events_print(path, archive.bytes, archive.byte_count) : EXIT_GOOD;
+  const enum exit_code code =
+      events ? events_print(path, archive.bytes, archive.byte_count, json) : EXIT_GOOD;
   os_free(archive.bytes);
-  return events ? code : file_print(path);
+  return events ? code : file_print(path, json);
 }
 
-/* Several files one after another, each behind a line with its name. */
-static enum exit_code trace_dump_all(int count, char **paths) {
+/* Several files one after another, each behind a line with its name; as JSON, an array of files. */
+static enum exit_code trace_dump_all(bool as_json, int count, char **paths) {
   enum exit_code code = EXIT_GOOD;
+  struct json writer = {.out = stdout}, *json = as_json ? &writer : NULL;
+  if (as_json) json_open(json, NULL, '[');
   for (int i = 0; i < count; i++) {
-    if (count > 1) printf("# %s\n", paths[i]);
-    const enum exit_code own = trace_dump(paths[i]);
+    if (as_json) {
+      json_open(json, NULL, '{');
+      json_text(json, "file", paths[i]);
+      json_open(json, "rows", '[');
+    } else if (count > 1) {
+      printf("# %s\n", paths[i]);
+    }
+    const enum exit_code own = trace_dump(paths[i], json);
     if (own != EXIT_GOOD) code = own;
+    if (as_json) json_close(json, ']');
+    if (as_json) json_close(json, '}');
   }
+  if (as_json) json_close(json, ']');
   return code;
 }
 
@@ -156,9 +175,9 @@ static enum exit_code trace_archive(const char *place, int count, char **paths) 
 static enum exit_code trace_do(const struct trace_flags *flags, const char *what, int count, char **paths) {
   enum { FORMS = 5 };
   static const char *const forms[FORMS] = {"dump", "diff", "export", "archive", "pack"};
-  if (!strcmp(what, "dump") && count > 0) return trace_dump_all(count, paths);
+  if (!strcmp(what, "dump") && count > 0) return trace_dump_all(flags->json, count, paths);
   if (!strcmp(what, "pack") && count == 2) return trace_pack(paths[0], paths[1]);
-  if (!strcmp(what, "diff") && count == 2) return trace_diff(paths[0], paths[1]);
+  if (!strcmp(what, "diff") && count == 2) return trace_diff(paths[0], paths[1], flags->json);
   if (!strcmp(what, "export") && count > 0) return export_files(flags->to, flags->output, count, paths);
   if (!strcmp(what, "archive") && count > 0) return trace_archive(flags->output, count, paths);
   if (*what && names_find(forms, FORMS, what, strlen(what)) < 0) {
@@ -173,7 +192,7 @@ static enum exit_code trace_do(const struct trace_flags *flags, const char *what
 }
 
 static enum exit_code trace_run(int argc, char **argv) {
-  struct trace_flags flags = {NULL, NULL};
+  struct trace_flags flags = {NULL, NULL, false};
   int operand;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
@@ -185,8 +204,8 @@ static enum exit_code trace_run(int argc, char **argv) {
 const struct verb verb_trace = {
     "trace",
     "print, compare, export and compress traces",
-    "dump FILE...\n"
-    "diff A B\n"
+    "dump [--json] FILE...\n"
+    "diff [--json] A B\n"
     "export --to FORMAT [-o PLACE] FILE...\n"
     "archive [-o PLACE] FILE...\n"
     "pack TEXT FILE",
@@ -195,6 +214,7 @@ const struct verb verb_trace = {
     "  tutti trace dump run.tr\n"
     "  tutti trace pack traces/count/0.txt count.trace\n"
     "  tutti trace dump count.trace | head\n"
+    "  tutti trace dump --json count.trace | head\n"
     "  tutti trace diff traces/count/0.txt traces/absent/0.txt\n"
     "  tutti trace export --to perfetto -o job.json traces/count/*.txt\n"
     "  tutti trace export --to flight -o nccl_trace_rank_ traces/count/*.txt\n"
@@ -208,6 +228,9 @@ const struct verb verb_trace = {
     "`diff` compares two files of scheduler events, or two of records, and prints the first difference as "
     "both files have it. It ignores what differs in records from run to run: times, addresses, processes. "
     "The exit code is 0 if both are the same, 1 if they differ.\n"
+    "\n"
+    "With --json, `dump` prints an array with an object for each FILE, its lines in `rows`; `diff` prints an "
+    "object with `same`, and where that is false, `what` differs and both lines.\n"
     "\n"
     "`export` converts all FILEs together: `perfetto`, JSON for ui.perfetto.dev and chrome://tracing, in "
     "which a hang is a slice that does not end; `flight`, a dump for each rank in the format of PyTorch's "

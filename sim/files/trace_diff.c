@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "files/records.h"
+#include "json.h"
 #include "trace/record_text.h"
 #include "trace/trace.h"
 
@@ -36,8 +37,30 @@ static bool event_next(struct events *events, char line[LINE_BYTES]) {
   return false;
 }
 
+static bool as_json; /* set by trace_diff */
+
+static void side_print_json(struct json *json, const char *name, const char *path, const char *line) {
+  json_open(json, name, '{');
+  json_text(json, "file", path);
+  if (line[0] != '\0') json_text(json, "line", line);
+  json_close(json, '}');
+}
+
+static enum exit_code sides_print_json(const char *what, const char *left_path, const char *left,
+                                       const char *right_path, const char *right) {
+  struct json json = {.out = stdout};
+  json_open(&json, NULL, '{');
+  json_bool(&json, "same", false);
+  json_text(&json, "what", what);
+  side_print_json(&json, "a", left_path, left);
+  side_print_json(&json, "b", right_path, right);
+  json_close(&json, '}');
+  return EXIT_WRONG;
+}
+
 static enum exit_code sides_print(const char *what, const char *left_path, const char *left,
                                   const char *right_path, const char *right) {
+  if (as_json) return sides_print_json(what, left_path, left, right_path, right);
   printf("%s\n  %s: %s\n  %s: %s\n", what, left_path, left[0] != '\0' ? left : "(no more)", right_path,
          right[0] != '\0' ? right : "(no more)");
   return EXIT_WRONG;
@@ -230,7 +253,7 @@ static bool archive_get(const char *path, struct archive *archive) {
   return false;
 }
 
-enum exit_code trace_diff(char *left, char *right) {
+static enum exit_code files_diff(char *left, char *right) {
   struct archive a, b;
   if (!archive_get(left, &a)) return EXIT_INPUT;
   if (!archive_get(right, &b)) {
@@ -243,4 +266,11 @@ enum exit_code trace_diff(char *left, char *right) {
   os_free(a.bytes);
   os_free(b.bytes);
   return events ? code : records_both(left, right);
+}
+
+enum exit_code trace_diff(char *left, char *right, bool json) {
+  as_json = json;
+  const enum exit_code code = files_diff(left, right);
+  if (json && code == EXIT_GOOD) printf("{\n  \"same\": true\n}\n");
+  return code;
 }

@@ -4,7 +4,8 @@
 
 #include "verb.h"
 
-/* EXIT_GOOD: no difference; EXIT_WRONG: prints the first difference, of both. */
-enum exit_code trace_diff(char *left, char *right);
+/* EXIT_GOOD: no difference; EXIT_WRONG: prints the first difference, of both; as JSON, an
+ * object in either case. */
+enum exit_code trace_diff(char *left, char *right, bool json);
 
 #endif

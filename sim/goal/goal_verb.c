@@ -32,7 +32,7 @@ static const struct option_row rows[] = {
      "sim: costs in ns and bytes, as `L=2500,o=1500,g=1000,O=0,G=6,S=65535`, which is the default; any of "
      "them"},
     {'o', "output", "FILE", OPTION_TEXT, AT(output), 0, 0,
-     "export, convert: file to write; for Chakra traces, the prefix of their names"},
+     "export, convert: file to write, - for standard output; for Chakra traces, the prefix of their names"},
     {0, "to", "text|binary|chakra", OPTION_TEXT, AT(to), 0, 0,
      "export, convert: format of the file (default binary where its name ends in .bin, else text)"},
     {'b', "bytes", "BYTES", OPTION_BYTES, AT(bytes), 1, (int64_t)1 << 40,
@@ -187,17 +187,20 @@ static enum exit_code goal_sim(int count, char **paths, const struct goal_flags 
 
 enum format { FORMAT_TEXT, FORMAT_BINARY, FORMAT_CHAKRA };
 
+static bool is_stdout(const char *path) { return strcmp(path, "-") == 0; }
+
 static enum exit_code goal_save(const struct goal *goal, const char *path, enum format format) {
   if (format == FORMAT_CHAKRA)
     return goal_write_chakra(goal, path) == ncclSuccess ? EXIT_GOOD : complain(EXIT_ENVIRONMENT);
-  FILE *file = fopen(path, "wb");
+  const bool to_stdout = is_stdout(path);
+  FILE *file = to_stdout ? stdout : fopen(path, "wb");
   if (file == NULL) {
     complain_of_file(path);
     return EXIT_ENVIRONMENT;
   }
   const ncclResult_t result =
       format == FORMAT_BINARY ? goal_write_binary(goal, path, file) : goal_write_text(goal, path, file);
-  if (fclose(file) != 0 && result == ncclSuccess) {
+  if ((to_stdout ? fflush(file) : fclose(file)) != 0 && result == ncclSuccess) {
     complain_of_file(path);
     return EXIT_ENVIRONMENT;
   }
@@ -214,7 +217,10 @@ static bool output_is_sound(const struct goal_flags *flags, enum format *format)
   if (flags->to == NULL) *format = ends_in(flags->output, ".bin") ? FORMAT_BINARY : FORMAT_TEXT;
   for (int i = 0; flags->to != NULL && i <= FORMAT_CHAKRA; i++) {
     *format = (enum format)i;
-    if (strcmp(flags->to, names[i]) == 0) return true;
+    if (strcmp(flags->to, names[i]) != 0) continue;
+    if (*format != FORMAT_CHAKRA || !is_stdout(flags->output)) return true;
+    fprintf(stderr, "tutti goal: -o -: Chakra traces are a file a rank: give the prefix of their names\n");
+    return false;
   }
   if (flags->to == NULL) return true;
   fprintf(stderr, "tutti goal: --to %s: must be text, binary or chakra\n", flags->to);
@@ -253,8 +259,9 @@ static enum exit_code goal_export(int count, char **names, const struct goal_fla
   if (result != ncclSuccess) return complain(result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE);
   const enum exit_code code = goal_save(&goal, flags->output, format);
   if (code == EXIT_GOOD)
-    printf("%s: %" PRIu32 " ranks, %" PRIu64 " operations, %" PRIu64 " messages, %" PRIu64 " bytes\n",
-           flags->output, goal.rank_count, goal.op_count, goal.message_count, goal.byte_count);
+    fprintf(is_stdout(flags->output) ? stderr : stdout,
+            "%s: %" PRIu32 " ranks, %" PRIu64 " operations, %" PRIu64 " messages, %" PRIu64 " bytes\n",
+            flags->output, goal.rank_count, goal.op_count, goal.message_count, goal.byte_count);
   goal_free(&goal);
   return code;
 }

@@ -119,7 +119,7 @@ static const uint8_t channel_tries[] = {0, 1, 2, 4, 8, 16, 24, 32, 64, 3, 6, 12}
  * chosen. */
 static void fit_limits(struct plan_request *request, const struct record_plan *row, uint32_t channels,
                        uint32_t fit, struct tune_file *file) {
-  struct plan_limits *limits = &request->limits;
+  struct plan_limits *limits = &request->settings.limits;
   const uint32_t element_bytes = row != NULL && row->element_bytes > 0 ? row->element_bytes : 1;
   const uint32_t guess = channel_tries[fit % sizeof channel_tries];
   const uint32_t family = fit / (uint32_t)sizeof channel_tries;
@@ -141,9 +141,10 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
     limits->p2p_chunk_bytes = (uint32_t)chunk_bytes;
   const bool messages = is_message(row->func); /* messages are first assumed to be chosen by their sizes */
   for (uint32_t func = 0; func < FUNC_COUNT && (messages || (family & 4) == 0); func++) {
-    request->algo_mask[func] = 1u << row->algo;
-    if (!messages || (family & 4) != 0) request->proto_mask[func] = 1u << row->proto;
-    if (is_message(row->func) || is_message((uint8_t)func)) request->algo_mask[func] = 1u << ALGO_RING;
+    request->settings.algo_mask[func] = 1u << row->algo;
+    if (!messages || (family & 4) != 0) request->settings.proto_mask[func] = 1u << row->proto;
+    if (is_message(row->func) || is_message((uint8_t)func))
+      request->settings.algo_mask[func] = 1u << ALGO_RING;
   }
   if (is_message(row->func) || (family & 4) != 0) return;
   file->count = 1;
@@ -157,7 +158,7 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
                          row->func,
                          row->algo,
                          row->proto};
-  request->tune_file = file;
+  request->settings.tune_file = file;
 }
 
 void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
@@ -182,19 +183,14 @@ static uint32_t net_protos(const struct replay_comm *comm) {
 
 static void request_begin(struct plan_request *request, const struct replay_comm *comm, uint32_t rank,
                           const struct op_list *list) {
-  memset(request, 0, sizeof *request);
+  plan_request_begin(request, comm->rank_count, &comm->graph);
   request->rank = rank;
-  request->rank_count = comm->rank_count;
-  request->graph = &comm->graph;
   request->groups = request->p2p_domains = comm->net ? comm->graph.node : NULL;
   request->ops = list->ops;
   request->op_count = list->count;
-  request->p2p_ll_threshold = LL_THRESHOLD;
-  replay_limits(comm, &request->limits);
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request->algo_mask[func] = (1u << ALGO_COUNT) - 1;
-    request->proto_mask[func] = net_protos(comm);
-  }
+  request->settings.p2p_ll_threshold = LL_THRESHOLD;
+  replay_limits(comm, &request->settings.limits);
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) request->settings.proto_mask[func] = net_protos(comm);
 }
 
 /* The channels of a message with a peer, given by its first part's. */
@@ -293,7 +289,7 @@ static ncclResult_t plan_try(struct replay *replay, struct replay_comm *comm, co
     if (result != ncclSuccess) continue;
     if (good == UINT32_MAX) good = fit;
     if ((row == NULL || plan_fits(plan, row, launch->borrowed)) &&
-        messages_fit(plan, &request.limits, comm)) {
+        messages_fit(plan, &request.settings.limits, comm)) {
       comm->refitted |= messages && *before != fit;
       *before = fit;
       return result;

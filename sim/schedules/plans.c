@@ -27,7 +27,7 @@ ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, 
   struct plan_request request;
   struct plan_op op;
   struct plan fresh;
-  memset(&request, 0, sizeof request);
+  plan_request_begin(&request, schedule->rank_count, NULL);
   memset(&op, 0, sizeof op);
   op.func = schedule->func;
   op.dtype = ncclFloat32;
@@ -36,14 +36,10 @@ ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, 
   op.count = count;
   op_place(schedule, rank, &op);
   request.rank = rank;
-  request.rank_count = schedule->rank_count;
-  request.limits = *limits;
-  request.limits.algos |= 1u << ALGO_CUSTOM;
-  request.limits.links = STEP_LINKS_MAX;
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    request.algo_mask[func] = 1u << ALGO_CUSTOM;
-    request.proto_mask[func] = (1u << PROTO_COUNT) - 1;
-  }
+  request.settings.limits = *limits;
+  request.settings.limits.algos |= 1u << ALGO_CUSTOM;
+  request.settings.limits.links = STEP_LINKS_MAX;
+  request.settings.algo_mask[op.func] = 1u << ALGO_CUSTOM;
   request.custom = schedule;
   request.ops = &op;
   request.op_count = 1;

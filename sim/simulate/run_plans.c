@@ -88,8 +88,8 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
     count += row.func == FUNC_SEND || row.func == FUNC_RECV
                  ? message_fill(&row, &run->ops[count])
                  : check_call_ops(&row, shape->place, &run->ops[count]);
-    request.algo_mask[row.func] = row.algo_mask;
-    request.proto_mask[row.func] = row.proto_mask;
+    request.settings.algo_mask[row.func] = row.algo_mask;
+    request.settings.proto_mask[row.func] = row.proto_mask;
   }
   request.rank = shape->place;
   request.ops = run->ops;

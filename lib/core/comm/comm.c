@@ -38,7 +38,7 @@ ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *co
   uint32_t *devices = (uint32_t *)os_alloc(shared->rank_count * sizeof *devices);
   if (!devices) return log_no_memory("the devices of %u ranks", shared->rank_count);
   for (uint32_t rank = 0; rank < shared->rank_count; rank++) devices[rank] = comms[rank]->device_index;
-  const uint32_t channel_count = comms[0]->settings.limits.channel_count;
+  const uint32_t channel_count = comms[0]->settings.plan.limits.channel_count;
   const ncclResult_t result =
       layout_graph(shared->ops, devices, shared->rank_count, channel_count, &shared->graph);
   os_free(devices);
@@ -77,7 +77,7 @@ ncclResult_t comm_open(struct ncclComm *comm) {
   config.rank = comm->rank;
   config.rank_count = comm->rank_count;
   config.device_index = comm->device_index;
-  config.limits = comm->settings.limits;
+  config.limits = comm->settings.plan.limits;
   if (comm->name[0] == '\0')
     snprintf(comm->name, sizeof comm->name, "%llx", (unsigned long long)comm->comm_id);
   config.name = comm->name;

@@ -32,6 +32,19 @@ void plan_limits_default(struct plan_limits *limits) {
   limits->algos_last = PLAN_ALGOS_LAST;
   limits->links = STEP_LINKS_MAX;
 }
+
+void plan_request_begin(struct plan_request *request, uint32_t rank_count, const struct graph *graph) {
+  memset(request, 0, sizeof *request);
+  request->rank_count = rank_count;
+  request->graph = graph;
+  request->groups = graph != NULL && graph->node_count > 1 ? graph->node : NULL;
+  plan_limits_default(&request->settings.limits);
+  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
+    request->settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;
+    request->settings.proto_mask[func] = (1u << PROTO_COUNT) - 1;
+  }
+}
+
 #define ROWS_FIRST 8
 
 ncclResult_t plan_out_of_memory(const struct plan_request *request) {
@@ -79,11 +92,11 @@ bool plan_op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND
  * them, or CPU cores are the devices, or the backend has a fast direct kernel that takes less time for this
  * size. A custom schedule is used if messages are excluded. */
 static bool all_to_all_is_direct(const struct plan_request *request, const struct plan_op *op) {
-  const bool messages = ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
-  const bool cores = request->limits.cores && request->limits.reserved_bytes == 0;
+  const bool messages = ((request->settings.algo_mask[FUNC_ALL_TO_ALL] >> ALGO_RING) & 1) != 0;
+  const bool cores = request->settings.limits.cores && request->settings.limits.reserved_bytes == 0;
   if (request->rank_count == 1) return false;
   if (!messages && request->custom != NULL && custom_func(request->custom) == FUNC_ALL_TO_ALL &&
-      ((request->algo_mask[FUNC_ALL_TO_ALL] >> ALGO_CUSTOM) & 1) != 0)
+      ((request->settings.algo_mask[FUNC_ALL_TO_ALL] >> ALGO_CUSTOM) & 1) != 0)
     return true;
   if (messages && !cores) return tune_direct_is_best(request, op->count * plan_type_bytes(op->dtype));
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
@@ -115,7 +128,7 @@ static ncclResult_t request_expand(struct plan_request *request, struct plan_mem
     if (request->ops[i].func != FUNC_ALL_TO_ALL) continue;
     if (!all_to_all_is_direct(request, &request->ops[i])) expansions += 1;
   }
-  request->algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which only meant messages */
+  request->settings.algo_mask[FUNC_ALL_TO_ALL] &= ~(1u << ALGO_RING); /* which only meant messages */
   if (expansions == 0) return ncclSuccess;
   const size_t count = request->op_count + (size_t)expansions * (2 * request->rank_count - 1);
   if (!plan_block_reserve(&memory->messages, &memory->message_bytes, count * sizeof *request->ops))
@@ -199,7 +212,7 @@ static ncclResult_t plan_of_draft(const struct draft *draft, struct plan *plan) 
   fresh.rank = request->rank;
   fresh.rank_count = request->rank_count;
   fresh.work_count = draft->count;
-  fresh.limits = request->limits;
+  fresh.limits = request->settings.limits;
   fresh.scratch_bytes = draft->scratch_bytes;
   draft_measure(draft, channel_count, begin);
   plan_place(draft, &fresh, channel_count, begin, ids);
@@ -259,7 +272,8 @@ static double collective_time_us(const struct plan_request *request, const struc
   struct tune_choice choice;
   if (op->count == 0 || tune_choose(request, op->func, bytes, &choice) != ncclSuccess) return 0;
   if (request->rank_count > 1) return choice.time_us;
-  return ring_time_us(request, op->func, request->proto_mask[op->func], bytes, request->limits.channel_count);
+  return ring_time_us(request, op->func, request->settings.proto_mask[op->func], bytes,
+                      request->settings.limits.channel_count);
 }
 
 double plan_time_us(const struct plan_request *request) {
@@ -272,9 +286,9 @@ double plan_time_us(const struct plan_request *request) {
       total_us += collective_time_us(request, op, bytes);
       continue;
     }
-    const uint32_t protos = request->proto_mask[op->func] & ~(1u << PROTO_LL128);
+    const uint32_t protos = request->settings.proto_mask[op->func] & ~(1u << PROTO_LL128);
     const double time_us =
-        ring_time_us(request, op->func, protos, bytes, request->limits.p2p_channels_per_peer);
+        ring_time_us(request, op->func, protos, bytes, request->settings.limits.p2p_channels_per_peer);
     if (op->func == FUNC_SEND) send_us = time_us > send_us ? time_us : send_us;
     else recv_us = time_us > recv_us ? time_us : recv_us;
   }

@@ -23,27 +23,30 @@ struct plan_op {
   uint64_t sequence; /* number of the call on its communicator, from 0 */
 };
 
-struct plan_request {
-  uint32_t rank, rank_count;
-  const struct custom_schedule *custom; /* the user's schedule, or NULL; outlives the plan */
-  const struct graph *graph;            /* the communicator's; outlives the plan, whose works point into it */
+/* What plans depend on besides operations and topology: set by the environment, the communicator's config and
+ * what its devices have in common. Equal on all ranks. */
+struct plan_settings {
   struct plan_limits limits;
-  uint32_t algo_mask[FUNC_COUNT],
-      proto_mask[FUNC_COUNT];       /* bit i = allowed (NCCL_ALGO, NCCL_PROTO); never 0 */
-  uint32_t proto_named[FUNC_COUNT]; /* set of protocols that NCCL_PROTO names */
-  uint32_t
-      protos_torn; /* set of protocols removed from proto_mask because a path between devices tears lines */
-  uint32_t algos_off;                    /* set of algorithms that their own variables disable */
-  uint32_t max_threads[PROTO_COUNT];     /* NCCL_NTHREADS etc., for the cost model; 0: its default */
+  uint32_t algo_mask[FUNC_COUNT];    /* bit i = allowed (NCCL_ALGO); never 0 */
+  uint32_t proto_mask[FUNC_COUNT];   /* bit i = allowed (NCCL_PROTO); never 0 */
+  uint32_t proto_named[FUNC_COUNT];  /* set of protocols that NCCL_PROTO names */
+  uint32_t protos_torn;              /* protocols not in proto_mask because a path would tear their lines */
+  uint32_t algos_off;                /* set of algorithms that their own variables disable */
+  uint32_t max_threads[PROTO_COUNT]; /* NCCL_NTHREADS etc., for the cost model; 0: its default */
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: the model's default */
   const struct tune_file *tune_file;     /* the user's tuning file, or NULL */
   size_t p2p_ll_threshold;               /* bytes per channel below which point-to-point uses LL */
   uint32_t net_peer_channels;            /* maximum channels of a message between nodes; 0: as on one node */
   bool net_plain;                        /* messages over a network use Simple only */
-  const uint32_t
-      *groups; /* by rank: ranks with equal numbers share memory, others use a network; NULL: all do */
-  const uint32_t
-      *p2p_domains; /* by rank: ranks of one P2P domain store into each other's output; NULL: all do */
+};
+
+struct plan_request {
+  uint32_t rank, rank_count;
+  const struct custom_schedule *custom; /* the user's schedule, or NULL; outlives the plan */
+  const struct graph *graph;            /* the communicator's; outlives the plan, whose works point into it */
+  struct plan_settings settings;
+  const uint32_t *groups; /* by rank: equal numbers share memory, others use a network; NULL: all share */
+  const uint32_t *p2p_domains; /* by rank: those of one domain store into each other's output; NULL: all do */
   const struct plan_op *ops;
   uint32_t op_count;
 };
@@ -51,6 +54,11 @@ struct plan_request {
 /* Default limits, used where no backend sets its own, as in the tools that show a plan without running it:
  * all algorithms, and the maximum number of links per step. */
 void plan_limits_default(struct plan_limits *limits);
+
+/* Fills a request of rank 0 without operations, for the tools: default limits, every algorithm and protocol
+ * allowed, no thresholds; ranks of different nodes of the graph use a network. `graph`: NULL for custom
+ * schedules, which have no channels. */
+void plan_request_begin(struct plan_request *request, uint32_t rank_count, const struct graph *graph);
 
 /* Fills *plan, which may be empty; free it with plan_free(). ncclInvalidUsage: no allowed algorithm and
  * protocol fits (the message names the variable); ncclSystemError: out of memory. */

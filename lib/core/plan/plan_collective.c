@@ -107,8 +107,8 @@ static uint32_t work_input_flags(const struct work *work, const struct plan_requ
  * communicators of one P2P domain store directly. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
   const bool one_link = work->algo == ALGO_RING;
-  if (!request->limits.direct || work->proto != PROTO_SIMPLE) return 0;
-  if (request->limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
+  if (!request->settings.limits.direct || work->proto != PROTO_SIMPLE) return 0;
+  if (request->settings.limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
   if (!one_link && !p2p_domains_one(request)) return 0;
   return work_input_flags(work, request) |
          (work_final_flags(work) &
@@ -133,7 +133,7 @@ struct work work_of_task(const struct plan_request *request, const struct task *
   work.count = op->count;
   work.op_sequence = op->sequence;
   if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
-  work_set_steps(&work, &request->limits);
+  work_set_steps(&work, &request->settings.limits);
   return work;
 }
 
@@ -251,8 +251,8 @@ static ncclResult_t draft_collective(struct draft *draft, const struct task *tas
     }
     chunk_split_part(&split, channel, &work.part_offset, &work.part_count);
     work.chunk_count = chunk_count;
-    work_shorten_chain(&draft->request->limits, &work);
-    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->limits);
+    work_shorten_chain(&draft->request->settings.limits, &work);
+    if (work.algo == ALGO_PAT) work_pack(&work, &draft->request->settings.limits);
     TRY(draft_channel(draft, task, &work));
   }
   return ncclSuccess;
@@ -291,7 +291,7 @@ static size_t tasks_traffic_bytes(const struct task *tasks, uint32_t count) {
 static void tasks_settle(const struct plan_request *request, struct task *tasks, uint32_t count,
                          const struct tune_choice *choice) {
   const uint32_t channel_count =
-      (uint32_t)size_min(request->limits.channel_count, size_max(choice->channel_count, count));
+      (uint32_t)size_min(request->settings.limits.channel_count, size_max(choice->channel_count, count));
   const bool quick = choice->algo == ALGO_DIRECT && tasks->op->func == FUNC_ALL_REDUCE &&
                      tune_is_quick(request, choice->algo, choice->proto);
   for (uint32_t i = 0; i < count; i++) {
@@ -313,7 +313,7 @@ static ncclResult_t task_choose(const struct plan_request *request, const struct
   struct plan_request without = *request;
   if (op->func != FUNC_REDUCE_SCATTER || op->op < OP_PRE_MUL_SUM)
     return tune_choose(request, op->func, bytes, choice);
-  without.algo_mask[op->func] &= ~(1u << ALGO_PAT);
+  without.settings.algo_mask[op->func] &= ~(1u << ALGO_PAT);
   return tune_choose(&without, op->func, bytes, choice);
 }
 
@@ -344,8 +344,8 @@ static uint8_t ring_proto(const struct plan_request *request, const struct task 
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
     if (((protos >> proto) & 1) == 0) continue;
     if (request->graph == NULL) return proto;
-    const double time_us =
-        tune_time_us(request, task->op->func, ALGO_RING, proto, bytes, request->limits.channel_count);
+    const double time_us = tune_time_us(request, task->op->func, ALGO_RING, proto, bytes,
+                                        request->settings.limits.channel_count);
     if (best_us >= 0 && time_us >= best_us) continue;
     best = proto;
     best_us = time_us;
@@ -360,12 +360,12 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   uint32_t protos = 0;
   if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
   if (request->rank_count == 1) return "one rank alone needs no schedule";
-  if (((request->algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
-  if (((request->limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
-      request->limits.links < custom_links_most(request->custom))
+  if (((request->settings.algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->settings.limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
+      request->settings.limits.links < custom_links_most(request->custom))
     return "this backend's executors do not carry its steps";
   const char *why = "NCCL_PROTO, or a link, leaves the schedule's protocol out";
-  const uint32_t allowed = request->proto_mask[func] & request->custom->protos;
+  const uint32_t allowed = request->settings.proto_mask[func] & request->custom->protos;
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
     if (((allowed >> proto) & 1) == 0) continue;
     struct task tried = *task;
@@ -386,7 +386,7 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
 static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
     const char *why = task_try_custom(request, &tasks[i]);
-    if (why != NULL && request->algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+    if (why != NULL && request->settings.algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
       return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
     if (why != NULL && request->custom != NULL)
       log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,
@@ -426,8 +426,8 @@ ncclResult_t draft_collectives(struct draft *draft) {
   TRY(tasks_try_custom(request, tasks, count));
   ncclResult_t result = tasks_choose(request, tasks, count);
   struct chunk_cursor cursor = {
-      0, request->limits.channel_count, 0,
-      chunk_budget_bytes(tasks_traffic_bytes(tasks, count), request->limits.channel_count)};
+      0, request->settings.limits.channel_count, 0,
+      chunk_budget_bytes(tasks_traffic_bytes(tasks, count), request->settings.limits.channel_count)};
   for (uint32_t i = 0; i < count && result == ncclSuccess; i++)
     result = draft_collective(draft, &tasks[i], &cursor);
   if (result == ncclSuccess) result = draft_fused_sets(draft, tasks + count, all - count);

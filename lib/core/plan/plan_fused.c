@@ -15,9 +15,9 @@
 void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t count) {
   const uint32_t ring = 1u << ALGO_RING;
   uint32_t set_count = 0;
-  if ((request->limits.algos & PLAN_FUSES) == 0 || request->limits.slots < 2) return;
-  if ((request->algo_mask[FUNC_BROADCAST] & ring) == 0) return;
-  if ((request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128)) == 0) return;
+  if ((request->settings.limits.algos & PLAN_FUSES) == 0 || request->settings.limits.slots < 2) return;
+  if ((request->settings.algo_mask[FUNC_BROADCAST] & ring) == 0) return;
+  if ((request->settings.proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128)) == 0) return;
   for (uint32_t i = 0; i < count; i++) {
     if (tasks[i].op->func != FUNC_BROADCAST) continue;
     tasks[i].fused = 1;
@@ -41,8 +41,9 @@ void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t
 static ncclResult_t fused_choose(const struct plan_request *request, size_t bytes, uint8_t *proto) {
   struct plan_request like = *request;
   struct tune_choice choice;
-  like.algo_mask[FUNC_ALL_GATHER] = 1u << ALGO_RING;
-  like.proto_mask[FUNC_ALL_GATHER] = request->proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128);
+  like.settings.algo_mask[FUNC_ALL_GATHER] = 1u << ALGO_RING;
+  like.settings.proto_mask[FUNC_ALL_GATHER] =
+      request->settings.proto_mask[FUNC_BROADCAST] & ~(1u << PROTO_LL128);
   TRY(tune_choose(&like, FUNC_ALL_GATHER, bytes * request->rank_count, &choice));
   *proto = choice.proto;
   return ncclSuccess;
@@ -86,7 +87,7 @@ static ncclResult_t draft_fused_channel(struct draft *draft, const struct task *
     if (work.part_count == 0) continue;
     work.ring_index = links_ring_index(graph, channel, work.rank);
     links_set(graph, &work);
-    work_shorten_chain(&draft->request->limits, &work);
+    work_shorten_chain(&draft->request->settings.limits, &work);
     chunk_count = size_min(chunk_count, work.chunk_count);
     if (draft->count > first) work.flags |= WORK_PART;
     TRY(draft_add(draft, &work, tasks[i].op->in, tasks[i].op->out, batch_id));
@@ -114,7 +115,7 @@ static ncclResult_t draft_fused(struct draft *draft, struct task *tasks, uint32_
   TRY(fused_choose(request, largest, &proto));
   for (uint32_t i = 0; i < count; i++) tasks[i].proto = proto;
   const uint32_t channel_count =
-      (uint32_t)size_min(request->limits.channel_count, size_div_up(sum, FUSED_PART_BYTES_MIN));
+      (uint32_t)size_min(request->settings.limits.channel_count, size_div_up(sum, FUSED_PART_BYTES_MIN));
   for (uint32_t channel = 0; channel < channel_count; channel++) {
     tasks_sort_by_distance(draft, tasks, count, channel);
     TRY(draft_fused_channel(draft, tasks, count, channel, channel_count));

@@ -61,40 +61,40 @@ static bool peer_is_remote(const struct plan_request *request, uint32_t peer) {
 /* A message over a network costs a proxy's and the network's work per channel, so GPUs use few channels. */
 static uint32_t channels_to(const struct plan_request *request, uint32_t peer) {
   const struct graph *graph = request->graph;
-  const uint32_t all = request->limits.p2p_channels_per_peer;
+  const uint32_t all = request->settings.limits.p2p_channels_per_peer;
   const bool remote =
       graph != NULL && graph->node_count > 1 && graph->node[peer] != graph->node[request->rank];
-  if (!remote || request->limits.cores || request->net_peer_channels == 0) return all;
-  return all < request->net_peer_channels ? all : request->net_peer_channels;
+  if (!remote || request->settings.limits.cores || request->settings.net_peer_channels == 0) return all;
+  return all < request->settings.net_peer_channels ? all : request->settings.net_peer_channels;
 }
 
 /* Over a network the decision uses only the message's own size: the two directions between ranks may differ,
  * and neither end knows what else the other's group contains. */
 static bool ll_is_worth(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                         uint32_t part_count) {
-  const size_t most = request->p2p_ll_threshold;
+  const size_t most = request->settings.p2p_ll_threshold;
   if (peer_is_remote(request, op->peer)) return bytes <= size_min(most, tune_net_message_bytes(request));
-  return bytes <= part_count * (request->limits.cores ? size_min(most, CORES_LL_BYTES) : most);
+  return bytes <= part_count * (request->settings.limits.cores ? size_min(most, CORES_LL_BYTES) : most);
 }
 
 static bool speaks_ll(const struct plan_request *request, const struct plan_op *op, size_t bytes,
                       uint32_t part_count) {
-  const uint32_t protos = request->proto_mask[op->func];
+  const uint32_t protos = request->settings.proto_mask[op->func];
   if (((protos >> PROTO_LL) & 1) == 0) return false;
-  if (request->net_plain && peer_is_remote(request, op->peer)) return false;
+  if (request->settings.net_plain && peer_is_remote(request, op->peer)) return false;
   return ((protos >> PROTO_SIMPLE) & 1) == 0 || ll_is_worth(request, op, bytes, part_count);
 }
 
 /* Over a network each part is a separate message for both proxies and the network, so LL uses one part. */
 static struct p2p_split ll_split(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
   if (peer_is_remote(request, op->peer)) return p2p_split_of(bytes, 1);
-  return p2p_ll_split(bytes, request->rank_count, request->limits.p2p_channel_count,
+  return p2p_ll_split(bytes, request->rank_count, request->settings.limits.p2p_channel_count,
                       channels_to(request, op->peer));
 }
 
 static struct message_config message_config_of(const struct plan_request *request, const struct plan_op *op,
                                                size_t bytes) {
-  const struct plan_limits *limits = &request->limits;
+  const struct plan_limits *limits = &request->settings.limits;
   struct message_config config = {PROTO_LL, ll_split(request, op, bytes)};
   if (speaks_ll(request, op, bytes, config.split.part_count)) return config;
   config.proto = PROTO_SIMPLE;
@@ -105,7 +105,7 @@ static struct message_config message_config_of(const struct plan_request *reques
 
 /* Maximum data bytes of a message's chunk. */
 static size_t message_chunk_bytes(const struct plan_request *request, uint32_t peer, uint8_t proto) {
-  const struct plan_limits *limits = &request->limits;
+  const struct plan_limits *limits = &request->settings.limits;
   if (proto == PROTO_SIMPLE)
     return size_min(limits->p2p_chunk_bytes, limits->step_bytes[PROTO_SIMPLE] - limits->reserved_bytes);
   const size_t most = chunk_data_bytes(limits, PROTO_LL, 1);
@@ -140,7 +140,7 @@ static struct work work_of_message(const struct plan_request *request, const str
 static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, uint32_t round,
                                uint64_t batch_id) {
   const struct plan_request *request = draft->request;
-  const struct plan_limits *limits = &request->limits;
+  const struct plan_limits *limits = &request->settings.limits;
   const size_t bytes = op->count * plan_type_bytes(op->dtype);
   const struct message_config config = message_config_of(request, op, bytes);
   struct work work = work_of_message(request, op, bytes, config.proto);
@@ -159,7 +159,7 @@ static ncclResult_t draft_half(struct draft *draft, const struct plan_op *op, ui
 /* A message to the rank itself: copies, spread over all channels; none if both ends are the same memory. */
 static ncclResult_t draft_self(struct draft *draft, const struct plan_op *send, const struct plan_op *recv,
                                uint64_t batch_id) {
-  const uint32_t channel_count = draft->request->limits.p2p_channel_count;
+  const uint32_t channel_count = draft->request->settings.limits.p2p_channel_count;
   const size_t bytes = send->count * plan_type_bytes(send->dtype);
   if (recv == NULL || send->in == recv->out || bytes == 0) return ncclSuccess;
   struct work work = work_of_message(draft->request, send, bytes, PROTO_SIMPLE);

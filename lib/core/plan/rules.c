@@ -65,12 +65,12 @@ static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_
 
 static const char *forbid_switch(const struct plan_request *request, uint8_t func, uint8_t algo) {
   const struct graph *graph = request->graph;
-  if (((request->limits.algos >> algo) & 1) == 0)
+  if (((request->settings.limits.algos >> algo) & 1) == 0)
     return "it needs a switch that adds and multicasts, which no hardware backend offers yet; the emulator "
            "has one (TUTTI_BACKEND=emu)";
   const char *why = forbid_places(graph, func, algo);
   if (why != NULL) return why;
-  if (links_most(graph, algo) > request->limits.links)
+  if (links_most(graph, algo) > request->settings.limits.links)
     return "its switch would have more members than an executor has links (16)";
   return NULL;
 }
@@ -80,7 +80,7 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
  * ranks per node not all of its hops use the network. */
 #define GPU_NODES_MOST 4
 static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
-  const struct plan_limits *limits = &request->limits;
+  const struct plan_limits *limits = &request->settings.limits;
   const struct graph *graph = request->graph;
   if (limits->reserved_bytes == 0) return false;
   if (limits->cores) return true;
@@ -93,7 +93,7 @@ static bool nodes_go_direct(const struct plan_request *request, uint8_t func, ui
 static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo,
                                   uint8_t proto) {
   const struct graph *graph = request->graph;
-  const struct plan_limits *limits = &request->limits;
+  const struct plan_limits *limits = &request->settings.limits;
   const uint32_t needs = rows[algo].needs;
   if ((needs & NEED_SWITCH) != 0) return forbid_switch(request, func, algo);
   if ((needs & NEED_EXECUTOR) != 0 && ((limits->algos >> algo) & 1) == 0)
@@ -112,7 +112,8 @@ static const char *forbid_ll128(const struct plan_request *request, uint8_t func
   const struct graph *graph = request->graph;
   const struct graph_speed *speed = &graph->ring_speed;
   const uint32_t bit = PROTO(LL128);
-  if ((request->proto_named[func] & bit) != 0 || request->proto_mask[func] == bit) return NULL;
+  if ((request->settings.proto_named[func] & bit) != 0 || request->settings.proto_mask[func] == bit)
+    return NULL;
   if (speed->intra_path > GRAPH_NVB)
     return "LL128 needs NVLink between the GPUs of a node; elsewhere 128 bytes may arrive in pieces";
   if (graph->node_count > 1 && speed->inter_path > (graph->capability_min >= 90 ? GRAPH_PXN : GRAPH_PXB))
@@ -130,7 +131,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo, proto);
   if (why != NULL) return why;
-  const uint32_t protos = request->limits.protos;
+  const uint32_t protos = request->settings.limits.protos;
   if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)
     return "this backend's executors carry it with other protocols alone";
   return proto == PROTO_LL128 ? forbid_ll128(request, func) : NULL;
@@ -151,11 +152,12 @@ static const char *forbid_variable(uint8_t algo) {
 const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const char *why = rules_forbid_always(request, func, algo, proto);
   if (why != NULL) return why;
-  if (((request->algos_off >> algo) & 1) != 0) return forbid_variable(algo);
-  if (((request->algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
-  if (((request->protos_torn >> proto) & 1) != 0 && ((request->proto_mask[func] >> proto) & 1) == 0)
+  if (((request->settings.algos_off >> algo) & 1) != 0) return forbid_variable(algo);
+  if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (((request->settings.protos_torn >> proto) & 1) != 0 &&
+      ((request->settings.proto_mask[func] >> proto) & 1) == 0)
     return proto == PROTO_LL128 ? "a path between two of the ranks may break lines of 128 bytes apart"
                                 : "what joins the hosts does not carry LL";
-  if (((request->proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
+  if (((request->settings.proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
   return NULL;
 }

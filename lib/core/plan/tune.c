@@ -365,11 +365,11 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               nodes > TUNE_NODES_COUNT ? TUNE_NODES_COUNT - 1 : nodes - 1,
                               channel_count,
                               (double)bytes,
-                              ((request->limits.quick_protos >> proto) & 1) != 0,
-                              request->limits.reserved_bytes != 0};
+                              ((request->settings.limits.quick_protos >> proto) & 1) != 0,
+                              request->settings.limits.reserved_bytes != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
-  if (request->limits.cores)
-    return request->limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
+  if (request->settings.limits.cores)
+    return request->settings.limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (algo_is_direct(algo)) return nodes > 1 ? network_direct_us(&query) : direct_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
@@ -377,8 +377,9 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
 }
 
 static const char *figures_text(const struct plan_request *request) {
-  if (request->limits.cores)
-    return request->limits.reserved_bytes != 0 ? "figures of sockets between cores" : "figures of CPU cores";
+  if (request->settings.limits.cores)
+    return request->settings.limits.reserved_bytes != 0 ? "figures of sockets between cores"
+                                                        : "figures of CPU cores";
   if (graph_is_measured(request->graph)) return "figures of NVLink between H200 GPUs, as measured";
   return "figures of NCCL's published model";
 }
@@ -386,7 +387,7 @@ static const char *figures_text(const struct plan_request *request) {
 void tune_model_text(const struct plan_request *request, char *out, size_t out_bytes) {
   const uint32_t nodes = request->graph->node_count;
   snprintf(out, out_bytes, "%u ranks on %u node%s, %s, at most %u channels", request->rank_count, nodes,
-           nodes == 1 ? "" : "s", figures_text(request), request->limits.channel_count);
+           nodes == 1 ? "" : "s", figures_text(request), request->settings.limits.channel_count);
 }
 
 /* ---- channels and chunks ---- */
@@ -399,40 +400,41 @@ void tune_model_text(const struct plan_request *request, char *out, size_t out_b
 
 /* Not if some ranks are behind a network: the fast kernels store into the peers' memory. */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto) {
-  return algo_is_direct(algo) && request->limits.reserved_bytes == 0 &&
-         ((request->limits.quick_protos >> proto) & 1) != 0;
+  return algo_is_direct(algo) && request->settings.limits.reserved_bytes == 0 &&
+         ((request->settings.limits.quick_protos >> proto) & 1) != 0;
 }
 
 static uint32_t direct_channels(const struct plan_request *request, uint8_t proto) {
   const uint32_t most = proto == PROTO_SIMPLE ? DIRECT_SIMPLE_CHANNELS : DIRECT_CHANNELS;
-  return (uint32_t)size_min(request->limits.channel_count, most);
+  return (uint32_t)size_min(request->settings.limits.channel_count, most);
 }
 
 /* Each channel over a network costs additional work of a proxy and the network. Two channels per chain that
  * the NICs have bandwidth for keep them busy. */
 static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
   const struct graph_speed *ring = &request->graph->ring_speed;
-  if (request->graph->node_count <= 1 || request->limits.cores || ring->inter_gbps <= 0) return all;
+  if (request->graph->node_count <= 1 || request->settings.limits.cores || ring->inter_gbps <= 0) return all;
   return (uint32_t)size_min(all, 2 * (size_t)ring->channel_count);
 }
 
 uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                        size_t bytes) {
-  const uint32_t all = request->limits.channel_count;
-  uint32_t threads = request->max_threads[proto] != 0 ? request->max_threads[proto] : tune_threads[proto];
+  const uint32_t all = request->settings.limits.channel_count;
+  uint32_t threads =
+      request->settings.max_threads[proto] != 0 ? request->settings.max_threads[proto] : tune_threads[proto];
   size_t thread_bytes = tune_thread_bytes[proto];
-  if (request->limits.cores && request->limits.reserved_bytes != 0)
+  if (request->settings.limits.cores && request->settings.limits.reserved_bytes != 0)
     return 1; /* one core feeds all connections */
   if (algo == ALGO_RING && request->graph->node_count <= 1) return all;
   if (algo == ALGO_RING && proto == PROTO_LL) thread_bytes *= request->rank_count;
   if (proto == PROTO_LL &&
-      request->limits.reserved_bytes != 0) /* each channel is one more message, as in Simple */
+      request->settings.limits.reserved_bytes != 0) /* each channel is one more message, as in Simple */
     thread_bytes = size_max(thread_bytes, tune_thread_bytes[PROTO_SIMPLE]);
   if (algo_is_collnet(algo)) thread_bytes = 512;
-  if (algo == ALGO_RING && request->thread_bytes[1][proto] != 0)
-    thread_bytes = request->thread_bytes[1][proto];
-  if (algo == ALGO_TREE && request->thread_bytes[0][proto] != 0)
-    thread_bytes = request->thread_bytes[0][proto];
+  if (algo == ALGO_RING && request->settings.thread_bytes[1][proto] != 0)
+    thread_bytes = request->settings.thread_bytes[1][proto];
+  if (algo == ALGO_TREE && request->settings.thread_bytes[0][proto] != 0)
+    thread_bytes = request->settings.thread_bytes[0][proto];
   const uint32_t most =
       tune_is_quick(request, algo, proto) ? direct_channels(request, proto) : network_channels(request, all);
   const double share = algo_is_direct(algo) ? direct_share(func, algo, request->rank_count) : 1;
@@ -504,7 +506,7 @@ static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
   if (tune_is_quick(request, algo, proto))
     return proto != PROTO_SIMPLE && bytes > (size_t)direct_channels(request, proto) * DIRECT_CHANNEL_BYTES;
-  return graph->node_count <= 1 && ((request->limits.algos_last >> algo) & 1) != 0;
+  return graph->node_count <= 1 && ((request->settings.limits.algos_last >> algo) & 1) != 0;
 }
 
 uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_t bytes,
@@ -531,7 +533,7 @@ bool tune_direct_is_best(const struct plan_request *request, size_t block_bytes)
   const double sent_bytes = (double)block_bytes * (request->rank_count - 1);
   const double most_us = messages->base_us + sent_bytes / (1000.0 * messages->gbps);
   struct tune_candidate rows[TUNE_CANDIDATES];
-  if (request->limits.quick_protos == 0 || !graph_is_measured(request->graph)) return false;
+  if (request->settings.limits.quick_protos == 0 || !graph_is_measured(request->graph)) return false;
   tune_candidates(request, FUNC_ALL_TO_ALL, block_bytes, rows);
   for (uint32_t index = 0; index < TUNE_CANDIDATES; index++) {
     const struct tune_candidate *row = &rows[index];
@@ -545,7 +547,7 @@ size_t tune_net_message_bytes(const struct plan_request *request) {
   const struct tune_measured_ring *ring = &tune_measured_ring;
   const double saved_us = ring->base_us[PROTO_SIMPLE] + ring->hop_us[PROTO_SIMPLE] - ring->base_us[PROTO_LL] -
                           ring->hop_us[PROTO_LL];
-  return request->limits.cores ? 0 : (size_t)(saved_us * 1000.0 * tune_proxied_ll_gbps);
+  return request->settings.limits.cores ? 0 : (size_t)(saved_us * 1000.0 * tune_proxied_ll_gbps);
 }
 
 /* With equal times a ring is preferred. */
@@ -560,16 +562,16 @@ static bool candidate_is_better(const struct tune_candidate *row, const struct t
 static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
   char algos[96], protos[32], rules[1024] = "", would[96];
   uint32_t possible = 0, used = 0;
-  names_list(names_algo, ALGO_COUNT, request->algo_mask[func], algos, sizeof algos);
-  names_list(names_proto, PROTO_COUNT, request->proto_mask[func], protos, sizeof protos);
+  names_list(names_algo, ALGO_COUNT, request->settings.algo_mask[func], algos, sizeof algos);
+  names_list(names_proto, PROTO_COUNT, request->settings.proto_mask[func], protos, sizeof protos);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
     const char *why = NULL;
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
       if (rules_forbid_always(request, func, algo, proto) == NULL) possible |= 1u << algo;
-      else if (((request->proto_mask[func] >> proto) & 1) != 0)
+      else if (((request->settings.proto_mask[func] >> proto) & 1) != 0)
         why = rules_forbid_always(request, func, algo, proto);
     }
-    if (((request->algo_mask[func] >> algo) & 1) == 0 || used >= sizeof rules - 1) continue;
+    if (((request->settings.algo_mask[func] >> algo) & 1) == 0 || used >= sizeof rules - 1) continue;
     if (why == NULL) why = rules_forbid(request, func, algo, PROTO_SIMPLE);
     used += (uint32_t)snprintf(rules + used, sizeof rules - used, "; %s: %s", names_algo[algo],
                                why != NULL ? why : "NCCL_PROTO leaves no protocol that it has");
@@ -585,7 +587,7 @@ static ncclResult_t nothing_left(const struct plan_request *request, uint8_t fun
 /* Takes the tuning file's rule for this size, if the rules allow it. */
 static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                         struct tune_choice *choice) {
-  const struct tune_rule *rule = tune_file_find(request->tune_file, request->graph, func, bytes);
+  const struct tune_rule *rule = tune_file_find(request->settings.tune_file, request->graph, func, bytes);
   if (rule == NULL) return false;
   const char *why = rules_forbid(request, func, rule->algo, rule->proto);
   if (why != NULL) {
@@ -593,7 +595,7 @@ static bool file_choose(const struct plan_request *request, uint8_t func, size_t
              request->rank, rule->line, names_func[func], bytes, why);
     return false;
   }
-  const uint32_t most_channels = request->limits.channel_count;
+  const uint32_t most_channels = request->settings.limits.channel_count;
   choice->algo = rule->algo;
   choice->proto = rule->proto;
   choice->channel_count = rule->channel_count != 0
@@ -610,7 +612,7 @@ ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_
   const struct tune_candidate *best = NULL;
   choice->algo = ALGO_RING;
   choice->proto = PROTO_SIMPLE;
-  choice->channel_count = request->limits.channel_count;
+  choice->channel_count = request->settings.limits.channel_count;
   choice->time_us = 0;
   choice->file_line = 0;
   if (request->rank_count == 1 || file_choose(request, func, bytes, choice)) return ncclSuccess;

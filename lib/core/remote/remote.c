@@ -38,7 +38,7 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
 
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info) {
   const struct backend *ops = comm->ops;
-  const struct plan_limits *limits = &comm->settings.limits;
+  const struct plan_limits *limits = &comm->settings.plan.limits;
   struct settings_paths paths = {true, true};
   uint32_t device_count = 0;
   bool reach = false;
@@ -252,14 +252,14 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
   memset(&other, 0, sizeof other);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
     const struct peer_info *info = &remote->infos[rank];
-    other.limits.channel_count = info->channel_count;
-    other.limits.p2p_channel_count = info->p2p_channel_count;
-    other.limits.p2p_channels_per_peer = info->p2p_channels_per_peer;
+    other.plan.limits.channel_count = info->channel_count;
+    other.plan.limits.p2p_channel_count = info->p2p_channel_count;
+    other.plan.limits.p2p_channels_per_peer = info->p2p_channels_per_peer;
     settings_agree(settings, &other);
     paths.ll128 = paths.ll128 && info->ll128;
   }
   settings_take_paths(settings, &paths);
-  if (remote->networked) proxy_limits(&settings->limits);
+  if (remote->networked) proxy_limits(&settings->plan.limits);
   if (remote->networked && settings_take_network(settings, remote_has_ll(remote), remote->shared->rank_count))
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
              remote_has_ll(remote) ? "LL and Simple" : "Simple alone");

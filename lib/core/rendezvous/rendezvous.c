@@ -394,7 +394,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
   if (!shared->remote) return ncclSuccess;
   for (uint32_t i = 0; i < shared->rank_count; i++) {
     shared->device_comms[i] = comms[i]->device_comm;
-    comms[i]->ops->device->comm_settle(comms[i]->device_comm, &comms[i]->settings.limits);
+    comms[i]->ops->device->comm_settle(comms[i]->device_comm, &comms[i]->settings.plan.limits);
   }
   return remote_open(shared->remote, comms, &stall_watcher);
 }

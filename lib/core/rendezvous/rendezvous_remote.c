@@ -162,7 +162,7 @@ static ncclResult_t shared_settle(struct comm_shared *shared, struct ncclComm *c
     remote_settle(shared->remote, &comms[rank]->settings);
     any = &comms[rank]->settings;
   }
-  return remote_lay_out(shared->remote, any->limits.channel_count, &shared->graph);
+  return remote_lay_out(shared->remote, any->plan.limits.channel_count, &shared->graph);
 }
 
 static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclComm *const *comms, bool child) {
@@ -175,7 +175,7 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
       comm->rank_count = shared->rank_count;
       TRY(comm_open(comm));
     } else {
-      comm->ops->device->comm_settle(comm->device_comm, &comm->settings.limits);
+      comm->ops->device->comm_settle(comm->device_comm, &comm->settings.plan.limits);
     }
     shared->device_comms[rank] = comm->device_comm;
   }

@@ -204,9 +204,10 @@ bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_
 
 static void threads_take_params(struct settings *settings) {
   const char *thresholds = param_text(PARAM_THREAD_THRESHOLDS);
-  settings->max_threads[PROTO_LL] = settings->max_threads[PROTO_SIMPLE] = (uint32_t)param_int(PARAM_NTHREADS);
-  settings->max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
-  if (settings_parse_thresholds(thresholds, settings->thread_bytes)) return;
+  settings->plan.max_threads[PROTO_LL] = settings->plan.max_threads[PROTO_SIMPLE] =
+      (uint32_t)param_int(PARAM_NTHREADS);
+  settings->plan.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
+  if (settings_parse_thresholds(thresholds, settings->plan.thread_bytes)) return;
   log_warn(
       "NCCL_THREAD_THRESHOLDS: '%s' is not up to six numbers of bytes (LL, LL128, Simple of Tree, then of "
       "Ring; -2 to leave one alone); it is ignored",
@@ -245,30 +246,36 @@ uint32_t settings_algos_off(const char *algos, bool collnet, uint32_t masks[FUNC
 
 static ncclResult_t tune_file_take(struct settings *settings) {
   const char *path = param_text(PARAM_TUTTI_TUNE_FILE);
-  return *path == '\0' ? ncclSuccess : tune_file_read(path, &settings->tune_file);
+  if (*path == '\0') return ncclSuccess;
+  TRY(tune_file_read(path, &settings->tune_file));
+  settings->plan.tune_file = settings->tune_file;
+  return ncclSuccess;
 }
 
 void settings_free(struct settings *settings) {
   os_free(settings->tune_file);
   settings->tune_file = NULL;
+  settings->plan.tune_file = NULL;
 }
 
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings) {
   struct settings read;
   memset(&read, 0, sizeof read);
-  TRY(ops->device->limits(&read.limits));
-  limits_take_params(&read.limits, config);
+  TRY(ops->device->limits(&read.plan.limits));
+  limits_take_params(&read.plan.limits, config);
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    read.algo_mask[i] = (1u << ALGO_COUNT) - 1;
-    read.proto_mask[i] = (1u << PROTO_COUNT) - 1;
+    read.plan.algo_mask[i] = (1u << ALGO_COUNT) - 1;
+    read.plan.proto_mask[i] = (1u << PROTO_COUNT) - 1;
   }
-  TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), names_algo, ALGO_COUNT, read.algo_mask));
-  TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), names_proto, PROTO_COUNT, read.proto_mask));
-  settings_parse_named(param_text(PARAM_PROTO), read.proto_named);
+  TRY(settings_parse_list("NCCL_ALGO", param_text(PARAM_ALGO), names_algo, ALGO_COUNT, read.plan.algo_mask));
+  TRY(settings_parse_list("NCCL_PROTO", param_text(PARAM_PROTO), names_proto, PROTO_COUNT,
+                          read.plan.proto_mask));
+  settings_parse_named(param_text(PARAM_PROTO), read.plan.proto_named);
   threads_take_params(&read);
-  read.algos_off = settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.algo_mask);
-  read.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
-  read.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
+  read.plan.algos_off =
+      settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.plan.algo_mask);
+  read.plan.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
+  read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   read.check_pointers = pointers_checked();
@@ -281,30 +288,37 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
 static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 void settings_agree(struct settings *settings, const struct settings *other) {
-  struct plan_limits *limits = &settings->limits;
-  const struct plan_limits *with = &other->limits;
+  struct plan_limits *limits = &settings->plan.limits;
+  const struct plan_limits *with = &other->plan.limits;
   limits->channel_count = smaller(limits->channel_count, with->channel_count);
   limits->p2p_channel_count = smaller(limits->p2p_channel_count, with->p2p_channel_count);
   limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, with->p2p_channels_per_peer);
 }
 
 uint64_t settings_digest(const struct settings *settings) {
-  const struct plan_limits *limits = &settings->limits;
-  const uint32_t numbers[] = {limits->slots,           limits->chunk_bytes,
-                              limits->p2p_chunk_bytes, limits->flag_bits,
-                              limits->direct,          limits->algos,
-                              limits->links,           limits->protos,
-                              limits->algos_last,      limits->cores,
-                              settings->algos_off,     settings->p2p_net_chunk_bytes,
-                              limits->quick_protos,    settings->net_peer_channels,
+  const struct plan_limits *limits = &settings->plan.limits;
+  const uint32_t numbers[] = {limits->slots,
+                              limits->chunk_bytes,
+                              limits->p2p_chunk_bytes,
+                              limits->flag_bits,
+                              limits->direct,
+                              limits->algos,
+                              limits->links,
+                              limits->protos,
+                              limits->algos_last,
+                              limits->cores,
+                              settings->plan.algos_off,
+                              settings->p2p_net_chunk_bytes,
+                              limits->quick_protos,
+                              settings->plan.net_peer_channels,
                               settings->net_ll_for_all};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
-  digest = hash_bytes(digest, settings->algo_mask, sizeof settings->algo_mask);
-  digest = hash_bytes(digest, settings->proto_mask, sizeof settings->proto_mask);
-  digest = hash_bytes(digest, settings->max_threads, sizeof settings->max_threads);
-  digest = hash_bytes(digest, settings->thread_bytes, sizeof settings->thread_bytes);
-  return hash_bytes(digest, &settings->p2p_ll_threshold, sizeof settings->p2p_ll_threshold);
+  digest = hash_bytes(digest, settings->plan.algo_mask, sizeof settings->plan.algo_mask);
+  digest = hash_bytes(digest, settings->plan.proto_mask, sizeof settings->plan.proto_mask);
+  digest = hash_bytes(digest, settings->plan.max_threads, sizeof settings->plan.max_threads);
+  digest = hash_bytes(digest, settings->plan.thread_bytes, sizeof settings->plan.thread_bytes);
+  return hash_bytes(digest, &settings->plan.p2p_ll_threshold, sizeof settings->plan.p2p_ll_threshold);
 }
 
 static bool func_is_message(uint32_t func) {
@@ -316,16 +330,16 @@ bool settings_take_network(struct settings *settings, bool ll, uint32_t rank_cou
   const uint32_t simple = 1u << PROTO_SIMPLE, carried = simple | (ll ? 1u << PROTO_LL : 0);
   bool named = false;
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
-    uint32_t *mask = &settings->proto_mask[i];
+    uint32_t *mask = &settings->plan.proto_mask[i];
     if (!func_is_message(i)) {
-      named = named || (settings->proto_named[i] & ~carried) != 0;
-      settings->protos_torn |= *mask & ~carried;
+      named = named || (settings->plan.proto_named[i] & ~carried) != 0;
+      settings->plan.protos_torn |= *mask & ~carried;
     }
     *mask = (*mask & carried) != 0 ? *mask & carried : simple;
   }
-  settings->net_plain = rank_count > SETTINGS_NET_LL_RANKS && !settings->net_ll_for_all;
-  if (settings->limits.p2p_chunk_bytes > settings->p2p_net_chunk_bytes)
-    settings->limits.p2p_chunk_bytes = settings->p2p_net_chunk_bytes;
+  settings->plan.net_plain = rank_count > SETTINGS_NET_LL_RANKS && !settings->net_ll_for_all;
+  if (settings->plan.limits.p2p_chunk_bytes > settings->p2p_net_chunk_bytes)
+    settings->plan.limits.p2p_chunk_bytes = settings->p2p_net_chunk_bytes;
   return named;
 }
 
@@ -339,11 +353,11 @@ void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, st
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths) {
   const uint32_t ll128 = 1u << PROTO_LL128;
   bool kept = false;
-  if (!paths->peer_access) settings->limits.direct = false;
+  if (!paths->peer_access) settings->plan.limits.direct = false;
   for (uint32_t i = 0; i < FUNC_COUNT && !paths->ll128; i++) {
-    const bool wanted = (settings->proto_named[i] & ll128) != 0 || settings->proto_mask[i] == ll128;
-    if (!wanted) settings->proto_mask[i] &= ~ll128, settings->protos_torn |= ll128;
-    else kept = kept || (settings->proto_mask[i] & ll128) != 0;
+    const bool wanted = (settings->plan.proto_named[i] & ll128) != 0 || settings->plan.proto_mask[i] == ll128;
+    if (!wanted) settings->plan.proto_mask[i] &= ~ll128, settings->plan.protos_torn |= ll128;
+    else kept = kept || (settings->plan.proto_mask[i] & ll128) != 0;
   }
   return kept;
 }

@@ -7,17 +7,8 @@
 #include "core/plan/plan.h"
 
 struct settings {
-  struct plan_limits limits;
-  uint32_t algo_mask[FUNC_COUNT], proto_mask[FUNC_COUNT];
-  uint32_t proto_named[FUNC_COUNT]; /* protocols that NCCL_PROTO names */
-  uint32_t protos_torn;             /* protocols that settings_take_paths removed */
-  uint32_t algos_off;               /* algorithms that their own variables disable */
-  uint32_t max_threads[PROTO_COUNT];
-  uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: not set */
-  struct tune_file *tune_file;           /* the user's tuning file, or NULL; freed by settings_free */
-  size_t p2p_ll_threshold;
-  uint32_t net_peer_channels;
-  bool net_plain;               /* messages over a network use Simple only */
+  struct plan_settings plan;
+  struct tune_file *tune_file;  /* plan.tune_file, freed by settings_free */
   bool net_ll_for_all;          /* messages between hosts may use LL with any number of ranks */
   uint32_t p2p_net_chunk_bytes; /* maximum chunk of a message in a communicator over networks */
   bool check_pointers;
