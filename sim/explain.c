@@ -417,7 +417,7 @@ const struct verb verb_explain = {
     "what is missing. Any file may be compressed with zstd, and hold up to 256 MiB uncompressed.\n"
     "\n"
     "With --json the answer is an object: `kind` (fine, unknown, running, behind, absent, not arrived, "
-    "channel, not started, not launched, circle, alone, refused, died, mismatch), `sentence`, `evidence` "
+    "channel, not started, not launched, cycle, alone, refused, died, mismatch), `sentence`, `evidence` "
     "(texts), `next`, `source` (records, flight recorder, log), `lacks` (what such files do not record), "
     "`files` (how many were read), `refused` (names of those that could not be).\n"
     "\n"

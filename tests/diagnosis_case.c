@@ -28,7 +28,7 @@
 const char *const injected_names[INJECTED_KINDS] = {
     "nothing",  "absent",     "destroyed", "behind",       "collective", "count",      "type",
     "operator", "root",       "order",     "communicator", "send_alone", "recv_alone", "message_count",
-    "refused",  "open_group", "blocked",   "circle",       "slow",       "freeze",     "stale",
+    "refused",  "open_group", "blocked",   "cycle",        "slow",       "freeze",     "stale",
     "corrupt",  "drop",       "stop",      "cut",          "reset",      "hold",       "refuse",
     "linger",   "died",       "no_file",   "not_met",      "slow_link",  "graph"};
 
@@ -229,7 +229,7 @@ static void never_ends(void *argument) {
 }
 
 /* All ranks use both communicators, some in the other order. */
-static void circle_step(const struct rank *self, const struct step *step) {
+static void cycle_step(const struct rank *self, const struct step *step) {
   const bool swaps = (self->trial->half >> self->rank & 1) != 0;
   for (uint8_t i = 0; i < 2; i++) {
     struct step each = *step;
@@ -276,7 +276,7 @@ static bool wrong_step(struct rank *self, uint32_t place) {
 }
 
 static bool fault_is_wrong_step(enum injected fault) {
-  return fault != INJECTED_NOTHING && fault < INJECTED_CIRCLE && fault != INJECTED_MESSAGE_COUNT &&
+  return fault != INJECTED_NOTHING && fault < INJECTED_CYCLE && fault != INJECTED_MESSAGE_COUNT &&
          fault != INJECTED_SEND_ALONE && fault != INJECTED_RECV_ALONE;
 }
 
@@ -303,7 +303,7 @@ static bool rank_step(struct rank *self, uint32_t i) {
   }
   if (here && fault_is_wrong_step(trial->fault) && root_cause) return wrong_step(self, i);
   if (here && trial->steps[i].kind == STEP_SEND) message_step(self, &trial->steps[i]);
-  else if (here && trial->fault == INJECTED_CIRCLE) circle_step(self, &trial->steps[i]);
+  else if (here && trial->fault == INJECTED_CYCLE) cycle_step(self, &trial->steps[i]);
   else if (here && trial->fault == INJECTED_BEHIND) behind_step(self, i);
   else step_call(self, &trial->steps[i], self->stream);
   return here && trial->fault == INJECTED_BEHIND;
@@ -341,7 +341,7 @@ static void *rank_thread(void *argument) {
 static void world_make(const struct trial *trial, struct rank *ranks) {
   ncclComm_t comms[CASE_RANKS];
   ncclConfig_t named = NCCL_CONFIG_INITIALIZER;
-  const bool second = trial->fault == INJECTED_CIRCLE || trial->fault == INJECTED_BEHIND ||
+  const bool second = trial->fault == INJECTED_CYCLE || trial->fault == INJECTED_BEHIND ||
                       trial->fault == INJECTED_COMMUNICATOR;
   const size_t bytes = (size_t)ELEMENTS_MOST * 3 * 8 * (trial->rank_count > 8 ? 4 : 8);
   MUST(ncclCommInitAll(comms, (int)trial->rank_count, NULL));

@@ -24,7 +24,7 @@ enum injected {
   INJECTED_REFUSED,
   INJECTED_OPEN_GROUP,
   INJECTED_BLOCKED,
-  INJECTED_CIRCLE,
+  INJECTED_CYCLE,
   INJECTED_SLOW,
   INJECTED_FREEZE, /* from here on injected by TUTTI_EMU */
   INJECTED_STALE,
@@ -76,7 +76,7 @@ struct trial {
   struct step steps[CASE_STEPS]; /* the steps of all ranks */
   struct step wrong;             /* the root cause's step at `place` */
   uint32_t fault_at, node_count, process_count;
-  uint64_t half; /* circle: the ranks that use the second communicator first */
+  uint64_t half; /* cycle: the ranks that use the second communicator first */
 };
 
 void trial_draw(struct trial *trial, uint64_t seed);

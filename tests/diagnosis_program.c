@@ -66,7 +66,7 @@ static void label_of(const struct diagnosis *diagnosis, char out[LABEL_BYTES]) {
 static const char *const labels_meant[INJECTED_KINDS] = {
     "fine",     "not arrived",  "not arrived", "not arrived",  "collective", "count",      "type",
     "operator", "root",         "order",       "communicator", "alone",      "alone",      "count",
-    "refused",  "not launched", "not started", "circle",       "slow",       "channel",    "counter",
+    "refused",  "not launched", "not started", "cycle",        "slow",       "channel",    "counter",
     "counter",  "proxy",        "proxy",       "failed",       "failed",     "fine",       "proxy",
     "proxy",    "died",         "absent",      "rendezvous",   "slow link",  "not arrived"};
 
@@ -114,7 +114,7 @@ static void meant_of(const struct trial *trial, const struct record_file *files,
   snprintf(meant->label, LABEL_BYTES, "%s", labels_meant[trial->fault]);
   meant->also = RANK_ANY;
   meant->rank = meant->last = trial->process_count > 0 ? trial->root_cause / here * here : trial->root_cause;
-  if (trial->fault == INJECTED_NOTHING || trial->fault == INJECTED_CIRCLE) meant->rank = RANK_ANY;
+  if (trial->fault == INJECTED_NOTHING || trial->fault == INJECTED_CYCLE) meant->rank = RANK_ANY;
   if (trial->fault == INJECTED_DIED) meant->last = meant->rank + here - 1;
   /* If it is absent from a message, that message has no partner. */
   if (strcmp(meant->label, "not arrived") == 0 && trial->steps[trial->place].kind == STEP_SHIFT)

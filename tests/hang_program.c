@@ -243,7 +243,7 @@ static void graph_mixed(struct rank *self) {
 }
 
 /* Two communicators alternate on each rank's stream, in another order on half of the ranks. */
-static void circle(struct rank *self) {
+static void cycle(struct rank *self) {
   ncclComm_t first = self->rank < 2 ? self->comm : self->other;
   ncclComm_t second = self->rank < 2 ? self->other : self->comm;
   MUST(ncclAllReduce(self->in, self->out, 1024, ncclFloat, ncclSum, first, self->stream));
@@ -312,7 +312,7 @@ static const struct scenario {
                  {"open_group", open_group, 3, false, false, false},
                  {"refused", refused, 3, false, false, false},
                  {"blocked", blocked, 3, true, false, false},
-                 {"circle", circle, 4, true, true, false},
+                 {"cycle", cycle, 4, true, true, false},
                  {"behind", behind, 5, true, true, false},
                  {"fault", fault, 0, false, false, true},
                  {"fault_small", fault_small, 0, false, false, true},

@@ -69,7 +69,7 @@ try 0 reduce --ranks 3 --json && grep -q '"proved": true' "$work/out" &&
 check $? "a proof is printed as JSON"
 
 try 1 all_gather --algo ring --ranks 9 --slots 1 --count 12345 --channels 3 &&
-  grep -q '^wrong: deadlock: rank [0-2] channel 0 step 1 waits for .* in a circle of 3 lanes' "$work/out" &&
+  grep -q '^wrong: deadlock: rank [0-2] channel 0 step 1 waits for .* in a cycle of 3 lanes' "$work/out" &&
   grep -q '^smallest: .* all_gather --algo Ring --ranks 3 --count 1 --channels 1 --slots 1$' "$work/out"
 check $? "a deadlock exits with 1 and prints the wait-for cycle and the smallest call that has it"
 smallest=$(sed -n 's/^smallest: tutti check //p' "$work/out")

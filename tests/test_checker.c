@@ -249,7 +249,7 @@ static void one_slot_is_a_deadlock(void **state) {
   call_begin(FUNC_ALL_GATHER, ALGO_RING, 3, 5);
   check_limits(&call.limits, 1, 64, 1, true);
   call_plan();
-  assert_broken(CHECK_DEADLOCK, 0, 0, 1, "a circle of 3 lanes that wait for each other with 1 slots");
+  assert_broken(CHECK_DEADLOCK, 0, 0, 1, "a cycle of 3 lanes that wait for each other with 1 slots");
   check_limits(&call.limits, 2, 64, 1, true);
   call_plan();
   assert_proved();
@@ -272,7 +272,7 @@ static void slots_have_one_owner(void **state) {
   break_slots(FAULT_NO_WAIT, CHECK_SLOT, 1, 0, "reads step 0 from rank 0 without");
   /* The fifth step needs the first slot again. */
   break_slots(FAULT_SLOT_TOO_MANY, CHECK_SLOT, 1, 4, "writes step 4 towards rank 2");
-  break_slots(FAULT_NEVER_FREE, CHECK_DEADLOCK, 1, 4, "waits for data of rank 0, in a circle of 2 lanes");
+  break_slots(FAULT_NEVER_FREE, CHECK_DEADLOCK, 1, 4, "waits for data of rank 0, in a cycle of 2 lanes");
   break_slots(FAULT_WRONG_SIZE, CHECK_PARTS, 2, 0, "announces 4001");
 }
 

@@ -292,7 +292,7 @@ static const struct {
     {ALGO("") "</algo>", "text: it has no steps"},
     {ALGO("") "<tb/></algo>", "text:1: expected <gpu>, found <tb>"},
     {ALGO("") "\n<gpu id=\"2\"/></algo>", "text:2: <gpu id>: expected a number from 0 to 1, found '2'"},
-    {ALGO("") "<gpu id=\"0\"/><gpu id=\"0\"/></algo>", "<gpu id=\"0\"> stands here a second time"},
+    {ALGO("") "<gpu id=\"0\"/><gpu id=\"0\"/></algo>", "<gpu id=\"0\"> is listed twice"},
     {ALGO("") "<gpu id=\"0\"><tb id=\"1\"/></gpu></algo>",
      "<tb id>: expected 0, the next of its gpu, found 1"},
     {ALGO("") "<gpu id=\"0\"><tb id=\"0\" send=\"0\" recv=\"-1\" chan=\"0\"/></gpu></algo>",

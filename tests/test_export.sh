@@ -24,7 +24,7 @@ says() {
 }
 
 # ---- Perfetto ----
-for name in count lost circle died send_alone open_group fine; do
+for name in count lost cycle died send_alone open_group fine; do
   try 0 export --to perfetto -o "$work/$name.json" "$traces/$name"/*.txt &&
     formats perfetto "$work/$name.json"
   check $? "Perfetto: $name is valid"
@@ -51,12 +51,12 @@ END
 check $? 'Perfetto: ranks, calls, arrows, waits, full slots and messages agree with the traces'
 
 # ---- Flight Recorder ----
-for name in count absent collective order fine send_alone circle died; do
+for name in count absent collective order fine send_alone cycle died; do
   mkdir "$work/$name"
   try 0 export --to flight -o "$work/$name" "$traces/$name"/*.txt &&
     formats flight "$work/$name"/nccl_trace_rank_*
   check $? "Flight Recorder: $name is valid"
-  [ "$name" != circle ] || continue # whether kernels wait they do not tell
+  [ "$name" != cycle ] || continue # whether kernels wait they do not tell
   "$tutti" explain --json "$traces/$name"/*.txt >"$work/one" 2>"$work/log"
   "$tutti" explain --json "$work/$name"/nccl_trace_rank_* >"$work/other" 2>>"$work/log"
   [ "$name" = died ] || python3 - "$work" >"$work/log" 2>&1 <<'END'
@@ -82,7 +82,7 @@ END
 check $? 'Flight Recorder: JSON and pickle agree on sizes, states and steps'
 
 # ---- Prometheus ----
-for name in count died circle; do
+for name in count died cycle; do
   try 0 export --to prometheus -o "$work/$name.prom" "$traces/$name"/*.txt &&
     formats prometheus "$work/$name.prom"
   check $? "Prometheus: $name is valid"
@@ -107,7 +107,7 @@ sed 's/=Simple \(works=1 channels=1 number=3\)/=LL \1/' "$traces/count/0.txt" >"
 try 1 diff "$traces/count/0.txt" "$work/plan.txt" && says 'rank 2 of 4: record 2 differs' &&
   says 'Direct LL, 1 works'
 check $? 'diff: shows another plan'
-try 1 diff "$traces/fine/0.txt" "$traces/circle/0.txt"
+try 1 diff "$traces/fine/0.txt" "$traces/cycle/0.txt"
 check $? 'diff: shows other communicators'
 try 4 diff "$traces/count/0.txt" "$root/README.md" && says 'README.md: the first 8 bytes'
 check $? 'diff: refuses a file that is not a trace'

@@ -36,7 +36,7 @@
 enum {
   FAILURE_MS = 10000, /* until all ranks know of a failure */
   DEVICES_MAX = 8,
-  CIRCLES_MAX = 4,
+  COMMUNICATORS_MAX = 4,
   OPS_MAX = 24,
   GRAPHS_MAX = 3,
   COUNT_MAX = 200,
@@ -69,12 +69,12 @@ enum misdeed { MISDEED_NONE, ABORT_ONE, ABORT_ALL, REVOKE, DESTROY, FINALIZE, MI
 
 struct op {
   enum op_kind kind;
-  uint32_t circle, count, root, in, out; /* in, out: words from the start of the arena */
+  uint32_t communicator, count, root, in, out; /* in, out: words from the start of the arena */
   bool checked;
 };
 
 /* One communicator: its ranks' handles, NULL after they were destroyed. */
-struct circle {
+struct communicator {
   uint32_t size;
   int devices[DEVICES_MAX]; /* by rank */
   ncclComm_t comms[DEVICES_MAX];
@@ -92,9 +92,9 @@ struct trial {
   uint32_t node_count, device_count;
   enum fault_kind fault;
   enum misdeed misdeed;
-  uint32_t misdeed_step, misdeed_circle;
-  struct circle circles[CIRCLES_MAX + 1]; /* the last: survivors of another one */
-  uint32_t circle_count, op_count, used_words;
+  uint32_t misdeed_step, misdeed_communicator;
+  struct communicator communicators[COMMUNICATORS_MAX + 1]; /* the last: survivors of another one */
+  uint32_t communicator_count, op_count, used_words;
   struct op ops[OPS_MAX];
   cudaGraphExec_t graphs[GRAPHS_MAX * DEVICES_MAX];
   uint32_t graph_count;
@@ -147,61 +147,64 @@ static bool fault_is_harmless(enum fault_kind fault) { return fault == FAULT_NOT
 
 /* ---- communicators ---- */
 
-static ncclResult_t circle_settle(const struct circle *circle) {
+static ncclResult_t communicator_settle(const struct communicator *communicator) {
   ncclResult_t first = ncclSuccess;
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
     ncclResult_t state = ncclInProgress;
-    if (circle->comms[rank] == NULL) continue;
+    if (communicator->comms[rank] == NULL) continue;
     for (uint32_t i = 0; state == ncclInProgress && i < 10000000; i++)
-      if (ncclCommGetAsyncError(circle->comms[rank], &state) != ncclSuccess) state = ncclInternalError;
+      if (ncclCommGetAsyncError(communicator->comms[rank], &state) != ncclSuccess) state = ncclInternalError;
     if (first == ncclSuccess) first = state;
   }
   return first;
 }
 
-static bool circle_streams(struct trial *trial, struct circle *circle) {
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    cudaSetDevice(circle->devices[rank]);
-    if (cudaStreamCreate(&circle->streams[rank]) != cudaSuccess) return wrong(trial, "cudaStreamCreate");
+static bool communicator_streams(struct trial *trial, struct communicator *communicator) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    cudaSetDevice(communicator->devices[rank]);
+    if (cudaStreamCreate(&communicator->streams[rank]) != cudaSuccess)
+      return wrong(trial, "cudaStreamCreate");
   }
   return true;
 }
 
 static bool open_all(struct trial *trial) {
-  struct circle *circle = &trial->circles[trial->circle_count++];
-  circle->size = trial->device_count;
-  circle->blocking = true;
-  for (uint32_t rank = 0; rank < circle->size; rank++) circle->devices[rank] = (int)rank;
-  if (ncclCommInitAll(circle->comms, (int)circle->size, circle->devices) != ncclSuccess)
+  struct communicator *communicator = &trial->communicators[trial->communicator_count++];
+  communicator->size = trial->device_count;
+  communicator->blocking = true;
+  for (uint32_t rank = 0; rank < communicator->size; rank++) communicator->devices[rank] = (int)rank;
+  if (ncclCommInitAll(communicator->comms, (int)communicator->size, communicator->devices) != ncclSuccess)
     return wrong(trial, "ncclCommInitAll: %s", ncclGetLastError(NULL));
-  return circle_streams(trial, circle);
+  return communicator_streams(trial, communicator);
 }
 
 /* Some of the devices, in reverse; never blocks. */
 static bool open_free(struct trial *trial) {
-  struct circle *circle = &trial->circles[trial->circle_count++];
+  struct communicator *communicator = &trial->communicators[trial->communicator_count++];
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId id;
   const uint32_t stride = draw(trial, 1, 2);
   for (int device = (int)trial->device_count - 1; device >= 0; device -= (int)stride)
-    circle->devices[circle->size++] = device;
+    communicator->devices[communicator->size++] = device;
   config.blocking = 0;
   if (ncclGetUniqueId(&id) != ncclSuccess) return wrong(trial, "ncclGetUniqueId");
   if (ncclGroupStart() != ncclSuccess) return wrong(trial, "ncclGroupStart");
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    cudaSetDevice(circle->devices[rank]);
-    ncclCommInitRankConfig(&circle->comms[rank], (int)circle->size, id, (int)rank, &config);
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    cudaSetDevice(communicator->devices[rank]);
+    ncclCommInitRankConfig(&communicator->comms[rank], (int)communicator->size, id, (int)rank, &config);
   }
   const ncclResult_t result = ncclGroupEnd();
   if (result != ncclSuccess && result != ncclInProgress)
     return wrong(trial, "ncclCommInitRankConfig: %s", ncclGetLastError(NULL));
-  if (circle_settle(circle) != ncclSuccess) return wrong(trial, "init: %s", ncclGetLastError(NULL));
-  return circle_streams(trial, circle);
+  if (communicator_settle(communicator) != ncclSuccess)
+    return wrong(trial, "init: %s", ncclGetLastError(NULL));
+  return communicator_streams(trial, communicator);
 }
 
 /* One communicator split in two, by node or across nodes, in reverse. */
 static bool open_split(struct trial *trial) {
-  struct circle *parent = &trial->circles[0], *halves = &trial->circles[trial->circle_count];
+  struct communicator *parent = &trial->communicators[0],
+                      *halves = &trial->communicators[trial->communicator_count];
   ncclComm_t made[DEVICES_MAX];
   const bool across = draw(trial, 0, 1);
   const uint32_t size = parent->size;
@@ -210,17 +213,17 @@ static bool open_split(struct trial *trial) {
     ncclCommSplit(parent->comms[rank], across ? (int)rank % 2 : rank >= size / 2, (int)(size - rank),
                   &made[rank], NULL);
   if (ncclGroupEnd() != ncclSuccess) return wrong(trial, "ncclCommSplit: %s", ncclGetLastError(NULL));
-  trial->circle_count += 2;
+  trial->communicator_count += 2;
   for (uint32_t rank = size; rank-- > 0;) {
-    struct circle *half = &halves[across ? rank % 2 : rank >= size / 2];
+    struct communicator *half = &halves[across ? rank % 2 : rank >= size / 2];
     half->blocking = true;
     half->devices[half->size] = (int)rank;
     half->comms[half->size++] = made[rank];
   }
-  return circle_streams(trial, &halves[0]) && circle_streams(trial, &halves[1]);
+  return communicator_streams(trial, &halves[0]) && communicator_streams(trial, &halves[1]);
 }
 
-static bool circles_open(struct trial *trial) {
+static bool communicators_open(struct trial *trial) {
   if (!open_all(trial)) return false;
   if (draw(trial, 0, 2) == 0 && !open_split(trial)) return false;
   return draw(trial, 0, 2) != 0 || open_free(trial);
@@ -243,13 +246,13 @@ static uint32_t value(const struct trial *trial, const struct op *op, uint32_t r
 
 static uint32_t sum(const struct trial *trial, const struct op *op, uint32_t index) {
   uint32_t total = 0;
-  for (uint32_t rank = 0; rank < trial->circles[op->circle].size; rank++)
+  for (uint32_t rank = 0; rank < trial->communicators[op->communicator].size; rank++)
     total += value(trial, op, rank, index);
   return total;
 }
 
 static uint32_t expected(const struct trial *trial, const struct op *op, uint32_t rank, uint32_t i) {
-  const uint32_t size = trial->circles[op->circle].size, own = rank * op->count + i % op->count;
+  const uint32_t size = trial->communicators[op->communicator].size, own = rank * op->count + i % op->count;
   switch (op->kind) {
     case BROADCAST: return value(trial, op, op->root, i);
     case ALL_GATHER:
@@ -263,47 +266,47 @@ static uint32_t expected(const struct trial *trial, const struct op *op, uint32_
 }
 
 static bool op_check(struct trial *trial, struct op *op) {
-  const struct circle *circle = &trial->circles[op->circle];
+  const struct communicator *communicator = &trial->communicators[op->communicator];
   const bool rooted = op->kind == REDUCE || op->kind == GATHER;
   op->checked = true;
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    const uint32_t *out = arena[circle->devices[rank]] + op->out;
-    for (uint32_t i = 0; i < op->count * blocks_out(op, circle->size); i++) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    const uint32_t *out = arena[communicator->devices[rank]] + op->out;
+    for (uint32_t i = 0; i < op->count * blocks_out(op, communicator->size); i++) {
       if ((rooted && rank != op->root) || out[i] == expected(trial, op, rank, i)) continue;
       return wrong(trial, "operation %u (kind %d) of communicator %u: rank %u element %u of %u is %u, not %u",
-                   (uint32_t)(op - trial->ops), op->kind, op->circle, rank, i, op->count, out[i],
+                   (uint32_t)(op - trial->ops), op->kind, op->communicator, rank, i, op->count, out[i],
                    expected(trial, op, rank, i));
     }
   }
   return true;
 }
 
-static struct op *op_draw(struct trial *trial, uint32_t circle_index, enum op_kind kind) {
-  const struct circle *circle = &trial->circles[circle_index];
+static struct op *op_draw(struct trial *trial, uint32_t communicator_index, enum op_kind kind) {
+  const struct communicator *communicator = &trial->communicators[communicator_index];
   if (trial->op_count == OPS_MAX) return NULL;
   struct op *op = &trial->ops[trial->op_count++];
   op->kind = kind;
-  op->circle = circle_index;
+  op->communicator = communicator_index;
   op->count = draw(trial, 0, 2) == 0 ? draw(trial, 20, COUNT_MAX) : draw(trial, 1, 20);
-  op->root = draw(trial, 0, circle->size - 1);
+  op->root = draw(trial, 0, communicator->size - 1);
   op->in = trial->used_words;
-  op->out = op->in + op->count * blocks_in(op, circle->size);
-  trial->used_words = op->out + op->count * blocks_out(op, circle->size);
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    uint32_t *words = arena[circle->devices[rank]];
+  op->out = op->in + op->count * blocks_in(op, communicator->size);
+  trial->used_words = op->out + op->count * blocks_out(op, communicator->size);
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    uint32_t *words = arena[communicator->devices[rank]];
     for (uint32_t i = op->in; i < op->out; i++) words[i] = value(trial, op, rank, i - op->in);
     for (uint32_t i = op->out; i < trial->used_words; i++) words[i] = STALE;
   }
   return op;
 }
 
-static ncclResult_t call_of(const struct op *op, const struct circle *circle, uint32_t rank) {
-  const ncclComm_t comm = circle->comms[rank];
-  const cudaStream_t stream = circle->streams[rank];
-  const int root = (int)op->root, next = (int)((rank + 1) % circle->size);
-  const int before = (int)((rank + circle->size - 1) % circle->size);
-  const uint32_t *in = arena[circle->devices[rank]] + op->in;
-  uint32_t *out = arena[circle->devices[rank]] + op->out;
+static ncclResult_t call_of(const struct op *op, const struct communicator *communicator, uint32_t rank) {
+  const ncclComm_t comm = communicator->comms[rank];
+  const cudaStream_t stream = communicator->streams[rank];
+  const int root = (int)op->root, next = (int)((rank + 1) % communicator->size);
+  const int before = (int)((rank + communicator->size - 1) % communicator->size);
+  const uint32_t *in = arena[communicator->devices[rank]] + op->in;
+  uint32_t *out = arena[communicator->devices[rank]] + op->out;
   const size_t n = op->count;
   ncclResult_t sent;
   switch (op->kind) {
@@ -323,117 +326,122 @@ static ncclResult_t call_of(const struct op *op, const struct circle *circle, ui
 }
 
 /* An error of a call on the communicator. */
-static void circle_note(struct circle *circle, ncclResult_t error) {
-  if (error == ncclSuccess || error == ncclInProgress || circle->failed != ncclSuccess) return;
-  circle->failed = error;
-  snprintf(circle->text, sizeof circle->text, "%s", ncclGetLastError(NULL));
+static void communicator_note(struct communicator *communicator, ncclResult_t error) {
+  if (error == ncclSuccess || error == ncclInProgress || communicator->failed != ncclSuccess) return;
+  communicator->failed = error;
+  snprintf(communicator->text, sizeof communicator->text, "%s", ncclGetLastError(NULL));
 }
 
 /* One or two operations of a communicator as one group. */
-static void ops_launch(struct circle *circle, struct op *const *ops, uint32_t op_count) {
+static void ops_launch(struct communicator *communicator, struct op *const *ops, uint32_t op_count) {
   ncclGroupStart();
   for (uint32_t i = 0; i < op_count; i++)
-    for (uint32_t rank = 0; rank < circle->size; rank++) call_of(ops[i], circle, rank);
-  circle_note(circle, ncclGroupEnd());
-  if (!circle->blocking) circle_note(circle, circle_settle(circle));
+    for (uint32_t rank = 0; rank < communicator->size; rank++) call_of(ops[i], communicator, rank);
+  communicator_note(communicator, ncclGroupEnd());
+  if (!communicator->blocking) communicator_note(communicator, communicator_settle(communicator));
 }
 
 /* The same as a graph, launched several times. */
-static void ops_replay(struct trial *trial, struct circle *circle, struct op *const *ops, uint32_t op_count) {
+static void ops_replay(struct trial *trial, struct communicator *communicator, struct op *const *ops,
+                       uint32_t op_count) {
   cudaGraphExec_t *graphs = &trial->graphs[trial->graph_count];
-  for (uint32_t rank = 0; rank < circle->size; rank++)
-    cudaStreamBeginCapture(circle->streams[rank], cudaStreamCaptureModeRelaxed);
-  ops_launch(circle, ops, op_count);
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++)
+    cudaStreamBeginCapture(communicator->streams[rank], cudaStreamCaptureModeRelaxed);
+  ops_launch(communicator, ops, op_count);
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
     cudaGraph_t graph = NULL;
-    if (cudaStreamEndCapture(circle->streams[rank], &graph) != cudaSuccess || graph == NULL) continue;
+    if (cudaStreamEndCapture(communicator->streams[rank], &graph) != cudaSuccess || graph == NULL) continue;
     if (cudaGraphInstantiate(&graphs[rank], graph, 0) != cudaSuccess) graphs[rank] = NULL;
     cudaGraphDestroy(graph);
   }
   trial->graph_count += DEVICES_MAX;
   for (uint32_t times = draw(trial, 1, 3); times > 0; times--)
-    for (uint32_t rank = 0; rank < circle->size && circle->failed == ncclSuccess; rank++)
-      if (graphs[rank] != NULL) cudaGraphLaunch(graphs[rank], circle->streams[rank]);
+    for (uint32_t rank = 0; rank < communicator->size && communicator->failed == ncclSuccess; rank++)
+      if (graphs[rank] != NULL) cudaGraphLaunch(graphs[rank], communicator->streams[rank]);
 }
 
-static void step_launch(struct trial *trial, uint32_t circle_index) {
-  struct circle *circle = &trial->circles[circle_index];
+static void step_launch(struct trial *trial, uint32_t communicator_index) {
+  struct communicator *communicator = &trial->communicators[communicator_index];
   struct op *ops[2];
   uint32_t count = 0;
   const uint32_t wanted = draw(trial, 1, 4) == 4 ? 2 : 1;
-  while (count < wanted &&
-         (ops[count] = op_draw(trial, circle_index, (enum op_kind)draw(trial, 0, OP_KINDS - 1))) != NULL)
+  while (count < wanted && (ops[count] = op_draw(trial, communicator_index,
+                                                 (enum op_kind)draw(trial, 0, OP_KINDS - 1))) != NULL)
     count += 1;
   if (count == 0) return;
   if (trial->graph_count < GRAPHS_MAX * DEVICES_MAX && draw(trial, 0, 4) == 0)
-    ops_replay(trial, circle, ops, count);
-  else ops_launch(circle, ops, count);
+    ops_replay(trial, communicator, ops, count);
+  else ops_launch(communicator, ops, count);
 }
 
-static bool circle_verify(struct trial *trial, uint32_t circle_index) {
+static bool communicator_verify(struct trial *trial, uint32_t communicator_index) {
   for (uint32_t i = 0; i < trial->op_count; i++)
-    if (trial->ops[i].circle == circle_index && !trial->ops[i].checked && !op_check(trial, &trial->ops[i]))
+    if (trial->ops[i].communicator == communicator_index && !trial->ops[i].checked &&
+        !op_check(trial, &trial->ops[i]))
       return false;
   return true;
 }
 
 /* Waits for all streams; operations without an error must be exact. */
-static bool circle_wait(struct trial *trial, uint32_t circle_index) {
-  struct circle *circle = &trial->circles[circle_index];
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    cudaSetDevice(circle->devices[rank]);
-    if (cudaStreamSynchronize(circle->streams[rank]) != cudaSuccess) circle_note(circle, ncclRemoteError);
+static bool communicator_wait(struct trial *trial, uint32_t communicator_index) {
+  struct communicator *communicator = &trial->communicators[communicator_index];
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    cudaSetDevice(communicator->devices[rank]);
+    if (cudaStreamSynchronize(communicator->streams[rank]) != cudaSuccess)
+      communicator_note(communicator, ncclRemoteError);
   }
-  circle_note(circle, circle_settle(circle));
-  if (circle->failed != ncclSuccess || circle->hurt) return true;
-  return circle_verify(trial, circle_index);
+  communicator_note(communicator, communicator_settle(communicator));
+  if (communicator->failed != ncclSuccess || communicator->hurt) return true;
+  return communicator_verify(trial, communicator_index);
 }
 
 /* ---- ending communicators ---- */
 
-static void circle_abort(struct circle *circle) {
-  for (uint32_t rank = 0; rank < circle->size; rank++)
-    if (circle->comms[rank] != NULL) ncclCommAbort(circle->comms[rank]);
-  memset(circle->comms, 0, sizeof circle->comms);
-  circle->over = true;
+static void communicator_abort(struct communicator *communicator) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++)
+    if (communicator->comms[rank] != NULL) ncclCommAbort(communicator->comms[rank]);
+  memset(communicator->comms, 0, sizeof communicator->comms);
+  communicator->over = true;
 }
 
 /* With any operations in flight. */
-static bool circle_destroy(struct trial *trial, uint32_t circle_index, bool finalize) {
-  struct circle *circle = &trial->circles[circle_index];
-  for (uint32_t rank = 0; finalize && rank < circle->size; rank++)
-    circle_note(circle, ncclCommFinalize(circle->comms[rank]));
-  if (finalize && !circle->blocking) circle_note(circle, circle_settle(circle));
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    const ncclResult_t result = ncclCommDestroy(circle->comms[rank]);
-    circle_note(circle, result);
+static bool communicator_destroy(struct trial *trial, uint32_t communicator_index, bool finalize) {
+  struct communicator *communicator = &trial->communicators[communicator_index];
+  for (uint32_t rank = 0; finalize && rank < communicator->size; rank++)
+    communicator_note(communicator, ncclCommFinalize(communicator->comms[rank]));
+  if (finalize && !communicator->blocking) communicator_note(communicator, communicator_settle(communicator));
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    const ncclResult_t result = ncclCommDestroy(communicator->comms[rank]);
+    communicator_note(communicator, result);
   }
-  memset(circle->comms, 0, sizeof circle->comms);
-  circle->over = true;
-  return circle->failed != ncclSuccess || circle->hurt || circle_verify(trial, circle_index);
+  memset(communicator->comms, 0, sizeof communicator->comms);
+  communicator->over = true;
+  return communicator->failed != ncclSuccess || communicator->hurt ||
+         communicator_verify(trial, communicator_index);
 }
 
 static bool misdeed_happen(struct trial *trial) {
-  const uint32_t index = trial->misdeed_circle % trial->circle_count;
-  struct circle *circle = &trial->circles[index];
-  const uint32_t rank = draw(trial, 0, circle->size - 1);
-  if (trial->misdeed == DESTROY) return circle_destroy(trial, index, false);
-  if (trial->misdeed == FINALIZE) return circle_destroy(trial, index, true);
-  circle->hurt = true;
-  if (trial->misdeed == ABORT_ALL) circle_abort(circle);
+  const uint32_t index = trial->misdeed_communicator % trial->communicator_count;
+  struct communicator *communicator = &trial->communicators[index];
+  const uint32_t rank = draw(trial, 0, communicator->size - 1);
+  if (trial->misdeed == DESTROY) return communicator_destroy(trial, index, false);
+  if (trial->misdeed == FINALIZE) return communicator_destroy(trial, index, true);
+  communicator->hurt = true;
+  if (trial->misdeed == ABORT_ALL) communicator_abort(communicator);
   if (trial->misdeed == REVOKE)
-    for (uint32_t i = 0; i < circle->size; i++) ncclCommRevoke(circle->comms[i], NCCL_REVOKE_DEFAULT);
+    for (uint32_t i = 0; i < communicator->size; i++)
+      ncclCommRevoke(communicator->comms[i], NCCL_REVOKE_DEFAULT);
   if (trial->misdeed == ABORT_ONE) {
-    ncclCommAbort(circle->comms[rank]);
-    circle->comms[rank] = NULL;
+    ncclCommAbort(communicator->comms[rank]);
+    communicator->comms[rank] = NULL;
   }
   return true;
 }
 
 /* ---- messages of a failed communicator ---- */
 
-static bool code_allowed(const struct circle *circle, ncclResult_t code) {
-  if (circle->hurt) return code != ncclInternalError;
+static bool code_allowed(const struct communicator *communicator, ncclResult_t code) {
+  if (communicator->hurt) return code != ncclInternalError;
   return code == ncclRemoteError;
 }
 
@@ -458,69 +466,71 @@ static ncclResult_t rank_error(ncclComm_t comm) {
 }
 
 /* The result of further calls on a rank: the error, with its reason on at least one rank. */
-static bool rank_says(struct trial *trial, struct circle *circle, uint32_t rank, bool *named) {
-  uint32_t *words = arena[circle->devices[rank]];
-  const ncclResult_t state = rank_error(circle->comms[rank]);
-  if (!code_allowed(circle, state))
-    return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", circle->failed, rank, state,
-                 circle->text);
-  const ncclResult_t second =
-      ncclAllReduce(words, words, 1, ncclUint32, ncclSum, circle->comms[rank], circle->streams[rank]);
+static bool rank_says(struct trial *trial, struct communicator *communicator, uint32_t rank, bool *named) {
+  uint32_t *words = arena[communicator->devices[rank]];
+  const ncclResult_t state = rank_error(communicator->comms[rank]);
+  if (!code_allowed(communicator, state))
+    return wrong(trial, "a communicator failed with %d, rank %u has %d: %s", communicator->failed, rank,
+                 state, communicator->text);
+  const ncclResult_t second = ncclAllReduce(words, words, 1, ncclUint32, ncclSum, communicator->comms[rank],
+                                            communicator->streams[rank]);
   if (second != state) return wrong(trial, "rank %u has %d, and a call gives %d", rank, state, second);
   *named = *named || names_operation(ncclGetLastError(NULL));
   return true;
 }
 
-static bool circle_says(struct trial *trial, uint32_t circle_index) {
-  struct circle *circle = &trial->circles[circle_index];
-  bool named = names_operation(circle->text) || circle->over || circle->hurt;
-  for (uint32_t rank = 0; rank < circle->size; rank++)
-    if (circle->comms[rank] != NULL && !circle->hurt && !rank_says(trial, circle, rank, &named)) return false;
-  if (!named || strstr(circle->text, "rank ") == NULL)
-    return wrong(trial, "communicator %u failed without naming rank and operation: %s", circle_index,
-                 circle->text);
+static bool communicator_says(struct trial *trial, uint32_t communicator_index) {
+  struct communicator *communicator = &trial->communicators[communicator_index];
+  bool named = names_operation(communicator->text) || communicator->over || communicator->hurt;
+  for (uint32_t rank = 0; rank < communicator->size; rank++)
+    if (communicator->comms[rank] != NULL && !communicator->hurt &&
+        !rank_says(trial, communicator, rank, &named))
+      return false;
+  if (!named || strstr(communicator->text, "rank ") == NULL)
+    return wrong(trial, "communicator %u failed without naming rank and operation: %s", communicator_index,
+                 communicator->text);
   return true;
 }
 
 /* A new communicator of the remaining ranks completes an all-reduce. */
-static bool circle_shrink(struct trial *trial, struct circle *circle) {
+static bool communicator_shrink(struct trial *trial, struct communicator *communicator) {
   int excluded[DEVICES_MAX], excluded_count = 0;
   ncclComm_t made[DEVICES_MAX] = {NULL};
-  struct circle *left = &trial->circles[CIRCLES_MAX];
-  const uint32_t lost = draw(trial, 0, circle->size - 1);
+  struct communicator *left = &trial->communicators[COMMUNICATORS_MAX];
+  const uint32_t lost = draw(trial, 0, communicator->size - 1);
   memset(left, 0, sizeof *left);
-  for (uint32_t rank = 0; rank < circle->size; rank++)
-    if (rank == lost || circle->comms[rank] == NULL) excluded[excluded_count++] = (int)rank;
-  if (circle->size - (uint32_t)excluded_count < 2) return true;
+  for (uint32_t rank = 0; rank < communicator->size; rank++)
+    if (rank == lost || communicator->comms[rank] == NULL) excluded[excluded_count++] = (int)rank;
+  if (communicator->size - (uint32_t)excluded_count < 2) return true;
   ncclGroupStart();
-  for (uint32_t rank = 0, next = 0; rank < circle->size; rank++) {
+  for (uint32_t rank = 0, next = 0; rank < communicator->size; rank++) {
     if (next < (uint32_t)excluded_count && excluded[next] == (int)rank) {
       next += 1;
       continue;
     }
-    left->devices[left->size++] = circle->devices[rank];
-    ncclCommShrink(circle->comms[rank], excluded, excluded_count, &made[left->size - 1], NULL,
+    left->devices[left->size++] = communicator->devices[rank];
+    ncclCommShrink(communicator->comms[rank], excluded, excluded_count, &made[left->size - 1], NULL,
                    NCCL_SHRINK_ABORT);
   }
   ncclResult_t result = ncclGroupEnd();
   memcpy(left->comms, made, sizeof made);
-  if (result == ncclInProgress) result = circle_settle(left);
+  if (result == ncclInProgress) result = communicator_settle(left);
   if (result != ncclSuccess) return wrong(trial, "ncclCommShrink: %s", ncclGetLastError(NULL));
-  left->blocking = circle->blocking;
-  return circle_streams(trial, left);
+  left->blocking = communicator->blocking;
+  return communicator_streams(trial, left);
 }
 
 static bool left_use(struct trial *trial) {
-  struct circle *left = &trial->circles[CIRCLES_MAX];
-  struct op *op = op_draw(trial, CIRCLES_MAX, ALL_REDUCE);
+  struct communicator *left = &trial->communicators[COMMUNICATORS_MAX];
+  struct op *op = op_draw(trial, COMMUNICATORS_MAX, ALL_REDUCE);
   if (op != NULL) ops_launch(left, &op, 1);
-  if (!circle_wait(trial, CIRCLES_MAX)) return false;
+  if (!communicator_wait(trial, COMMUNICATORS_MAX)) return false;
   if (left->failed == ncclSuccess) return true;
   /* The fault may not have happened yet if the program itself ended the parent. */
   if (fault_is_harmless(trial->fault) || trial->failed_count > 0)
     return wrong(trial, "after a shrink: %s", left->text);
   trial->failed_count += 1;
-  return circle_says(trial, CIRCLES_MAX);
+  return communicator_says(trial, COMMUNICATORS_MAX);
 }
 
 /* ---- one seed ---- */
@@ -529,58 +539,60 @@ static bool steps_run(struct trial *trial) {
   const uint32_t steps = draw(trial, 2, 7);
   trial->misdeed = draw(trial, 0, 2) == 0 ? (enum misdeed)draw(trial, 1, MISDEEDS - 1) : MISDEED_NONE;
   trial->misdeed_step = draw(trial, 0, steps - 1);
-  trial->misdeed_circle = draw(trial, 0, CIRCLES_MAX - 1);
+  trial->misdeed_communicator = draw(trial, 0, COMMUNICATORS_MAX - 1);
   for (uint32_t step = 0; step < steps; step++) {
-    const uint32_t index = draw(trial, 0, trial->circle_count - 1);
-    struct circle *circle = &trial->circles[index];
-    if (!circle->over && !circle->hurt && circle->failed == ncclSuccess) step_launch(trial, index);
-    if (draw(trial, 0, 3) == 0 && !circle_wait(trial, index)) return false;
+    const uint32_t index = draw(trial, 0, trial->communicator_count - 1);
+    struct communicator *communicator = &trial->communicators[index];
+    if (!communicator->over && !communicator->hurt && communicator->failed == ncclSuccess)
+      step_launch(trial, index);
+    if (draw(trial, 0, 3) == 0 && !communicator_wait(trial, index)) return false;
     if (trial->misdeed != MISDEED_NONE && step == trial->misdeed_step && !misdeed_happen(trial)) return false;
   }
   return true;
 }
 
 /* Queued operations end by themselves: their communicators are destroyed. */
-static void streams_close(struct circle *circle) {
-  for (uint32_t rank = 0; rank < circle->size; rank++) {
-    cudaSetDevice(circle->devices[rank]);
-    if (circle->streams[rank] == NULL) continue;
-    cudaStreamSynchronize(circle->streams[rank]);
-    cudaStreamDestroy(circle->streams[rank]);
-    circle->streams[rank] = NULL;
+static void streams_close(struct communicator *communicator) {
+  for (uint32_t rank = 0; rank < communicator->size; rank++) {
+    cudaSetDevice(communicator->devices[rank]);
+    if (communicator->streams[rank] == NULL) continue;
+    cudaStreamSynchronize(communicator->streams[rank]);
+    cudaStreamDestroy(communicator->streams[rank]);
+    communicator->streams[rank] = NULL;
   }
 }
 
-static bool circle_close(struct trial *trial, uint32_t index) {
-  struct circle *circle = &trial->circles[index];
-  if (!circle->over && !circle_wait(trial, index)) return false;
-  outcomes[circle->hurt ? 2 : circle->failed != ncclSuccess]++;
-  if (circle->failed == ncclSuccess && !circle->hurt)
-    return circle->over || circle_destroy(trial, index, draw(trial, 0, 1));
-  trial->failed_count += !circle->hurt;
-  if (circle->failed != ncclSuccess && !circle->hurt && fault_is_harmless(trial->fault))
-    return wrong(trial, "without a fault communicator %u failed: %s", index, circle->text);
-  if (circle->failed != ncclSuccess && !circle->hurt && !circle_says(trial, index)) return false;
-  if (!circle->over && draw(trial, 0, 1) == 0) {
-    if (!circle_shrink(trial, circle)) return false;
-    struct circle *left = &trial->circles[CIRCLES_MAX];
+static bool communicator_close(struct trial *trial, uint32_t index) {
+  struct communicator *communicator = &trial->communicators[index];
+  if (!communicator->over && !communicator_wait(trial, index)) return false;
+  outcomes[communicator->hurt ? 2 : communicator->failed != ncclSuccess]++;
+  if (communicator->failed == ncclSuccess && !communicator->hurt)
+    return communicator->over || communicator_destroy(trial, index, draw(trial, 0, 1));
+  trial->failed_count += !communicator->hurt;
+  if (communicator->failed != ncclSuccess && !communicator->hurt && fault_is_harmless(trial->fault))
+    return wrong(trial, "without a fault communicator %u failed: %s", index, communicator->text);
+  if (communicator->failed != ncclSuccess && !communicator->hurt && !communicator_says(trial, index))
+    return false;
+  if (!communicator->over && draw(trial, 0, 1) == 0) {
+    if (!communicator_shrink(trial, communicator)) return false;
+    struct communicator *left = &trial->communicators[COMMUNICATORS_MAX];
     if (left->size > 0 && !left_use(trial)) return false;
-    if (left->failed != ncclSuccess) circle_abort(left);
-    if (left->size > 0 && !left->over && !circle_destroy(trial, CIRCLES_MAX, false)) return false;
+    if (left->failed != ncclSuccess) communicator_abort(left);
+    if (left->size > 0 && !left->over && !communicator_destroy(trial, COMMUNICATORS_MAX, false)) return false;
     streams_close(left);
   }
-  if (!circle->over) circle_abort(circle);
+  if (!communicator->over) communicator_abort(communicator);
   return true;
 }
 
 static bool trial_play(struct trial *trial) {
-  bool ok = circles_open(trial) && steps_run(trial);
-  for (uint32_t i = 0; ok && i < trial->circle_count; i++) ok = circle_close(trial, i);
-  for (uint32_t i = 0; i <= CIRCLES_MAX; i++)
-    if (!trial->circles[i].over) circle_abort(&trial->circles[i]);
+  bool ok = communicators_open(trial) && steps_run(trial);
+  for (uint32_t i = 0; ok && i < trial->communicator_count; i++) ok = communicator_close(trial, i);
+  for (uint32_t i = 0; i <= COMMUNICATORS_MAX; i++)
+    if (!trial->communicators[i].over) communicator_abort(&trial->communicators[i]);
   for (uint32_t i = 0; i < trial->graph_count; i++)
     if (trial->graphs[i] != NULL) cudaGraphExecDestroy(trial->graphs[i]);
-  for (uint32_t i = 0; i <= CIRCLES_MAX; i++) streams_close(&trial->circles[i]);
+  for (uint32_t i = 0; i <= COMMUNICATORS_MAX; i++) streams_close(&trial->communicators[i]);
   if (ok && trial->failed_count > 1)
     return wrong(trial, "one fault has failed %u communicators", trial->failed_count);
   return ok;

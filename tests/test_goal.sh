@@ -269,7 +269,7 @@ recv 9b from 0
 }
 END
 check $? "a receive of another size deadlocks"
-deadlocks "4 of 4 operations never end: 4 wait for each other in a circle" <<'END' &&
+deadlocks "4 of 4 operations never end: 4 wait for each other in a cycle" <<'END' &&
 num_ranks 2
 rank 0 {
 r: recv 8b from 1
@@ -285,7 +285,7 @@ END
   grep -qF "rank 0, line 3: recv 8b from 1 waits for rank 1, line 9: send 8b to 0" "$work/log" &&
   grep -qF "rank 1, line 9: send 8b to 0 waits for rank 1, line 8: recv 8b from 0" "$work/log"
 check $? "two ranks that both receive first deadlock"
-deadlocks "2 wait for each other in a circle" <<'END'
+deadlocks "2 wait for each other in a cycle" <<'END'
 num_ranks 1
 rank 0 {
 a: calc 1

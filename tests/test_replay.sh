@@ -30,7 +30,7 @@ done
 # New runs: rings, trees and direct collectives in each protocol.
 for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direct,Simple; do
   missing=
-  for scenario in absent blocked circle; do
+  for scenario in absent blocked cycle; do
     NCCL_ALGO=${option%,*} NCCL_PROTO=${option#*,} hang $scenario
     timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 || missing="$missing $scenario"
     case $scenario in
@@ -40,7 +40,7 @@ for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direc
     blocked)
       said '^missing: "rank 2 start"' && said '^with it: all ranks end' || missing="$missing blocked:"
       ;;
-    circle) said '^missing: nothing that could arrive' || missing="$missing circle:" ;;
+    cycle) said '^missing: nothing that could arrive' || missing="$missing cycle:" ;;
     esac
     rm -f "$work/run"
   done

@@ -324,7 +324,7 @@ static void dead_nics_are_named(void **state) {
 }
 
 /* Every rank receives first, then sends: a deadlock. */
-static void circles_are_told(void **state) {
+static void cycles_are_told(void **state) {
   (void)state;
   cluster_begin(1, 4);
   assert_true(net_begin(FUNC_SEND_RECV, ~0u, ~0u, 4, 1));
@@ -533,7 +533,7 @@ int main(void) {
       cmocka_unit_test_teardown(costs_have_names, teardown),
       cmocka_unit_test_teardown(slow_ranks_and_links_cost, teardown),
       cmocka_unit_test_teardown(dead_nics_are_named, teardown),
-      cmocka_unit_test_teardown(circles_are_told, teardown),
+      cmocka_unit_test_teardown(cycles_are_told, teardown),
       cmocka_unit_test_teardown(narrowest_links_stay, teardown),
       cmocka_unit_test_teardown(leaves_as_one_fold, teardown),
       cmocka_unit_test_teardown(folds_agree, teardown),

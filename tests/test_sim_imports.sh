@@ -26,7 +26,7 @@ check $? "--plan and --svg work together"
   2>"$work/log"
 try 0 --plan "$work/ring8.txt" -b 16K -e 16K && says "8 ranks, 1 nodes of 8"
 check $? "--plan reads the output of \`tutti check --print\`"
-misuse 1 "a circle of 3 lanes that wait for each other" --plan "$samples/deadlock3.txt" -b 48 -e 48
+misuse 1 "a cycle of 3 lanes that wait for each other" --plan "$samples/deadlock3.txt" -b 48 -e 48
 misuse 2 "a count that is a multiple of its chunks" --plan "$samples/wrong3.txt" -b 64 -e 64
 misuse 2 "is for 4 ranks, the cluster has 16; give --nodes and --gpus" --plan "$samples/ring4.txt" --nodes 2 \
   --gpus 8
@@ -93,7 +93,7 @@ for rank in range(4):
         nodes += [node(5, RECV, (4,), comm_src=0, comm_size=1 << 16), node(6, COMP, (5, 2), us=50)]
     write('good', rank, nodes)
     write('short', rank, nodes[:-1] if rank == 2 else nodes)
-    write('circle', rank, [node(1, COMP, (3,), us=1), node(2, COMP, (1,), us=1), node(3, COMP, (2,), us=1)])
+    write('cycle', rank, [node(1, COMP, (3,), us=1), node(2, COMP, (1,), us=1), node(3, COMP, (2,), us=1)])
     write('behind', rank, [node(2, COLL, (1,), comm_type=0, comm_size=64), node(1, COMP, us=70)])
     write('nowhere', rank, [node(2, COMP, (1,), us=1)])
     write('twice', rank, [node(2, COMP, us=1), node(2, COMP, us=1)])
@@ -125,8 +125,8 @@ check $? "--print of traces gives the same workload"
 try 0 --chakra "$work"/behind.*.et && awk '/^# end /{exit !($3 > 70)}' "$work/out"
 check $? "a node listed before the node that it waits for is reported"
 misuse 1 "and rank 2 does not" --chakra "$work"/short.*.et
-misuse 1 "waits for its stream of-pg-a: a circle of 6 that" --chakra "$work"/cross.*.et
-misuse 4 "node 2 waits for node 1, and that one, through others, for it" --chakra "$work"/circle.*.et
+misuse 1 "waits for its stream of-pg-a: a cycle of 6 that" --chakra "$work"/cross.*.et
+misuse 4 "node 2 waits for node 1, and that one, through others, for it" --chakra "$work"/cycle.*.et
 misuse 4 "a node waits for node 1, which is not there" --chakra "$work"/nowhere.*.et
 misuse 4 "two nodes have the id 2" --chakra "$work"/twice.*.et
 misuse 4 "node 1: its message is to or from no rank of these" --chakra "$work"/far.*.et

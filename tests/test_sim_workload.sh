@@ -138,12 +138,12 @@ wrong 'all_reduce 1M ranks 0-6\nall_reduce 1M max ranks 7\n' "all_reduce 262144 
 wrong 'broadcast 1M ranks 0-6\nbroadcast 1M root 1 ranks 7\n' "x float root 1 as number 1"
 cross='all_reduce 1M comm a ranks 0-1\nall_reduce 1M comm b\nall_reduce 1M comm a ranks 2-3\n'
 wrong "comm a 0-3\ncomm b 0-3\n$cross" \
-  "waits for data from rank 3: a circle of 4 that wait for each other"
+  "waits for data from rank 3: a cycle of 4 that wait for each other"
 says "rank 2 ($work/job line 4: all_reduce 262144 x float sum comm b) waits for data from rank 1" \
   "rank 0 ($work/job line 3: all_reduce 262144 x float sum comm a) waits"
 check $? "mismatched calls are reported with the line of each"
 wrong 'ranks 2\nsend 1G from 0 to 1\nsend 1G from 1 to 0\nrecv 1G from 0 to 1\nrecv 1G from 1 to 0\n' \
-  "send 268435456 x float to 1) waits for a free slot of rank 1: a circle of 2"
+  "send 268435456 x float to 1) waits for a free slot of rank 1: a cycle of 2"
 text 'ranks 2\nsend 1K from 0 to 1\nsend 1K from 1 to 0\nrecv 1K from 0 to 1\nrecv 1K from 1 to 0\n'
 try 0 -w "$work/job"
 check $? "messages that fit the slots do not deadlock"
@@ -212,7 +212,7 @@ for case in collective count type root operator order; do
   misuse 1 " of its communicator, where rank 0 calls" --records "$root/traces/$case/0.txt"
 done
 misuse 1 "and rank 2 has no send for it" --records "$root/traces/recv_alone/0.txt"
-misuse 1 "a circle of 4 that wait for each other" --records "$root/traces/circle/0.txt"
+misuse 1 "a cycle of 4 that wait for each other" --records "$root/traces/cycle/0.txt"
 try 0 --records "$root/traces/slow/0.txt" &&
   awk '/for others/{exit !($4 > 90)}' "$work/out"
 check $? "--records: the others wait for the slow rank"

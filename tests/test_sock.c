@@ -340,7 +340,7 @@ static void test_nobody_listens(void **state) {
   setting("NCCL_SOCKET_RETRY_CNT", "3");
   setting("NCCL_SOCKET_RETRY_SLEEP_MSEC", "1");
   assert_int_equal(sock_connect(&nobody, &wait, &fd), ncclRemoteError);
-  assert_last_error("nobody listens there, tried 4 times");
+  assert_last_error("no process listens there, tried 4 times");
   setting("NCCL_SOCKET_RETRY_CNT", "1000");
   wait = within_ms(50);
   assert_int_equal(sock_connect(&nobody, &wait, &fd), ncclRemoteError);

@@ -348,7 +348,7 @@ beside 'another process diagnoses if the first is stopped, and nothing is logged
 beside 'records of other hosts are fetched' elsewhere
 beside 'a request without the secret gets no answer' secret
 beside "another user's process is refused with the reason" permission
-for scenario in absent recv_alone refused open_group blocked circle behind graph; do
+for scenario in absent recv_alone refused open_group blocked cycle behind graph; do
   beside "four ranks of one process are diagnosed: $scenario" threads $scenario
 done
 beside 'ranks that have failed are shown' broken

@@ -13,7 +13,7 @@ shift
 host=$(uname -n)
 export NCCL_DEBUG=NONE TUTTI_STALL_SECONDS=1
 hanging='fine absent destroyed collective count type operator root order communicator send_alone recv_alone
-  message_count open_group refused blocked circle behind slow graph'
+  message_count open_group refused blocked cycle behind slow graph'
 
 # One process with four ranks.
 make_one() {

@@ -62,8 +62,8 @@ static void child_become(const struct child_plan *plan, pid_t parent, int report
          sigprocmask(SIG_SETMASK, plan->mask, NULL) == 0;
   if (good) execvp(plan->arguments[0], plan->arguments);
   const int why = errno;
-  const ssize_t told = write(report, &why, sizeof why);
-  _exit(told == (ssize_t)sizeof why ? 127 : 126);
+  const ssize_t written = write(report, &why, sizeof why);
+  _exit(written == (ssize_t)sizeof why ? 127 : 126);
 }
 
 int child_start(const struct child_plan *plan, int *pid) {

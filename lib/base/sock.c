@@ -375,7 +375,8 @@ static ncclResult_t connect_failed(const struct sock_wait *wait, const char *add
                                    int64_t tries) {
   if (cause == ECONNREFUSED)
     return log_fail(ncclRemoteError,
-                    "%s %s: nobody listens there, tried %lld times: has that process ended, or does a "
+                    "%s %s: connection refused, no process listens there, tried %lld times: has that process "
+                    "ended, or does a "
                     "firewall refuse? NCCL_SOCKET_IFNAME chooses another interface",
                     what_of(wait), address, (long long)tries);
   if (worth_retrying(cause))

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "explain/circle.h"
+#include "explain/wait_cycle.h"
 #include "explain/comm_ranks.h"
 #include "explain/wrong_comm.h"
 
@@ -244,7 +244,7 @@ static void diagnose_all(struct rank_state *states, uint32_t count, struct diagn
   diagnose_each(states, count, PASS_ASSUME, diagnosis);
   diagnose_each(states, count, PASS_DIAGNOSE, diagnosis);
   if (diagnosis->kind <= DIAGNOSIS_SLOW || diagnose_wrong_comm(states, count, diagnosis)) return;
-  if (diagnosis->kind < DIAGNOSIS_CIRCLE) diagnose_circle(states, count, diagnosis);
+  if (diagnosis->kind < DIAGNOSIS_CYCLE) diagnose_cycle(states, count, diagnosis);
 }
 
 static bool files_diagnose(const struct record_file *files, uint32_t file_count, bool moving,
@@ -274,7 +274,7 @@ bool diagnose_moving(const struct record_file *files, uint32_t file_count, struc
 const char *diagnosis_name(enum diagnosis_kind kind) {
   static const char *const names[] = {"fine",    "unknown",     "running",      "slow",    "failed",
                                       "behind",  "absent",      "not arrived",  "channel", "proxy",
-                                      "counter", "not started", "not launched", "circle",  "alone",
+                                      "counter", "not started", "not launched", "cycle",   "alone",
                                       "refused", "died",        "mismatch"};
   return names[kind];
 }

@@ -25,7 +25,7 @@ enum diagnosis_kind {
   DIAGNOSIS_COUNTER,      /* a step counter is stale, or has an impossible value */
   DIAGNOSIS_NOT_STARTED,  /* a kernel waits behind other work on its device */
   DIAGNOSIS_NOT_LAUNCHED, /* a call has not been launched on the device */
-  DIAGNOSIS_CIRCLE,       /* ranks of several communicators wait for each other in a cycle */
+  DIAGNOSIS_CYCLE,        /* ranks of several communicators wait for each other in a cycle */
   DIAGNOSIS_ALONE,        /* a send without its receive, or the reverse */
   DIAGNOSIS_REFUSED,      /* a rank's call was refused */
   DIAGNOSIS_DIED,         /* a rank's process died before any other rank failed */

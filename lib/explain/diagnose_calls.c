@@ -73,12 +73,12 @@ static void show_calls(const struct comm_ranks *ranks, uint32_t collective) {
     const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
     struct rank_list list = {"", 0, 0, 0, 0};
     char text[160];
-    bool told = call == NULL;
-    for (uint32_t k = 0; k < i && !told; k++) {
+    bool explained = call == NULL;
+    for (uint32_t k = 0; k < i && !explained; k++) {
       const struct record_call *before = rank_find_collective(&ranks->states[k], collective);
-      told = before != NULL && calls_differ(before, call) == NULL;
+      explained = before != NULL && calls_differ(before, call) == NULL;
     }
-    if (told) continue;
+    if (explained) continue;
     for (uint32_t k = i; k < ranks->count; k++) {
       const struct record_call *same = rank_find_collective(&ranks->states[k], collective);
       if (same != NULL && calls_differ(same, call) == NULL) list_add(&list, rank_number(&ranks->states[k]));
@@ -257,11 +257,11 @@ static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
  * that most error messages name is taken for the one that died. */
 bool diagnose_died(struct comm_ranks *ranks) {
   const struct rank_state *dead = NULL;
-  uint32_t told = 0, votes = 0, gone = 0;
+  uint32_t failed = 0, votes = 0, gone = 0;
   char place[160], name[64];
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct rank_state *state = &ranks->states[i];
-    told += state->view->comm->error != 0;
+    failed += state->view->comm->error != 0;
     if (!has_died(state)) continue;
     gone += 1;
     const uint32_t against = votes_against(ranks, rank_number(state));
@@ -269,12 +269,12 @@ bool diagnose_died(struct comm_ranks *ranks) {
     dead = state;
     votes = against;
   }
-  if (dead == NULL || told == 0) return false;
+  if (dead == NULL || failed == 0) return false;
   rank_place(dead, place);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
   say(ranks->diagnosis->sentence,
       "%s of comm %s died after %" PRIu64 " operations; %u other%s noticed, and failed", place,
-      ranks_comm_name(ranks, name), dead->called, told, told == 1 ? "" : "s");
+      ranks_comm_name(ranks, name), dead->called, failed, failed == 1 ? "" : "s");
   if (gone > 1) show(ranks->diagnosis, "%u ranks have not said how they ended", gone);
   say(ranks->diagnosis->next,
       "look for what ended process %u on %.64s: its own log, dmesg (out of memory), the "

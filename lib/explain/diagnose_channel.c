@@ -136,7 +136,7 @@ static bool chain_follow(struct chain *chain, uint8_t channel) {
   return false;
 }
 
-static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bool circle) {
+static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bool cycle) {
   char place[160], name[64], why[200] = "which waits for nobody";
   const struct record_lane *lane = chain->lane;
   const struct record_lane *still = rank_still(chain->end, lane->channel);
@@ -144,10 +144,10 @@ static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bo
     snprintf(why, sizeof why, "which is stuck at step %u of channel %u and waits for nobody", still->step,
              still->channel);
   rank_place(chain->end, place);
-  blame(ranks, DIAGNOSIS_CHANNEL, circle ? "circle" : lane->wait == WAITS_SLOT ? "slot" : "data", chain->end);
-  if (circle)
+  blame(ranks, DIAGNOSIS_CHANNEL, cycle ? "cycle" : lane->wait == WAITS_SLOT ? "slot" : "data", chain->end);
+  if (cycle)
     say(ranks->diagnosis->sentence,
-        "operation #%u of comm %s hangs in a circle of waits through %s: rank %u waits at step %u of channel "
+        "operation #%u of comm %s hangs in a cycle of waits through %s: rank %u waits at step %u of channel "
         "%u for %s rank %u",
         lane->sequence, ranks_comm_name(ranks, name), place, rank_number(chain->waiter), lane->step,
         lane->channel, wait_texts[lane->wait], lane->peer);

@@ -119,7 +119,7 @@ static bool diagnose_message(struct comm_ranks *ranks, const struct rank_state *
 
 /* Diagnoses the rank's first message that has not ended and has a problem. */
 static bool diagnose_rank(struct comm_ranks *ranks, const struct rank_state *state, bool behind) {
-  const uint32_t told = ranks->diagnosis->evidence_count;
+  const uint32_t shown = ranks->diagnosis->evidence_count;
   struct record_iter iter = record_iter_begin(state);
   bool found = false;
   for (const union record *record = record_iter_back(&iter); record != NULL;
@@ -128,7 +128,7 @@ static bool diagnose_rank(struct comm_ranks *ranks, const struct rank_state *sta
     if (widen(state->view->comm->calls, record->call.sequence) < state->done) break;
     if (!is_message(record->call.func)) continue;
     if (state->first != NULL && (int32_t)(record->call.sequence - state->first->sequence) > 0) continue;
-    if (found) ranks->diagnosis->evidence_count = told; /* keep the evidence of the earliest */
+    if (found) ranks->diagnosis->evidence_count = shown; /* keep the evidence of the earliest */
     found = diagnose_message(ranks, state, &record->call, behind) || found;
   }
   return found;

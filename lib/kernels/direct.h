@@ -589,8 +589,8 @@ PRIM_FN void direct_mismatch(const struct direct_run *it, uint64_t found_bytes) 
 }
 
 /* Each thread whose link's size has arrived compares it; a wrong size stops the block. */
-PRIM_FN bool direct_agrees(const struct direct_run *it, bool told, uint64_t bytes) {
-  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, told && bytes != direct_agreed_bytes());
+PRIM_FN bool direct_agrees(const struct direct_run *it, bool known, uint64_t bytes) {
+  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, known && bytes != direct_agreed_bytes());
   if (wrong == 0) return true;
   if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) direct_mismatch(it, bytes);
   direct_stop();

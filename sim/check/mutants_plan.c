@@ -497,7 +497,7 @@ const struct mutant mutants_of_plans[] = {
         one_slot, "connections have one slot",
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
                          COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(FUSED_BROADCAST)),
-         "no circle of steps each of which sends before it frees: only slower"}),
+         "no cycle of steps each of which sends before it frees: only slower"}),
     PLAN_MUTANT(no_output, "a rank's works know no output"),
     PLAN_MUTANT(parts_swapped, "two parts of a fused work change places"),
     PLAN_MUTANT(part_missing, "a fused work leaves its last part out"),

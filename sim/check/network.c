@@ -247,8 +247,8 @@ static uint32_t stuck_behind(const struct check_engine *engine, const struct lan
 }
 
 /* Describes a cycle of lists that wait for each other, as far as the buffer allows. */
-static void circle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
-                        size_t out_bytes) {
+static void cycle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
+                       size_t out_bytes) {
   size_t used = 0;
   uint32_t peer;
   out[0] = 0;
@@ -264,20 +264,20 @@ static void circle_text(const struct check_engine *engine, const struct lane *la
   }
 }
 
-static bool circle_report(struct check_engine *engine, const struct lane *lane, uint32_t count) {
-  char circle[400];
+static bool cycle_report(struct check_engine *engine, const struct lane *lane, uint32_t count) {
+  char cycle[400];
   uint32_t peer;
   const struct lane *other = &engine->lanes[stuck_behind(engine, lane, &peer)];
-  circle_text(engine, lane, count, circle, sizeof circle);
+  cycle_text(engine, lane, count, cycle, sizeof cycle);
   if (lane->want == WANT_LIST)
     return engine_fail(
         engine, CHECK_DEADLOCK, lane, peer,
-        "waits for block %u of its own rank, in a circle of %u lanes that wait for each other%s",
-        other->work->role, count, circle);
+        "waits for block %u of its own rank, in a cycle of %u lanes that wait for each other%s",
+        other->work->role, count, cycle);
   return engine_fail(engine, CHECK_DEADLOCK, lane, peer,
-                     "waits for %s of rank %u, in a circle of %u lanes that wait for each other with %u "
+                     "waits for %s of rank %u, in a cycle of %u lanes that wait for each other with %u "
                      "slots%s",
-                     wants[lane->want], peer, count, engine->slots, circle);
+                     wants[lane->want], peer, count, engine->slots, cycle);
 }
 
 /* Follows the waits from a stuck lane, to a lane whose peer has ended or around a cycle. */
@@ -296,13 +296,13 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
     }
     lane = &engine->lanes[other];
     if (lane->want == WANT_NOTHING) break;
-    if (lane == first || hops == engine->lane_count) return circle_report(engine, first, hops + 1);
+    if (lane == first || hops == engine->lane_count) return cycle_report(engine, first, hops + 1);
   }
   return engine_fail(engine, CHECK_DEADLOCK, first, UINT32_MAX, "waits for ever, for %s", wants[first->want]);
 }
 
 /* A lane on the cycle: after as many hops as there are lanes, a lane of the cycle is reached. */
-static const struct lane *stuck_on_circle(const struct check_engine *engine, const struct lane *lane) {
+static const struct lane *stuck_on_cycle(const struct check_engine *engine, const struct lane *lane) {
   for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
     uint32_t peer;
     const uint32_t other = stuck_behind(engine, lane, &peer);
@@ -331,7 +331,7 @@ static bool network_is_done(struct check_engine *engine) {
   for (uint32_t i = 0; i < engine->lane_count; i++) {
     const struct lane *lane = &engine->lanes[i];
     if (lane->phase != LANE_ENDED && lane->want != WANT_NOTHING)
-      return stuck_report(engine, stuck_on_circle(engine, lane));
+      return stuck_report(engine, stuck_on_cycle(engine, lane));
   }
   for (uint32_t i = 0; i < engine->lane_count; i++) {
     const struct lane *lane = &engine->lanes[i];

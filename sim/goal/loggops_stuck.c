@@ -8,7 +8,7 @@
 #include "base/os.h"
 #include "goal/loggops_inner.h"
 
-enum { LISTED_MOST = 8, LOOKED_AT_MOST = 1000, WORDS_BYTES = 160, CIRCLE_LISTED_MOST = 16 };
+enum { LISTED_MOST = 8, LOOKED_AT_MOST = 1000, WORDS_BYTES = 160, CYCLE_LISTED_MOST = 16 };
 
 struct place {
   uint32_t rank, op; /* op UINT32_MAX: nothing */
@@ -115,7 +115,7 @@ static uint32_t lonely_sends(const struct loggops *run, struct text *why, uint32
 
 /* Follows waits until an operation is reached again; returns that one, or nothing if the waits end. `seen`
  * has a bit per operation. */
-static struct place circle_find(const struct loggops *run, struct place at, uint8_t *seen) {
+static struct place cycle_find(const struct loggops *run, struct place at, uint8_t *seen) {
   while (at.op != UINT32_MAX) {
     const uint64_t bit = run->op_base[at.rank] + at.op;
     if (seen[bit / 8] >> (bit % 8) & 1) return at;
@@ -125,17 +125,17 @@ static struct place circle_find(const struct loggops *run, struct place at, uint
   return at;
 }
 
-static uint32_t circle_describe(const struct loggops *run, struct place first, struct text *why) {
+static uint32_t cycle_describe(const struct loggops *run, struct place first, struct text *why) {
   struct place at = first;
   uint32_t count = 0;
   do {
     const struct place next = next_of(run, at);
     char one[WORDS_BYTES], two[WORDS_BYTES];
-    if (++count <= CIRCLE_LISTED_MOST)
+    if (++count <= CYCLE_LISTED_MOST)
       text_add(why, "%s waits for %s\n", words_of(run, at, one), words_of(run, next, two));
     at = next;
   } while (at.rank != first.rank || at.op != first.op);
-  if (count > CIRCLE_LISTED_MOST) text_add(why, "and so on, %" PRIu32 " operations\n", count);
+  if (count > CYCLE_LISTED_MOST) text_add(why, "and so on, %" PRIu32 " operations\n", count);
   return count;
 }
 
@@ -152,19 +152,19 @@ static struct place first_left(const struct loggops *run) {
 
 ncclResult_t loggops_explain(struct loggops *run, struct text *why) {
   const uint64_t left = run->goal->op_count - run->ended_count;
-  uint32_t recvs = 0, sends = 0, circle = 0;
+  uint32_t recvs = 0, sends = 0, cycle = 0;
   const bool more_recvs = lonely_recvs(run, why, &recvs) == LOOKED_AT_MOST;
   const bool more = lonely_sends(run, why, &sends) == LOOKED_AT_MOST || more_recvs;
   uint8_t *seen = (uint8_t *)os_alloc(run->goal->op_count / 8 + 1);
   if (seen == NULL) return log_no_memory("the report of a deadlock");
-  const struct place first = circle_find(run, first_left(run), seen);
+  const struct place first = cycle_find(run, first_left(run), seen);
   os_free(seen);
-  if (first.op != UINT32_MAX) circle = circle_describe(run, first, why);
-  if (circle > 0)
+  if (first.op != UINT32_MAX) cycle = cycle_describe(run, first, why);
+  if (cycle > 0)
     return log_fail(ncclInvalidUsage,
                     "%" PRIu64 " of %" PRIu64 " operations never end: %" PRIu32
-                    " wait for each other in a circle",
-                    left, run->goal->op_count, circle);
+                    " wait for each other in a cycle",
+                    left, run->goal->op_count, cycle);
   return log_fail(ncclInvalidUsage,
                   "%" PRIu64 " of %" PRIu64 " operations never end: %s%" PRIu32
                   " receives that nobody sends to, %" PRIu32 " messages that nobody receives",

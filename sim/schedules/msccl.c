@@ -142,7 +142,7 @@ static ncclResult_t gpu_begin(struct xml_reader *reader, const XML_Char **attrib
   TRY(take_number(reader, attributes, "id", 0, (int64_t)schedule->rank_count - 1, &rank));
   TRY(take_optional(reader, attributes, "s_chunks", CUSTOM_CHUNKS_MAX, &scratch));
   if ((reader->ranks_seen[rank / 64] >> (rank % 64)) & 1)
-    return xml_fail(reader, "<gpu id=\"%" PRId64 "\"> stands here a second time", rank);
+    return xml_fail(reader, "<gpu id=\"%" PRId64 "\"> is listed twice", rank);
   reader->ranks_seen[rank / 64] |= UINT64_C(1) << (rank % 64);
   if ((uint32_t)scratch > schedule->scratch_count) schedule->scratch_count = (uint32_t)scratch;
   reader->rank = (uint32_t)rank;

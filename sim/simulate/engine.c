@@ -659,7 +659,7 @@ static void stuck_report(struct engine *engine) {
     next = stuck_behind(engine, next, &peer);
   }
   if (next == root)
-    stuck_say(engine, "%s: a circle of %u lanes that wait for each other with %u slots",
+    stuck_say(engine, "%s: a cycle of %u lanes that wait for each other with %u slots",
               length > SHOWN ? "; ..." : "", length, engine->slots);
 }
 

@@ -63,7 +63,7 @@ static void track_say(struct run *run, const struct track *track) {
 }
 
 /* Follows waits from `track` until one is reached again; NULL if the chain ends: *last is its end. */
-static struct track *circle_find(const struct run *run, struct track *track, struct track **last) {
+static struct track *cycle_find(const struct run *run, struct track *track, struct track **last) {
   for (uint32_t hops = 0; hops <= 2 * run->track_count; hops++) {
     *last = track;
     if (track->stuck != 0 && run->stuck[track->stuck - 1].link[0]) return NULL;
@@ -85,16 +85,16 @@ void run_stuck_report(struct run *run) {
   }
   say(run, "%u of %u streams of ranks never end: ", open, run->track_count);
   if (!first) return;
-  struct track *const circle = circle_find(run, first, &last);
-  if (!circle) {
+  struct track *const cycle = cycle_find(run, first, &last);
+  if (!cycle) {
     track_say(run, last);
     return;
   }
-  struct track *at = circle;
+  struct track *at = cycle;
   do {
     if (length < SHOWN) say(run, "%s", length > 0 ? "; " : "");
     if (length++ < SHOWN) track_say(run, at);
     at = track_waits_for(run, at);
-  } while (at != circle);
-  say(run, "%s: a circle of %u that wait for each other", length > SHOWN ? "; ..." : "", length);
+  } while (at != cycle);
+  say(run, "%s: a cycle of %u that wait for each other", length > SHOWN ? "; ..." : "", length);
 }

@@ -216,16 +216,16 @@ void cuda_net_put(struct device_net_conn *net, const struct device_net_step *ste
   if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);
 }
 
-/* Tells other processes that this rank's kernels have ended, before anything is freed. */
+/* Signals to other processes that this rank's kernels have ended, before anything is freed. */
 static void conns_leave(const struct device_comm *comm) {
-  bool told = false;
+  bool left_any = false;
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
     if (conn == NULL || conn->remote == NULL) continue;
     cuda_conn_remote_leave(conn);
-    told = true;
+    left_any = true;
   }
-  if (told) cuda_settle();
+  if (left_any) cuda_settle();
 }
 
 void cuda_conn_close_all(struct device_comm *comm) {

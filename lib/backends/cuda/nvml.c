@@ -48,7 +48,7 @@ static struct {
 
 /* A device as the library sees it; devices that were queried come first. */
 static struct links_of {
-  bool told; /* it answered for at least one link */
+  bool known; /* it answered for at least one link */
   handle device;
   char name[PATH_NAME_BYTES]; /* bus id as path_bus_name() spells it */
   uint32_t active_count;
@@ -125,7 +125,7 @@ static const struct links_of *device_links(const char *bus_id) {
   for (unsigned link = 0; link < LINKS_MAX; link++) {
     unsigned active = 0;
     if (nvml.link_state(of->device, link, &active) != 0) continue;
-    of->told = true;
+    of->known = true;
     if (active != 0) link_note(of, link);
   }
   if (of->active_count > 0) of->gbps_a_link = link_speed(of->device);
@@ -157,7 +157,7 @@ bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links 
   unsigned status = 0;
   if (!library_open()) return false;
   const struct links_of *of_a = device_links(bus_a), *of_b = device_links(bus_b);
-  if (of_a == NULL || of_b == NULL || !of_a->told || !of_b->told) return false;
+  if (of_a == NULL || of_b == NULL || !of_a->known || !of_b->known) return false;
   links->count = links_count(of_a, of_b);
   links->gbps_a_link = of_a->gbps_a_link < of_b->gbps_a_link ? of_a->gbps_a_link : of_b->gbps_a_link;
   /* Links may be up while the switches between them are not configured: the P2P status shows it. */
@@ -191,7 +191,7 @@ bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links) {
   unsigned count = 0, others = 0;
   if (!library_open()) return false;
   const struct links_of *of = device_links(bus_id);
-  if (of == NULL || !of->told) return false;
+  if (of == NULL || !of->known) return false;
   if (nvml.device_count == NULL || nvml.device_count(&count) != 0) count = 0;
   for (unsigned i = 0; i < count; i++) {
     bus_id_of(i, other);

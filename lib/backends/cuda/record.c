@@ -31,8 +31,7 @@ void cuda_record_open(struct device_comm *comm, const struct recorder_live *live
   if (live == NULL || live->comm == NULL) return;
   comm->launches = (struct cuda_launched *)os_alloc(RECORD_LAUNCHES * sizeof *comm->launches);
   comm->lanes_seen = (struct cuda_lane_seen *)os_alloc(LAUNCH_WAITS * sizeof *comm->lanes_seen);
-  if (comm->launches == NULL || comm->lanes_seen == NULL)
-    return; /* then ends and waits are not recorded */
+  if (comm->launches == NULL || comm->lanes_seen == NULL) return; /* then ends and waits are not recorded */
   comm->live = *live;
   live->comm->counts = RECORD_COUNTS_SEEN;
 }
@@ -245,8 +244,8 @@ struct reports_live {
   uint64_t first;
 };
 
-/* A kernel may end after its lane's last report; another kernel of the rank may be launched by then. A graph's
- * kernels have the numbers of the operations that were captured. */
+/* A kernel may end after its lane's last report; another kernel of the rank may be launched by then. A
+ * graph's kernels have the numbers of the operations that were captured. */
 static struct reports_live reports_live(const struct device_comm *comm, bool graph) {
   const struct record_comm *noted = comm->live.comm;
   const uint64_t launched = __atomic_load_n(&noted->launched, __ATOMIC_ACQUIRE);

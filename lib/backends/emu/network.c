@@ -49,7 +49,7 @@ struct request {
  */
 struct end {
   struct wire *wire;
-  bool sends, open, told;
+  bool sends, open, error_logged;
   struct request requests[NET_REQUESTS_MAX];
   uint64_t first, last;
 };
@@ -319,8 +319,8 @@ static ncclResult_t end_fail(struct end *end) {
   const char *why = wire->state == WIRE_RESET    ? "the connection was reset"
                     : wire->state == WIRE_SILENT ? "nothing was heard of it any more"
                                                  : "it has closed the connection";
-  if (end->told) return ncclRemoteError;
-  end->told = true;
+  if (end->error_logged) return ncclRemoteError;
+  end->error_logged = true;
   return log_fail(ncclRemoteError, "network Emu, device emu%u: rank %u has lost rank %u of %s: %s%s",
                   wire->device, end->sends ? wire->sender : wire->receiver,
                   end->sends ? wire->receiver : wire->sender, wire->comm_name, why,

@@ -233,10 +233,10 @@ static struct emu_options options_of_environment(void) {
   o.direct = true;
   o.seed = seed_of_environment();
   o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
-  static char told[512]; /* the last text with a warning: the environment is read more than once */
+  static char warned[512]; /* the last text with a warning: the environment is read more than once */
   char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
-  const bool quiet = list != NULL && strcmp(list, told) == 0;
-  if (list != NULL) snprintf(told, sizeof told, "%s", list);
+  const bool quiet = list != NULL && strcmp(list, warned) == 0;
+  if (list != NULL) snprintf(warned, sizeof warned, "%s", list);
   for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL;
        item = strtok_r(NULL, ",", &rest))
     option_parse(&o, item, quiet);

@@ -155,8 +155,8 @@ ncclResult_t ib_closed(struct ib_end *end) {
 static void wire_look(struct ib_end *end) {
   if (end->gone || end->wire.fd < 0) return;
   int got = 0;
-  while (!end->told && (got = ib_wire_note_receive(&end->wire)) > 0) {
-    end->told = end->wire.note.kind == WIRE_RECONNECT;
+  while (!end->asked && (got = ib_wire_note_receive(&end->wire)) > 0) {
+    end->asked = end->wire.note.kind == WIRE_RECONNECT;
     if (end->wire.note.kind != WIRE_BYE) continue;
     end->said_bye = true;
     end->bye = end->wire.note.number;
@@ -177,7 +177,7 @@ static ncclResult_t idle_look(struct ib_end *end, bool closely) {
   end->idle++;
   if (!closely && end->idle % WIRE_PERIOD != 0) return end->gone ? gone_check(end) : ncclSuccess;
   wire_look(end);
-  if (end->told) return ib_reconnect_asked(end);
+  if (end->asked) return ib_reconnect_asked(end);
   const bool all = closely || end->idle % EVENTS_PERIOD == 0;
   for (uint32_t i = 0; i < end->device->port_count && all; i++) ib_events_look(end->device->ports[i].of);
   const char *event = ib_end_event(end);
@@ -192,7 +192,7 @@ static ncclResult_t idle_look(struct ib_end *end, bool closely) {
 static ncclResult_t flushed_check(struct ib_end *end) {
   struct ibv_wc wc;
   wire_look(end);
-  if (end->told) return ib_reconnect_asked(end);
+  if (end->asked) return ib_reconnect_asked(end);
   if (end->gone) return end->kind == IB_SEND ? sender_settle(end) : ib_gone(end);
   memset(&wc, 0, sizeof wc);
   wc.status = IBV_WC_WR_FLUSH_ERR;

@@ -272,7 +272,7 @@ struct ib_end {
   uint32_t unlinked;    /* the first queue pair that is not connected */
   uint32_t differences; /* successive rounds in which the ends chose different ports */
   bool was_ready;
-  bool told, heard; /* told: the other end's struct comes next on the wire; heard: it is complete */
+  bool asked, heard; /* asked: the other end's struct comes next on the wire; heard: it is complete */
   struct ib_request requests[2 * NET_REQUESTS_MAX]; /* the second half is for flushes */
   struct ib_answer answers[IB_SLOTS];
 };

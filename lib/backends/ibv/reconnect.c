@@ -65,7 +65,7 @@ void ib_reconnect_back(struct ib_end *end) {
 }
 
 ncclResult_t ib_reconnect_asked(struct ib_end *end) {
-  end->told = true;
+  end->asked = true;
   end->wire.received = 0;
   if (ib_reconnect_begin(end, 0, true)) return ncclSuccess;
   return ib_fail(end, ncclRemoteError, "the other end asks to be connected again, out of turn");
@@ -74,7 +74,7 @@ ncclResult_t ib_reconnect_asked(struct ib_end *end) {
 /* Reads the rest of the other end's struct ib_reconnect. 1: complete, or none is due; 0: not yet; -1: closed.
  */
 static int word_read(struct ib_end *end) {
-  if (!end->told || end->heard) return 1;
+  if (!end->asked || end->heard) return 1;
   const int got = ib_wire_receive(&end->wire, &end->others, sizeof end->others);
   end->heard = got > 0;
   return got;
@@ -85,7 +85,7 @@ static int note_read(struct ib_end *end) {
   const int got = ib_wire_note_receive(&end->wire);
   if (got <= 0) return got;
   const struct ib_note *note = &end->wire.note;
-  if (note->kind == WIRE_RECONNECT) end->told = true, end->wire.received = 0;
+  if (note->kind == WIRE_RECONNECT) end->asked = true, end->wire.received = 0;
   if (note->kind == WIRE_BYE) end->said_bye = true, end->bye = note->number;
   return got;
 }
@@ -131,10 +131,11 @@ static bool relink(struct ib_end *end) {
 }
 
 static ncclResult_t reconnect_take(struct ib_end *end) {
-  end->told = end->heard = false;
+  end->asked = end->heard = false;
   if (end->others.generation < end->reconnect.generation) return ncclSuccess; /* of an earlier reconnect */
   if (end->others.generation > end->reconnect.generation)
-    return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
+    return ib_fail(end, ncclRemoteError,
+                   "the other end's reconnect message is invalid: load the same library everywhere");
   end->other = end->others.info;
   const bool agree = ib_ports_agree(end);
   if (!end->reconnect.knew) ib_ports_learn(end);
@@ -154,7 +155,7 @@ static ncclResult_t reconnect_take(struct ib_end *end) {
 }
 
 static ncclResult_t step_in(struct ib_end *end) {
-  const int got = end->told ? word_read(end) : note_read(end);
+  const int got = end->asked ? word_read(end) : note_read(end);
   if (got < 0) return ib_closed(end);
   return end->heard ? reconnect_take(end) : ncclSuccess;
 }
@@ -163,7 +164,7 @@ static ncclResult_t step_link(struct ib_end *end) {
   const int got = note_read(end);
   if (got < 0) return ib_closed(end);
   if (got == 0) return ncclSuccess;
-  if (end->told) return ib_reconnect_asked(end);
+  if (end->asked) return ib_reconnect_asked(end);
   if (end->wire.note.kind != WIRE_LINKED || end->wire.note.number != end->reconnect.generation)
     return ncclSuccess;
   end->phase = IB_PATH;

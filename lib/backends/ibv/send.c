@@ -258,7 +258,8 @@ ncclResult_t ib_send(struct ib_end *end, const struct ib_place places[IB_PLACES]
 ncclResult_t ib_send_reconnect(struct ib_end *end) {
   const struct ib_reconnect *others = &end->others;
   if (others->finished + IB_SLOTS < end->begun)
-    return ib_fail(end, ncclRemoteError, "the other end's word makes no sense");
+    return ib_fail(end, ncclRemoteError,
+                   "the other end's reconnect message is invalid: load the same library everywhere");
   for (uint64_t number = others->finished; number < end->begun; number++) {
     struct ib_answer *answer = &end->answers[number % IB_SLOTS];
     const bool has = (others->done >> number % IB_SLOTS & 1) != 0;

@@ -85,7 +85,7 @@ const char *socket_error_text(int error) {
     case EPIPE: return "the other end closed the connection (EPIPE)";
     case ECONNRESET: return "the other end reset the connection: its process ended, or dropped it";
     case ETIMEDOUT: return "the other host did not answer for TUTTI_PEER_TIMEOUT_SECONDS";
-    case ECONNREFUSED: return "nobody listens there: the other process has ended";
+    case ECONNREFUSED: return "connection refused: no process listens there, the other process has ended";
     case EHOSTUNREACH:
     case ENETUNREACH: return "there is no route to that host: look at the interface and at routes";
     case EMFILE: return "this process is out of descriptors: raise `ulimit -n`";

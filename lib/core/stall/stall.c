@@ -49,9 +49,9 @@ static struct {
   bool stop;
   uint32_t fork_count;
   os_thread thread;
-} looker;
-static os_mutex looker_lock = OS_MUTEX_INITIALIZER;
-static os_cond looker_changed;
+} watcher;
+static os_mutex watcher_lock = OS_MUTEX_INITIALIZER;
+static os_cond watcher_changed;
 static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* for starting and ending the thread; taken first */
 
 /* ---- questions and answers ---- */
@@ -491,64 +491,64 @@ static uint64_t stall_passed_ms(struct stall *stall) {
 }
 
 static struct stall *stall_next(void) {
-  struct stall *stall = looker.first;
-  while (stall && stall->pass == looker.pass) stall = stall->next;
+  struct stall *stall = watcher.first;
+  while (stall && stall->pass == watcher.pass) stall = stall->next;
   return stall;
 }
 
 /* Waits for the next examination; moves the emulator meanwhile if no other thread does. */
-static void looker_rest(void) {
+static void watcher_rest(void) {
   const uint64_t end_ns = os_time_ns() + tick_ms() * 1000000;
-  for (uint64_t now_ns = os_time_ns(); !looker.stop && now_ns < end_ns; now_ns = os_time_ns()) {
-    os_mutex_unlock(&looker_lock);
+  for (uint64_t now_ns = os_time_ns(); !watcher.stop && now_ns < end_ns; now_ns = os_time_ns()) {
+    os_mutex_unlock(&watcher_lock);
     const uint64_t retry_ns = now_ns + backend_ops()->device->drive_idle() * UINT64_C(1000000);
-    os_mutex_lock(&looker_lock);
+    os_mutex_lock(&watcher_lock);
     const uint64_t until_ns = retry_ns < end_ns ? retry_ns : end_ns;
-    while (!looker.stop && os_cond_wait_until(&looker_changed, &looker_lock, until_ns)) {}
+    while (!watcher.stop && os_cond_wait_until(&watcher_changed, &watcher_lock, until_ns)) {}
   }
 }
 
-static void *looker_body(void *argument) {
+static void *watcher_body(void *argument) {
   struct look *look = (struct look *)argument;
-  os_mutex_lock(&looker_lock);
-  while (!looker.stop) {
-    looker.pass += 1;
-    for (struct stall *stall = stall_next(); stall && !looker.stop; stall = stall_next()) {
-      stall->pass = looker.pass;
+  os_mutex_lock(&watcher_lock);
+  while (!watcher.stop) {
+    watcher.pass += 1;
+    for (struct stall *stall = stall_next(); stall && !watcher.stop; stall = stall_next()) {
+      stall->pass = watcher.pass;
       stall->looking = true;
-      os_mutex_unlock(&looker_lock);
+      os_mutex_unlock(&watcher_lock);
       const uint64_t passed_ms = stall_passed_ms(stall);
       for (uint32_t i = 0; i < stall->rank_count; i++) {
         rank_turn(stall, &stall->ranks[i], passed_ms, look);
         if (stall->remote->shows)
           remote_regions_sweep(stall->remote, stall->ranks[i].rank, &stall->called_off);
       }
-      os_mutex_lock(&looker_lock);
+      os_mutex_lock(&watcher_lock);
       stall->looking = false;
-      os_cond_broadcast(&looker_changed);
+      os_cond_broadcast(&watcher_changed);
     }
-    looker_rest();
+    watcher_rest();
   }
-  os_mutex_unlock(&looker_lock);
+  os_mutex_unlock(&watcher_lock);
   os_free(look);
   return NULL;
 }
 
 /* A forked child has none of its parent's communicators, nor the thread. */
-static void looker_forget(void) {
+static void watcher_forget(void) {
   static bool prepared;
-  if (prepared && looker.fork_count == os_fork_count()) return;
+  if (prepared && watcher.fork_count == os_fork_count()) return;
   prepared = true;
-  looker.first = NULL;
-  looker.fork_count = os_fork_count();
-  os_mutex_init(&looker_lock);
-  os_cond_init(&looker_changed);
+  watcher.first = NULL;
+  watcher.fork_count = os_fork_count();
+  os_mutex_init(&watcher_lock);
+  os_cond_init(&watcher_changed);
 }
 
-static ncclResult_t looker_start(void) {
+static ncclResult_t watcher_start(void) {
   struct look *look = (struct look *)os_alloc(sizeof *look);
-  looker.stop = false;
-  if (look && os_thread_start(&looker.thread, looker_body, look)) {
+  watcher.stop = false;
+  if (look && os_thread_start(&watcher.thread, watcher_body, look)) {
     os_thread_note(1);
     return ncclSuccess;
   }
@@ -575,13 +575,13 @@ ncclResult_t stall_open(struct remote *remote, struct stall **result) {
   struct stall *stall = stall_create(remote);
   if (!stall) return log_no_memory("watching over operations that make no progress");
   os_mutex_lock(&life_lock);
-  looker_forget();
-  const ncclResult_t started = looker.first ? ncclSuccess : looker_start();
+  watcher_forget();
+  const ncclResult_t started = watcher.first ? ncclSuccess : watcher_start();
   if (started == ncclSuccess) {
-    os_mutex_lock(&looker_lock);
-    stall->next = looker.first;
-    looker.first = stall;
-    os_mutex_unlock(&looker_lock);
+    os_mutex_lock(&watcher_lock);
+    stall->next = watcher.first;
+    watcher.first = stall;
+    os_mutex_unlock(&watcher_lock);
   }
   os_mutex_unlock(&life_lock);
   if (started != ncclSuccess) os_free(stall);
@@ -590,7 +590,7 @@ ncclResult_t stall_open(struct remote *remote, struct stall **result) {
 }
 
 static void stall_unlist(struct stall *stall) {
-  struct stall **link = &looker.first;
+  struct stall **link = &watcher.first;
   while (*link && *link != stall) link = &(*link)->next;
   if (*link) *link = stall->next;
 }
@@ -599,16 +599,16 @@ void stall_close(struct stall *stall) {
   if (!stall) return;
   __atomic_store_n(&stall->called_off, 1, __ATOMIC_RELEASE);
   os_mutex_lock(&life_lock);
-  if (looker.fork_count == os_fork_count()) {
-    os_mutex_lock(&looker_lock);
-    while (stall->looking) os_cond_wait(&looker_changed, &looker_lock);
+  if (watcher.fork_count == os_fork_count()) {
+    os_mutex_lock(&watcher_lock);
+    while (stall->looking) os_cond_wait(&watcher_changed, &watcher_lock);
     stall_unlist(stall);
-    looker.stop = looker.first == NULL;
-    const bool last = looker.stop;
-    os_cond_broadcast(&looker_changed);
-    os_mutex_unlock(&looker_lock);
+    watcher.stop = watcher.first == NULL;
+    const bool last = watcher.stop;
+    os_cond_broadcast(&watcher_changed);
+    os_mutex_unlock(&watcher_lock);
     if (last) {
-      os_thread_join(looker.thread);
+      os_thread_join(watcher.thread);
       os_thread_note(-1);
     }
   }

@@ -9,7 +9,7 @@
 const char *survey_why_text(uint32_t why) {
   static const char *const texts[SURVEY_WHY_COUNT] = {"was not asked: the time was over",
                                                       "does not answer: it is stopped, or out of reach",
-                                                      "is gone: nobody listens at its address",
+                                                      "is gone: no process listens at its address",
                                                       "has destroyed its communicators",
                                                       "records nothing",
                                                       "is stopped, by a signal or a debugger"};

@@ -22,7 +22,7 @@
 #define COMMS_MOST 256u /* watched at once */
 #define ASKED_MOST 3u   /* processes asked to diagnose before this one does so itself */
 #define TICK_MS_MOST 1000u
-#define TELL_NS UINT64_C(1500000000)
+#define REPORT_NS UINT64_C(1500000000)
 #define DIAGNOSIS_NS UINT64_C(15000000000) /* time limit of a diagnosis */
 #define JOB_NS UINT64_C(30000000000)       /* time to keep a survey after it was last requested */
 #define TEXT_BYTES 1024
@@ -57,7 +57,7 @@ static struct {
   uint32_t comm_count;
   uint64_t looked_ns;
   struct alarm alarm;
-} dog;
+} watchdog;
 /* The job's survey, for requests from outside the job; guarded by the same lock. */
 static struct {
   bool wanted, ready;
@@ -69,7 +69,9 @@ static os_mutex dog_lock = OS_MUTEX_INITIALIZER;
 static os_cond dog_changed;
 static os_mutex life_lock = OS_MUTEX_INITIALIZER; /* for starting and ending the thread; taken first */
 
-static uint64_t tick_ms(void) { return dog.limit_ms / 4 < TICK_MS_MOST ? dog.limit_ms / 4 : TICK_MS_MOST; }
+static uint64_t tick_ms(void) {
+  return watchdog.limit_ms / 4 < TICK_MS_MOST ? watchdog.limit_ms / 4 : TICK_MS_MOST;
+}
 
 /* ---- diagnoses ---- */
 
@@ -84,19 +86,19 @@ static uint64_t all_moves(void) {
 /* Stores the text; true if it was not logged yet and no other was since anything moved here. Locked. */
 static bool text_is_new(const char *text) {
   const uint64_t moves = all_moves();
-  if (dog.text_count > 0 && dog.reported_moves == moves) return false;
+  if (watchdog.text_count > 0 && watchdog.reported_moves == moves) return false;
   for (uint32_t i = 0; i < TEXTS_MOST; i++)
-    if (strcmp(dog.texts[i], text) == 0) return false;
-  snprintf(dog.texts[dog.text_count++ % TEXTS_MOST], TEXT_BYTES, "%s", text);
-  dog.reported_moves = moves;
+    if (strcmp(watchdog.texts[i], text) == 0) return false;
+  snprintf(watchdog.texts[watchdog.text_count++ % TEXTS_MOST], TEXT_BYTES, "%s", text);
+  watchdog.reported_moves = moves;
   return true;
 }
 
 /* No hang was found: restarts the time of all communicators. Locked. */
 static void comms_excuse(void) {
-  for (uint32_t i = 0; i < dog.comm_count; i++) {
-    dog.comms[i].quiet_ms = 0;
-    dog.comms[i].reported = false;
+  for (uint32_t i = 0; i < watchdog.comm_count; i++) {
+    watchdog.comms[i].quiet_ms = 0;
+    watchdog.comms[i].reported = false;
   }
 }
 
@@ -105,11 +107,11 @@ void watchdog_receive(const char *text, uint32_t bytes) {
   snprintf(clean, sizeof clean, "%.*s", (int)(bytes < sizeof clean ? bytes : sizeof clean - 1), text);
   text_clean(clean, sizeof clean);
   os_mutex_lock(&dog_lock);
-  dog.received += 1;
-  dog.received_ns = os_time_ns();
+  watchdog.received += 1;
+  watchdog.received_ns = os_time_ns();
   if (clean[0] == '\0') comms_excuse();
   const bool says = clean[0] != '\0' && text_is_new(clean);
-  if (dog.running) os_cond_broadcast(&dog_changed);
+  if (watchdog.running) os_cond_broadcast(&dog_changed);
   os_mutex_unlock(&dog_lock);
   if (says) log_urgent("operations make no progress: %s", clean);
 }
@@ -146,7 +148,7 @@ static void report_all(const struct survey *survey, const char *text) {
   const uint32_t bytes = (uint32_t)(offsetof(struct reported, text) + strlen(reported.text));
   for (uint32_t index = 0; survey_processes(&index, 0, &processes);) {
     for (uint32_t process_index = 0; process_index < processes.count; process_index++) {
-      const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "telling why nothing moves"};
+      const struct sock_wait wait = {os_time_ns() + REPORT_NS, &watchdog.called_off, "reporting a stall"};
       uint32_t unused, unused_bytes = sizeof unused;
       if (process_index == processes.own || process_is_silent(survey, &processes.addresses[process_index]))
         continue;
@@ -163,10 +165,10 @@ static void diagnose_all(void) {
   struct survey survey;
   uint32_t refused;
   char text[TEXT_BYTES] = "";
-  if (!survey_gather(&dog.called_off, &bytes)) return;
+  if (!survey_gather(&watchdog.called_off, &bytes)) return;
   if (survey_read(bytes.bytes, bytes.used, &survey, &refused)) {
     text_make(&survey, text);
-    if (__atomic_load_n(&dog.called_off, __ATOMIC_ACQUIRE) == 0) {
+    if (__atomic_load_n(&watchdog.called_off, __ATOMIC_ACQUIRE) == 0) {
       watchdog_receive(text, (uint32_t)strlen(text));
       report_all(&survey, text);
     }
@@ -185,7 +187,7 @@ static void alarm_go_on(struct alarm *alarm) {
   if (!survey_processes(&index, alarm->comm_id, &processes))
     processes = (struct survey_processes){0, 0, 0, NULL};
   while (alarm->next < processes.own && alarm->next < ASKED_MOST) {
-    const struct sock_wait wait = {os_time_ns() + TELL_NS, &dog.called_off, "asking why nothing moves"};
+    const struct sock_wait wait = {os_time_ns() + REPORT_NS, &watchdog.called_off, "asking about a stall"};
     const struct sock_address *to = &processes.addresses[alarm->next++];
     uint32_t unused, bytes = sizeof unused;
     if (control_ask(to, processes.wire_key, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
@@ -202,25 +204,26 @@ static void alarm_go_on(struct alarm *alarm) {
 /* A communicator has made no progress for `quiet_ms`, and no diagnosis was received since then. */
 static void alarm_begin(uint64_t comm_id, uint64_t quiet_ms) {
   os_mutex_lock(&dog_lock);
-  const bool received = dog.received > 0 && os_time_ns() - dog.received_ns < quiet_ms * 1000000;
-  if (!received && !dog.alarm.on) dog.alarm = (struct alarm){true, comm_id, 0, 0, dog.received};
+  const bool received = watchdog.received > 0 && os_time_ns() - watchdog.received_ns < quiet_ms * 1000000;
+  if (!received && !watchdog.alarm.on)
+    watchdog.alarm = (struct alarm){true, comm_id, 0, 0, watchdog.received};
   os_mutex_unlock(&dog_lock);
 }
 
 /* ---- examining ---- */
 
 static struct watched *watched_get(uint64_t place) {
-  for (uint32_t i = 0; i < dog.comm_count; i++)
-    if (dog.comms[i].place == place) return &dog.comms[i];
-  if (dog.comm_count == COMMS_MOST) return NULL;
-  struct watched *watched = &dog.comms[dog.comm_count++];
+  for (uint32_t i = 0; i < watchdog.comm_count; i++)
+    if (watchdog.comms[i].place == place) return &watchdog.comms[i];
+  if (watchdog.comm_count == COMMS_MOST) return NULL;
+  struct watched *watched = &watchdog.comms[watchdog.comm_count++];
   *watched = (struct watched){place, 0, 0, false};
   return watched;
 }
 
 static uint64_t passed_ms(void) {
-  const uint64_t now_ns = os_time_ns(), passed = (now_ns - dog.looked_ns) / 1000000;
-  dog.looked_ns = now_ns;
+  const uint64_t now_ns = os_time_ns(), passed = (now_ns - watchdog.looked_ns) / 1000000;
+  watchdog.looked_ns = now_ns;
   return passed < 2 * tick_ms() ? passed : 2 * tick_ms();
 }
 
@@ -239,7 +242,7 @@ static void look(void) {
       watched->quiet_ms = moved ? 0 : watched->quiet_ms + passed;
       watched->reported = watched->reported && !moved;
       watched->moves = comm.moves;
-      due = !watched->reported && watched->quiet_ms >= dog.limit_ms;
+      due = !watched->reported && watched->quiet_ms >= watchdog.limit_ms;
       watched->reported = watched->reported || due;
     }
     os_mutex_unlock(&dog_lock);
@@ -261,7 +264,7 @@ static void job_make(void) {
   struct survey_bytes survey;
   job.wanted = false;
   os_mutex_unlock(&dog_lock);
-  const bool made = survey_gather(&dog.called_off, &survey);
+  const bool made = survey_gather(&watchdog.called_off, &survey);
   os_mutex_lock(&dog_lock);
   if (!made) job_forget();
   else job.survey = survey;
@@ -308,7 +311,7 @@ ncclResult_t watchdog_answer(const void *request, uint32_t bytes, void *reply, u
 ncclResult_t watchdog_alarm(void) {
   TRY(dog_run());
   os_mutex_lock(&dog_lock);
-  dog.diagnose = true;
+  watchdog.diagnose = true;
   os_cond_broadcast(&dog_changed);
   os_mutex_unlock(&dog_lock);
   return ncclSuccess;
@@ -319,44 +322,45 @@ ncclResult_t watchdog_alarm(void) {
 /* Waits until the next examination or a request. Locked. */
 static void dog_rest(void) {
   const uint64_t now_ns = os_time_ns();
-  const uint64_t until_ns = now_ns + (dog.limit_ms > 0 ? tick_ms() : JOB_NS / 1000000) * 1000000;
-  while (!dog.stop && !job.wanted && !dog.diagnose && (!dog.alarm.on || dog.alarm.received == dog.received))
+  const uint64_t until_ns = now_ns + (watchdog.limit_ms > 0 ? tick_ms() : JOB_NS / 1000000) * 1000000;
+  while (!watchdog.stop && !job.wanted && !watchdog.diagnose &&
+         (!watchdog.alarm.on || watchdog.alarm.received == watchdog.received))
     if (!os_cond_wait_until(&dog_changed, &dog_lock, until_ns)) return;
 }
 
 /* Locked; unlocks while it works. True if there was something to do. */
 static bool dog_serve(void) {
-  struct alarm alarm = dog.alarm;
+  struct alarm alarm = watchdog.alarm;
   if (job.wanted) {
     job_make();
     return true;
   }
-  const bool diagnoses = dog.diagnose;
-  dog.diagnose = false;
-  if (alarm.on && alarm.received != dog.received) alarm.on = dog.alarm.on = false;
+  const bool diagnoses = watchdog.diagnose;
+  watchdog.diagnose = false;
+  if (alarm.on && alarm.received != watchdog.received) alarm.on = watchdog.alarm.on = false;
   const bool asks = !diagnoses && alarm.on && os_time_ns() >= alarm.due_ns;
   if (!diagnoses && !asks) return false;
   os_mutex_unlock(&dog_lock);
   if (diagnoses) diagnose_all();
   else alarm_go_on(&alarm);
   os_mutex_lock(&dog_lock);
-  if (asks) dog.alarm = alarm;
+  if (asks) watchdog.alarm = alarm;
   return true;
 }
 
 static void *dog_body(void *argument) {
   (void)argument;
   os_mutex_lock(&dog_lock);
-  dog.looked_ns = os_time_ns();
-  while (!dog.stop) {
+  watchdog.looked_ns = os_time_ns();
+  while (!watchdog.stop) {
     if (dog_serve()) continue;
     if (job.ready && os_time_ns() - job.asked_ns > JOB_NS) job_forget();
-    if (dog.limit_ms > 0) {
+    if (watchdog.limit_ms > 0) {
       os_mutex_unlock(&dog_lock);
       look();
       os_mutex_lock(&dog_lock);
     }
-    if (!dog.alarm.on || dog.alarm.due_ns != 0) dog_rest();
+    if (!watchdog.alarm.on || watchdog.alarm.due_ns != 0) dog_rest();
   }
   os_mutex_unlock(&dog_lock);
   return NULL;
@@ -364,12 +368,12 @@ static void *dog_body(void *argument) {
 
 /* Under life_lock. */
 static ncclResult_t dog_start(void) {
-  if (dog.running) return ncclSuccess;
-  dog.stop = false;
-  __atomic_store_n(&dog.called_off, 0, __ATOMIC_RELEASE);
-  if (dog.users > 0 && os_thread_start(&dog.thread, dog_body, NULL)) {
+  if (watchdog.running) return ncclSuccess;
+  watchdog.stop = false;
+  __atomic_store_n(&watchdog.called_off, 0, __ATOMIC_RELEASE);
+  if (watchdog.users > 0 && os_thread_start(&watchdog.thread, dog_body, NULL)) {
     os_thread_note(1);
-    dog.running = true;
+    watchdog.running = true;
     return ncclSuccess;
   }
   return log_fail(
@@ -387,26 +391,26 @@ static ncclResult_t dog_run(void) {
 
 /* Under life_lock. */
 static void dog_end(void) {
-  if (!dog.running) return;
-  __atomic_store_n(&dog.called_off, 1, __ATOMIC_RELEASE);
+  if (!watchdog.running) return;
+  __atomic_store_n(&watchdog.called_off, 1, __ATOMIC_RELEASE);
   os_mutex_lock(&dog_lock);
-  dog.stop = true;
+  watchdog.stop = true;
   os_cond_broadcast(&dog_changed);
   os_mutex_unlock(&dog_lock);
-  os_thread_join(dog.thread);
+  os_thread_join(watchdog.thread);
   os_thread_note(-1);
-  dog.running = false;
+  watchdog.running = false;
   job_forget();
 }
 
 /* A forked child has none of its parent's communicators, nor the thread. */
 static void dog_renew(void) {
   static bool prepared;
-  if (prepared && dog.fork_count == os_fork_count()) return;
+  if (prepared && watchdog.fork_count == os_fork_count()) return;
   prepared = true;
-  memset(&dog, 0, sizeof dog);
+  memset(&watchdog, 0, sizeof watchdog);
   memset(&job, 0, sizeof job);
-  dog.fork_count = os_fork_count();
+  watchdog.fork_count = os_fork_count();
   os_mutex_init(&dog_lock);
   os_cond_init(&dog_changed);
 }
@@ -414,19 +418,19 @@ static void dog_renew(void) {
 void watchdog_enter(void) {
   os_mutex_lock(&life_lock);
   dog_renew();
-  if (dog.users++ == 0) {
-    dog.comm_count = dog.received = dog.text_count = 0;
-    memset(dog.texts, 0, sizeof dog.texts);
-    dog.alarm.on = dog.diagnose = false;
-    dog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
-    if (!backend_ops()->device->keeps_time()) dog.limit_ms = 0;
+  if (watchdog.users++ == 0) {
+    watchdog.comm_count = watchdog.received = watchdog.text_count = 0;
+    memset(watchdog.texts, 0, sizeof watchdog.texts);
+    watchdog.alarm.on = watchdog.diagnose = false;
+    watchdog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
+    if (!backend_ops()->device->keeps_time()) watchdog.limit_ms = 0;
   }
-  if (dog.limit_ms > 0) dog_start();
+  if (watchdog.limit_ms > 0) dog_start();
   os_mutex_unlock(&life_lock);
 }
 
 void watchdog_leave(void) {
   os_mutex_lock(&life_lock);
-  if (dog.fork_count == os_fork_count() && dog.users > 0 && --dog.users == 0) dog_end();
+  if (watchdog.fork_count == os_fork_count() && watchdog.users > 0 && --watchdog.users == 0) dog_end();
   os_mutex_unlock(&life_lock);
 }

@@ -1,14 +1,14 @@
-/* circle.c: follows waits across communicators. A rank's kernel waits for a peer. If the peer's kernel of
+/* wait_cycle.c: follows waits across communicators. A rank's kernel waits for a peer. If the peer's kernel of
  * that communicator has not started because another communicator's kernel runs on its device, the search goes
  * on with that kernel, until it meets a rank again. */
-#include "explain/circle.h"
+#include "explain/wait_cycle.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/os.h"
 
-struct circle {
+struct cycle {
   const struct rank_state *states;
   uint32_t count;
   uint32_t *path; /* by state: the order in which the search met it, from 1; 0: not met */
@@ -20,14 +20,14 @@ static int name_compare(const struct record_comm *a, uint64_t comm_id, uint32_t 
   return a->rank < rank ? -1 : a->rank > rank;
 }
 
-static const struct rank_state *peer_find(const struct circle *circle, const struct rank_state *state,
+static const struct rank_state *peer_find(const struct cycle *cycle, const struct rank_state *state,
                                           uint32_t rank) {
   const struct record_comm *comm = state->view->comm;
-  uint32_t low = 0, high = circle->count;
+  uint32_t low = 0, high = cycle->count;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    const int side = name_compare(circle->states[middle].view->comm, comm->comm_id, comm->rank_count, rank);
-    if (side == 0) return &circle->states[middle];
+    const int side = name_compare(cycle->states[middle].view->comm, comm->comm_id, comm->rank_count, rank);
+    if (side == 0) return &cycle->states[middle];
     if (side < 0) low = middle + 1;
     else high = middle;
   }
@@ -35,23 +35,23 @@ static const struct rank_state *peer_find(const struct circle *circle, const str
 }
 
 /* The next rank on the path: the peer that is waited for, or what keeps the peer's kernel from starting. */
-static const struct rank_state *rank_waits_for(const struct circle *circle, const struct rank_state *state) {
+static const struct rank_state *rank_waits_for(const struct cycle *cycle, const struct rank_state *state) {
   const struct record_lane *lane = rank_first_wait(state);
-  const struct rank_state *peer = lane != NULL ? peer_find(circle, state, lane->peer) : NULL;
+  const struct rank_state *peer = lane != NULL ? peer_find(cycle, state, lane->peer) : NULL;
   if (peer == NULL || rank_runs(peer)) return peer;
-  return rank_holder(circle->states, circle->count, peer);
+  return rank_holder(cycle->states, cycle->count, peer);
 }
 
-static void circle_report(const struct circle *circle, const struct rank_state *begin,
-                          struct diagnosis *diagnosis) {
+static void cycle_report(const struct cycle *cycle, const struct rank_state *begin,
+                         struct diagnosis *diagnosis) {
   const struct rank_state *state = begin;
   size_t used = (size_t)snprintf(diagnosis->sentence, DIAGNOSIS_TEXT_BYTES,
-                                 "communicators wait for one another in a circle:");
-  diagnosis->kind = DIAGNOSIS_CIRCLE;
+                                 "communicators wait for one another in a cycle:");
+  diagnosis->kind = DIAGNOSIS_CYCLE;
   diagnosis->evidence_count = 0;
   do {
     const struct record_lane *lane = rank_first_wait(state);
-    const struct rank_state *next = rank_waits_for(circle, state);
+    const struct rank_state *next = rank_waits_for(cycle, state);
     const bool holds = next->view->comm->comm_id != state->view->comm->comm_id;
     if (used + 160 < DIAGNOSIS_TEXT_BYTES)
       used += (size_t)snprintf(diagnosis->sentence + used, 160,
@@ -70,29 +70,29 @@ static void circle_report(const struct circle *circle, const struct rank_state *
            "streams that do not wait for each other");
 }
 
-static bool circle_crosses(const struct circle *circle, const struct rank_state *begin) {
-  for (const struct rank_state *state = rank_waits_for(circle, begin); state != begin;
-       state = rank_waits_for(circle, state))
+static bool cycle_crosses(const struct cycle *cycle, const struct rank_state *begin) {
+  for (const struct rank_state *state = rank_waits_for(cycle, begin); state != begin;
+       state = rank_waits_for(cycle, state))
     if (state->view->comm->comm_id != begin->view->comm->comm_id) return true;
   return false;
 }
 
-bool diagnose_circle(const struct rank_state *states, uint32_t count, struct diagnosis *diagnosis) {
-  struct circle circle = {states, count, (uint32_t *)os_alloc((count + 1) * sizeof *circle.path)};
+bool diagnose_cycle(const struct rank_state *states, uint32_t count, struct diagnosis *diagnosis) {
+  struct cycle cycle = {states, count, (uint32_t *)os_alloc((count + 1) * sizeof *cycle.path)};
   bool found = false;
   uint32_t met = 0;
-  if (circle.path == NULL) return false;
+  if (cycle.path == NULL) return false;
   for (uint32_t i = 0; i < count && !found; i++) {
     const uint32_t first = met + 1;
     const struct rank_state *state = &states[i];
-    while (state != NULL && circle.path[state - states] == 0) {
-      circle.path[state - states] = ++met;
-      state = rank_waits_for(&circle, state);
+    while (state != NULL && cycle.path[state - states] == 0) {
+      cycle.path[state - states] = ++met;
+      state = rank_waits_for(&cycle, state);
     }
-    if (state == NULL || circle.path[state - states] < first) continue;
-    found = circle_crosses(&circle, state);
-    if (found) circle_report(&circle, state, diagnosis);
+    if (state == NULL || cycle.path[state - states] < first) continue;
+    found = cycle_crosses(&cycle, state);
+    if (found) cycle_report(&cycle, state, diagnosis);
   }
-  os_free(circle.path);
+  os_free(cycle.path);
   return found;
 }
