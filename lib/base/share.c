@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -30,6 +31,7 @@
 #define SHARE_RETRY_MS 200
 #define SHARE_CHECK_BYTES (1u << 20) /* bytes reserved between two checks of the free memory */
 #define SHARE_PIECE_BYTES (4u << 20)
+#define LOCK_MS 1000u
 #define MIB (1024.0 * 1024.0)
 
 struct block {
@@ -458,23 +460,39 @@ static bool look_is_due(size_t bytes) {
   return true;
 }
 
-/* Reserves piece by piece, with a check before each: other processes allocate at the same time, and a process
- * that exceeds its control group's limit gets no error but is killed. */
-ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes) {
-  const int fd = block_descriptor(memory);
+/* Processes of a host reserve one after another: otherwise two pass the same check, and together exceed the
+ * limit. A lock on a folder needs no file, and ends with its process. Whoever holds it for longer than
+ * LOCK_MS (it may be stopped, or a stranger) is not waited for. Returns what close() unlocks, or -1. */
+static int reserve_lock(void) {
+  const int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (uint32_t ms = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && ms < LOCK_MS; ms++) os_sleep_ms(1);
+  return fd;
+}
+
+/* Piece by piece, with a check before each: other programs allocate at the same time, and a process that
+ * exceeds its control group's limit gets no error but is killed. */
+static ncclResult_t reserve_pieces(int fd, size_t offset, size_t bytes, bool looks) {
   const size_t spare = bytes < SHARE_PIECE_BYTES ? bytes : SHARE_PIECE_BYTES;
   const char *whose;
-  if (fd < 0) return log_fail(ncclInvalidUsage, "shared memory: %p is no block of this process", memory);
   for (size_t done = 0, piece; done < bytes; done += piece) {
     int failed;
     piece = bytes - done < SHARE_PIECE_BYTES ? bytes - done : SHARE_PIECE_BYTES;
-    if (look_is_due(piece) && memory_left(&whose) < bytes - done + spare)
-      return no_pages(bytes - done + spare);
+    if (looks && memory_left(&whose) < bytes - done + spare) return no_pages(bytes - done + spare);
     do failed = fallocate(fd, 0, (off_t)(offset + done), (off_t)piece);
     while (failed != 0 && errno == EINTR);
     if (failed != 0) return no_pages(bytes - done);
   }
   return ncclSuccess;
+}
+
+ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes) {
+  const int fd = block_descriptor(memory);
+  if (fd < 0) return log_fail(ncclInvalidUsage, "shared memory: %p is no block of this process", memory);
+  const bool looks = look_is_due(bytes);
+  const int lock = looks ? reserve_lock() : -1;
+  const ncclResult_t result = reserve_pieces(fd, offset, bytes, looks);
+  if (lock >= 0) close(lock);
+  return result;
 }
 
 void share_trim(void *memory, size_t offset, size_t bytes) {
