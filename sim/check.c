@@ -2,6 +2,7 @@
  * the findings of sim/check. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -128,10 +129,18 @@ static bool take_words(const struct check_flags *flags, struct check_call *call)
   return true;
 }
 
+/* A number from 1 to 4096; returns what follows it, or NULL. */
+static const char *ranks_parse(const char *text, uint32_t *ranks) {
+  const size_t digits = strspn(text, "0123456789");
+  const unsigned long number = strtoul(text, NULL, 10);
+  *ranks = (uint32_t)number;
+  return digits > 0 && digits < 9 && number >= 1 && number <= 4096 ? text + digits : NULL;
+}
+
 static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
-  unsigned ranks = 8;
-  int read = 0;
-  if (flags->ranks && (sscanf(flags->ranks, "%u%n", &ranks, &read) != 1 || flags->ranks[read] || ranks < 1))
+  uint32_t ranks = 8;
+  const char *end = flags->ranks ? ranks_parse(flags->ranks, &ranks) : "";
+  if (!end || *end)
     return misuse("ranks", flags->ranks, "a number from 1 to 4096");
   c->nodes = flags->nodes == UNSET ? 1 : (uint32_t)flags->nodes;
   if (flags->gpus != UNSET && flags->ranks && ranks != c->nodes * (uint32_t)flags->gpus) {
@@ -385,13 +394,10 @@ static enum exit_code check_one(struct check_command *command, int argc, char **
 }
 
 static bool range_parse(const char *text, uint32_t *first, uint32_t *last) {
-  unsigned low = 0, high = 0;
-  int read = 0;
-  const bool range = sscanf(text, "%u-%u%n", &low, &high, &read) == 2 && text[read] == 0;
-  if (!range && (sscanf(text, "%u%n", &low, &read) != 1 || text[read] != 0)) return false;
-  *first = low;
-  *last = range ? high : low;
-  return low >= 1 && *last >= low && *last <= 4096;
+  const char *end = ranks_parse(text, first);
+  *last = *first;
+  if (end && *end == '-') end = ranks_parse(end + 1, last);
+  return end && *end == '\0' && *last >= *first;
 }
 
 static void print_all(const struct check_all_report *report, uint32_t first, uint32_t last, double seconds) {

@@ -739,12 +739,16 @@ static void test_arguments(void **state) {
   (void)state;
   char nothing[8192] = {0};
   ncclComm_t const foreign = (ncclComm_t)nothing;
+  ncclComm_t const wild = (ncclComm_t)(uintptr_t)0x1230; /* not mapped */
   open_all(2);
   ncclComm_t const comm = comms[1];
   expect_error(ncclAllReduce(buffer, buffer, 1, ncclInt, ncclSum, NULL, NULL), ncclInvalidArgument,
                "ncclAllReduce", "the communicator is NULL");
   expect_error(ncclAllGather(buffer, buffer, 1, ncclInt, foreign, NULL), ncclInvalidArgument, "ncclAllGather",
                "no communicator");
+  expect_error(ncclAllGather(buffer, buffer, 1, ncclInt, wild, NULL), ncclInvalidArgument, "ncclAllGather",
+               "no communicator");
+  expect_error(ncclCommDestroy(wild), ncclInvalidArgument, "ncclCommDestroy", "no communicator");
   expect_error(ncclAllReduce(NULL, buffer, 3, ncclInt, ncclSum, comm, NULL), ncclInvalidArgument,
                "ncclAllReduce", "rank 1", "count 3", "sendbuff is NULL");
   expect_error(ncclReduceScatter(buffer, NULL, 3, ncclInt, ncclSum, comm, NULL), ncclInvalidArgument,

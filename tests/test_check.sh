@@ -85,7 +85,10 @@ refuses "no collective \`all_produce\`" all_produce
 refuses "needs one collective, got 2" all_reduce broadcast
 refuses "--ranks 0: must be a number from 1 to 4096" all_reduce --ranks 0
 refuses "--ranks 2-4: must be a number" all_reduce --ranks 2-4
-refuses "5000 ranks are more than 4096" all_reduce --ranks 5000
+refuses "--ranks 5000: must be a number from 1 to 4096" all_reduce --ranks 5000
+refuses "--ranks 4294967298: must be a number from 1 to 4096" all_reduce --ranks 4294967298
+refuses "5000 ranks are more than 4096" all_reduce --nodes 5 --gpus 1000
+refuses "--ranks 2-4294967298: must be a number from 1 to 4096" --all --ranks 2-4294967298
 refuses "--root 8: there are 8 ranks" broadcast --root 8
 refuses "--algo star: must be Tree, Ring, CollNetDirect" all_reduce --algo star
 refuses "--algo custom: must be Tree, Ring" all_reduce --algo custom

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_header.sh: nccl.h and tutti.h compile on their own, as C11 and as C++17, without a warning; libnccl
-# exports only nccl*, pnccl* and tutti_*, and each ncclX is weak. Prints one `ok - ` or `not ok - ` line per
-# check.
+# exports only nccl*, pnccl* and tutti_*, and each ncclX is weak; a program may unload it. Prints one `ok - `
+# or `not ok - ` line per check.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -39,5 +39,24 @@ if [ -e "$library" ] && command -v nm >/dev/null; then
   sed -n 's/^T pnccl/W nccl/p' "$work/symbols" | sort >"$work/wanted"
   grep '^W nccl' "$work/symbols" | sort | diff "$work/wanted" - >"$work/out"
   check $? "each pnccl symbol has its weak nccl symbol"
+fi
+
+# The library's thread runs on; its code must stay.
+if [ -e "$library" ]; then
+  cat >"$work/unload.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+  char id[128];
+  void *library = dlopen(argv[argc - 1], RTLD_NOW);
+  int (*get)(void *) = (int (*)(void *))dlsym(library, "ncclGetUniqueId");
+  if (get == NULL || get(id) != 0 || dlclose(library) != 0) return 1;
+  puts("unloaded");
+  return 0;
+}
+END
+  ${CC:-gcc} -o "$work/unload" "$work/unload.c" -ldl 2>"$work/out" &&
+    NCCL_SOCKET_IFNAME=lo timeout 60 "$work/unload" "$library" >"$work/out" 2>&1
+  check $? "a program may unload the library"
 fi
 exit $((failures > 0))

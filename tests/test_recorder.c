@@ -277,6 +277,26 @@ static void old_files_go(void **state) {
   assert_in_range(file_count(), 2, 4);
 }
 
+/* Thousands of old files: each is looked at once. */
+static void many_old_files_go(void **state) {
+  (void)state;
+  char value[300], path[512];
+  snprintf(value, sizeof value, "%s/", folder);
+  for (int i = 0; i < 3000; i++) {
+    snprintf(path, sizeof path, "%s/tutti.host.%d.0.trace", folder, i);
+    assert_true(os_file_write(path, "x", 1)); /* too short for a header: nobody writes it any more */
+  }
+  setenv("TUTTI_TRACE_KEEP_BYTES", "1M", 1);
+  trace_to(value);
+  struct recorder recorder;
+  struct recorder_birth birth;
+  birth_fill(&birth, 0);
+  recorder_open(&recorder, &birth);
+  recorder_close(&recorder, RECORD_ENDED);
+  unsetenv("TUTTI_TRACE_KEEP_BYTES");
+  assert_in_range(file_count(), 1, 300);
+}
+
 static void no_place_is_no_failure(void **state) {
   (void)state;
   struct recorder recorder;
@@ -518,6 +538,7 @@ int main(void) {
                                      TEST(a_good_end_leaves_nothing),
                                      TEST(a_killed_process_leaves_its_file),
                                      TEST(old_files_go),
+                                     TEST(many_old_files_go),
                                      TEST(no_place_is_no_failure),
                                      TEST(space_is_bounded),
                                      TEST(paces_forget),

@@ -5,7 +5,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +17,65 @@
 #include <unistd.h>
 
 #include "base/os.h"
+
+/* ---- files that somebody truncates ----
+ * A process that writes to a page behind the new end of a file gets SIGBUS. The pages of such a file are
+ * replaced by anonymous ones: what is written from then on is lost with the process, but the process lives.
+ */
+
+#define MAPPINGS_MOST 8u
+
+/* Read by the signal handler: `bytes` is 0 while an entry is free or changes. */
+static struct mapping {
+  uint8_t *memory;
+  size_t bytes;
+} mappings[MAPPINGS_MOST];
+static struct sigaction before;
+
+/* The program's own handler, if it has one, or the default follows. */
+static void pages_lost(int number, siginfo_t *info, void *context) {
+  const uint8_t *at = (const uint8_t *)info->si_addr;
+  for (uint32_t i = 0; i < MAPPINGS_MOST; i++) {
+    const size_t bytes = __atomic_load_n(&mappings[i].bytes, __ATOMIC_ACQUIRE);
+    uint8_t *memory = mappings[i].memory;
+    if (bytes == 0 || at < memory || at >= memory + bytes) continue;
+    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory)
+      return;
+  }
+  if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(number, info, context);
+  else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) before.sa_handler(number);
+  else signal(number, SIG_DFL); /* the access is repeated */
+}
+
+/* Installed once and left: a program may have saved it as its own handler's predecessor. */
+static void handler_install(void) {
+  static uint32_t installed;
+  struct sigaction own;
+  if (__atomic_exchange_n(&installed, 1, __ATOMIC_ACQ_REL)) return;
+  memset(&own, 0, sizeof own);
+  own.sa_sigaction = pages_lost;
+  own.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+  sigemptyset(&own.sa_mask);
+  if (sigaction(SIGBUS, NULL, &before) == 0) sigaction(SIGBUS, &own, NULL);
+}
+
+static void mapping_add(uint8_t *memory, size_t bytes) {
+  handler_install();
+  for (uint32_t i = 0; i < MAPPINGS_MOST; i++) {
+    if (mappings[i].memory != NULL) continue;
+    mappings[i].memory = memory;
+    __atomic_store_n(&mappings[i].bytes, bytes, __ATOMIC_RELEASE);
+    return;
+  }
+}
+
+static void mapping_remove(const uint8_t *memory) {
+  for (uint32_t i = 0; i < MAPPINGS_MOST; i++) {
+    if (mappings[i].memory != memory) continue;
+    __atomic_store_n(&mappings[i].bytes, 0, __ATOMIC_RELEASE);
+    mappings[i].memory = NULL;
+  }
+}
 
 /* ---- one file ---- */
 
@@ -38,6 +100,7 @@ bool mapped_file_open(struct mapped_file *file, const char *path, size_t bytes_m
   if (memory == MAP_FAILED) return file_fail(descriptor, path);
   close(descriptor);
   fresh.memory = (uint8_t *)memory;
+  mapping_add(fresh.memory, bytes_most);
   *file = fresh;
   return true;
 }
@@ -69,7 +132,10 @@ bool mapped_file_grow(struct mapped_file *file, size_t bytes) {
 void mapped_file_remove(const struct mapped_file *file) { unlink(file->path); }
 
 void mapped_file_close(struct mapped_file *file) {
-  if (file->memory != NULL) munmap(file->memory, file->bytes_most);
+  if (file->memory != NULL) {
+    mapping_remove(file->memory);
+    munmap(file->memory, file->bytes_most);
+  }
   memset(file, 0, sizeof *file);
 }
 
@@ -94,14 +160,15 @@ size_t mapped_file_peek(const char *path, void *out, size_t bytes) {
 struct old_file {
   int64_t seconds;
   uint64_t bytes;
-  char path[MAPPED_FILE_PATH_BYTES];
+  char name[NAME_MAX + 1];
 };
 
 struct sweep {
   const char *folder, *begin, *end;
   bool (*stale)(const char *path);
-  uint64_t bytes;         /* of all files found */
-  struct old_file oldest; /* seconds INT64_MAX: none */
+  struct old_file files[SWEEP_FILES_MOST];
+  uint32_t count;
+  uint64_t bytes; /* of all files found */
 };
 
 static bool name_fits(const struct sweep *sweep, const char *name) {
@@ -110,40 +177,54 @@ static bool name_fits(const struct sweep *sweep, const char *name) {
          strcmp(name + length - end, sweep->end) == 0;
 }
 
-static void sweep_add(struct sweep *sweep, const char *name) {
-  struct stat now;
-  struct old_file file;
-  if (snprintf(file.path, sizeof file.path, "%s%s", sweep->folder, name) >= (int)sizeof file.path) return;
-  if (lstat(file.path, &now) != 0 || !S_ISREG(now.st_mode) || now.st_uid != geteuid()) return;
-  if (!sweep->stale(file.path)) return;
-  file.bytes = (uint64_t)now.st_blocks * 512;
-  file.seconds = now.st_mtim.tv_sec;
-  sweep->bytes += file.bytes;
-  if (file.seconds < sweep->oldest.seconds) sweep->oldest = file;
+static bool sweep_path(const struct sweep *sweep, const char *name, char path[MAPPED_FILE_PATH_BYTES]) {
+  return snprintf(path, MAPPED_FILE_PATH_BYTES, "%s%s", sweep->folder, name) < MAPPED_FILE_PATH_BYTES;
 }
 
-static bool sweep_look(struct sweep *sweep) {
+static void sweep_add(struct sweep *sweep, const char *name) {
+  char path[MAPPED_FILE_PATH_BYTES];
+  struct stat now;
+  if (!sweep_path(sweep, name, path)) return;
+  if (lstat(path, &now) != 0 || !S_ISREG(now.st_mode) || now.st_uid != geteuid()) return;
+  if (!sweep->stale(path)) return;
+  struct old_file *file = &sweep->files[sweep->count++];
+  file->seconds = now.st_mtim.tv_sec;
+  file->bytes = (uint64_t)now.st_blocks * 512;
+  snprintf(file->name, sizeof file->name, "%s", name);
+  sweep->bytes += file->bytes;
+}
+
+static void sweep_look(struct sweep *sweep) {
   DIR *folder = opendir(sweep->folder);
-  uint32_t count = 0;
-  sweep->bytes = 0;
-  sweep->oldest.seconds = INT64_MAX;
-  if (folder == NULL) return false;
-  for (const struct dirent *entry = readdir(folder); entry != NULL && count < SWEEP_FILES_MOST;
-       entry = readdir(folder)) {
-    if (!name_fits(sweep, entry->d_name)) continue;
-    count += 1;
-    sweep_add(sweep, entry->d_name);
-  }
+  if (folder == NULL) return;
+  for (const struct dirent *entry = readdir(folder); entry != NULL && sweep->count < SWEEP_FILES_MOST;
+       entry = readdir(folder))
+    if (name_fits(sweep, entry->d_name)) sweep_add(sweep, entry->d_name);
   closedir(folder);
-  return sweep->oldest.seconds != INT64_MAX;
+}
+
+static int age_compare(const void *left, const void *right) {
+  const struct old_file *a = (const struct old_file *)left, *b = (const struct old_file *)right;
+  return a->seconds < b->seconds ? -1 : a->seconds > b->seconds;
 }
 
 void mapped_file_sweep(const char *folder, const char *begin, const char *end, uint64_t bytes_most,
                        bool (*stale)(const char *path)) {
-  struct sweep sweep = {folder, begin, end, stale, 0, {0, 0, ""}};
+  static struct sweep sweep; /* too large for a stack */
   struct statvfs space;
+  char path[MAPPED_FILE_PATH_BYTES];
+  sweep.folder = folder;
+  sweep.begin = begin;
+  sweep.end = end;
+  sweep.stale = stale;
+  sweep.count = 0;
+  sweep.bytes = 0;
   if (statvfs(folder, &space) == 0 && (uint64_t)space.f_blocks * space.f_frsize / 4 < bytes_most)
     bytes_most = (uint64_t)space.f_blocks * space.f_frsize / 4;
-  for (uint32_t tries = 0; tries < SWEEP_FILES_MOST && sweep_look(&sweep); tries++)
-    if (sweep.bytes <= bytes_most || unlink(sweep.oldest.path) != 0) return;
+  sweep_look(&sweep);
+  if (sweep.bytes > bytes_most) qsort(sweep.files, sweep.count, sizeof *sweep.files, age_compare);
+  for (uint32_t i = 0; i < sweep.count && sweep.bytes > bytes_most; i++) {
+    if (!sweep_path(&sweep, sweep.files[i].name, path) || unlink(path) != 0) break;
+    sweep.bytes -= sweep.files[i].bytes;
+  }
 }

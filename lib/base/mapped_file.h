@@ -27,7 +27,8 @@ void mapped_file_remove(const struct mapped_file *file);
 void mapped_file_close(struct mapped_file *file);
 
 /* Among this user's files in `folder` whose names have this begin and end and for which stale() is true,
- * removes the oldest until at most `bytes_most`, and at most a quarter of the file system, are left. */
+ * removes the oldest until at most `bytes_most`, and at most a quarter of the file system, are left. One call
+ * at a time. */
 void mapped_file_sweep(const char *folder, const char *begin, const char *end, uint64_t bytes_most,
                        bool (*stale)(const char *path));
 

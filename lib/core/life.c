@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/comm/handles.h"
 #include "core/custom/custom.h"
 #include "core/remote/remote.h"
 #include "core/group.h"
@@ -59,12 +60,12 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
     return shared;
   }
   struct ncclComm *fresh = (struct ncclComm *)os_alloc(sizeof *fresh);
-  if (!fresh) {
+  if (!fresh || !handles_add(fresh)) {
+    os_free(fresh);
     settings_free(&settings);
     custom_release(custom);
     return log_no_memory("%s: a communicator", call);
   }
-  comm_mark(fresh, true);
   fresh->ops = ops;
   fresh->device_index = device_index;
   fresh->fork_count = os_fork_count();
@@ -91,7 +92,7 @@ static void comm_free(struct ncclComm *comm) {
   redop_table_free(&comm->redops);
   registrations_free(comm->registrations);
   custom_release(comm->custom);
-  comm_mark(comm, false);
+  handles_remove(comm);
   os_free(comm);
   comm_count(ops, false);
 }

@@ -26,7 +26,8 @@ static struct perfetto_place place_of(const struct member *member, int thread) {
 }
 
 static int64_t since_ps(const struct picture *picture, int64_t at_ns) {
-  return (at_ns - picture->job->first_ns) * 1000;
+  const int64_t most = INT64_MAX / 2000, since = at_ns - picture->job->first_ns;
+  return 1000 * (since > most ? most : since < -most ? -most : since);
 }
 
 static void slice_begin(struct picture *picture, const char *name, const struct member *member, int thread,

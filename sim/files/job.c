@@ -12,7 +12,11 @@ static bool comms_same(const struct record_comm *a, const struct record_comm *b)
 
 int64_t member_time_ns(const struct member *member, uint64_t ticks) {
   const struct record_header *header = &member->state.file->header;
-  return (int64_t)header->wall_ns + (int64_t)record_elapsed_ns(header, ticks);
+  const int64_t most = INT64_MAX / 4; /* a damaged file has any bits: differences must not overflow either */
+  const double elapsed = record_elapsed_ns(header, ticks);
+  const int64_t begin = header->wall_ns < (uint64_t)most ? (int64_t)header->wall_ns : most;
+  if (!(elapsed > -(double)most && elapsed < (double)most)) return begin;
+  return begin + (int64_t)elapsed;
 }
 
 static bool devices_same(const struct member *a, const struct member *b) {

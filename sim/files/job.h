@@ -25,7 +25,7 @@ struct job {
 bool job_open(const struct records *records, struct job *job);
 void job_close(struct job *job);
 
-/* Nanoseconds since 1970. */
+/* Nanoseconds since 1970, of at most INT64_MAX / 2 in magnitude. */
 int64_t member_time_ns(const struct member *member, uint64_t ticks);
 /* The job's rank of a communicator's rank; UINT32_MAX: it has no file. */
 uint32_t job_rank_of(const struct job *job, const struct record_comm *comm, uint32_t rank);

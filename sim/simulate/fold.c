@@ -283,7 +283,8 @@ static void lane_add(const struct folder *folder, struct fold *fold, uint32_t la
   made->first_link = net->link_count;
   net->blocks[made->block].lane_count += 1;
   fold->lane_of[net->lane_count++] = lane;
-  memcpy(&net->links[net->link_count], &folder->net->links[from->first_link], links * sizeof *net->links);
+  if (links > 0)
+    memcpy(&net->links[net->link_count], &folder->net->links[from->first_link], links * sizeof *net->links);
   net->link_count += links;
 }
 

@@ -129,8 +129,11 @@ static void world_prepare(void) {
   pthread_atfork(fork_before, fork_parent, fork_child);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
-  if (world.ready == NULL || world.pending == NULL)
-    abort(); /* 16 MiB of address space, without which nothing works */
+  if (world.ready == NULL || world.pending == NULL) {
+    log_warn("the emulator cannot map %zu MiB of address space, and ends the program: raise `ulimit -v`",
+             2 * EMU_ACTORS_MAX * sizeof *world.ready >> 20);
+    abort();
+  }
   __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
 }
 

@@ -9,11 +9,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan/plan_cache.h"
+#include "core/comm/handles.h"
 #include "core/comm/record.h"
 #include "core/topology/layout.h"
 
-#define CANARY_LIVE 0x7475747469636f6dull
-#define CANARY_FREED 0x6672656564636f6dull
 
 /* Under the backend's lock. */
 static struct comm_shared *shared_states;
@@ -123,20 +122,12 @@ const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {
   return __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE) == 2 ? comm->reason : err_text(error);
 }
 
-void comm_mark(struct ncclComm *comm, bool live) {
-  comm->canary_begin = comm->canary_end = live ? CANARY_LIVE : CANARY_FREED;
-}
-
-static bool comm_is_live(const struct ncclComm *comm) {
-  return comm->canary_begin == CANARY_LIVE && comm->canary_end == CANARY_LIVE;
-}
-
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call) {
   if (!comm) {
     return log_fail(ncclInvalidArgument, "%s: the communicator is NULL; pass one that ncclCommInit* has set",
                     call);
   }
-  if (comm_is_live(comm)) {
+  if (handles_has(comm)) {
     if (comm->fork_count == os_fork_count()) return ncclSuccess;
     return log_fail(ncclInvalidUsage,
                     "%s: rank %u of comm '%s' belongs to the process that this one was forked from; leave it "
@@ -191,7 +182,7 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
 }
 
 bool comm_is_ready(const struct ncclComm *comm) {
-  return comm_is_live(comm) && comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY &&
+  return handles_has(comm) && comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY &&
          !comm->revoked && __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }

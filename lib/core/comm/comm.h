@@ -56,7 +56,6 @@ struct comm_queue {
 };
 
 struct ncclComm {
-  uint64_t canary_begin;
   const struct backend *ops;
   uint32_t state;       /* enum comm_state; locked, read atomically */
   uint32_t async_error; /* ncclResult_t; locked, read atomically */
@@ -89,14 +88,10 @@ struct ncclComm {
   char name[COMM_NAME_BYTES];     /* for messages */
   char reason[COMM_REASON_BYTES]; /* why it is COMM_FAILED (locked), or broken */
   ncclResult_t reason_code;       /* the code that it was broken with */
-  uint64_t canary_end;
 };
 
 /* Opens the device-side half; rank, rank_count, comm_id and settings are known. */
 ncclResult_t comm_open(struct ncclComm *comm);
-/* Marks the memory as a live communicator, or as freed. */
-void comm_mark(struct ncclComm *comm, bool live);
-
 /* ncclInvalidArgument, naming the call, for NULL, freed or foreign memory. */
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call);
 /* As above, and the communicator must be ready for operations: made, not finalized or revoked, no error. */

@@ -1,0 +1,13 @@
+/* handles.h: which pointers are communicators. A call checks a handle here before it reads through it, so
+ * that a stale or wild one is an error and not a crash. Looking up takes no lock. */
+#ifndef TUTTI_CORE_HANDLES_H
+#define TUTTI_CORE_HANDLES_H
+
+#include <stdbool.h>
+
+/* False if memory is out. */
+bool handles_add(const void *handle);
+void handles_remove(const void *handle);
+bool handles_has(const void *handle);
+
+#endif
