@@ -51,15 +51,15 @@ static void fail(uint32_t index, const char *what, const char *reason) {
 }
 
 static void process_run(uint32_t index) {
-  struct sock_address roots[64];
+  struct gather_root roots[64];
   char reason[512] = "";
   uint8_t info[INFO_MOST] = {0};
   struct gather *gather = NULL;
   struct watch *watch = NULL;
   struct process *process = &processes[index];
-  for (uint32_t i = 0; i < root_count; i++) roots[i] = ids[i].root;
+  for (uint32_t i = 0; i < root_count; i++) roots[i] = (struct gather_root){ids[i].root, ids[i].secret};
   const struct gather_call call = {.call = "bench",
-                                   .key = ids[0].nonce,
+                                   .secret = ids[0].secret,
                                    .roots = roots,
                                    .root_count = root_count,
                                    .rank_count = process_count * ranks_each,

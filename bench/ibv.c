@@ -29,7 +29,7 @@ static void must(bool good, const char *what) {
 }
 
 static void pair_open(uint32_t devices, size_t bytes) {
-  const struct net_peer one = {1, 0, 1, "bench"}, zero = {1, 1, 0, "bench"};
+  const struct net_peer one = {1, 0, 1, "bench", NULL}, zero = {1, 1, 0, "bench", NULL};
   struct net_handle handle;
   void *listener = NULL, *send = NULL, *receive = NULL, *request = NULL;
   must(ops->listen(devices - 1, &zero, &handle, &listener) == ncclSuccess, "listen");

@@ -29,7 +29,7 @@ static bool is_done(void *request) {
 }
 
 static void send_all(int handle_fd, uint32_t count, size_t bytes) {
-  const struct net_peer peer = {1, 0, 1, "bench"};
+  const struct net_peer peer = {1, 0, 1, "bench", NULL};
   struct net_handle handle;
   void *connection = NULL, *request = NULL;
   must(read(handle_fd, &handle, sizeof handle) == (ssize_t)sizeof handle, "the receiver's handle");
@@ -50,7 +50,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void receive_all(uint32_t device, int handle_fd, uint32_t count, size_t bytes, uint64_t *times) {
-  const struct net_peer peer = {1, 1, 0, "bench"};
+  const struct net_peer peer = {1, 1, 0, "bench", NULL};
   struct net_handle handle;
   void *listener = NULL, *connection = NULL, *request = NULL;
   const int tag = 0;

@@ -163,7 +163,7 @@ static void measure(bool latency, int rounds, size_t bytes) {
 /* One connection each way: handles are exchanged over a pipe that both processes have from their common
  * parent. */
 static void connect_ours(int control) {
-  const struct net_peer peer = {4711, (uint32_t)side, (uint32_t)!side, "bench"};
+  const struct net_peer peer = {4711, (uint32_t)side, (uint32_t)!side, "bench", NULL};
   struct net_handle handle;
   void *listener;
   uint32_t count = 0;

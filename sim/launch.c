@@ -16,10 +16,11 @@
 
 #include "base/child.h"
 #include "base/os.h"
+#include "base/secret.h"
 #include "tutti.h"
 #include "verb.h"
 
-enum { RANKS_MOST = 4096, LINE_BYTES = 8192, VALUE_BYTES = 64, OWN_VALUES = 7 };
+enum { RANKS_MOST = 4096, LINE_BYTES = 8192, VALUE_BYTES = 96, OWN_VALUES = 8 };
 #define NS_PER_SECOND 1000000000ull
 
 struct launch_flags {
@@ -68,6 +69,7 @@ struct launch_job {
       status; /* status: of the first failure, or of the signal to end; 0 while there is none */
   unsigned port;
   uint64_t number, kill_at_ns; /* kill_at_ns 0: no rank has been sent SIGTERM */
+  struct secret secret;        /* of the job, if the environment has none */
   bool failed, killed;
   sigset_t mask; /* as it was before */
   struct pollfd *polls;
@@ -139,6 +141,12 @@ static bool streams_open(struct member *member, int *ends) {
   return true;
 }
 
+/* False if ranks that somebody else starts may join: their secret is TUTTI_SECRET, or none. */
+static bool job_is_alone(void) {
+  const char *secret = os_env("TUTTI_SECRET"), *comm_id = os_env("NCCL_COMM_ID");
+  return (secret == NULL || *secret == '\0') && (comm_id == NULL || *comm_id == '\0');
+}
+
 /* Sets TUTTI_RANK and the like, then the variables of -x. */
 static void values_write(const struct launch_job *job, uint32_t rank, char (*texts)[VALUE_BYTES],
                          const char **extras) {
@@ -150,7 +158,11 @@ static void values_write(const struct launch_job *job, uint32_t rank, char (*tex
   snprintf(texts[3], VALUE_BYTES, "TUTTI_LOCAL_SIZE=%u", job->count);
   snprintf(texts[4], VALUE_BYTES, "TUTTI_RENDEZVOUS=127.0.0.1:%u", job->port);
   snprintf(texts[5], VALUE_BYTES, "TUTTI_JOB=%016llx", (unsigned long long)job->number);
-  for (; count < OWN_VALUES - 1; count++) extras[count] = texts[count];
+  snprintf(texts[6], VALUE_BYTES, "TUTTI_SECRET=");
+  for (size_t i = 0, used = strlen(texts[6]); i < SECRET_BYTES; i++, used += 2)
+    snprintf(texts[6] + used, VALUE_BYTES - used, "%02x", job->secret.bytes[i]);
+  for (; count < OWN_VALUES - 2; count++) extras[count] = texts[count];
+  if (job_is_alone()) extras[count++] = texts[6];
   for (size_t i = 0; i < given; i++) {
     if (strchr(job->flags.values.texts[i], '=')) extras[count++] = job->flags.values.texts[i];
   }
@@ -332,11 +344,12 @@ static bool job_prepare(struct launch_job *job) {
   job->members = (struct member *)os_alloc(job->count * sizeof *job->members);
   job->polls = (struct pollfd *)os_alloc((2 * job->count + 1) * sizeof *job->polls);
   job->number = os_entropy();
+  const bool has_secret = secret_draw(&job->secret);
   sigprocmask(SIG_BLOCK, &set, &job->mask);
   job->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   const int why = child_port_hold(&job->port_fd, &job->port);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  if (job->members && job->polls && job->signals >= 0 && why == 0) return true;
+  if (job->members && job->polls && job->signals >= 0 && why == 0 && has_secret) return true;
   fprintf(stderr, "tutti launch: %s: %s\n", why ? "no port of the loopback address" : "signals and memory",
           strerror(why ? why : errno));
   return false;
@@ -416,6 +429,8 @@ const struct verb verb_launch = {
     "  TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE the same, as all are on this host: the device to use\n"
     "  TUTTI_RENDEZVOUS, TUTTI_JOB        the rendezvous address that tutti_launch_id uses, and this "
     "launch's id\n"
+    "  TUTTI_SECRET                       a random secret, so that nobody else can join; not set if it, or\n"
+    "                                     NCCL_COMM_ID, is set already\n"
     "\n"
     "Rank 0 reads standard input, the others read nothing.\n"
     "\n"

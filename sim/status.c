@@ -555,9 +555,10 @@ const struct verb verb_status = {
     "  tutti status node7:40123\n",
     "Without an operand: all jobs of this user on this host. With a PID: that process's job. With HOST:PORT, "
     "the address of a process's control server: a job on another host; the process's log (NCCL_DEBUG=INFO) "
-    "and the header of its records (`tutti trace dump`) have the address. If TUTTI_SECRET is set in the job, "
-    "set it for this command too. Processes of this host are read through their records (TUTTI_TRACE), so "
-    "stopped processes are seen as well; for other hosts one process is asked, which gathers the answers "
+    "and the header of its records (`tutti trace dump`) have the address. It answers only if TUTTI_SECRET is "
+    "set in the job, and the same for this command. Processes of this host are read through their records "
+    "(TUTTI_TRACE), so stopped processes are seen as well; for other hosts one process is asked, which "
+    "gathers the answers "
     "over the job's control connections.\n"
     "\n"
     "Prints a line for each job; then each communicator, with the least and most operations that its ranks "

@@ -239,13 +239,17 @@ static bool stopped_find(struct sample *sample) {
   return good;
 }
 
-/* Adds what the process at `to` gathers to the job. False, with a last error, if it does not answer, or
- * memory is out. */
-static bool job_fetch(const struct sock_address *to, uint32_t job, struct sample *sample) {
+/* Adds what a process gathers, one of this host or the one at `to`, to the job. False, with a last error, if
+ * it does not answer, or memory is out. */
+static bool job_fetch(const struct os_process *process, const struct sock_address *to, uint32_t job,
+                      struct sample *sample) {
+  const uint64_t deadline_ns = os_time_ns() + FETCH_NS;
   struct survey_bytes bytes;
   struct survey survey;
   uint32_t refused;
-  if (survey_fetch(to, os_time_ns() + FETCH_NS, &bytes) != ncclSuccess) return false;
+  if ((process != NULL ? survey_fetch_here(process, deadline_ns, &bytes)
+                       : survey_fetch(to, deadline_ns, &bytes)) != ncclSuccess)
+    return false;
   if (bytes.bytes == NULL) return true;
   if (!sample_keep(sample, bytes.bytes)) return false;
   if (!survey_read(bytes.bytes, bytes.used, &survey, &refused)) return false;
@@ -265,14 +269,13 @@ static void job_complete(struct sample *sample, uint32_t job) {
   const uint32_t count = sample->count;
   uint32_t asked = 0;
   for (uint32_t i = 0; i < count && asked < ASKED_MOST && !job_is_whole(sample, job); i++) {
-    struct sock_address at;
-    const char *text = sample->files[i].header.control;
-    if (sample->jobs[i] != job || !sock_text_is_literal(text)) continue;
-    if (sock_address_parse(text, "a process's file", &at) != ncclSuccess || at.port == 0) continue;
+    const struct record_header *header = &sample->files[i].header;
+    const struct os_process process = {header->process_realm, header->process_born, (int32_t)header->process};
+    if (sample->jobs[i] != job || header->control[0] == '\0') continue;
     asked += 1;
-    if (job_fetch(&at, job, sample)) return;
-    fprintf(stderr, "tutti status: process %" PRIu32 " at %s does not answer for the others: %s\n",
-            sample->files[i].header.process, text, log_last_error());
+    if (job_fetch(&process, NULL, job, sample)) return;
+    fprintf(stderr, "tutti status: process %" PRIu32 " does not answer for the others: %s\n", header->process,
+            log_last_error());
   }
 }
 
@@ -363,7 +366,8 @@ static enum exit_code process_take(int64_t pid, struct sample *sample) {
 }
 
 static enum exit_code address_take(const struct status_target *target, struct sample *sample) {
-  if (job_fetch(&target->at, 0, sample) && (sample->count > 0 || sample->silent_count > 0)) return EXIT_GOOD;
+  if (job_fetch(NULL, &target->at, 0, sample) && (sample->count > 0 || sample->silent_count > 0))
+    return EXIT_GOOD;
   fprintf(stderr, "tutti status: %s: %s\n", target->address,
           sample->count > 0 ? "what it answers" LOG_OUT_OF_MEMORY : log_last_error());
   return EXIT_ENVIRONMENT;

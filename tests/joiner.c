@@ -43,13 +43,13 @@ void joiner_fill(struct joiner *processes, uint32_t count, uint32_t each, const 
     struct joiner *process = &processes[i];
     memset(process, 0, sizeof *process);
     process->call.call = "test";
-    process->call.key = id->nonce;
+    process->call.secret = id->secret;
     process->call.root_count = 1;
     process->call.rank_count = count * each;
     process->call.signature = 77;
     process->call.fixed = id->fixed;
     process->call.lasting = id->lasting;
-    process->roots[0] = id->root;
+    process->roots[0] = (struct gather_root){id->root, id->secret};
     process->rank_count = each;
     for (uint32_t rank = 0; rank < each; rank++) process->ranks[rank] = i * each + rank;
     process->result = ncclInProgress;

@@ -16,7 +16,7 @@
 
 struct joiner {
   struct gather_call call;
-  struct sock_address roots[8];
+  struct gather_root roots[8];
   uint32_t ranks[16], rank_count;
   uint32_t delay_ms;       /* before it opens */
   uint32_t late_ms;        /* its last rank checks in this long after the others */

@@ -37,18 +37,12 @@ static bool id_read(const char *path, struct bootstrap_id *content, uint64_t *si
   return false;
 }
 
-static ncclResult_t frame_send(int fd, enum frame_kind kind, const void *body, uint32_t bytes,
-                               const struct sock_wait *wait) {
-  const struct frame_head head = {bytes, (uint16_t)kind, 0};
-  TRY(sock_send(fd, &head, sizeof head, wait));
-  return sock_send(fd, body, bytes, wait);
-}
-
-static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint64_t signature, uint32_t rank,
-                             uint32_t size, const char *oddity, const struct sock_wait *wait) {
+static ncclResult_t check_in(int fd, struct seal *seal, const struct bootstrap_id *id, uint64_t signature,
+                             uint32_t rank, uint32_t size, const char *oddity, const struct sock_wait *wait) {
   struct wire_check_in said;
   memset(&said, 0, sizeof said);
   said.uid = said.process = os_entropy();
+  said.key = id->nonce;
   said.version = NCCL_VERSION_CODE + (strcmp(oddity, "version") == 0);
   said.signature = strcmp(oddity, "ids") == 0 ? ~signature : signature;
   said.rank_count = size;
@@ -57,8 +51,8 @@ static ncclResult_t check_in(int fd, const struct bootstrap_id *id, uint64_t sig
   said.address = sock_local(fd);
   said.first_root = id->root;
   snprintf(said.host, sizeof said.host, "odd");
-  TRY(frame_send(fd, FRAME_CHECK_IN, &said, sizeof said, wait));
-  return frame_send(fd, FRAME_RANKS, &rank, sizeof rank, wait);
+  TRY(wire_send(fd, seal, FRAME_CHECK_IN, &said, sizeof said, wait));
+  return wire_send(fd, seal, FRAME_RANKS, &rank, sizeof rank, wait);
 }
 
 static int dial(const char *port) {
@@ -66,11 +60,13 @@ static int dial(const char *port) {
   char place[64];
   snprintf(place, sizeof place, "127.0.0.1:%s", port);
   if (sock_address_parse(place, "odd_rank", &to) != ncclSuccess) return 2;
-  for (int kind = HANDSHAKE_CHECK_IN; kind <= HANDSHAKE_SHARE; kind++) {
+  for (int kind = HANDSHAKE_CHECK_IN; kind <= HANDSHAKE_DATA; kind++) {
+    const struct secret guessed = {{7}};
     const struct sock_wait wait = {os_time_ns() + UINT64_C(5000000000), NULL, "the odd rank at"};
     int fd = -1;
     const bool welcome = sock_connect(&to, &wait, &fd) == ncclSuccess &&
-                         handshake_dial(fd, (enum handshake_kind)kind, 7, &wait) == ncclSuccess;
+                         handshake_dial(fd, (enum handshake_kind)kind, secret_name(&guessed), &guessed, &wait,
+                                        NULL, NULL) == ncclSuccess;
     printf("kind %d: %s\n", kind, welcome ? "welcome" : log_last_error());
     sock_close(fd);
   }
@@ -78,14 +74,12 @@ static int dial(const char *port) {
 }
 
 /* Until the root reports the failure. */
-static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
+static ncclResult_t hear(int fd, struct seal *seal, uint32_t rank, const struct sock_wait *wait) {
   static char body[BODY_MOST + 1];
   for (;;) {
     struct frame_head head;
     struct wire_fail fail;
-    TRY(sock_receive(fd, &head, sizeof head, wait));
-    if (head.bytes > BODY_MOST) return ncclInternalError;
-    TRY(sock_receive(fd, body, head.bytes, wait));
+    TRY(wire_receive(fd, seal, &head, body, BODY_MOST, wait));
     if (head.kind != FRAME_FAIL || head.bytes < sizeof fail) continue;
     memcpy(&fail, body, sizeof fail);
     body[head.bytes] = '\0';
@@ -96,6 +90,7 @@ static ncclResult_t hear(int fd, uint32_t rank, const struct sock_wait *wait) {
 
 int main(int argc, char **argv) {
   struct bootstrap_id id;
+  struct session session;
   uint64_t signature;
   const struct sock_wait wait = {os_time_ns() + UINT64_C(20000000000), NULL, "the odd rank at"};
   int fd = -1;
@@ -104,11 +99,12 @@ int main(int argc, char **argv) {
   const uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]);
   if (!id_read(argv[1], &id, &signature)) return 1;
   ncclResult_t result = sock_connect(&id.root, &wait, &fd);
-  if (result == ncclSuccess) result = handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &wait);
-  if (result == ncclSuccess) result = check_in(fd, &id, signature, rank, size, argv[4], &wait);
+  if (result == ncclSuccess)
+    result = handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &id.secret, &wait, &session, NULL);
+  if (result == ncclSuccess) result = check_in(fd, &session.out, &id, signature, rank, size, argv[4], &wait);
   if (result == ncclSuccess) puts("checked in");
   fflush(stdout);
-  if (result == ncclSuccess) result = hear(fd, rank, &wait);
+  if (result == ncclSuccess) result = hear(fd, &session.in, rank, &wait);
   sock_close(fd);
   if (result != ncclSuccess) printf("odd_rank: %s\n", log_last_error());
   return result == ncclSuccess ? 3 : 1;

@@ -60,6 +60,7 @@ static void test_ids(void **state) {
   second = joiner_id();
   assert_int_equal(second.number, 2);
   assert_int_not_equal(first.nonce, second.nonce);
+  assert_memory_not_equal(&first.secret, &second.secret, sizeof first.secret);
   assert_true(sock_address_equal(&first.root, &second.root)); /* one server for all */
   id.internal[0] ^= 1;
   assert_int_equal(bootstrap_id_read(&id, "test", 0, &first), ncclInvalidArgument);
@@ -163,7 +164,8 @@ static void several_fill(struct several *several, uint32_t rank_count) {
     several->processes[i].ranks[0] = (uint32_t)i;
     several->processes[i].call.rank_count = rank_count;
     several->processes[i].call.root_count = 3;
-    for (int k = 0; k < 3; k++) several->processes[i].roots[k] = several->ids[k].root;
+    for (int k = 0; k < 3; k++)
+      several->processes[i].roots[k] = (struct gather_root){several->ids[k].root, several->ids[k].secret};
   }
 }
 

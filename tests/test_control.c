@@ -27,6 +27,23 @@
 
 #define KEY 0x5eed
 
+/* The secret of a key in these tests, which give keys small numbers. */
+static struct secret secret_of(uint64_t key) {
+  struct secret secret = {{0}};
+  memcpy(secret.bytes, &key, sizeof key);
+  return secret;
+}
+
+static ncclResult_t serve(uint64_t key, control_handler *handler, void *argument) {
+  const struct secret secret = secret_of(key);
+  return control_serve(&secret, handler, argument);
+}
+
+static void unserve(uint64_t key) {
+  const struct secret secret = secret_of(key);
+  control_unserve(secret_name(&secret));
+}
+
 static struct sock_address address;
 static uint32_t descriptors_before;
 static uint64_t blocks_before;
@@ -79,9 +96,10 @@ static ncclResult_t answer(void *argument, const void *request, uint32_t bytes, 
 static ncclResult_t ask(uint64_t key, const char *question, char *reply, uint32_t capacity,
                         uint32_t seconds) {
   const struct sock_wait wait = wait_seconds(seconds);
+  const struct secret secret = secret_of(key);
   uint32_t bytes = capacity;
   const ncclResult_t result =
-      control_call(&address, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
+      control_call(&address, &secret, &wait, question, (uint32_t)strlen(question), reply, &bytes);
   if (result == ncclSuccess) reply[bytes] = '\0';
   return result;
 }
@@ -89,7 +107,7 @@ static ncclResult_t ask(uint64_t key, const char *question, char *reply, uint32_
 static void test_call(void **state) {
   char reply[64] = "";
   (void)state;
-  assert_int_equal(control_serve(KEY, answer, (void *)"that"), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, (void *)"that"), ncclSuccess);
   assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
   assert_string_equal(reply, "cba");
   assert_int_equal(ask(KEY, "", reply, 60, 5), ncclSuccess);
@@ -101,21 +119,23 @@ static void test_call(void **state) {
   assert_int_equal(ask(KEY, "too long for so little space", reply, 5, 5), ncclInternalError);
   assert_int_equal(ask(KEY, "xyz", reply, 60, 5), ncclSuccess);
   assert_string_equal(reply, "zyx");
-  control_unserve(KEY);
+  unserve(KEY);
   assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclRemoteError);
 }
 
 static void test_call_largest(void **state) {
   static char question[CONTROL_REQUEST_MOST], reply[CONTROL_REPLY_MOST];
   const struct sock_wait wait = wait_seconds(5);
+  const struct secret secret = secret_of(KEY);
   uint32_t bytes = sizeof reply;
   (void)state;
   for (size_t i = 0; i < sizeof question; i++) question[i] = (char)('a' + i * 7 % 23);
-  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
-  assert_int_equal(control_call(&address, KEY, &wait, question, sizeof question, reply, &bytes), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(control_call(&address, &secret, &wait, question, sizeof question, reply, &bytes),
+                   ncclSuccess);
   assert_int_equal(bytes, sizeof reply);
   for (size_t i = 0; i < sizeof reply; i++) assert_int_equal(reply[i], question[sizeof reply - 1 - i]);
-  control_unserve(KEY);
+  unserve(KEY);
 }
 
 static void *ask_many(void *argument) {
@@ -135,14 +155,14 @@ static void test_call_many(void **state) {
   os_thread threads[8];
   int numbers[8];
   (void)state;
-  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
   for (int i = 0; i < 8; i++) {
     numbers[i] = i;
     assert_true(os_thread_start(&threads[i], ask_many, &numbers[i]));
   }
   for (int i = 0; i < 8; i++) os_thread_join(threads[i]);
   for (int i = 0; i < 8; i++) assert_int_equal(numbers[i], -1);
-  control_unserve(KEY);
+  unserve(KEY);
 }
 
 static uint32_t cancel;
@@ -164,25 +184,26 @@ static void test_call_late(void **state) {
   char reply[64];
   uint32_t bytes = 60;
   os_thread thread;
+  const struct secret secret = secret_of(KEY);
   (void)state;
   struct sock_wait wait = {os_time_ns() + 50000000, NULL, "asking"};
   hold(1);
-  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
-  assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclRemoteError);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(control_call(&address, &secret, &wait, "~", 1, reply, &bytes), ncclRemoteError);
   cancel = 0;
   wait = wait_seconds(5);
   wait.cancel = &cancel;
   assert_true(os_thread_start(&thread, cancel_soon, NULL));
-  assert_int_equal(control_call(&address, KEY, &wait, "~", 1, reply, &bytes), ncclInvalidUsage);
+  assert_int_equal(control_call(&address, &secret, &wait, "~", 1, reply, &bytes), ncclInvalidUsage);
   os_thread_join(thread);
   hold(0);
   assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
   assert_string_equal(reply, "cba");
   hold(1);
   wait = wait_seconds(0);
-  control_call(&address, KEY, &wait, "~", 1, reply, &bytes);
+  control_call(&address, &secret, &wait, "~", 1, reply, &bytes);
   assert_true(os_thread_start(&thread, release_soon, NULL));
-  control_unserve(KEY); /* waits for a running handler */
+  unserve(KEY); /* waits for a running handler */
   assert_int_equal(__atomic_load_n(&running, __ATOMIC_ACQUIRE), 0);
   os_thread_join(thread);
 }
@@ -190,9 +211,10 @@ static void test_call_late(void **state) {
 static enum control_outcome try_ask(const struct sock_address *to, uint64_t key, const char *question,
                                     uint64_t patience_ms) {
   const struct sock_wait wait = {os_time_ns() + patience_ms * 1000000, NULL, "asking"};
+  const struct secret secret = secret_of(key);
   char reply[64];
   uint32_t bytes = sizeof reply;
-  return control_ask(to, key, &wait, question, (uint32_t)strlen(question), reply, &bytes);
+  return control_ask(to, &secret, &wait, question, (uint32_t)strlen(question), reply, &bytes);
 }
 
 /* The reasons for no answer: no handler of this key, no process, a timeout, a failure. */
@@ -200,7 +222,7 @@ static void test_ask(void **state) {
   struct sock_address empty = address;
   int fd;
   (void)state;
-  assert_int_equal(control_serve(KEY, answer, (void *)"that"), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, (void *)"that"), ncclSuccess);
   empty.port = 0;
   assert_int_equal(sock_listen(&empty, &fd, &empty), ncclSuccess);
   sock_close(fd);
@@ -212,7 +234,7 @@ static void test_ask(void **state) {
   hold(0);
   assert_int_equal(try_ask(&empty, KEY, "abc", 5000), CONTROL_GONE);
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
-  control_unserve(KEY);
+  unserve(KEY);
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_NOBODY);
 }
 
@@ -227,7 +249,7 @@ static void test_call_gone(void **state) {
   const pid_t child = fork();
   if (child == 0) {
     struct sock_address there;
-    const bool good = control_use(&there) == ncclSuccess && control_serve(KEY, answer, NULL) == ncclSuccess;
+    const bool good = control_use(&there) == ncclSuccess && serve(KEY, answer, NULL) == ncclSuccess;
     if (good && write(pipes[1], &there, sizeof there) < 0) _exit(1);
     pause();
     _exit(0);
@@ -319,7 +341,7 @@ static void test_shortage(void **state) {
   char reply[64];
   (void)state;
   SKIP_FORK();
-  assert_int_equal(control_serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
   few = usual;
   few.rlim_cur = joiner_descriptors() + left;
@@ -335,7 +357,7 @@ static void test_shortage(void **state) {
   waitpid(child, NULL, 0);
   setrlimit(RLIMIT_NOFILE, &usual);
   assert_int_equal(result, ncclSuccess);
-  control_unserve(KEY);
+  unserve(KEY);
 }
 
 static void test_noise(void **state) {
@@ -376,12 +398,17 @@ static void test_nonsense(void **state) {
       {HANDSHAKE_CALL, {16, FRAME_ALLGATHER, 0}},
   };
   (void)state;
+  const struct bootstrap_id id = joiner_id();
+  const struct secret own = secret_of(KEY);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const struct sock_wait wait = wait_seconds(5);
     const uint64_t before = control_nonsense();
+    const struct secret *secret = cases[i].handshake == HANDSHAKE_CALL ? &own : &id.secret;
     int fd;
     assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
-    assert_int_equal(handshake_dial(fd, cases[i].handshake, 99, &wait), ncclSuccess);
+    assert_int_equal(handshake_dial(fd, cases[i].handshake, secret_name(secret), secret, &wait, NULL, NULL),
+                     ncclSuccess);
     assert_int_equal(sock_send(fd, &cases[i].head, sizeof cases[i].head, &wait), ncclSuccess);
     if (cases[i].head.kind != FRAME_BEAT || cases[i].head.zero == 0) {
       assert_true(closed_by_server(fd));
@@ -389,7 +416,111 @@ static void test_nonsense(void **state) {
     }
     sock_close(fd);
   }
+  unserve(KEY);
+  bootstrap_id_over(id.nonce);
   meet(3);
+}
+
+/* A client that has proved to know a key, and then sends these bytes. */
+static int bytes_connect(struct session *session) {
+  const struct sock_wait wait = wait_seconds(5);
+  const struct secret secret = secret_of(KEY);
+  int fd;
+  assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
+  assert_int_equal(handshake_dial(fd, HANDSHAKE_CALL, secret_name(&secret), &secret, &wait, session, NULL),
+                   ncclSuccess);
+  return fd;
+}
+
+/* A frame as `session` sends it. */
+static size_t frame_make(struct session *session, const char *question, uint8_t out[64]) {
+  const struct frame_head head = {(uint32_t)strlen(question), FRAME_CALL, 0};
+  uint8_t *body = out + sizeof head;
+  memcpy(out, &head, sizeof head);
+  memcpy(body, question, head.bytes);
+  seal_close(&session->out, &head, sizeof head, body, head.bytes, body + head.bytes);
+  return sizeof head + head.bytes + SEAL_BYTES;
+}
+
+/* Somebody in between changes, repeats, swaps or inserts frames: the connection is closed, and no handler
+ * sees them. */
+static void test_changed_frames(void **state) {
+  const struct sock_wait wait = wait_seconds(5);
+  struct session session, other;
+  uint8_t first[64], second[64];
+  (void)state;
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
+  for (uint32_t way = 0; way < 5; way++) {
+    const uint64_t before = control_nonsense();
+    const int fd = bytes_connect(&session), other_fd = bytes_connect(&other);
+    const size_t bytes = frame_make(&session, "abc", first);
+    frame_make(&session, "def", second);
+    if (way == 0) first[sizeof(struct frame_head)] ^= 1;
+    if (way == 1) first[bytes - 1] ^= 0x80;
+    if (way == 2) memcpy(first, second, sizeof first); /* the second comes first */
+    if (way == 3) frame_make(&other, "abc", first);    /* of another connection */
+    assert_int_equal(sock_send(fd, first, bytes, &wait), ncclSuccess);
+    if (way == 4) assert_int_equal(sock_send(fd, first, bytes, &wait), ncclSuccess);
+    assert_true(closed_by_server(fd));
+    assert_int_equal(control_nonsense(), before + 1);
+    sock_close(fd);
+    sock_close(other_fd);
+  }
+  unserve(KEY);
+}
+
+/* The user's own questions: over the UNIX socket without a secret, over TCP only with TUTTI_SECRET. */
+static void test_status(void **state) {
+  const struct sock_wait wait = wait_seconds(5);
+  const struct secret nothing = control_status_secret(), own = secret_of(KEY);
+  struct os_process self;
+  char reply[8];
+  uint32_t bytes = sizeof reply;
+  (void)state;
+  os_process_self(&self);
+  const struct sock_address local = control_local(&self);
+  assert_int_equal(control_serve_status(answer, NULL), ncclSuccess);
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
+  assert_int_equal(control_call(&local, &nothing, &wait, "abc", 3, reply, &bytes), ncclSuccess);
+  assert_memory_equal(reply, "cba", 3);
+  bytes = sizeof reply;
+  assert_int_equal(control_ask(&local, &own, &wait, "abc", 3, reply, &bytes), CONTROL_NOBODY);
+  assert_int_equal(control_ask(&address, &nothing, &wait, "abc", 3, reply, &bytes), CONTROL_NOBODY);
+  unserve(KEY);
+  control_unserve_status();
+  control_leave(); /* the next server reads the environment again */
+  joiner_environment("TUTTI_SECRET", "one", NULL);
+  assert_int_equal(control_use(&address), ncclSuccess);
+  assert_int_equal(control_serve_status(answer, NULL), ncclSuccess);
+  bytes = sizeof reply;
+  assert_int_equal(control_call(&address, &nothing, &wait, "abc", 3, reply, &bytes), ncclSuccess);
+  control_unserve_status();
+}
+
+/* A caller that asks much at once and reads no answers fills no memory, and delays nobody for long. */
+static void test_greedy_caller(void **state) {
+  static uint8_t frame[sizeof(struct frame_head) + CONTROL_REQUEST_MOST + SEAL_BYTES];
+  const struct sock_wait wait = wait_seconds(5);
+  const struct frame_head head = {CONTROL_REQUEST_MOST, FRAME_CALL, 0};
+  struct session session;
+  (void)state;
+  assert_int_equal(serve(KEY, answer, NULL), ncclSuccess);
+  hold(1);
+  const int fd = bytes_connect(&session);
+  ncclResult_t sent = ncclSuccess;
+  for (uint32_t i = 0; i < 1000 && sent == ncclSuccess; i++) {
+    memcpy(frame, &head, sizeof head);
+    memset(frame + sizeof head, '~', CONTROL_REQUEST_MOST);
+    seal_close(&session.out, &head, sizeof head, frame + sizeof head, CONTROL_REQUEST_MOST,
+               frame + sizeof head + CONTROL_REQUEST_MOST);
+    sent = sock_send(fd, frame, sizeof frame, &wait);
+  }
+  assert_true(os_alloc_live() < blocks_before + 200); /* of up to 64 KiB */
+  hold(0);
+  sock_close(fd);
+  char reply[64];
+  assert_int_equal(ask(KEY, "abc", reply, 60, 5), ncclSuccess);
+  unserve(KEY);
 }
 
 /* Half of a check-in and then silence must not stop other ranks from connecting. */
@@ -401,7 +532,8 @@ static void test_half(void **state) {
   const struct bootstrap_id id = joiner_id();
   for (int i = 0; i < 20; i++) {
     assert_int_equal(sock_connect(&address, &wait, &fds[i]), ncclSuccess);
-    assert_int_equal(handshake_dial(fds[i], HANDSHAKE_CHECK_IN, id.nonce, &wait), ncclSuccess);
+    assert_int_equal(handshake_dial(fds[i], HANDSHAKE_CHECK_IN, id.nonce, &id.secret, &wait, NULL, NULL),
+                     ncclSuccess);
     assert_int_equal(sock_send(fds[i], &head, (size_t)(i % 8) + 1, &wait), ncclSuccess);
   }
   joiner_fill(processes, 3, 1, &id);
@@ -449,9 +581,10 @@ static void test_secret(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_call),           TEST(test_call_largest), TEST(test_call_many), TEST(test_call_late),
-      TEST(test_call_gone),      TEST(test_noise),        TEST(test_nonsense),  TEST(test_half),
-      TEST(test_idle_strangers), TEST(test_shortage),     TEST(test_secret),    TEST(test_ask),
+      TEST(test_call),           TEST(test_call_largest), TEST(test_call_many),     TEST(test_call_late),
+      TEST(test_call_gone),      TEST(test_noise),        TEST(test_nonsense),      TEST(test_half),
+      TEST(test_idle_strangers), TEST(test_shortage),     TEST(test_secret),        TEST(test_ask),
+      TEST(test_changed_frames), TEST(test_status),       TEST(test_greedy_caller),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

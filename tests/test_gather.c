@@ -130,20 +130,21 @@ static void test_version(void **state) {
   const struct bootstrap_id id = joiner_id();
   const struct sock_wait wait = {os_time_ns() + 5000000000ull, NULL, "test"};
   struct wire_check_in said = {.uid = 5, .signature = 77, .version = 21000, .rank_count = 2, .pid = 4711};
-  const struct frame_head heads[2] = {{sizeof said, FRAME_CHECK_IN, 0}, {sizeof(uint32_t), FRAME_RANKS, 0}};
+  struct session session;
   const uint32_t rank = 1;
   int fd;
   joiner_fill(processes, 2, 1, &id);
   joiner_threads_start(processes, 1);
+  said.key = id.nonce;
+  said.first = 1;
   said.first_root = said.address = id.root;
   strcpy(said.host, "elsewhere");
   assert_int_equal(sock_connect(&id.root, &wait, &fd), ncclSuccess);
-  assert_int_equal(handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &wait), ncclSuccess);
+  assert_int_equal(handshake_dial(fd, HANDSHAKE_CHECK_IN, id.nonce, &id.secret, &wait, &session, NULL),
+                   ncclSuccess);
   os_sleep_ms(100); /* the process checks in meanwhile */
-  assert_int_equal(sock_send(fd, &heads[0], sizeof heads[0], &wait), ncclSuccess);
-  assert_int_equal(sock_send(fd, &said, sizeof said, &wait), ncclSuccess);
-  assert_int_equal(sock_send(fd, &heads[1], sizeof heads[1], &wait), ncclSuccess);
-  assert_int_equal(sock_send(fd, &rank, sizeof rank, &wait), ncclSuccess);
+  assert_int_equal(wire_send(fd, &session.out, FRAME_CHECK_IN, &said, sizeof said, &wait), ncclSuccess);
+  assert_int_equal(wire_send(fd, &session.out, FRAME_RANKS, &rank, sizeof rank, &wait), ncclSuccess);
   joiner_threads_join(processes, 1);
   assert_all(1, ncclInvalidUsage, "rank 1 (process 4711 on host elsewhere");
   assert_non_null(strstr(processes[0].reason, "is of version 21000, others are of"));
@@ -203,7 +204,7 @@ static void test_cancel(void **state) {
   joiner_fill(processes, 4, 1, &id);
   joiner_threads_start(processes, 2);
   call = processes[2].call;
-  call.roots = &id.root;
+  call.roots = processes[2].roots;
   assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
   assert_int_equal(gather_check_in(cancelled, 2, "x", 1), ncclSuccess);
   assert_true(os_thread_start(&thread, cancel_body, NULL));
@@ -225,7 +226,7 @@ static void test_cancel_early(void **state) {
   joiner_fill(processes, 3, 1, &id);
   joiner_threads_start(processes, 2);
   call = processes[2].call;
-  call.roots = &id.root;
+  call.roots = processes[2].roots;
   assert_int_equal(gather_open(&call, &cancelled), ncclSuccess);
   gather_cancel(cancelled, ncclInvalidUsage, "rank 2 was aborted");
   const uint64_t begin_ns = os_time_ns();
@@ -242,13 +243,27 @@ static void test_child(void **state) {
   (void)state;
   struct sock_address address;
   assert_int_equal(control_use(&address), ncclSuccess);
-  const struct bootstrap_id id = {.number = 1, .nonce = 0xc0ffee, .root = address, .own = true};
+  struct bootstrap_id id = {.number = 1, .root = address, .own = true};
+  struct secret parent;
+  assert_true(secret_draw(&parent));
+  assert_int_equal(control_serve(&parent, NULL, NULL), ncclSuccess);
+  secret_derive(&parent, "child", NULL, 0, &id.secret);
   for (int second = 0; second < 3; second++) {
     joiner_fill(processes, 4, 1, &id);
     for (uint32_t i = 0; i < 4; i++) processes[i].call.child = true;
+    for (uint32_t i = 0; i < 4; i++) processes[i].roots[0].let_in = parent;
     run(4);
     assert_all(4, ncclSuccess, "");
   }
+  /* An id's members may not open roots. */
+  const struct bootstrap_id other = joiner_id();
+  joiner_fill(processes, 1, 1, &id);
+  processes[0].call.child = true;
+  processes[0].roots[0].let_in = other.secret;
+  run(1);
+  assert_all(1, ncclInvalidUsage, "get a new one with ncclGetUniqueId");
+  bootstrap_id_over(other.nonce);
+  control_unserve(secret_name(&parent));
   control_leave();
 }
 

@@ -22,8 +22,25 @@
 #include "base/param.h"
 #include "skip.h"
 
-enum { HEAD = 64, PROOF = 32, ANSWER = 64 + 96 + 32, VERSION_AT = 8, TYPE_AT = 10, WELCOME_AT = 13 };
+enum {
+  HEAD = 64,
+  PROOF = 32,
+  ANSWER = 64 + 96 + 32,
+  VERSION_AT = 8,
+  TYPE_AT = 10,
+  WELCOME_AT = 13,
+  REFUSAL_AT = 14
+};
 #define KEY 0x1122334455667788ull
+
+static const struct secret of_key = {{1, 2, 3}};
+
+/* Two keys are known. */
+static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, struct secret *secret) {
+  (void)argument, (void)kind;
+  *secret = of_key;
+  return key == KEY || key == (KEY ^ 1);
+}
 
 static void secret_set(const char *secret) {
   if (secret) setenv("TUTTI_SECRET", secret, 1);
@@ -53,6 +70,10 @@ static void pair_make(int pair[2]) {
 /* A client on a thread of its own: it reads the secret before it sends its first byte. */
 struct client {
   int fd;
+  uint64_t key;
+  struct secret secret;
+  struct session session;
+  enum handshake_refusal refusal;
   ncclResult_t result;
   struct sock_wait wait;
   os_thread thread;
@@ -60,19 +81,27 @@ struct client {
 
 static void *client_body(void *argument) {
   struct client *client = (struct client *)argument;
-  client->result = handshake_dial(client->fd, HANDSHAKE_LINK, KEY, &client->wait);
+  client->result = handshake_dial(client->fd, HANDSHAKE_LINK, client->key, &client->secret, &client->wait,
+                                  &client->session, &client->refusal);
   return NULL;
 }
 
 /* Returns when the client has sent its hello with this secret; the caller may then change the setting. */
-static void client_start(struct client *client, const char *secret, int fd, int other_fd) {
+static void client_start_for(struct client *client, const char *secret, uint64_t key,
+                             const struct secret *known, int fd, int other_fd) {
   uint8_t byte;
   secret_set(secret);
   client->fd = fd;
+  client->key = key;
+  client->secret = *known;
   client->wait = within_ms(5000);
   assert_true(os_thread_start(&client->thread, client_body, client));
   assert_true(sock_poll(other_fd, false, &client->wait));
   assert_true(recv(other_fd, &byte, 1, MSG_PEEK) == 1); /* poll alone does not synchronise for TSan */
+}
+
+static void client_start(struct client *client, const char *secret, int fd, int other_fd) {
+  client_start_for(client, secret, KEY, &of_key, fd, other_fd);
 }
 
 static ncclResult_t client_end(struct client *client) {
@@ -96,7 +125,7 @@ static enum handshake_state handshake_both(const char *clients, const char *serv
   pair_make(pair);
   client_start(&client, clients, pair[0], pair[1]);
   secret_set(servers);
-  handshake_begin(&handshake, pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
   const enum handshake_state state = settle(&handshake);
   if (state == HANDSHAKE_DONE) {
     assert_int_equal(handshake.kind, HANDSHAKE_LINK);
@@ -107,6 +136,11 @@ static enum handshake_state handshake_both(const char *clients, const char *serv
     assert_int_equal(handshake_step(&handshake), HANDSHAKE_GONE);
   }
   *dialed = client_end(&client);
+  if (*dialed == ncclSuccess) {
+    assert_memory_equal(&client.session.out, &handshake.session.in, sizeof client.session.out);
+    assert_memory_equal(&client.session.in, &handshake.session.out, sizeof client.session.in);
+    assert_memory_not_equal(&client.session.in, &client.session.out, sizeof client.session.in);
+  }
   close(pair[0]);
   close(pair[1]);
   return state;
@@ -149,7 +183,7 @@ static void test_welcome_by_file(void **state) {
   secret_set(empty);
   assert_int_equal(handshake_check(), ncclInvalidUsage);
   assert_last_error("is empty");
-  assert_int_equal(handshake_dial(-1, HANDSHAKE_LINK, KEY, NULL), ncclInvalidUsage);
+  assert_int_equal(handshake_dial(-1, HANDSHAKE_LINK, KEY, &of_key, NULL, NULL, NULL), ncclInvalidUsage);
   unlink(path);
   snprintf(missing, sizeof missing, "@/tmp/././%s", path + 5);
   secret_set(missing);
@@ -169,7 +203,7 @@ static void over_tcp(struct sock_address loopback) {
   assert_true(sock_poll(listener, false, &wait));
   accepted = sock_accept(listener, &from);
   client_start(&client, "a secret", dialed, accepted);
-  handshake_begin(&handshake, accepted);
+  handshake_begin(&handshake, accepted, secret_find, NULL);
   assert_int_equal(settle(&handshake), HANDSHAKE_DONE);
   assert_true(handshake_answer(&handshake, NULL));
   assert_int_equal(client_end(&client), ncclSuccess);
@@ -203,9 +237,32 @@ static void wrong_secret(const char *clients, const char *servers, const char *s
 
 static void test_wrong_secret(void **state) {
   (void)state;
-  wrong_secret("a secret", "a secreT", "TUTTI_SECRET is another one");
+  wrong_secret("a secret", "a secreT", "the secret there is another one");
   wrong_secret(NULL, "a secret", "set at the server and not at the client");
   wrong_secret("a secret", NULL, "set at the client and not at the server");
+}
+
+/* A client that guesses: it knows the name of the key and not its secret, or neither. */
+static void guess(uint64_t key, enum handshake_refusal refusal, const char *sentence) {
+  static const struct secret guessed = {{1, 2, 4}};
+  int pair[2];
+  struct client client;
+  struct handshake handshake;
+  pair_make(pair);
+  client_start_for(&client, NULL, key, &guessed, pair[0], pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
+  assert_int_equal(settle(&handshake), HANDSHAKE_GONE);
+  assert_int_equal(client_end(&client), ncclRemoteError);
+  assert_int_equal(client.refusal, refusal);
+  assert_last_error(sentence);
+  close(pair[0]);
+  close(pair[1]);
+}
+
+static void test_guesses(void **state) {
+  (void)state;
+  guess(KEY, REFUSAL_PROOF, "the secret there is another one");
+  guess(KEY + 2, REFUSAL_KEY, "no communicator is being made there");
 }
 
 static void test_refused(void **state) {
@@ -232,7 +289,7 @@ static enum handshake_state after_bytes(const void *bytes, size_t count, bool ha
   pair_make(pair);
   assert_int_equal(write(pair[0], bytes, count), (ssize_t)count);
   if (hangs_up) close(pair[0]);
-  handshake_begin(&handshake, pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
   handshake.begin_ns -= age_ns;
   const enum handshake_state state = handshake_step(&handshake);
   if (!hangs_up) close(pair[0]);
@@ -262,7 +319,7 @@ static void test_strangers(void **state) {
   assert_int_equal(after_bytes("\377", 1, false, 0), HANDSHAKE_GONE); /* one byte is enough to refuse */
   assert_int_equal(after_bytes(hello, 0, true, 0), HANDSHAKE_GONE);
   assert_int_equal(after_bytes(hello, HEAD - 1, true, 0), HANDSHAKE_GONE);
-  for (uint8_t kind = 0; kind < 255; kind = kind == 0 ? 6 : 255) {
+  for (uint8_t kind = 0; kind < 255; kind = kind == 0 ? 5 : 255) {
     memcpy(odd, hello, HEAD);
     odd[TYPE_AT + 1] = kind;
     assert_int_equal(after_bytes(odd, HEAD, false, 0), HANDSHAKE_GONE);
@@ -271,7 +328,7 @@ static void test_strangers(void **state) {
   odd[TYPE_AT] = 3;
   assert_int_equal(after_bytes(odd, HEAD, false, 0), HANDSHAKE_GONE);
   assert_true(handshake_counted().strangers == before.strangers + 7);
-  assert_int_equal(after_bytes(hello, HEAD, false, 0), HANDSHAKE_DONE); /* unchanged, it is accepted */
+  assert_int_equal(after_bytes(hello, HEAD, false, 0), HANDSHAKE_MORE); /* unchanged, it is challenged */
 }
 
 static void test_late(void **state) {
@@ -288,20 +345,23 @@ static void test_late(void **state) {
 
 /* Bytes after the handshake stay unread until the connection has an owner. */
 static void test_no_byte_past_a_handshake(void **state) {
-  uint8_t hello[HEAD], more[1000], got[1001];
+  uint8_t more[1000], got[1001];
   int pair[2];
+  struct client client;
   struct handshake handshake;
   (void)state;
   memset(more, 5, sizeof more);
-  hello_take(NULL, hello);
   pair_make(pair);
-  assert_int_equal(write(pair[0], hello, HEAD), HEAD);
+  client_start(&client, NULL, pair[0], pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
+  assert_int_equal(settle(&handshake), HANDSHAKE_DONE);
   assert_int_equal(write(pair[0], more, sizeof more), (ssize_t)sizeof more);
-  handshake_begin(&handshake, pair[1]);
   assert_int_equal(handshake_step(&handshake), HANDSHAKE_DONE);
   assert_int_equal(sock_receive_some(pair[1], got, sizeof got), (ptrdiff_t)sizeof more);
-  close(pair[0]);
+  shutdown(pair[0], SHUT_RDWR);
   assert_false(handshake_answer(&handshake, NULL)); /* the client has disconnected */
+  assert_int_equal(client_end(&client), ncclRemoteError);
+  close(pair[0]);
   close(pair[1]);
 }
 
@@ -316,11 +376,10 @@ static void test_wrong_version(void **state) {
   hello[VERSION_AT] ^= 0x40;
   pair_make(pair);
   assert_int_equal(write(pair[0], hello, HEAD), HEAD);
-  handshake_begin(&handshake, pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
   assert_int_equal(handshake_step(&handshake), HANDSHAKE_GONE);
   assert_int_equal(sock_receive(pair[0], answer, ANSWER, &wait), ncclSuccess);
-  answer[ANSWER - 1] = '\0';
-  assert_non_null(strstr((const char *)answer + HEAD, "version of the protocol is 65, here it is 1"));
+  assert_int_equal(answer[REFUSAL_AT], REFUSAL_VERSION);
   assert_true(handshake_counted().wrong_version == before.wrong_version + 1);
   close(pair[0]);
   close(pair[1]);
@@ -350,7 +409,7 @@ static void record_take(struct record *record) {
   pair_make(left);
   pair_make(right);
   client_start(&client, "a secret", left[0], left[1]);
-  handshake_begin(&handshake, right[1]);
+  handshake_begin(&handshake, right[1], secret_find, NULL);
   carry(left[1], right[0], record->hello, HEAD, &handshake);
   carry(right[0], left[1], record->challenge, HEAD, NULL);
   carry(left[1], right[0], record->proof, PROOF, &handshake);
@@ -372,7 +431,7 @@ static void test_replay(void **state) {
   (void)state;
   record_take(&record);
   pair_make(pair);
-  handshake_begin(&handshake, pair[1]);
+  handshake_begin(&handshake, pair[1], secret_find, NULL);
   assert_int_equal(write(pair[0], record.hello, HEAD), HEAD);
   assert_int_equal(handshake_step(&handshake), HANDSHAKE_MORE);
   assert_int_equal(sock_receive(pair[0], challenge, HEAD, &wait), ncclSuccess);
@@ -410,7 +469,7 @@ static void impostor(enum impostor_manner manner, const struct record *record) {
   if (manner == OLD_PART) memcpy(answer, record->answer, ANSWER);
   assert_int_equal(sock_send(pair[1], answer, ANSWER, &wait), ncclSuccess);
   assert_int_equal(client_end(&client), ncclRemoteError);
-  assert_last_error("does not know TUTTI_SECRET");
+  assert_last_error("does not know the secret");
   close(pair[0]);
   close(pair[1]);
 }
@@ -434,7 +493,7 @@ static void turned_hello(size_t at) {
   pair_make(left);
   pair_make(right);
   client_start(&client, "a secret", left[0], left[1]);
-  handshake_begin(&handshake, right[1]);
+  handshake_begin(&handshake, right[1], secret_find, NULL);
   assert_int_equal(sock_receive(left[1], bytes, HEAD, &wait), ncclSuccess);
   bytes[at] ^= 1;
   assert_int_equal(sock_send(right[0], bytes, HEAD, &wait), ncclSuccess);
@@ -467,7 +526,7 @@ static void test_turned_answer(void **state) {
   pair_make(left);
   pair_make(right);
   client_start(&client, "a secret", left[0], left[1]);
-  handshake_begin(&handshake, right[1]);
+  handshake_begin(&handshake, right[1], secret_find, NULL);
   carry(left[1], right[0], bytes, HEAD, &handshake);
   carry(right[0], left[1], bytes, HEAD, NULL);
   carry(left[1], right[0], bytes, PROOF, &handshake);
@@ -509,16 +568,18 @@ static void test_odd_servers(void **state) {
   memset(answer, 0, sizeof answer);
   hello_take(NULL, answer);
   client_expects(answer, ANSWER, "does not keep to the handshake"); /* another client */
-  answer[TYPE_AT] = 2;
-  client_expects(answer, ANSWER, "does not keep to the handshake"); /* wants a proof without a secret */
   answer[TYPE_AT] = 3;
   client_expects(answer, ANSWER, "no reason given");
   client_expects(answer, ANSWER - 1, "closed the connection");
-  memset(answer + HEAD, '\033', 96);
-  client_expects(answer, ANSWER, "refused: ???");
+  memset(answer + HEAD, 'x', 96); /* a stranger's words */
+  for (uint8_t refusal = 0; refusal < 255; refusal = refusal < REFUSAL_COUNT ? refusal + 1 : 255) {
+    answer[REFUSAL_AT] = refusal;
+    client_expects(answer, ANSWER, "");
+    if (strstr(log_last_error(), "xxx")) fail_msg("refusal %u: \"%s\"", refusal, log_last_error());
+  }
   answer[TYPE_AT] = 2;
   answer[VERSION_AT] ^= 1;
-  client_expects(answer, ANSWER, "its version of the protocol is 0, here it is 1");
+  client_expects(answer, ANSWER, "it speaks another version of the protocol");
 }
 
 static void test_client_gives_up(void **state) {
@@ -527,10 +588,10 @@ static void test_client_gives_up(void **state) {
   struct sock_wait wait = within_ms(30);
   (void)state;
   pair_make(pair);
-  assert_int_equal(handshake_dial(pair[0], HANDSHAKE_CALL, 1, &wait), ncclRemoteError);
+  assert_int_equal(handshake_dial(pair[0], HANDSHAKE_CALL, 1, &of_key, &wait, NULL, NULL), ncclRemoteError);
   assert_last_error("within the deadline");
   wait.cancel = &cancel;
-  assert_int_equal(handshake_dial(pair[0], HANDSHAKE_CALL, 1, &wait), ncclInvalidUsage);
+  assert_int_equal(handshake_dial(pair[0], HANDSHAKE_CALL, 1, &of_key, &wait, NULL, NULL), ncclInvalidUsage);
   close(pair[0]);
   close(pair[1]);
 }
@@ -565,6 +626,7 @@ int main(void) {
                                      TEST(test_welcome_over_ipv4),
                                      TEST(test_welcome_over_ipv6),
                                      TEST(test_wrong_secret),
+                                     TEST(test_guesses),
                                      TEST(test_refused),
                                      TEST(test_strangers),
                                      TEST(test_late),

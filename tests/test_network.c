@@ -73,7 +73,7 @@ static void mesh_open(struct mesh *mesh, const struct net_ops *ops) {
       if (from == to) continue;
       struct wire *wire = &mesh->wires[count++];
       struct net_handle handle;
-      const struct net_peer receiver = {77, to, from, "test"}, sender = {77, from, to, "test"};
+      const struct net_peer receiver = {77, to, from, "test", NULL}, sender = {77, from, to, "test", NULL};
       wire->from = from;
       wire->to = to;
       wire->pair.ops = ops;
@@ -394,7 +394,8 @@ static void test_too_long(void **state) {
 
 static void test_strangers(void **state) {
   const struct net_ops *ops = network("mode=guarded", 1);
-  const struct net_peer peer = {14, 1, 0, "test"}, sender = {14, 0, 1, "test"}, other = {15, 0, 1, "test"};
+  const struct net_peer peer = {14, 1, 0, "test", NULL}, sender = {14, 0, 1, "test", NULL},
+                        other = {15, 0, 1, "test", NULL};
   struct net_handle handle, bad;
   void *listener = NULL, *connection = NULL;
   (void)state;
@@ -440,7 +441,7 @@ static void test_closing(void **state) {
     }
     net_pair_close(&pair);
   }
-  const struct net_peer peer = {17, 1, 0, "test"}, sender = {17, 0, 1, "test"};
+  const struct net_peer peer = {17, 1, 0, "test", NULL}, sender = {17, 0, 1, "test", NULL};
   struct net_handle handle;
   void *listener = NULL, *connection = NULL;
   assert_int_equal(ops->listen(0, &peer, &handle, &listener), ncclSuccess);
@@ -452,7 +453,7 @@ static void test_closing(void **state) {
 
 static void test_memory(void **state) {
   const struct net_ops *ops = network("mode=guarded", 1);
-  const struct net_peer peer = {18, 1, 0, "test"}, sender = {18, 0, 1, "test"};
+  const struct net_peer peer = {18, 1, 0, "test", NULL}, sender = {18, 0, 1, "test", NULL};
   struct net_handle handle;
   void *listener = NULL, *connection = NULL;
   (void)state;

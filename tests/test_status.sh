@@ -77,6 +77,7 @@ json_is_good() { # PYTHON: an expression over the document d
 
 # well: a healthy job of four processes, asked for in every way.
 well() {
+  export TUTTI_SECRET=one
   for rank in 0 1 2 3; do
     begin $rank --size 4 --ops all_reduce --iterations 1000 --pace 20 --hold 999,"$work/go"
   done
@@ -107,6 +108,7 @@ late_seen() {
 # late SIZE [network]: one rank has not called what the others have. Every process logs that once, in the
 # words of explain.
 late() {
+  export TUTTI_SECRET=one
   [ $# -eq 1 ] || export HOSTS=1
   begin_late "$1"
   for rank in $(seq 0 $(($1 - 1))); do until_true said "$rank" || return 1; done
@@ -125,6 +127,7 @@ late() {
 
 # late_guarded: the guarded emulator has no watchdog; `tutti status` still gets the diagnosis.
 late_guarded() {
+  export TUTTI_SECRET=one
   export TUTTI_EMU=mode=guarded
   begin_late 2
   until_true ask 1 "$late"
@@ -185,6 +188,7 @@ killed() {
 # stopped: a process that a signal has stopped. On its own host its file is read; to other hosts it does not
 # answer.
 stopped() {
+  export TUTTI_SECRET=one
   begin_late 3
   until_true grep -qs 'iteration 1 ok' "$work/rank.1"
   kill -STOP "$late"
@@ -250,6 +254,34 @@ secret() {
   [ "$statuses" = '0 0 ' ] && return $secret_all
 }
 
+# stranger: without a secret a job answers its own user on its host, and nobody else: not over the network,
+# not another user.
+stranger() {
+  begin_late 2
+  until_true ask 1 "$late"
+  at=$(address_of "$late")
+  ask 3 "$at" && ! has '^job' && has 'answers those who know its TUTTI_SECRET' &&
+    (export TUTTI_SECRET=guessed && ask 3 "$at") && ! has '^job' && has 'TUTTI_SECRET is set at the client'
+  stranger_all=$?
+  if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
+    setpriv --reuid 65534 --clear-groups timeout 10 "$tutti" status "$late" >"$work/log" 2>&1 &&
+      stranger_all=1
+    ! has '^job' || stranger_all=1
+  fi
+  finish
+  [ "$statuses" = '0 0 ' ] && return $stranger_all
+}
+
+# truncated: somebody truncates the record files of a running job; it goes on.
+truncated() {
+  for rank in 0 1; do begin $rank --size 2 --ops all_reduce --iterations 300 --hold 2,"$work/go"; done
+  until_true grep -qs 'iteration 1 ok' "$work/rank.0" && until_true grep -qs 'iteration 1 ok' "$work/rank.1"
+  truncated_all=$?
+  for file in "$work"/tutti.*.trace; do : >"$file"; done
+  finish
+  [ "$statuses" = '0 0 ' ] && return $truncated_all
+}
+
 threads_agree() {
   ask 1 "$begun" && [ "$(sentences rank.0)" = "$(explained)" ] && grep -Fxq "$(explained)" "$work/log"
 }
@@ -294,6 +326,7 @@ broken() {
 
 # nothing: operands that are not jobs, and addresses that do not answer.
 nothing() {
+  export TUTTI_SECRET=one # without it no address is asked
   ask 4 && has 'no process of this user records in' && ask 4 999999999 &&
     has 'there is no process 999999999' &&
     ask 4 $$ && has "process $$ records nothing" && ask 2 word && has '`word` is neither' &&
@@ -347,6 +380,8 @@ beside 'a process that is stopped is named, and not waited for' stopped
 beside 'another process diagnoses if the first is stopped, and nothing is logged twice' diagnose_stopped
 beside 'records of other hosts are fetched' elsewhere
 beside 'a request without the secret gets no answer' secret
+beside 'a job goes on whose record files are truncated' truncated
+beside 'a stranger gets no answer from a job without a secret' stranger
 beside "another user's process is refused with the reason" permission
 for scenario in absent recv_alone refused open_group blocked cycle behind graph; do
   beside "four ranks of one process are diagnosed: $scenario" threads $scenario

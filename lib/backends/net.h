@@ -6,6 +6,7 @@
 #define TUTTI_BACKENDS_NET_H
 
 #include "base/err.h"
+#include "base/secret.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,10 +38,19 @@ enum net_memory { NET_MEMORY_HOST = 1, NET_MEMORY_CUDA = 2 };
 
 /* The peer of a connection, for messages and for the handshake. */
 struct net_peer {
-  uint64_t comm_key; /* equal on both ends, hard to guess: a listener only accepts connections with its key */
+  uint64_t comm_key;   /* names the communicator, equal on both ends */
   uint32_t rank, peer; /* of the communicator */
   const char *comm_name;
+  /* Of the communicator: both ends prove that they know it. NULL, for callers that have none (tests,
+   * benchmarks): derived from comm_key, and as well known. */
+  const struct secret *secret;
 };
+/* The secret of the connections of `number`, a listener's. */
+static inline void net_peer_secret(const struct net_peer *peer, uint64_t number, struct secret *secret) {
+  const struct secret nothing = {{0}};
+  const uint64_t names[2] = {number, peer->secret != NULL ? 0 : peer->comm_key};
+  secret_derive(peer->secret != NULL ? peer->secret : &nothing, "tutti data", names, sizeof names, secret);
+}
 
 /* The beginning of a message, if it is stored apart from the rest. */
 struct net_part {
@@ -143,6 +153,9 @@ static inline ncclResult_t net_flush_nothing(void *connection, uint32_t count, v
 
 /* Sockets. */
 const struct net_ops *socket_net_ops(void);
+/* Continues connecting a sender, as isend does; *connected: the receiver has accepted. For plugins, whose
+ * callers may wait for that before they send. */
+ncclResult_t socket_net_connected(void *connection, bool *connected);
 /* InfiniBand and RoCE. */
 const struct net_ops *ibv_net_ops(void);
 /* The emulator's own network, for ranks of one process on emulated nodes; NULL unless TUTTI_EMU has net=1. */

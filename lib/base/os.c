@@ -122,6 +122,26 @@ uint64_t os_entropy(void) {
   return hash_scramble(mixed);
 }
 
+uint32_t os_user(void) { return (uint32_t)geteuid(); }
+
+uint32_t os_descriptors_most(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  return limit.rlim_cur > UINT32_MAX ? UINT32_MAX : (uint32_t)limit.rlim_cur;
+}
+
+bool os_random(void *data, size_t bytes) {
+  uint8_t *at = (uint8_t *)data;
+  while (bytes > 0) {
+    const ssize_t got = getrandom(at, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    bytes -= (size_t)got;
+  }
+  return true;
+}
+
 const char *os_env(const char *name) { return getenv(name); }
 
 const char *const *os_environ(void) { return (const char *const *)environ; }

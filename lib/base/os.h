@@ -29,8 +29,12 @@ void os_alloc_fail_at(uint64_t k);
 uint64_t os_alloc_count(void); /* allocations attempted since start */
 uint64_t os_alloc_live(void);  /* blocks not yet freed */
 
-uint64_t os_time_ns(void);            /* monotonic */
-uint64_t os_entropy(void);            /* 64 unpredictable bits, for unique ids only */
+uint64_t os_time_ns(void);          /* monotonic */
+uint64_t os_entropy(void);          /* 64 unpredictable bits, for names that need not be secret */
+uint32_t os_user(void);             /* whose rights this process has */
+uint32_t os_descriptors_most(void); /* that this process may have */
+/* The kernel's random bytes, for secrets; false: it gives none. */
+bool os_random(void *data, size_t bytes);
 const char *os_env(const char *name); /* getenv */
 const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);

@@ -11,11 +11,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -37,6 +39,7 @@ union kernel_address {
   struct sockaddr any;
   struct sockaddr_in four;
   struct sockaddr_in6 six;
+  struct sockaddr_un local;
   struct sockaddr_storage capacity;
 };
 
@@ -58,9 +61,21 @@ void sock_address_of(const struct sockaddr *from, struct sock_address *address) 
   }
 }
 
+/* An abstract name: 0, then "tutti-" and the bytes in hexadecimal. */
+static socklen_t local_address_of(const struct sock_address *address, struct sockaddr_un *local) {
+  char name[8 + 2 * sizeof address->bytes];
+  int used = snprintf(name, sizeof name, "tutti-");
+  for (size_t i = 0; i < sizeof address->bytes; i++)
+    used += snprintf(name + used, sizeof name - (size_t)used, "%02x", address->bytes[i]);
+  local->sun_family = AF_UNIX;
+  memcpy(local->sun_path + 1, name, (size_t)used);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
+}
+
 /* The length of the kernel's address; 0 for an invalid address. */
 static socklen_t kernel_address_of(const struct sock_address *address, union kernel_address *kernel) {
   memset(kernel, 0, sizeof *kernel);
+  if (address->family == SOCK_LOCAL) return local_address_of(address, &kernel->local);
   if (address->family == 4) {
     kernel->four.sin_family = AF_INET;
     kernel->four.sin_port = htons(address->port);
@@ -78,7 +93,7 @@ static socklen_t kernel_address_of(const struct sock_address *address, union ker
 const char *sock_address_text(const struct sock_address *address, char out[SOCK_TEXT_BYTES]) {
   char host[INET6_ADDRSTRLEN], name[IF_NAMESIZE], scope[IF_NAMESIZE + 1] = "";
   if (address->family != 4 && address->family != 6) {
-    snprintf(out, SOCK_TEXT_BYTES, "no address");
+    snprintf(out, SOCK_TEXT_BYTES, address->family == SOCK_LOCAL ? "on this host" : "no address");
     return out;
   }
   inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->bytes, host, sizeof host);
@@ -254,7 +269,7 @@ static void options_set(int fd) {
 }
 
 static int socket_make(const struct sock_address *address) {
-  const int family = address->family == 4 ? AF_INET : AF_INET6;
+  const int family = address->family == SOCK_LOCAL ? AF_UNIX : address->family == 4 ? AF_INET : AF_INET6;
   return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
@@ -274,9 +289,19 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
     return log_fail(ncclSystemError, "cannot listen at %s: %s%s", sock_address_text(at, text),
                     strerror(cause), sock_cure(cause));
   }
-  *bound = sock_local(made);
+  *bound = at->family == SOCK_LOCAL ? *at : sock_local(made);
   *fd = made;
   return ncclSuccess;
+}
+
+bool sock_peer_user(int fd, uint32_t *user) {
+  struct ucred peer;
+  struct sockaddr any;
+  socklen_t bytes = sizeof peer, any_bytes = sizeof any;
+  if (getsockname(fd, &any, &any_bytes) != 0 || any.sa_family != AF_UNIX) return false;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
+  *user = (uint32_t)peer.uid;
+  return true;
 }
 
 /* Logs once per minute for the whole process. */
@@ -346,14 +371,13 @@ static int connect_once(const struct sock_address *to, const struct sock_wait *w
     if (!sock_poll(made, true, wait)) cause = ECANCELED;
     else if (getsockopt(made, SOL_SOCKET, SO_ERROR, &cause, &length) != 0) cause = errno;
   }
-  if (cause == 0 && talks_to_itself(made)) cause = ECONNREFUSED;
+  if (cause == 0 && to->family != SOCK_LOCAL && talks_to_itself(made)) cause = ECONNREFUSED;
   if (cause == 0) *fd = made;
   else sock_close(made);
   return cause;
 }
 
-/* Sleeps; false if the wait ended earlier. */
-static bool pause_ms(uint64_t ms, const struct sock_wait *wait) {
+bool sock_pause(uint64_t ms, const struct sock_wait *wait) {
   const uint64_t until = os_time_ns() + ms * NS_PER_MS;
   for (uint64_t now = os_time_ns(); now < until; now = os_time_ns()) {
     if (called_off(wait) || past(wait)) return false;
@@ -365,7 +389,7 @@ static bool pause_ms(uint64_t ms, const struct sock_wait *wait) {
   return !called_off(wait) && !past(wait);
 }
 
-static ncclResult_t wait_over(const struct sock_wait *wait, const char *address, const char *missing) {
+ncclResult_t sock_wait_over(const struct sock_wait *wait, const char *address, const char *missing) {
   if (called_off(wait))
     return log_fail(ncclInvalidUsage, "%s %s: called off%s", what_of(wait), address, missing);
   return log_fail(ncclRemoteError, "%s %s: no answer within the deadline%s", what_of(wait), address, missing);
@@ -393,23 +417,23 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
   const int64_t sleep_ms = param_int(PARAM_SOCKET_RETRY_SLEEP_MSEC);
   struct sock_address there = *to;
   char text[SOCK_TEXT_BYTES];
-  if (to->family != 4 && to->family != 6)
+  if (to->family != 4 && to->family != 6 && to->family != SOCK_LOCAL)
     return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
   there.scope = sock_scope_here(to);
   sock_address_text(&there, text);
   for (int64_t tries = 1;; tries++) {
-    if (called_off(wait) || past(wait)) return wait_over(wait, text, " while connecting");
+    if (called_off(wait) || past(wait)) return sock_wait_over(wait, text, " while connecting");
     const int cause = connect_once(&there, wait, fd);
     if (cause == 0) return ncclSuccess;
-    if (cause == ECANCELED) return wait_over(wait, text, " while connecting");
+    if (cause == ECANCELED) return sock_wait_over(wait, text, " while connecting");
     if (!worth_retrying(cause) || tries > retries) return connect_failed(wait, text, cause, tries);
     log_trace(LOG_BOOTSTRAP, "%s %s: %s; attempt %lld follows", what_of(wait), text, strerror(cause),
               (long long)tries + 1);
-    if (!pause_ms((uint64_t)(tries * sleep_ms), wait)) {
+    if (!sock_pause((uint64_t)(tries * sleep_ms), wait)) {
       char why[96];
       snprintf(why, sizeof why, " while connecting (%s, tried %lld times)", strerror(cause),
                (long long)tries);
-      return wait_over(wait, text, why);
+      return sock_wait_over(wait, text, why);
     }
   }
 }
@@ -417,7 +441,7 @@ ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait 
 ncclResult_t sock_connect_once(const struct sock_address *to, const struct sock_wait *wait, int *fd) {
   struct sock_address there = *to;
   char text[SOCK_TEXT_BYTES];
-  if (to->family != 4 && to->family != 6)
+  if (to->family != 4 && to->family != 6 && to->family != SOCK_LOCAL)
     return log_fail(ncclInternalError, "%s: asked to connect to no address", what_of(wait));
   there.scope = sock_scope_here(to);
   *fd = -1;
@@ -466,7 +490,7 @@ static ncclResult_t message_failed(int fd, const struct sock_wait *wait, int cau
   else sock_address_text(&peer, address);
   snprintf(amount, sizeof amount, ", %zu of %zu bytes not yet %s", missing, bytes,
            sends ? "sent" : "received");
-  if (cause == ECANCELED) return wait_over(wait, address, amount);
+  if (cause == ECANCELED) return sock_wait_over(wait, address, amount);
   return log_fail(ncclRemoteError, "%s %s: %s%s", what_of(wait), address, gone_text(cause), amount);
 }
 

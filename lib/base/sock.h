@@ -13,11 +13,12 @@
 /* An IPv4 or IPv6 address as sent in unique ids and messages: 24 bytes, no padding, host byte order (all
  * hosts of a communicator have the same). */
 struct sock_address {
-  uint16_t family;   /* 4 or 6; 0: none */
+  uint16_t family;   /* 4 or 6; SOCK_LOCAL: a UNIX socket of this host; 0: none */
   uint16_t port;     /* 0: none */
   uint32_t scope;    /* IPv6 link-local: index of the interface; sock_connect replaces it on other hosts */
-  uint8_t bytes[16]; /* network order; IPv4: the first four */
+  uint8_t bytes[16]; /* network order; IPv4: the first four; SOCK_LOCAL: its abstract name */
 };
+#define SOCK_LOCAL 1
 
 #define SOCK_TEXT_BYTES 64
 /* "10.0.0.1:4711" or "[fe80::1%eth0]:4711". Returns `out`. */
@@ -70,7 +71,14 @@ ptrdiff_t sock_send_some(int fd, const void *data, size_t bytes);
 ptrdiff_t sock_receive_some(int fd, void *data, size_t bytes);
 /* Waits until fd is readable (or writable); false at the deadline or if cancelled. */
 bool sock_poll(int fd, bool writes, const struct sock_wait *wait);
+/* Sleeps; false if the wait ended earlier. */
+bool sock_pause(uint64_t ms, const struct sock_wait *wait);
+/* The error of a wait that has ended: ncclInvalidUsage if it was cancelled, ncclRemoteError at its deadline;
+ * `missing` is added to the message. */
+ncclResult_t sock_wait_over(const struct sock_wait *wait, const char *address, const char *missing);
 void sock_close(int fd); /* -1 is allowed */
+/* The user at the other end of a SOCK_LOCAL connection, as the kernel knows it; false: not one. */
+bool sock_peer_user(int fd, uint32_t *user);
 /* The address of this end, or of the other end; family 0 if there is none. */
 struct sock_address sock_local(int fd);
 struct sock_address sock_peer(int fd);

@@ -70,12 +70,12 @@ static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclU
 
 static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids) {
   struct bootstrap_id id;
-  struct sock_address *roots = (struct sock_address *)os_alloc((size_t)id_count * sizeof *roots);
+  struct gather_root *roots = (struct gather_root *)os_alloc((size_t)id_count * sizeof *roots);
   if (!roots) return log_no_memory("%s: %d ids", call->call, id_count);
   ncclResult_t result = ncclSuccess;
   for (int i = id_count; result == ncclSuccess && i-- > 0;) {
     result = init_read_id(call, &ids[i], &id);
-    if (result == ncclSuccess) roots[i] = id.root;
+    if (result == ncclSuccess) roots[i] = (struct gather_root){id.root, id.secret};
   }
   if (result != ncclSuccess) {
     os_free(roots);

@@ -37,9 +37,10 @@ static void split_begin(struct rendezvous_call *call, const char *name, struct n
 static ncclResult_t split_take_root(struct rendezvous_call *call, uint32_t first_rank) {
   const struct remote *remote = call->parent->shared->remote;
   if (!remote || remote->process_count == 1) return ncclSuccess; /* all in this process */
-  struct sock_address *root = (struct sock_address *)os_alloc(sizeof *root);
+  struct gather_root *root = (struct gather_root *)os_alloc(sizeof *root);
   if (!root) return log_no_memory("%s: an address", call->call);
-  *root = remote->addresses[remote->ranks[first_rank].process_index];
+  root->address = remote->addresses[remote->ranks[first_rank].process_index];
+  root->let_in = remote->secret;
   call->roots = root;
   call->root_count = 1;
   return ncclSuccess;

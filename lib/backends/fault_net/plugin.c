@@ -159,7 +159,8 @@ static ncclResult_t fault_net_properties(int device, void *result) {
 /* ---- connections ---- */
 
 static struct net_peer peer_of(uint64_t comm_id) {
-  const struct net_peer peer = {comm_id, 0, 0, "fault injection"}; /* a plugin does not know its ranks */
+  /* A plugin knows neither its ranks nor the communicator's secret. */
+  const struct net_peer peer = {.comm_key = comm_id, .comm_name = "fault injection"};
   return peer;
 }
 
@@ -187,13 +188,19 @@ static ncclResult_t fault_net_connect(void *context, int device, void *handle, v
                                       void **offload) {
   const uint64_t comm_id = ((const struct fault_net_context *)context)->comm_id;
   const struct net_peer peer = peer_of(comm_id);
+  uint8_t *place = (uint8_t *)handle + NET_HANDLE_BYTES - sizeof(void *); /* what is being connected */
+  bool connected = false;
   void *made = NULL;
   (void)offload;
   *sender = NULL;
-  TRY(inner()->connect((uint32_t)device, &peer, (struct net_handle *)handle, &made));
-  if (made == NULL) return ncclSuccess;
-  const ncclResult_t result = end_create(made, true, comm_id, sender);
+  memcpy(&made, place, sizeof made);
+  if (made == NULL) TRY(inner()->connect((uint32_t)device, &peer, (struct net_handle *)handle, &made));
+  memcpy(place, &made, sizeof made);
+  ncclResult_t result = socket_net_connected(made, &connected);
+  if (result == ncclSuccess && !connected) return ncclSuccess;
+  if (result == ncclSuccess) result = end_create(made, true, comm_id, sender);
   if (result != ncclSuccess) inner()->close_send(made);
+  memset(place, 0, sizeof made);
   return result;
 }
 

@@ -179,7 +179,7 @@ static ncclResult_t step_dial(struct ib_end *end) {
   if (state == 0) return ncclSuccess;
   if (state > 0) {
     handshake_client_begin(&end->client, end->wire.fd, HANDSHAKE_DATA,
-                           ib_handle_key(&end->handle, end->comm_key));
+                           ib_handle_key(&end->handle, end->comm_key), &end->secret);
     end->phase = IB_HANDSHAKE;
     return ncclSuccess;
   }
@@ -253,6 +253,7 @@ ncclResult_t ib_connect(uint32_t device, const struct net_peer *peer, struct net
   end->wire.fd = -1;
   end_names(end, IB_SEND, peer);
   memcpy(&end->handle, handle->bytes, sizeof end->handle);
+  net_peer_secret(peer, ib_handle_key(&end->handle, peer->comm_key), &end->secret);
   const struct ib_handle *to = &end->handle;
   ncclResult_t result = ncclSuccess;
   if (to->magic != HANDLE_MAGIC || to->address.port == 0 || to->qp_count < 1 || to->qp_count > IB_QPS_MAX)
@@ -271,7 +272,8 @@ struct listener {
   enum ib_kind kind; /* first, as in struct ib_end */
   int fd;
   const struct ib_device *device;
-  uint64_t comm_key;
+  uint64_t comm_key, key;
+  struct secret secret;
   uint32_t rank, peer;
   char comm_name[64];
   struct ib_handle handle;
@@ -305,6 +307,8 @@ ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_
     snprintf(listener->comm_name, sizeof listener->comm_name, "%s", peer->comm_name);
   listener->handle.magic = HANDLE_MAGIC;
   listener->handle.number = os_entropy();
+  listener->key = ib_handle_key(&listener->handle, peer->comm_key);
+  net_peer_secret(peer, listener->key, &listener->secret);
   listener->handle.qp_count = qps_wanted(of);
   listener->handle.port_count = of->port_count;
   const ncclResult_t result = listener_open(listener);
@@ -330,19 +334,29 @@ static uint32_t guest_place(struct listener *listener) {
   return eldest;
 }
 
+static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, struct secret *secret) {
+  const struct listener *listener = (const struct listener *)argument;
+  if (kind != HANDSHAKE_DATA || key != listener->key) return false;
+  *secret = listener->secret;
+  return true;
+}
+
 static void guests_admit(struct listener *listener) {
   struct sock_address from;
   int fd;
   for (uint32_t i = 0; i < GUESTS_MAX && (fd = sock_accept(listener->fd, &from)) >= 0; i++) {
     const uint32_t index = guest_place(listener);
-    handshake_begin(&listener->guests[index], fd);
+    handshake_begin(&listener->guests[index], fd, secret_find, listener);
     listener->guest_used[index] = true;
   }
 }
 
 /* The client is the sender: makes an end for it. Its info will say how many queue pairs it wants. */
 static ncclResult_t guest_accept(struct listener *listener, int fd) {
-  const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
+  const struct net_peer peer = {.comm_key = listener->comm_key,
+                                .rank = listener->rank,
+                                .peer = listener->peer,
+                                .comm_name = listener->comm_name};
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
   if (end == NULL) {
     sock_close(fd);
@@ -361,10 +375,7 @@ static ncclResult_t guest_step(struct listener *listener, uint32_t index) {
   struct handshake *guest = &listener->guests[index];
   const enum handshake_state state = handshake_step(guest);
   if (state == HANDSHAKE_MORE) return ncclSuccess;
-  const char *refusal = NULL;
-  if (guest->kind != HANDSHAKE_DATA) refusal = "this is a port for data";
-  else if (guest->key != ib_handle_key(&listener->handle, listener->comm_key)) refusal = "no such listener";
-  else if (listener->end != NULL) refusal = "connected already";
+  const char *refusal = listener->end != NULL ? "connected already" : NULL;
   listener->guest_used[index] = false;
   if (state == HANDSHAKE_DONE && handshake_answer(guest, refusal) && refusal == NULL)
     return guest_accept(listener, guest->fd);
@@ -407,6 +418,7 @@ ncclResult_t ib_listen_close(void *at) {
     if (listener->guest_used[i]) sock_close(listener->guests[i].fd);
   if (listener->end != NULL) ib_end_close(listener->end);
   sock_close(listener->fd);
+  secret_wipe(&listener->secret);
   os_free(listener);
   return ncclSuccess;
 }

@@ -247,6 +247,7 @@ struct ib_end {
   struct ib_wire wire;
   struct handshake_client client;
   struct ib_handle handle;
+  struct secret secret;
   uint64_t comm_key, phase_ns, path_ns;
   struct ib_conn_info own, other;
   struct ib_memory *memory;

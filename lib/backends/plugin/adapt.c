@@ -294,8 +294,10 @@ static ncclResult_t plugin_accept(void *listener, void **connection) {
   *connection = NULL;
   TRY(plugin_result_of(NET->accept(from->theirs, &theirs, &offload), from, "accept"));
   if (theirs == NULL) return ncclSuccess;
-  const struct net_peer peer = {from->context != NULL ? from->context->key : 0, from->rank, from->peer,
-                                from->comm_name};
+  const struct net_peer peer = {.comm_key = from->context != NULL ? from->context->key : 0,
+                                .rank = from->rank,
+                                .peer = from->peer,
+                                .comm_name = from->comm_name};
   struct end *end = end_create(&peer);
   if (end == NULL) {
     NET->close_recv(theirs);

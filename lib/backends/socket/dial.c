@@ -18,17 +18,19 @@ struct dial {
   uint32_t tries;
   uint64_t at_ns; /* when the next try is due, or this one began */
   uint64_t key;
+  struct secret secret;
   struct handshake_client client;
 };
 
-ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key) {
+ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, const struct net_peer *peer) {
   const uint32_t count = SOCKET_DATA + endpoint->data_sockets;
   dials->dials = (struct dial *)os_alloc(count * sizeof *dials->dials);
   if (dials->dials == NULL) return log_no_memory("socket net: %u sockets", count);
   dials->count = count;
   for (uint32_t i = 0; i < count; i++) {
     dials->dials[i].fd = -1;
-    dials->dials[i].key = endpoint_key(endpoint, comm_key, i);
+    dials->dials[i].key = endpoint_key(endpoint, peer->comm_key, i);
+    net_peer_secret(peer, endpoint_key(endpoint, peer->comm_key, 0), &dials->dials[i].secret);
   }
   return ncclSuccess;
 }
@@ -97,7 +99,7 @@ static ncclResult_t dial_connecting(struct dial *dial, char *text, size_t text_b
   if (error != 0) return dial_failed(dial, error, text, text_bytes);
   dial->phase = DIAL_HANDSHAKE;
   dial->at_ns = os_time_ns();
-  handshake_client_begin(&dial->client, dial->fd, HANDSHAKE_DATA, dial->key);
+  handshake_client_begin(&dial->client, dial->fd, HANDSHAKE_DATA, dial->key, &dial->secret);
   return ncclSuccess;
 }
 
@@ -147,6 +149,7 @@ int dials_take(struct dials *dials, uint32_t index) {
 
 void dials_close(struct dials *dials) {
   for (uint32_t i = 0; i < dials->count; i++) sock_close(dials->dials[i].fd);
+  if (dials->dials != NULL) explicit_bzero(dials->dials, dials->count * sizeof *dials->dials);
   os_free(dials->dials);
   dials->dials = NULL;
   dials->count = dials->done = 0;

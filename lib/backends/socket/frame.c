@@ -40,7 +40,8 @@ struct endpoint_bytes {
   uint64_t magic;
   struct endpoint endpoint;
 };
-_Static_assert(sizeof(struct endpoint_bytes) <= NET_HANDLE_BYTES, "an endpoint fits into a handle");
+_Static_assert(sizeof(struct endpoint_bytes) <= NET_HANDLE_BYTES - sizeof(void *),
+               "an endpoint fits into a handle, and leaves space for a plugin's pointer");
 
 void endpoint_write(const struct endpoint *endpoint, struct net_handle *handle) {
   const struct endpoint_bytes bytes = {ENDPOINT_MAGIC, *endpoint};

@@ -23,6 +23,7 @@ struct listener {
   uint32_t device, have;
   struct listener *next;
   uint64_t comm_key, key;
+  struct secret secret;
   uint32_t rank, peer;
   char comm_name[64];
   struct sock_interface interface;
@@ -97,12 +98,13 @@ static void listener_names(struct listener *listener, uint32_t device, const str
 }
 
 /* Under the mutex. */
-static ncclResult_t listener_add(struct listener *listener) {
+static ncclResult_t listener_add(struct listener *listener, const struct net_peer *peer) {
   struct port **port = &ports[listener->device];
   if (*port == NULL) TRY(port_create(&listener->interface, port));
   listener->endpoint.address = (*port)->at;
   listener->endpoint.number = os_entropy();
   listener->key = endpoint_key(&listener->endpoint, listener->comm_key, 0);
+  net_peer_secret(peer, listener->key, &listener->secret);
   listener->next = (*port)->listeners;
   (*port)->listeners = listener;
   return ncclSuccess;
@@ -119,7 +121,7 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
   listener->interface = interface;
   socket_settings(interface.name, &listener->endpoint);
   os_mutex_lock(&mutex);
-  const ncclResult_t result = listener_add(listener);
+  const ncclResult_t result = listener_add(listener, peer);
   os_mutex_unlock(&mutex);
   if (result != ncclSuccess) {
     os_free(listener);
@@ -130,15 +132,27 @@ ncclResult_t port_listen(uint32_t device, const struct net_peer *peer, struct ne
   return ncclSuccess;
 }
 
+/* The lowest byte of a key is the number of the socket. */
+static struct listener *listener_find(const struct port *port, uint64_t key) {
+  struct listener *listener = port->listeners;
+  while (listener != NULL && listener->key != (key & ~0xffull)) listener = listener->next;
+  return listener;
+}
+
+static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, struct secret *secret) {
+  const struct listener *listener = listener_find((const struct port *)argument, key);
+  if (kind != HANDSHAKE_DATA || listener == NULL) return false;
+  *secret = listener->secret;
+  return true;
+}
+
 /* An authenticated client: gives its socket to the listener of its key. */
 static void guest_accept(struct port *port, uint32_t index) {
   struct handshake *guest = &port->guests[index];
   const uint32_t socket_index = (uint32_t)(guest->key & 0xff);
-  struct listener *listener = port->listeners;
-  while (listener != NULL && listener->key != (guest->key & ~0xffull)) listener = listener->next;
+  struct listener *listener = listener_find(port, guest->key);
   const char *refusal = NULL;
-  if (guest->kind != HANDSHAKE_DATA) refusal = "this is a port for data";
-  else if (listener == NULL) refusal = "no such listener: its communicator has ended, or has another key";
+  if (listener == NULL) refusal = "no such listener: its communicator has ended, or has another key";
   else if (socket_index >= SOCKET_DATA + listener->endpoint.data_sockets) refusal = "no such socket";
   else if (listener->fds[socket_index] >= 0 || listener->complete) refusal = "connected already";
   epoll_ctl(port->epoll, EPOLL_CTL_DEL, guest->fd, NULL);
@@ -181,7 +195,7 @@ static int guests_admit(struct port *port) {
   int fd = -1;
   for (int i = 0; i < ACCEPTS_MAX && (fd = sock_accept(port->fd, &from)) >= 0; i++) {
     const uint32_t index = guest_place(port);
-    handshake_begin(&port->guests[index], fd);
+    handshake_begin(&port->guests[index], fd, secret_find, port);
     port->guest_used[index] = true;
     port->guest_count++;
     if (!port_watch(port, fd, index)) guest_drop(port, index, true);
@@ -236,7 +250,10 @@ ncclResult_t port_accept(void *at, void **connection) {
   if (complete) ready_take(port);
   os_mutex_unlock(&mutex);
   if (!complete) return result;
-  const struct net_peer peer = {listener->comm_key, listener->rank, listener->peer, listener->comm_name};
+  const struct net_peer peer = {.comm_key = listener->comm_key,
+                                .rank = listener->rank,
+                                .peer = listener->peer,
+                                .comm_name = listener->comm_name};
   int fds[SOCKETS_MAX];
   memcpy(fds, listener->fds, sizeof fds);
   for (uint32_t i = 0; i < SOCKETS_MAX; i++) listener->fds[i] = -1;
@@ -266,6 +283,7 @@ ncclResult_t port_close(void *at) {
   }
   os_mutex_unlock(&mutex);
   for (uint32_t i = 0; i < SOCKETS_MAX; i++) sock_close(listener->fds[i]);
+  secret_wipe(&listener->secret);
   os_free(listener);
   return ncclSuccess;
 }

@@ -57,6 +57,14 @@ static ncclResult_t send_dial(struct sender *sender) {
   return opened == ncclSuccess ? ncclSuccess : end_fail(end, opened, "connecting: no helpers");
 }
 
+ncclResult_t socket_net_connected(void *connection, bool *connected) {
+  struct sender *sender = (struct sender *)connection;
+  if (sender->end.failed != ncclSuccess) return sender->end.failed;
+  if (!sender->connected) TRY(send_dial(sender));
+  *connected = sender->connected;
+  return ncclSuccess;
+}
+
 ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const struct net_handle *handle,
                           void **connection) {
   struct sock_interface interface;
@@ -72,7 +80,7 @@ ncclResult_t send_connect(uint32_t device, const struct net_peer *peer, const st
   } else {
     scope_own(&end->endpoint.address, &interface);
     end->address = end->endpoint.address;
-    result = dials_open(&sender->dials, &end->endpoint, peer->comm_key);
+    result = dials_open(&sender->dials, &end->endpoint, peer);
     if (result == ncclSuccess) result = send_dial(sender);
   }
   if (result == ncclSuccess) *connection = sender;

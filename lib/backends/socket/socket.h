@@ -133,7 +133,7 @@ struct dials {
   uint32_t count, done;
   uint64_t begin_ns;
 };
-ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, uint64_t comm_key);
+ncclResult_t dials_open(struct dials *dials, const struct endpoint *endpoint, const struct net_peer *peer);
 /* Makes progress on every socket without blocking. On failure `text` has the message. */
 ncclResult_t dials_step(struct dials *dials, const struct endpoint *endpoint, char *text, size_t text_bytes);
 /* Returns the connected socket, which the caller then owns. */

@@ -11,6 +11,7 @@
 #include "core/bootstrap/gather_inner.h"
 
 #define FRAME_MOST_BYTES 0x3fffffffu
+#define LINK_QUEUED_MOST ((size_t)1 << 30)
 
 /* Keeps a ring and chords of about the square root of the processes, so that each process has four
  * neighbours. */
@@ -108,7 +109,8 @@ static void link_gone(struct control_conn *conn, const char *why) {
   }
 }
 
-static const struct control_class link_class = {"link", link_limit, link_frame, link_gone, false};
+static const struct control_class link_class = {"link", link_limit,       link_frame, link_gone,
+                                                false,  LINK_QUEUED_MOST, 0};
 
 const char *gather_accept(struct control_conn *conn) {
   struct gather *gather = gather_find(conn->key);
@@ -226,15 +228,16 @@ static void round_send(struct gather *gather, uint32_t round, const struct wire_
 
 static void round_dial(struct gather *gather, uint32_t round, const struct wire_process *about) {
   struct gather_link *link = &gather->to[round];
+  struct session session;
   int fd = -1;
   const ncclResult_t result = gather_dial(gather, &link->peer.address, HANDSHAKE_LINK, link->peer.uid,
-                                          "reaching another process at", &fd);
+                                          &gather->secret, "reaching another process at", &fd, &session);
   control_lock();
   if (result != ncclSuccess) {
     gather_suspect(gather, &link->peer, "cannot be reached from another process of the communicator");
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
-  } else if (!(link->conn = control_adopt(fd, &link_class, gather))) {
+  } else if (!(link->conn = control_adopt(fd, &session, &link_class, gather))) {
     gather_fail(gather, ncclSystemError, "a connection to another process" LOG_OUT_OF_MEMORY);
   } else {
     link->conn->beats = true;

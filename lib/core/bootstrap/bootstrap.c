@@ -19,11 +19,14 @@
 
 /* The contents of an ncclUniqueId. */
 struct id_content {
-  uint64_t magic, nonce, number;
-  uint64_t process; /* the process that made it; 0: made from a text */
+  uint64_t magic, salt, number; /* salt: of a text's id */
+  uint64_t process;             /* the process that made it; 0: made from a text */
   int32_t version, lasting;
-  struct sock_address root;   /* of a process */
-  char place[ID_PLACE_BYTES]; /* host:port of the text; other hosts may resolve it differently */
+  struct sock_address root; /* of a process */
+  union {
+    struct secret secret;       /* of a process's id */
+    char place[ID_PLACE_BYTES]; /* host:port of the text; other hosts may resolve it differently */
+  };
 };
 static_assert(sizeof(struct id_content) <= sizeof(ncclUniqueId), "an id holds it");
 
@@ -48,19 +51,21 @@ static void id_begin(struct id_content *content) {
   content->version = NCCL_VERSION_CODE;
 }
 
+/* Names a rendezvous of this process's threads alone, so it need not be hard to guess. */
 void bootstrap_id_local(ncclUniqueId *id) {
   struct id_content content;
   id_begin(&content);
-  while (content.nonce == 0) content.nonce = os_entropy();
+  const uint64_t random = os_entropy();
+  memcpy(content.secret.bytes, &random, sizeof random);
   content.process = own_process();
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   id_write(&content, id);
 }
 
 /* On failure the caller no longer uses the server. */
-static ncclResult_t id_register(uint64_t nonce, bool lasting) {
+static ncclResult_t id_register(const struct secret *secret, bool lasting) {
   bool dropped = false;
-  const ncclResult_t result = root_register(nonce, lasting, &dropped);
+  const ncclResult_t result = root_register(secret, lasting, &dropped);
   if (dropped) {
     log_info(LOG_BOOTSTRAP,
              "the oldest of too many unused unique ids is from now on good inside this process alone");
@@ -75,16 +80,37 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   const char *text = param_text(PARAM_COMM_ID);
   if (*text) return bootstrap_id_at(text, "NCCL_COMM_ID", 0, id);
   id_begin(&content);
-  while (content.nonce == 0) content.nonce = os_entropy();
+  if (!secret_draw(&content.secret))
+    return log_fail(ncclSystemError, "the kernel has no random bytes for a unique id");
   content.process = own_process();
   if (control_use(&content.root) != ncclSuccess) {
     memset(&content.root, 0, sizeof content.root);
     log_info(LOG_BOOTSTRAP, "this unique id is good inside this process alone: it has no address");
   } else {
-    TRY(id_register(content.nonce, false));
+    TRY(id_register(&content.secret, false));
   }
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   return id_write(&content, id);
+}
+
+/* The secret of a text's id: as well known as the text. */
+static void text_secret(const struct id_content *content, struct secret *secret) {
+  memset(secret, 0, sizeof *secret);
+  secret_derive(secret, "tutti address", content->place, strlen(content->place), secret);
+  secret_derive(secret, "tutti salt", &content->salt, sizeof content->salt, secret);
+}
+
+/* Once for each process. */
+static void open_port_log(const struct sock_address *at, const char *what, const char *where) {
+  static uint32_t logged;
+  const bool local = (at->family == 4 && at->bytes[0] == 127) ||
+                     (at->family == 6 && memcmp(at->bytes, (const uint8_t[16]){[15] = 1}, 16) == 0);
+  if (handshake_secret() || __atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED)) return;
+  log_info(
+      LOG_BOOTSTRAP,
+      "%s=%s: anybody who reaches this address%s and guesses its text can join the job: set TUTTI_SECRET "
+      "to the same random text for all ranks, or use `tutti launch`, which does",
+      what, where, local ? ", which is any user of this host," : "");
 }
 
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id) {
@@ -96,9 +122,10 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
     return log_fail(ncclInvalidUsage, "%s=%s: at most %zu letters fit into a unique id; use a shorter name",
                     what, where, sizeof content.place - 1);
   snprintf(content.place, sizeof content.place, "%s", where);
-  content.nonce = hash_text(HASH_SEED ^ salt, where) | 1; /* never 0 */
-  content.number = content.nonce;
+  content.salt = salt;
+  content.number = hash_text(HASH_SEED ^ salt, where) | 1; /* never 0 */
   content.lasting = salt == 0;
+  open_port_log(&parsed, what, where);
   return id_write(&content, id);
 }
 
@@ -119,8 +146,8 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
                     call, rank, content.version, NCCL_VERSION_CODE);
   }
   const bool own = content.process != 0 && content.process == own_process();
-  content.place[sizeof content.place - 1] = '\0';
   const bool fixed = content.process == 0;
+  if (fixed) content.place[sizeof content.place - 1] = '\0';
   if (fixed && sock_address_parse(content.place, call, &content.root) != ncclSuccess) return ncclInvalidUsage;
   if (!own && content.root.family == 0) {
     return log_fail(
@@ -131,7 +158,9 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   }
   memset(out, 0, sizeof *out);
   out->number = content.number;
-  out->nonce = content.nonce;
+  out->secret = content.secret;
+  if (fixed) text_secret(&content, &out->secret);
+  out->nonce = secret_name(&out->secret);
   out->root = content.root;
   out->own = own;
   out->fixed = fixed;
@@ -149,7 +178,7 @@ ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
   const bool held = root_waits(id->nonce);
   const ncclResult_t result = held ? ncclSuccess : control_listen(&at);
   control_unlock();
-  if (result == ncclSuccess && !held) return id_register(id->nonce, id->lasting);
+  if (result == ncclSuccess && !held) return id_register(&id->secret, id->lasting);
   control_leave();
   return result;
 }

@@ -1,18 +1,20 @@
 /* bootstrap.h: unique ids, by which ranks recognise and find each other before they have a communicator. An
- * id holds a number, a nonce and the address of the process that made it, whose control server acts as root:
- * ranks of other processes check in there (gather.h). Ranks of the root's own process need no network, and
- * nothing is sent until a rank of another process checks in. */
+ * id holds a number, a secret and the address of the process that made it, whose control server acts as root:
+ * ranks of other processes check in there (gather.h), and prove that they know the secret. Ranks of the
+ * root's own process need no network, and nothing is sent until a rank of another process checks in. */
 #ifndef TUTTI_CORE_BOOTSTRAP_H
 #define TUTTI_CORE_BOOTSTRAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/secret.h"
 #include "base/sock.h"
 
 /* The contents of an id. */
 struct bootstrap_id {
-  uint64_t number, nonce;   /* number: order of creation in its process; nonce: random, the key on the wire */
+  uint64_t number, nonce; /* number: order of creation in its process; nonce: the secret's name */
+  struct secret secret;
   struct sock_address root; /* family 0: no interface was found; valid inside its process only */
   bool fixed;               /* the root has an agreed address, in the process of rank 0 */
   bool lasting;             /* fixed, and usable for one communicator after another */
@@ -31,7 +33,9 @@ void bootstrap_id_local(ncclUniqueId *id);
 /* Makes the id of the address `where` (host:port), as NCCL_COMM_ID does: every process that passes the same
  * text and salt gets the same bytes, however the host's name resolves there. `salt` distinguishes ids of one
  * address; the id with salt 0 can be used for one communicator after another. The root is in rank 0's
- * process. ncclInvalidUsage, naming `what`, if `where` is not host:port. */
+ * process. Its secret is derived from the text, which others may know: TUTTI_SECRET, which the handshake
+ * mixes in, keeps them out, and a log line says so where it is not set. ncclInvalidUsage, naming `what`, if
+ * `where` is not host:port. */
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
 /* ncclInvalidArgument: not an id; ncclInvalidUsage: an id of another version. `call` and `rank` are for the

@@ -13,10 +13,10 @@
 #include "core/bootstrap/control.h"
 
 #define HANDSHAKES_MOST 2048u
+#define CONNS_MOST 65536u
 #define LISTENERS_MOST 17u
 #define ACCEPTS_AT_ONCE 128u
 #define READ_BYTES 65536u
-#define QUEUED_BYTES_MOST (1u << 30) /* queued output per connection */
 #define SECOND_NS 1000000000ull
 #define LINGER_NS (2 * SECOND_NS)
 #define PAUSE_NS (SECOND_NS / 10) /* pause of accepting, when descriptors are out */
@@ -46,7 +46,8 @@ static struct server {
   uint32_t listener_count;
   uint64_t paused_ns; /* not 0: the listeners are not watched until this time */
   struct conn_list handshakes, conns, dead;
-  uint64_t process, nonsense;
+  uint32_t descriptors_most;
+  uint64_t process, nonsense, nonsense_ns;
   uint64_t tick_ns, looped_ns;
   uint8_t read[READ_BYTES];
 } server = {.mutex = OS_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -61,6 +62,15 @@ static bool control_on_thread(void) { return server.state != SERVER_STOPPED && s
 uint64_t control_process(void) {
   while (server.process == 0) server.process = os_entropy();
   return server.process;
+}
+
+void control_note_nonsense(const char *text) {
+  const uint64_t now_ns = os_time_ns();
+  server.nonsense++;
+  if (server.nonsense_ns != 0 && now_ns - server.nonsense_ns < SECOND_NS) return;
+  server.nonsense_ns = now_ns;
+  log_info(LOG_BOOTSTRAP, "a connection %s and was closed (%llu so far)", text,
+           (unsigned long long)server.nonsense);
 }
 
 uint64_t control_nonsense(void) {
@@ -124,8 +134,14 @@ static struct control_conn *conn_create(int fd) {
   return NULL;
 }
 
+static void handshake_free(struct handshake *handshake) {
+  if (handshake) explicit_bzero(handshake, sizeof *handshake);
+  os_free(handshake);
+}
+
 static void conn_free(struct control_conn *conn) {
-  os_free(conn->handshake);
+  handshake_free(conn->handshake);
+  explicit_bzero(&conn->session, sizeof conn->session);
   os_free(conn->body);
   os_free(conn->out);
   os_free(conn);
@@ -148,7 +164,8 @@ static void conn_lose(struct control_conn *conn, const char *why) {
   control_drop(conn);
 }
 
-struct control_conn *control_adopt(int fd, const struct control_class *conn_class, void *owner) {
+struct control_conn *control_adopt(int fd, const struct session *session,
+                                   const struct control_class *conn_class, void *owner) {
   struct control_conn *conn = conn_create(fd);
   if (!conn) {
     sock_close(fd);
@@ -157,6 +174,7 @@ struct control_conn *control_adopt(int fd, const struct control_class *conn_clas
   }
   conn->conn_class = conn_class;
   conn->owner = owner;
+  conn->session = *session;
   list_add(&server.conns, conn);
   tick_by(conn->begin_ns + beat_period_ns());
   return conn;
@@ -190,28 +208,33 @@ static bool conn_reserve(struct control_conn *conn, size_t bytes) {
     conn->out_end -= conn->out_begin;
     conn->out_begin = 0;
   }
-  if (conn->out_end + bytes > QUEUED_BYTES_MOST) return false;
+  if (conn->out_end + bytes > conn->conn_class->queued_most) return false;
   const size_t wanted = conn->out_end + bytes;
   return array_grow_long(&conn->out, &conn->out_capacity, wanted < 256 ? 256 : wanted, 1);
 }
 
-static void conn_append(struct control_conn *conn, const void *data, size_t bytes) {
-  if (bytes > 0) memcpy(conn->out + conn->out_end, data, bytes);
+static uint8_t *conn_append(struct control_conn *conn, const void *data, size_t bytes) {
+  uint8_t *at = conn->out + conn->out_end;
+  if (bytes > 0) memcpy(at, data, bytes);
   conn->out_end += bytes;
+  return at;
 }
 
 bool control_send(struct control_conn *conn, enum frame_kind kind, const void *head, size_t head_bytes,
                   const void *body, size_t bytes) {
   if (!conn || conn->dead || conn->ending || conn->broken) return false;
   const struct frame_head frame = {(uint32_t)(head_bytes + bytes), (uint16_t)kind, 0};
-  if (!conn_reserve(conn, sizeof frame + head_bytes + bytes)) {
+  uint8_t tag[SEAL_BYTES];
+  if (!conn_reserve(conn, sizeof frame + head_bytes + bytes + sizeof tag)) {
     conn->broken = true;
     control_wake();
     return false;
   }
   conn_append(conn, &frame, sizeof frame);
-  conn_append(conn, head, head_bytes);
+  uint8_t *sealed = conn_append(conn, head, head_bytes);
   conn_append(conn, body, bytes);
+  seal_close(&conn->session.out, &frame, sizeof frame, sealed, head_bytes + bytes, tag);
+  conn_append(conn, tag, sizeof tag);
   conn->sent_ns = os_time_ns();
   conn_flush(conn);
   return !conn->broken;
@@ -235,9 +258,16 @@ void control_end_all(const void *owner) {
 
 /* ---- frames ---- */
 
+/* A connection that is ending discards its frames unread. */
 static void frame_done(struct control_conn *conn) {
   const uint32_t kind = conn->head.kind, bytes = conn->head.bytes;
   conn->head_bytes = conn->body_bytes = 0;
+  if (!conn->ending &&
+      !seal_open(&conn->session.in, &conn->head, sizeof conn->head, conn->body, bytes, conn->body + bytes)) {
+    control_note_nonsense("sent a frame that was changed on the way, or is not its own");
+    conn_lose(conn, "sent a frame that was changed on the way");
+    return;
+  }
   if (kind == FRAME_GOODBYE) {
     conn_lose(conn, NULL);
     return;
@@ -282,15 +312,17 @@ static size_t feed_head(struct control_conn *conn, const uint8_t *data, size_t b
     char text[96];
     snprintf(text, sizeof text, "sent a frame that is not allowed here (kind %u, %u bytes)", conn->head.kind,
              conn->head.bytes);
-    log_info(LOG_BOOTSTRAP, "a connection %s and was closed", text);
-    server.nonsense++;
+    control_note_nonsense(text);
     conn_lose(conn, text);
   }
   return taken;
 }
 
+/* Body and tag. */
+static size_t frame_rest(const struct control_conn *conn) { return (size_t)conn->head.bytes + SEAL_BYTES; }
+
 static size_t feed_body(struct control_conn *conn, const uint8_t *data, size_t bytes) {
-  const size_t missing = conn->head.bytes - conn->body_bytes, taken = bytes < missing ? bytes : missing;
+  const size_t missing = frame_rest(conn) - conn->body_bytes, taken = bytes < missing ? bytes : missing;
   if (!conn->ending && taken > 0) {
     if (!body_reserve(conn, taken)) {
       conn_lose(conn, "sent more than this process has memory for");
@@ -315,7 +347,7 @@ void control_feed(struct control_conn *conn, const uint8_t *data, size_t bytes) 
     data += taken;
     bytes -= taken;
     if (conn->dead) return;
-    if (conn->body_bytes == conn->head.bytes) frame_done(conn);
+    if (conn->body_bytes == frame_rest(conn)) frame_done(conn);
     else return;
   }
 }
@@ -334,12 +366,26 @@ static void conn_read(struct control_conn *conn) {
 
 /* ---- handshakes ---- */
 
+/* What a client of this kind must prove to know. */
+static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, struct secret *secret) {
+  const struct control_conn *conn = (const struct control_conn *)argument;
+  if (kind == HANDSHAKE_CALL && status_secret(conn->local, key, secret)) return true;
+  if (conn->local) return false;
+  switch (kind) {
+    case HANDSHAKE_CHECK_IN: return root_secret(key, secret) || call_secret(key, secret);
+    case HANDSHAKE_LINK: return gather_secret(key, secret);
+    case HANDSHAKE_CALL: return call_secret(key, secret);
+    default: return false;
+  }
+}
+
 static void handshake_welcome(struct control_conn *conn) {
   struct handshake handshake = *conn->handshake;
   const char *refusal = "this address takes no such connections";
   list_take(&server.handshakes, conn);
-  os_free(conn->handshake);
+  handshake_free(conn->handshake);
   conn->handshake = NULL;
+  conn->session = handshake.session;
   list_add(&server.conns, conn);
   conn->hurried = true;
   conn->begin_ns = os_time_ns();
@@ -355,6 +401,7 @@ static void handshake_welcome(struct control_conn *conn) {
   if (!handshake_answer(&handshake, refusal) && !refusal)
     conn_lose(conn, "closed its connection without goodbye");
   else if (refusal) control_drop(conn);
+  explicit_bzero(&handshake, sizeof handshake);
 }
 
 static void handshake_move(struct control_conn *conn) {
@@ -375,8 +422,28 @@ static void listeners_watch(bool reads) {
   }
 }
 
-static bool handshake_accept(int fd) {
-  if (server.handshakes.count >= HANDSHAKES_MOST) control_drop(server.handshakes.first);
+uint32_t control_conns_most(void) {
+  return server.descriptors_most / 4 < CONNS_MOST ? server.descriptors_most / 4 : CONNS_MOST;
+}
+
+uint32_t control_count(const struct control_class *conn_class) {
+  uint32_t count = 0;
+  for (const struct control_conn *conn = server.conns.first; conn; conn = conn->next)
+    count += conn->conn_class == conn_class;
+  return count;
+}
+
+bool control_drop_idle(const struct control_class *conn_class) {
+  struct control_conn *idle = NULL;
+  for (struct control_conn *conn = server.conns.first; conn; conn = conn->next)
+    if (conn->conn_class == conn_class && (!idle || conn->received_ns < idle->received_ns)) idle = conn;
+  if (idle) conn_lose(idle, "was idle longest of too many connections");
+  return idle != NULL;
+}
+
+static bool handshake_accept(int fd, bool local) {
+  const uint32_t most = control_conns_most() < HANDSHAKES_MOST ? control_conns_most() : HANDSHAKES_MOST;
+  if (server.handshakes.count >= most && server.handshakes.first) control_drop(server.handshakes.first);
   struct control_conn *conn = conn_create(fd);
   struct handshake *handshake = conn ? (struct handshake *)os_alloc(sizeof *handshake) : NULL;
   if (!handshake) {
@@ -387,8 +454,9 @@ static bool handshake_accept(int fd) {
     sock_close(fd);
     return false;
   }
-  handshake_begin(handshake, fd);
+  handshake_begin(handshake, fd, secret_find, conn);
   conn->handshake = handshake;
+  conn->local = local;
   list_add(&server.handshakes, conn);
   return true;
 }
@@ -398,11 +466,18 @@ static void listener_move(struct listener *listener) {
     struct sock_address from;
     const int fd = sock_accept(listener->fd, &from);
     if (fd == -1) return;
-    if (fd >= 0 && handshake_accept(fd)) continue;
+    const bool local = listener->address.family == SOCK_LOCAL;
+    uint32_t user;
+    if (fd >= 0 && local && (!sock_peer_user(fd, &user) || (user != os_user() && user != 0))) {
+      sock_close(fd);
+      continue;
+    }
+    if (fd >= 0 && handshake_accept(fd, local)) continue;
     /* No descriptors: drops unauthenticated connections; new ones wait in the listen queue. */
     for (uint32_t dropped = 0; dropped < ACCEPTS_AT_ONCE && server.handshakes.first; dropped++) {
       control_drop(server.handshakes.first);
     }
+    call_drop_idle();
     server.paused_ns = os_time_ns() + PAUSE_NS;
     listeners_watch(false);
     return;
@@ -437,6 +512,11 @@ static uint64_t conn_tick(struct control_conn *conn, uint64_t now_ns) {
     conn_lose(conn, "said nothing after its handshake");
     return now_ns;
   }
+  const uint64_t idle_ns = conn->conn_class->idle_seconds * SECOND_NS;
+  if (idle_ns > 0 && now_ns > conn->received_ns + idle_ns) {
+    conn_lose(conn, "was idle for too long");
+    return now_ns;
+  }
   if (conn->beats && silence > 0 && now_ns > conn->received_ns + silence) {
     char text[96];
     snprintf(text, sizeof text, "was silent for %llu seconds", (unsigned long long)(silence / SECOND_NS));
@@ -447,7 +527,8 @@ static uint64_t conn_tick(struct control_conn *conn, uint64_t now_ns) {
     control_send(conn, FRAME_BEAT, NULL, 0, NULL, 0);
   }
   if (conn->beats) return now_ns + period;
-  return conn->hurried || conn->broken ? now_ns + SECOND_NS / 2 : UINT64_MAX;
+  if (conn->hurried || conn->broken) return now_ns + SECOND_NS / 2;
+  return idle_ns > 0 ? conn->received_ns + idle_ns : UINT64_MAX;
 }
 
 /* After this process itself was stopped, the time that it slept does not count as silence of others. */
@@ -599,6 +680,23 @@ static ncclResult_t listener_add(const struct sock_address *at) {
   return ncclSuccess;
 }
 
+struct sock_address control_local(const struct os_process *process) {
+  struct sock_address address = {SOCK_LOCAL, 0, 0, {0}};
+  const uint32_t words[] = {process->realm, (uint32_t)process->number};
+  memcpy(address.bytes, words, sizeof words);
+  memcpy(address.bytes + sizeof words, &process->born, sizeof process->born);
+  return address;
+}
+
+/* Without it `tutti status` reads the processes' files, and asks none. */
+static void local_listen(void) {
+  struct os_process process;
+  os_process_self(&process);
+  const struct sock_address at = control_local(&process);
+  if (listener_add(&at) != ncclSuccess)
+    log_info(LOG_BOOTSTRAP, "`tutti status` cannot ask this process: %s", log_own_error());
+}
+
 static ncclResult_t server_open(void) {
   struct sock_interface found[SOCK_INTERFACES_MAX];
   struct sock_address near;
@@ -618,6 +716,7 @@ static ncclResult_t server_open(void) {
     poller_close(&server.poller);
     return result;
   }
+  local_listen();
   char at[SOCK_TEXT_BYTES];
   log_info(LOG_BOOTSTRAP, "control server at %s (%s)", sock_address_text(&server.listeners[0].address, at),
            found[0].name);
@@ -657,6 +756,7 @@ static ncclResult_t server_start(void) {
   TRY(server_open());
   server.tick_ns = UINT64_MAX;
   server.looped_ns = server.paused_ns = 0;
+  server.descriptors_most = os_descriptors_most();
   server.state = SERVER_RUNNING;
   call_begin();
   if (os_thread_start(&server.thread, server_body, NULL)) {

@@ -6,23 +6,27 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "core/bootstrap/control.h"
 #include "core/bootstrap/control_conn.h"
 
 #define KEPT_MOST 64u
 /* Code of the answer if there is no handler; a caller that does not know it takes it for a failure. */
 #define NOBODY (-1)
-#define WAITING_MOST 65536u
+/* Questions that wait, of one connection and in bytes of all; more are refused. */
+#define WAITING_MOST 16u
+#define WAITING_BYTES_MOST (16u << 20)
+#define UNREAD_BYTES_MOST (4u << 20) /* of answers, per connection */
+#define IDLE_SECONDS 60u
 
 struct served {
   struct served *next;
   uint64_t key;
+  struct secret secret;
   control_handler *handler;
   void *argument;
 };
 
-/* A question that waits for the worker. */
+/* A question that waits for the worker; its connection has proved to know its key. */
 struct question {
   struct question *next;
   struct control_conn *conn; /* NULL: the caller has closed it */
@@ -34,7 +38,7 @@ struct question {
 static struct calls {
   struct served *served;
   struct question *first, *last, *running;
-  uint32_t waiting;
+  uint32_t waiting_bytes;
   uint64_t running_key;
   os_thread thread;
   os_cond changed;
@@ -44,7 +48,8 @@ static struct calls {
 /* The caller's side: connections that are not in use. */
 static struct kept {
   struct sock_address to;
-  uint64_t used_ns;
+  uint64_t key, used_ns;
+  struct session session;
   int fd; /* 0: free entry; the library never keeps descriptor 0 */
 } kept[KEPT_MOST];
 static os_mutex kept_mutex = OS_MUTEX_INITIALIZER;
@@ -64,10 +69,44 @@ static struct served *served_find(uint64_t key) {
   return NULL;
 }
 
-ncclResult_t control_serve(uint64_t key, control_handler *handler, void *argument) {
+/* Not a secret at all: the kernel says who calls over the UNIX socket, and elsewhere TUTTI_SECRET, which the
+ * handshake mixes in, keeps others out. */
+struct secret control_status_secret(void) {
+  struct secret nothing;
+  memset(&nothing, 0, sizeof nothing);
+  return nothing;
+}
+
+static uint64_t status_key(void) {
+  const struct secret secret = control_status_secret();
+  return secret_name(&secret);
+}
+
+bool call_secret(uint64_t key, struct secret *secret) {
+  const struct served *served = key != status_key() ? served_find(key) : NULL;
+  if (served) *secret = served->secret;
+  return served != NULL;
+}
+
+bool status_secret(bool local, uint64_t key, struct secret *secret) {
+  const struct served *served = key == status_key() ? served_find(key) : NULL;
+  if (!served || (!local && !handshake_secret())) return false;
+  *secret = served->secret;
+  return true;
+}
+
+ncclResult_t control_serve_status(control_handler *handler, void *argument) {
+  const struct secret secret = control_status_secret();
+  return control_serve(&secret, handler, argument);
+}
+
+void control_unserve_status(void) { control_unserve(status_key()); }
+
+ncclResult_t control_serve(const struct secret *secret, control_handler *handler, void *argument) {
   struct served *served = (struct served *)os_alloc(sizeof *served);
   if (!served) return log_no_memory("answering other processes");
-  served->key = key;
+  served->key = secret_name(secret);
+  served->secret = *secret;
   served->handler = handler;
   served->argument = argument;
   control_lock();
@@ -87,6 +126,7 @@ void control_unserve(uint64_t key) {
   while (calls.running && calls.running_key == key)
     control_wait(&calls.changed, os_time_ns() + 1000000000ull);
   control_unlock();
+  if (served) secret_wipe(&served->secret);
   os_free(served);
 }
 
@@ -126,7 +166,7 @@ static void *calls_body(void *argument) {
     }
     calls.first = question->next;
     if (!calls.first) calls.last = NULL;
-    calls.waiting--;
+    calls.waiting_bytes -= (uint32_t)sizeof *question + question->bytes;
     calls.running = question;
     calls.running_key = question->key;
     question_run(question, reply);
@@ -151,7 +191,7 @@ static bool calls_start(void) {
 
 static uint32_t call_limit(struct control_conn *conn, uint32_t kind) {
   (void)conn;
-  return kind == FRAME_CALL ? (uint32_t)sizeof(uint64_t) + CONTROL_REQUEST_MOST : CONTROL_UNKNOWN;
+  return kind == FRAME_CALL ? CONTROL_REQUEST_MOST : CONTROL_UNKNOWN;
 }
 
 static void call_gone(struct control_conn *conn, const char *why) {
@@ -162,39 +202,45 @@ static void call_gone(struct control_conn *conn, const char *why) {
   if (calls.running && calls.running->conn == conn) calls.running->conn = NULL;
 }
 
+static uint32_t questions_of(const struct control_conn *conn) {
+  uint32_t count = 0;
+  for (const struct question *question = calls.first; question; question = question->next)
+    count += question->conn == conn;
+  return count;
+}
+
 static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
-  static const char full[] = "the answer there" LOG_OUT_OF_MEMORY;
+  static const char full[] = "too many questions wait for an answer there";
   const int32_t code = ncclSystemError;
-  uint64_t key;
+  const uint32_t whole = (uint32_t)sizeof(struct question) + bytes;
   (void)kind;
-  if (bytes < sizeof key) {
-    call_gone(conn, NULL); /* earlier questions of this connection may be queued */
-    control_drop(conn);
-    return;
-  }
-  struct question *question = (struct question *)os_alloc(sizeof *question + bytes);
-  if (!question || calls.waiting >= WAITING_MOST || !calls_start()) {
+  const bool fits = calls.waiting_bytes + whole <= WAITING_BYTES_MOST && questions_of(conn) < WAITING_MOST;
+  struct question *question = fits ? (struct question *)os_alloc(whole) : NULL;
+  if (!question || !calls_start()) {
     os_free(question);
     control_send(conn, FRAME_ANSWER, &code, sizeof code, full, sizeof full - 1);
     return;
   }
-  memcpy(&key, body, sizeof key);
   question->conn = conn;
-  question->key = key;
-  question->bytes = bytes - (uint32_t)sizeof key;
-  memcpy(question->body, body + sizeof key, question->bytes);
+  question->key = conn->key;
+  question->bytes = bytes;
+  memcpy(question->body, body, bytes);
   if (calls.last) calls.last->next = question;
   else calls.first = question;
   calls.last = question;
-  calls.waiting++;
+  calls.waiting_bytes += whole;
   os_cond_broadcast(&calls.changed);
 }
 
-static const struct control_class call_class = {"call", call_limit, call_frame, call_gone, false};
+static const struct control_class call_class = {"call", call_limit,        call_frame,  call_gone,
+                                                false,  UNREAD_BYTES_MOST, IDLE_SECONDS};
+
+void call_drop_idle(void) { control_drop_idle(&call_class); }
 
 const char *call_accept(struct control_conn *conn) {
   conn->conn_class = &call_class;
   conn->hurried = false;
+  if (control_count(&call_class) > control_conns_most()) control_drop_idle(&call_class);
   return NULL;
 }
 
@@ -228,7 +274,7 @@ void call_stop(void) {
     os_free(question);
   }
   calls.last = NULL;
-  calls.waiting = 0;
+  calls.waiting_bytes = 0;
   control_unlock();
 }
 
@@ -240,24 +286,33 @@ void call_forget(void) {
 
 /* ---- the asker's side ---- */
 
-static int kept_take(const struct sock_address *to) {
+/* A connection to one process that has proved one key. */
+struct call_conn {
+  int fd;
+  uint64_t key;
+  const struct sock_address *to;
+  struct session session;
+};
+
+static void kept_take(struct call_conn *conn) {
   uint8_t byte;
   for (;;) {
-    int fd = -1;
+    conn->fd = -1;
     os_mutex_lock(&kept_mutex);
-    for (uint32_t i = 0; i < KEPT_MOST && fd < 0; i++) {
-      if (kept[i].fd <= 0 || !sock_address_equal(&kept[i].to, to)) continue;
-      fd = kept[i].fd;
+    for (uint32_t i = 0; i < KEPT_MOST && conn->fd < 0; i++) {
+      if (kept[i].fd <= 0 || kept[i].key != conn->key || !sock_address_equal(&kept[i].to, conn->to)) continue;
+      conn->fd = kept[i].fd;
+      conn->session = kept[i].session;
       kept[i].fd = 0;
     }
     os_mutex_unlock(&kept_mutex);
     /* The other end may have closed it; it never sends first. */
-    if (fd < 0 || sock_receive_some(fd, &byte, 1) == 0) return fd;
-    sock_close(fd);
+    if (conn->fd < 0 || sock_receive_some(conn->fd, &byte, 1) == 0) return;
+    sock_close(conn->fd);
   }
 }
 
-static void kept_put(const struct sock_address *to, int fd) {
+static void kept_put(const struct call_conn *conn) {
   os_mutex_lock(&kept_mutex);
   struct kept *oldest = &kept[0];
   for (uint32_t i = 0; i < KEPT_MOST; i++) {
@@ -268,91 +323,121 @@ static void kept_put(const struct sock_address *to, int fd) {
     if (kept[i].used_ns < oldest->used_ns) oldest = &kept[i];
   }
   if (oldest->fd > 0) sock_close(oldest->fd);
-  oldest->to = *to;
-  oldest->fd = fd;
-  oldest->used_ns = os_time_ns();
+  *oldest = (struct kept){*conn->to, conn->key, os_time_ns(), conn->session, conn->fd};
   os_mutex_unlock(&kept_mutex);
 }
 
-static ncclResult_t call_roundtrip(int fd, uint64_t key, const struct sock_wait *wait, const void *request,
-                                   uint32_t bytes, void *reply, uint32_t *reply_bytes, int32_t *code,
-                                   char *text) {
-  struct frame_head head = {(uint32_t)sizeof key + bytes, FRAME_CALL, 0};
-  TRY(sock_send(fd, &head, sizeof head, wait));
-  TRY(sock_send(fd, &key, sizeof key, wait));
-  TRY(sock_send(fd, request, bytes, wait));
-  do {
-    TRY(sock_receive(fd, &head, sizeof head, wait));
-  } while (head.kind == FRAME_BEAT && head.bytes == 0);
-  const bool sane = head.kind == FRAME_ANSWER && head.bytes >= sizeof *code;
-  if (!sane || head.bytes > sizeof *code + CONTROL_REPLY_MOST)
-    return log_fail(ncclRemoteError, "%s: a malformed answer arrived; load the same library everywhere",
-                    wait->what);
-  const uint32_t capacity = *reply_bytes, answer = head.bytes - (uint32_t)sizeof *code;
-  TRY(sock_receive(fd, code, sizeof *code, wait));
-  if (*code == ncclSuccess && answer > capacity)
-    return log_fail(ncclInternalError, "%s: an answer of %u bytes came, there is space for %u", wait->what,
-                    answer, capacity);
-  if (*code == ncclSuccess) {
-    *reply_bytes = answer;
-    return sock_receive(fd, reply, answer, wait);
+/* What is asked, and where the answer goes. */
+struct asked {
+  const struct sock_wait *wait;
+  const void *request;
+  uint32_t bytes;
+  void *reply;
+  uint32_t *reply_bytes;
+  int32_t code;
+  char text[WIRE_TEXT_MOST]; /* of a failure at the other end */
+};
+
+static ncclResult_t answer_read(struct asked *asked, const uint8_t *body, uint32_t bytes) {
+  const uint32_t answer = bytes - (uint32_t)sizeof asked->code;
+  struct wire_reader reader = {body, bytes};
+  wire_take(&reader, &asked->code, sizeof asked->code);
+  if (asked->code != ncclSuccess) {
+    wire_take_text(&reader, asked->text, sizeof asked->text);
+    return ncclSuccess;
   }
-  char all[CONTROL_REPLY_MOST < 1024 ? CONTROL_REPLY_MOST : 1024];
-  if (answer >= sizeof all)
-    return log_fail(ncclRemoteError, "%s: a failure arrived without a message", wait->what);
-  TRY(sock_receive(fd, all, answer, wait));
-  all[answer] = '\0';
-  text_clean(all, sizeof all);
-  snprintf(text, WIRE_TEXT_MOST, "%.*s", WIRE_TEXT_MOST - 1, all);
+  if (answer > *asked->reply_bytes)
+    return log_fail(ncclInternalError, "%s: an answer of %u bytes came, there is space for %u",
+                    asked->wait->what, answer, *asked->reply_bytes);
+  if (answer > 0) memcpy(asked->reply, reader.at, answer);
+  *asked->reply_bytes = answer;
   return ncclSuccess;
 }
 
+static ncclResult_t call_roundtrip(struct call_conn *conn, struct asked *asked, uint8_t *body) {
+  struct frame_head head;
+  TRY(wire_send(conn->fd, &conn->session.out, FRAME_CALL, asked->request, asked->bytes, asked->wait));
+  do {
+    TRY(wire_receive(conn->fd, &conn->session.in, &head, body, sizeof asked->code + CONTROL_REPLY_MOST,
+                     asked->wait));
+  } while (head.kind == FRAME_BEAT);
+  if (head.kind == FRAME_ANSWER && head.bytes >= sizeof asked->code)
+    return answer_read(asked, body, head.bytes);
+  return log_fail(ncclRemoteError, "%s: a malformed answer arrived; load the same library everywhere",
+                  asked->wait->what);
+}
+
 /* Calls over an open connection, and then keeps or closes it. */
-static ncclResult_t call_on(int fd, const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
-                            const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes,
-                            int32_t *code, char *text) {
-  const ncclResult_t result = call_roundtrip(fd, key, wait, request, bytes, reply, reply_bytes, code, text);
-  if (result == ncclSuccess) kept_put(to, fd);
-  else sock_close(fd);
+static ncclResult_t call_on(struct call_conn *conn, struct asked *asked) {
+  uint8_t *body = (uint8_t *)os_alloc(sizeof asked->code + CONTROL_REPLY_MOST);
+  const ncclResult_t result =
+      body ? call_roundtrip(conn, asked, body) : log_no_memory("%s: an answer", asked->wait->what);
+  if (result == ncclSuccess) kept_put(conn);
+  else sock_close(conn->fd);
+  os_free(body);
   return result;
 }
 
-static ncclResult_t call_handshake(int fd, uint64_t key, const struct sock_wait *wait) {
-  const ncclResult_t result = handshake_dial(fd, HANDSHAKE_CALL, key, wait);
-  if (result != ncclSuccess) sock_close(fd);
+/* A UNIX socket's name may have been taken by another user. */
+static ncclResult_t local_check(const struct call_conn *conn, const struct sock_wait *wait) {
+  uint32_t user = UINT32_MAX;
+  if (conn->to->family != SOCK_LOCAL) return ncclSuccess;
+  if (sock_peer_user(conn->fd, &user) && (user == os_user() || os_user() == 0)) return ncclSuccess;
+  return log_fail(ncclRemoteError, "%s: user %u listens in that process's place", wait->what, user);
+}
+
+static ncclResult_t call_connect(struct call_conn *conn, const struct secret *secret,
+                                 const struct sock_wait *wait) {
+  enum handshake_refusal refusal;
+  TRY(handshake_connect(conn->to, HANDSHAKE_CALL, conn->key, secret, wait, &conn->fd, &conn->session,
+                        &refusal));
+  const ncclResult_t result = local_check(conn, wait);
+  if (result != ncclSuccess) sock_close(conn->fd);
   return result;
 }
 
-ncclResult_t control_call(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
-                          const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
-  char text[WIRE_TEXT_MOST] = "", at[SOCK_TEXT_BYTES];
-  int32_t code = ncclSuccess;
+/* In one try. */
+static ncclResult_t call_handshake(struct call_conn *conn, const struct secret *secret,
+                                   const struct sock_wait *wait, enum handshake_refusal *refusal) {
+  const ncclResult_t result =
+      handshake_dial(conn->fd, HANDSHAKE_CALL, conn->key, secret, wait, &conn->session, refusal);
+  if (result != ncclSuccess) sock_close(conn->fd);
+  return result;
+}
+
+ncclResult_t control_call(const struct sock_address *to, const struct secret *secret,
+                          const struct sock_wait *wait, const void *request, uint32_t bytes, void *reply,
+                          uint32_t *reply_bytes) {
+  struct call_conn conn = {-1, secret_name(secret), to, {{{{0}}, 0}, {{{0}}, 0}}};
+  struct asked asked = {wait, request, bytes, reply, reply_bytes, ncclSuccess, ""};
+  char at[SOCK_TEXT_BYTES];
   if (bytes > CONTROL_REQUEST_MOST)
     return log_fail(ncclInternalError, "%s: a question of %u bytes", wait->what, bytes);
-  int fd = kept_take(to);
-  if (fd < 0) {
-    TRY(sock_connect(to, wait, &fd));
-    TRY(call_handshake(fd, key, wait));
-  }
-  TRY(call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text));
-  if (code == ncclSuccess) return ncclSuccess;
-  const bool known = code > ncclSuccess && code < ncclNumResults;
-  return log_fail(known ? (ncclResult_t)code : ncclRemoteError, "%s (%s): %s", wait->what,
-                  sock_address_text(to, at), text);
+  kept_take(&conn);
+  if (conn.fd < 0) TRY(call_connect(&conn, secret, wait));
+  TRY(call_on(&conn, &asked));
+  if (asked.code == ncclSuccess) return ncclSuccess;
+  const bool known = asked.code > ncclSuccess && asked.code < ncclNumResults;
+  return log_fail(known ? (ncclResult_t)asked.code : ncclRemoteError, "%s (%s): %s", wait->what,
+                  sock_address_text(to, at), asked.text);
 }
 
-enum control_outcome control_ask(const struct sock_address *to, uint64_t key, const struct sock_wait *wait,
-                                 const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
-  char text[WIRE_TEXT_MOST] = "";
-  int32_t code = ncclSuccess;
-  int fd = kept_take(to);
-  if (fd < 0) {
-    const ncclResult_t result = sock_connect_once(to, wait, &fd);
-    if (result == ncclSuccess && fd < 0 && errno == ECONNREFUSED) return CONTROL_GONE;
-    if (result != ncclSuccess || fd < 0) return CONTROL_SILENT;
-    if (call_handshake(fd, key, wait) != ncclSuccess) return CONTROL_SILENT;
+enum control_outcome control_ask(const struct sock_address *to, const struct secret *secret,
+                                 const struct sock_wait *wait, const void *request, uint32_t bytes,
+                                 void *reply, uint32_t *reply_bytes) {
+  struct call_conn conn = {-1, secret_name(secret), to, {{{{0}}, 0}, {{{0}}, 0}}};
+  struct asked asked = {wait, request, bytes, reply, reply_bytes, ncclSuccess, ""};
+  kept_take(&conn);
+  if (conn.fd < 0) {
+    enum handshake_refusal refusal = REFUSAL_NONE;
+    const ncclResult_t result = sock_connect_once(to, wait, &conn.fd);
+    if (result == ncclSuccess && conn.fd < 0 && errno == ECONNREFUSED) return CONTROL_GONE;
+    if (result != ncclSuccess || conn.fd < 0) return CONTROL_SILENT;
+    if (call_handshake(&conn, secret, wait, &refusal) != ncclSuccess)
+      return refusal == REFUSAL_KEY ? CONTROL_NOBODY : CONTROL_SILENT;
   }
-  if (call_on(fd, to, key, wait, request, bytes, reply, reply_bytes, &code, text) != ncclSuccess)
-    return CONTROL_SILENT;
-  return code == ncclSuccess ? CONTROL_ANSWERED : code == NOBODY ? CONTROL_NOBODY : CONTROL_SILENT;
+  if (call_on(&conn, &asked) != ncclSuccess) return CONTROL_SILENT;
+  return asked.code == ncclSuccess ? CONTROL_ANSWERED
+         : asked.code == NOBODY    ? CONTROL_NOBODY
+                                   : CONTROL_SILENT;
 }

@@ -1,5 +1,6 @@
-/* control_conn.h: internals of the control server: authenticated connections that carry frames. Call every
- * function with the server locked; the functions of a class are called locked, on the server's thread. */
+/* control_conn.h: internals of the control server: authenticated connections that carry sealed frames. Call
+ * every function with the server locked; the functions of a class are called locked, on the server's thread.
+ */
 #ifndef TUTTI_CORE_CONTROL_CONN_H
 #define TUTTI_CORE_CONTROL_CONN_H
 
@@ -19,20 +20,24 @@ struct control_class {
   /* The other end closed, fell silent or violated the protocol; `why` says which ("closed its connection").
    * The connection is closed right after. */
   void (*gone)(struct control_conn *conn, const char *why);
-  bool lingers; /* its queued output is sent before the server ends */
+  bool lingers;          /* its queued output is sent before the server ends */
+  size_t queued_most;    /* bytes of unsent output; with more the connection is lost */
+  uint32_t idle_seconds; /* closed after this time without a frame; 0: never */
 };
 #define CONTROL_UNKNOWN UINT32_MAX
 
 struct control_conn {
   int fd; /* -1: closed, waits to be freed */
   const struct control_class *conn_class;
-  void *owner; /* for the class */
-  uint64_t key;
+  void *owner;  /* for the class */
+  uint64_t key; /* whose secret both ends have proved to know */
+  struct session session;
   uint32_t number, round; /* for the class */
   bool beats;             /* sends heartbeats; silence of the other end counts as a loss */
   bool hurried;           /* must send its first frame within HANDSHAKE_SECONDS */
   bool ending; /* closed once all output is sent and the other end has closed, or after a timeout */
   bool broken, writes, dead;
+  bool local; /* over the UNIX socket, from the process's own user or root */
   struct handshake *handshake;
   struct frame_head head;
   uint32_t head_bytes, body_bytes, body_capacity;
@@ -50,7 +55,8 @@ bool control_wait(os_cond *cond, uint64_t deadline_ns); /* unlocks while it wait
 
 /* Turns a connected and authenticated socket into a connection. NULL (logged) if memory is out; fd is closed
  * then. */
-struct control_conn *control_adopt(int fd, const struct control_class *conn_class, void *owner);
+struct control_conn *control_adopt(int fd, const struct session *session,
+                                   const struct control_class *conn_class, void *owner);
 /* Sends, or queues what the socket does not take now. False if the connection is gone or memory is out; the
  * class's gone() is then called on the server's thread. */
 bool control_send(struct control_conn *conn, enum frame_kind kind, const void *head, size_t head_bytes,
@@ -71,11 +77,22 @@ ncclResult_t control_listen(const struct sock_address *at);
 bool control_is_own(const struct sock_address *address);
 /* A random number that identifies this process; new after a fork. */
 uint64_t control_process(void);
+/* At most this many connections of one class that others can open; less than the limit of descriptors. */
+uint32_t control_conns_most(void);
+uint32_t control_count(const struct control_class *conn_class);
+/* Closes the connection of this class that has been idle longest; false if there is none. */
+bool control_drop_idle(const struct control_class *conn_class);
+/* Counts a connection that violated the protocol, and logs it at most once a second. */
+void control_note_nonsense(const char *text);
 /* Makes the server's thread run its ticks soon. */
 void control_wake(void);
 
-/* Accept a connection, each in its own file. root_accept and gather_accept set conn->conn_class, or return a
- * refusal. */
+/* The secrets of keys that connections of each kind may have; false: there is no such key. */
+bool root_secret(uint64_t key, struct secret *secret);
+bool gather_secret(uint64_t uid, struct secret *secret);
+bool call_secret(uint64_t key, struct secret *secret);
+bool status_secret(bool local, uint64_t key, struct secret *secret);
+/* Accept a connection, each in its own file: set conn->conn_class, or return a refusal. */
 const char *root_accept(struct control_conn *conn);
 const char *gather_accept(struct control_conn *conn);
 const char *call_accept(struct control_conn *conn);
@@ -86,6 +103,7 @@ void watch_tick(void);
 /* The server ends: drop all state. call_stop and root_forward_stop run first, unlocked. */
 void root_stop(void);
 void call_begin(void); /* the server has started */
+void call_drop_idle(void);
 void call_stop(void);
 void root_forward_stop(void);
 void call_forget(void); /* in a child after fork */

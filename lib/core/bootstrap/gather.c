@@ -20,8 +20,15 @@
 #define PAUSE_MOST_NS (SECOND_NS / 10)
 #define STATUS_FIRST_NS (5 * SECOND_NS)
 #define STATUS_MOST_NS (60 * SECOND_NS)
+#define UNREAD_BYTES_MOST ((size_t)64 << 20)
 
 static struct gather *gathers;
+
+bool gather_secret(uint64_t uid, struct secret *secret) {
+  const struct gather *gather = gather_find(uid);
+  if (gather) *secret = gather->secret;
+  return gather != NULL;
+}
 
 struct gather *gather_find(uint64_t uid) {
   struct gather *gather = gathers;
@@ -168,7 +175,8 @@ static void root_gone(struct control_conn *conn, const char *why) {
   gather_end(gather, ncclRemoteError, text);
 }
 
-const struct control_class gather_root_class = {"root", root_limit, root_frame, root_gone, false};
+const struct control_class gather_root_class = {"root", root_limit,        root_frame, root_gone,
+                                                false,  UNREAD_BYTES_MOST, 0};
 
 /* ---- messages to the root ---- */
 
@@ -179,23 +187,17 @@ static ncclResult_t root_unreached(ncclResult_t result) {
 }
 
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
-                         uint64_t key, const char *what, int *fd) {
+                         uint64_t key, const struct secret *secret, const char *what, int *fd,
+                         struct session *session) {
   control_lock();
   const struct sock_wait wait = {gather->deadline_ns, &gather->cancel, what};
   control_unlock();
-  int dialed = -1;
-  const ncclResult_t connected = sock_connect(to, &wait, &dialed);
-  if (connected != ncclSuccess && kind == HANDSHAKE_CHECK_IN &&
-      !__atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE))
-    return root_unreached(connected);
-  TRY(connected);
-  const ncclResult_t result = handshake_dial(dialed, kind, key, &wait);
-  if (result != ncclSuccess) {
-    sock_close(dialed);
-    return result;
-  }
-  *fd = dialed;
-  return ncclSuccess;
+  enum handshake_refusal refusal = REFUSAL_NONE;
+  const ncclResult_t result = handshake_connect(to, kind, key, secret, &wait, fd, session, &refusal);
+  if (result == ncclSuccess || kind != HANDSHAKE_CHECK_IN) return result;
+  if (refusal == REFUSAL_KEY) return ncclInvalidUsage;
+  const bool called_off = __atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE) != 0;
+  return refusal == REFUSAL_NONE && !called_off ? root_unreached(result) : result;
 }
 
 /* Distributes ranks evenly, in order: the first rank_count mod root_count roots have one more. */
@@ -221,16 +223,19 @@ static void check_in_send(struct gather *gather) {
   said.uid = gather->uid;
   said.process = gather->process;
   said.signature = gather->signature;
+  said.key = gather->key;
   said.version = NCCL_VERSION_CODE;
   said.rank_count = gather->rank_count;
   said.pid = (uint32_t)os_pid();
-  said.child = gather->child || gather->fixed;
-  said.first = sock_address_equal(&gather->root_address, &gather->roots[0]);
+  said.child = gather->child;
+  said.first = sock_address_equal(&gather->root_address, &gather->roots[0].address);
   said.lasting = gather->lasting;
   said.address = gather->address;
-  said.first_root = gather->roots[0];
+  said.first_root = gather->roots[0].address;
+  if (!said.first) root_forward_secret(&gather->secret, &said.forward);
   os_host_name(said.host, sizeof said.host);
   control_send(gather->root, FRAME_CHECK_IN, NULL, 0, &said, sizeof said);
+  secret_wipe(&said.forward);
   gather->cost.sent_bytes += sizeof said + sizeof(struct frame_head);
 }
 
@@ -245,20 +250,23 @@ static void gather_free(struct gather *gather) {
   os_free(gather->ranks);
   os_free(gather->addresses);
   os_free(gather->own_ranks);
+  if (gather->roots) explicit_bzero(gather->roots, gather->root_count * sizeof *gather->roots);
   os_free(gather->roots);
+  secret_wipe(&gather->secret);
   os_free(gather);
 }
 
 static ncclResult_t gather_fill(struct gather *gather, const struct gather_call *call) {
-  gather->roots = (struct sock_address *)os_alloc(call->root_count * sizeof *gather->roots);
+  gather->roots = (struct gather_root *)os_alloc(call->root_count * sizeof *gather->roots);
   gather->own_ranks = (uint32_t *)os_alloc(call->rank_count * sizeof *gather->own_ranks);
+  gather->root_count = call->root_count;
   if (!gather->roots || !gather->own_ranks)
     return log_no_memory("%s: gathering %u ranks", call->call, call->rank_count);
   memcpy(gather->roots, call->roots, call->root_count * sizeof *gather->roots);
   gather->call = call->call;
-  gather->key = call->key;
+  gather->secret = call->secret;
+  gather->key = secret_name(&call->secret);
   gather->signature = call->signature;
-  gather->root_count = call->root_count;
   gather->rank_count = call->rank_count;
   gather->child = call->child;
   gather->fixed = call->fixed;
@@ -338,8 +346,8 @@ static ncclResult_t rank_wait(struct gather *gather) {
 }
 
 /* Locked: the root is connected; checks in all ranks so far. */
-static void root_authenticated(struct gather *gather, int fd) {
-  gather->root = control_adopt(fd, &gather_root_class, gather);
+static void root_authenticated(struct gather *gather, int fd, const struct session *session) {
+  gather->root = control_adopt(fd, session, &gather_root_class, gather);
   if (!gather->root) return;
   gather->root->beats = true;
   gather->sent_count = 0;
@@ -347,20 +355,30 @@ static void root_authenticated(struct gather *gather, int fd) {
   ranks_send(gather);
 }
 
-/* One attempt to connect and do the handshake within `wait`: *fd is -1 if nothing answers. */
-static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd) {
+/* Of several ids of one process, the first lets in. */
+static const struct secret *root_let_in(const struct gather *gather) {
+  const bool first = sock_address_equal(&gather->root_address, &gather->roots[0].address);
+  return &gather->roots[first ? 0 : gather->root_index].let_in;
+}
+
+/* One attempt to connect and do the handshake within `wait`: *fd is -1 if nothing answers, or rank 0's
+ * process has not opened the root yet. */
+static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd,
+                             struct session *session) {
   struct handshake_client client;
-  char why[128] = "", at[SOCK_TEXT_BYTES];
+  char why[256] = "", at[SOCK_TEXT_BYTES];
   TRY(sock_connect_once(&gather->root_address, wait, fd));
   if (*fd < 0) return ncclSuccess;
-  handshake_client_begin(&client, *fd, HANDSHAKE_CHECK_IN, gather->key);
+  const struct secret *let_in = root_let_in(gather);
+  handshake_client_begin(&client, *fd, HANDSHAKE_CHECK_IN, secret_name(let_in), let_in);
   enum handshake_state state = HANDSHAKE_MORE;
   while ((state = handshake_client_step(&client, why, sizeof why)) == HANDSHAKE_MORE &&
          sock_poll(*fd, false, wait)) {}
+  *session = client.session;
   if (state == HANDSHAKE_DONE) return ncclSuccess;
   sock_close(*fd);
   *fd = -1;
-  if (!why[0]) return ncclSuccess;
+  if (!why[0] || client.refusal == REFUSAL_KEY) return ncclSuccess;
   return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at),
                   why);
 }
@@ -388,7 +406,7 @@ static bool root_absent(struct gather *gather, uint64_t begin_ns, uint64_t *stat
 
 /* Rank 0's process may not listen yet, or still be ending the previous communicator: retries until it
  * listens. */
-static ncclResult_t root_await(struct gather *gather, int *fd) {
+static ncclResult_t root_await(struct gather *gather, int *fd, struct session *session) {
   const uint64_t begin_ns = os_time_ns();
   uint64_t status_ns = begin_ns + STATUS_FIRST_NS, pause_ns = PAUSE_LEAST_NS;
   for (bool goes_on = true; goes_on;) {
@@ -397,7 +415,7 @@ static ncclResult_t root_await(struct gather *gather, int *fd) {
     if (until_ns > gather->deadline_ns) until_ns = gather->deadline_ns;
     control_unlock();
     const struct sock_wait wait = {until_ns, &gather->cancel, "checking in with rank 0 at"};
-    TRY(root_try(gather, &wait, fd));
+    TRY(root_try(gather, &wait, fd, session));
     if (*fd >= 0) return ncclSuccess;
     control_lock();
     control_wait(&gather->changed, os_time_ns() + pause_ns);
@@ -410,17 +428,20 @@ static ncclResult_t root_await(struct gather *gather, int *fd) {
 
 static ncclResult_t root_reach(struct gather *gather) {
   char why[WIRE_TEXT_MOST];
+  struct session session;
   int fd = -1;
   control_lock();
   ncclResult_t result = rank_wait(gather);
   const uint32_t rank = result == ncclSuccess ? gather->own_ranks[0] % gather->rank_count : 0;
-  gather->root_address = gather->roots[root_of(rank, gather->rank_count, gather->root_count)];
+  gather->root_index = root_of(rank, gather->rank_count, gather->root_count);
+  gather->root_address = gather->roots[gather->root_index].address;
   control_unlock();
   TRY(result);
-  if (gather->fixed) result = root_await(gather, &fd);
+  const struct secret *let_in = root_let_in(gather);
+  if (gather->fixed) result = root_await(gather, &fd, &session);
   else
-    result = gather_dial(gather, &gather->root_address, HANDSHAKE_CHECK_IN, gather->key,
-                         "checking in with the process that made the unique id, at", &fd);
+    result = gather_dial(gather, &gather->root_address, HANDSHAKE_CHECK_IN, secret_name(let_in), let_in,
+                         "checking in with the process that made the unique id, at", &fd, &session);
   if (result != ncclSuccess) snprintf(why, sizeof why, "%s", log_own_error());
   control_lock();
   if (result != ncclSuccess) {
@@ -428,7 +449,7 @@ static ncclResult_t root_reach(struct gather *gather) {
   } else if (gather->code != ncclSuccess) {
     sock_close(fd);
   } else {
-    root_authenticated(gather, fd);
+    root_authenticated(gather, fd, &session);
     if (!gather->root) gather_fail(gather, ncclSystemError, "a connection to the root" LOG_OUT_OF_MEMORY);
   }
   result = gather->code;
@@ -440,13 +461,14 @@ static ncclResult_t root_reach(struct gather *gather) {
  * wait for their deadline. */
 static void root_report(struct gather *gather) {
   const struct sock_wait wait = {os_time_ns() + TELL_NS, NULL, "giving up at the root at"};
+  struct session session;
   int fd = -1;
   control_lock();
   const bool due = gather->cancelled && !gather->reported && !gather->root;
   control_unlock();
-  if (!due || root_try(gather, &wait, &fd) != ncclSuccess || fd < 0) return;
+  if (!due || root_try(gather, &wait, &fd, &session) != ncclSuccess || fd < 0) return;
   control_lock();
-  root_authenticated(gather, fd);
+  root_authenticated(gather, fd, &session);
   gather_report(gather, gather->code, gather->reason);
   control_unlock();
 }
@@ -497,6 +519,11 @@ ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_byte
   if (result != ncclSuccess) snprintf(reason, reason_bytes, "%s", gather->reason);
   control_unlock();
   return result;
+}
+
+void gather_communicator(const struct gather *gather, struct secret *secret) {
+  secret_derive(&gather->secret, "tutti communicator", &gather->roster.instance,
+                sizeof gather->roster.instance, secret);
 }
 
 const struct gather_rank *gather_ranks(const struct gather *gather) { return gather->ranks; }

@@ -10,6 +10,7 @@
 #ifndef TUTTI_CORE_GATHER_H
 #define TUTTI_CORE_GATHER_H
 
+#include "base/secret.h"
 #include "base/sock.h"
 
 #define GATHER_INFO_MOST 4096
@@ -17,10 +18,16 @@
 struct gather;
 struct watch;
 
+/* Where processes check in, and the secret that lets them in: of the root's id, or of a split's parent. */
+struct gather_root {
+  struct sock_address address;
+  struct secret let_in;
+};
+
 struct gather_call {
-  const char *call;                 /* "ncclCommInitRank", for messages; outlives the gather */
-  uint64_t key;                     /* names the rendezvous on the wire; hard to guess */
-  const struct sock_address *roots; /* ranks are spread over them evenly, in order; copied */
+  const char *call;                /* "ncclCommInitRank", for messages; outlives the gather */
+  struct secret secret;            /* of the rendezvous: of its first id, or derived from its parent's */
+  const struct gather_root *roots; /* ranks are spread over them evenly, in order; copied */
   uint32_t root_count;
   bool child; /* a split or shrink: no id is registered, the first process to check in opens the root */
   uint32_t rank_count;
@@ -43,6 +50,9 @@ ncclResult_t gather_check_in(struct gather *gather, uint32_t rank, const void *i
 /* Waits until the peer info of every rank has arrived, at most TUTTI_INIT_TIMEOUT_SECONDS. Logs missing ranks
  * from time to time. On failure `reason` has the message, without the call's name. */
 ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_bytes);
+/* Valid after gather_wait: a secret of this communicator alone, equal in all processes; even one that the
+ * same id makes later has another. */
+void gather_communicator(const struct gather *gather, struct secret *secret);
 /* Valid after gather_wait: by rank, and by process. */
 const struct gather_rank *gather_ranks(const struct gather *gather);
 uint32_t gather_process_count(const struct gather *gather);

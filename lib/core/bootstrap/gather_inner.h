@@ -21,8 +21,9 @@ struct gather_link {
 struct gather {
   struct gather *next;
   const char *call;
-  uint64_t key, uid, signature, process;
-  struct sock_address *roots;
+  uint64_t key, uid, signature, process; /* key: the secret's name */
+  struct secret secret;
+  struct gather_root *roots;
   uint32_t root_count, rank_count;
   bool child, fixed, lasting;
   bool cancelled, reported;    /* cancelled by this process; the root knows why the gather failed */
@@ -32,6 +33,7 @@ struct gather {
   struct wire_writer own_infos; /* wire_info and bytes of each */
   struct control_conn *root;
   struct sock_address root_address;
+  uint32_t root_index;
   os_cond changed;
   uint64_t deadline_ns;
   uint32_t cancel; /* read atomically, by waits on sockets */
@@ -75,7 +77,8 @@ bool gather_keeps(const struct gather *gather, uint32_t round);
 
 /* Unlocked: connects and does the handshake. A failure is not logged if the gather has ended meanwhile. */
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
-                         uint64_t key, const char *what, int *fd);
+                         uint64_t key, const struct secret *secret, const char *what, int *fd,
+                         struct session *session);
 /* Unlocked: runs all rounds. */
 ncclResult_t gather_allgather(struct gather *gather);
 

@@ -16,11 +16,13 @@
 #define ROOTS_MOST 4096u
 #define PROCESSES_MOST (1u << 16)
 #define RANKS_MOST (1u << 20)
+#define ROOTS_BY_ONE_MOST 64u /* not registered, by the processes of one id or communicator */
 #define SECOND_NS 1000000000ull
 #define STATUS_FIRST_NS (5 * SECOND_NS)
 #define STATUS_MOST_NS (60 * SECOND_NS)
 #define SUSPECT_NS (SECOND_NS / 3) /* wait for a more specific reason than a broken link */
 #define KEEP_NS (60 * SECOND_NS)   /* time to keep an agreement for processes that come later */
+#define UNREAD_BYTES_MOST ((size_t)64 << 20)
 
 static struct root *roots;
 static uint32_t root_count;
@@ -48,11 +50,13 @@ bool root_waits(uint64_t key) {
   return root && root->registered && !root->over && root->phase < ROOT_ALLGATHER;
 }
 
-static struct root *root_create(uint64_t key) {
+/* `let_in`: the key that processes must prove to check in. */
+static struct root *root_create(uint64_t key, uint64_t let_in) {
   if (root_count >= ROOTS_MOST) return NULL;
   struct root *root = (struct root *)os_alloc(sizeof *root);
   if (!root) return NULL;
   root->key = key;
+  root->let_in = let_in;
   root->next = roots;
   roots = root;
   root_count++;
@@ -67,6 +71,7 @@ static void root_free(struct root *root) {
   os_free(root->processes);
   os_free(root->ranks);
   wire_free(&root->pending);
+  explicit_bzero(root, sizeof *root);
   os_free(root);
   root_count--;
 }
@@ -142,7 +147,7 @@ static void root_process_refuse(struct root_process *process, ncclResult_t code,
 /* ---- the roster ---- */
 
 static void process_send_roster(const struct root *root, const struct root_process *process) {
-  struct wire_roster roster = {process->number, root->process_count, 0, 0};
+  struct wire_roster roster = {process->number, root->process_count, 0, 0, root->instance};
   struct wire_writer writer = {NULL, 0, 0, false};
   for (uint32_t distance = 1; distance < root->process_count; distance *= 2) {
     const uint32_t to = (process->number + root->process_count - distance) % root->process_count;
@@ -170,6 +175,7 @@ static void root_complete(struct root *root) {
     return;
   }
   root->phase = ROOT_ALLGATHER;
+  root->instance = os_entropy();
   log_info(LOG_BOOTSTRAP, "gather %llx: all %u ranks of %u processes have come",
            (unsigned long long)root->key, root->rank_count, root->process_count);
   /* ranks[] refers to processes by place, which changes; it is not needed any more. */
@@ -343,6 +349,7 @@ static bool root_begin(struct root *root, const struct wire_check_in *said) {
   root->signature = said->signature;
   root->forwards = !said->first && !control_is_own(&said->first_root);
   root->first_root = said->first_root;
+  root->first_forward = said->forward;
   root->begin_ns = os_time_ns();
   root->due_ns = root->begin_ns + (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * SECOND_NS;
   root->status_gap_ns = STATUS_FIRST_NS;
@@ -374,24 +381,44 @@ static struct root_process *process_add(struct root *root, struct control_conn *
 
 /* NCCL_COMM_ID names one communicator after another: the previous root continues without its key. */
 static struct root *root_renew(struct root *root) {
-  struct root *fresh = root_create(root->key);
+  struct root *fresh = root_create(root->key, root->let_in);
   root->detached = true;
+  if (fresh) fresh->secret = root->secret;
+  if (fresh) fresh->forward = root->forward;
   if (fresh) fresh->registered = fresh->lasting = true;
   if (fresh) fresh->over = root->over;
   root_retire(root);
   return fresh;
 }
 
+/* How many roots of splits, or roots that forward, processes with this key have opened. */
+static uint32_t roots_by(uint64_t let_in) {
+  uint32_t count = 0;
+  for (const struct root *root = roots; root; root = root->next)
+    count += root->let_in == let_in && !root->registered;
+  return count;
+}
+
+/* Opens a root that this process has not registered: of a split, for members of its parent; or one that
+ * forwards, for those who know an id of this process. */
+static struct root *root_open_for(uint64_t let_in, const struct wire_check_in *said) {
+  const struct root *id = root_find(let_in);
+  const bool forwards = !said->first && !control_is_own(&said->first_root);
+  const bool allowed = id ? forwards && !id->lasting : said->child != 0;
+  return allowed && roots_by(let_in) < ROOTS_BY_ONE_MOST ? root_create(said->key, let_in) : NULL;
+}
+
 /* The root for this check-in; NULL, with a code and a message, if there is none. */
-static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncclResult_t *code,
+static struct root *root_for(uint64_t let_in, const struct wire_check_in *said, ncclResult_t *code,
                              const char **why) {
-  struct root *root = root_find(key);
+  struct root *root = root_find(said->key);
   *code = ncclInvalidUsage;
-  if (root && root->lasting && root->phase == ROOT_ALLGATHER) root = root_renew(root);
-  if (!root && (said->child || (!said->first && !control_is_own(&said->first_root)))) {
-    root = root_create(key);
-    if (root) root->lasting = said->child && said->lasting;
+  if (root && root->let_in != let_in && root->forward_key != let_in) {
+    *why = "this process is no member of what it checks in for";
+    return NULL;
   }
+  if (root && root->lasting && root->phase == ROOT_ALLGATHER) root = root_renew(root);
+  if (!root) root = root_open_for(let_in, said);
   if (!root) {
     *why =
         "no communicator is being made here under this unique id: it has made one, or failed to, before, "
@@ -419,6 +446,17 @@ static struct root *root_for(uint64_t key, const struct wire_check_in *said, ncc
     return NULL;
   }
   return root;
+}
+
+bool root_secret(uint64_t key, struct secret *secret) {
+  for (const struct root *root = roots; root; root = root->next) {
+    if (root->detached || !root->registered) continue;
+    if (root->key == key) *secret = root->secret;
+    else if (root->forward_key == key) *secret = root->forward;
+    else continue;
+    return true;
+  }
+  return false;
 }
 
 struct root_process *root_check_in(struct control_conn *conn, bool forwarded, struct wire_reader *body,
@@ -492,8 +530,8 @@ static void process_conn_gone(struct control_conn *conn, const char *why) {
   else if (conn->number) root_forward_lost(conn, why);
 }
 
-static const struct control_class process_class = {"check-in", process_limit, process_frame,
-                                                   process_conn_gone, true};
+static const struct control_class process_class = {
+    "check-in", process_limit, process_frame, process_conn_gone, true, UNREAD_BYTES_MOST, 0};
 
 const char *root_accept(struct control_conn *conn) {
   conn->conn_class = &process_class;
@@ -594,7 +632,8 @@ static struct root *root_idle(void) {
   return idle;
 }
 
-ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped) {
+ncclResult_t root_register(const struct secret *secret, bool lasting, bool *dropped) {
+  const uint64_t key = secret_name(secret);
   *dropped = false;
   control_lock();
   struct root *root = root_find(key);
@@ -604,8 +643,11 @@ ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped) {
     root_free(idle);
     *dropped = true;
   }
-  if (!root) root = root_create(key);
+  if (!root) root = root_create(key, key);
   if (root) {
+    root->secret = *secret;
+    root_forward_secret(secret, &root->forward);
+    root->forward_key = secret_name(&root->forward);
     root->registered = true;
     root->lasting = lasting;
     root->over = false;

@@ -22,15 +22,18 @@ struct root_process {
 struct root {
   struct root *next;
   uint64_t key;
-  bool registered; /* belongs to an id, and stays until the id is over */
-  bool lasting;    /* serves one communicator after another */
+  uint64_t let_in, forward_key; /* processes check in here if they have proved one of these keys */
+  struct secret secret;         /* of `key`, if it is registered */
+  struct secret forward;        /* of `forward_key`: derived from it, for roots that forward to this one */
+  bool registered;              /* belongs to an id, and stays until the id is over */
+  bool lasting;                 /* serves one communicator after another */
   bool over, detached, called, call_due, calling, doomed;
   enum root_phase phase;
   struct root_process **processes;
   uint32_t process_count, process_capacity, live, left;
   uint32_t rank_count, present;
   uint32_t *ranks; /* 1 + place of the process; 0: free */
-  uint64_t signature, bytes;
+  uint64_t signature, bytes, instance;
   uint64_t begin_ns, due_ns, status_ns, status_gap_ns, suspect_ns;
   ncclResult_t code;
   uint32_t agree_turn, agree_count, agree_process, agree_about;
@@ -39,6 +42,7 @@ struct root {
   /* root forwarding */
   bool forwards, dialed;
   struct sock_address first_root;
+  struct secret first_forward; /* that root's `forward` */
   struct control_conn *up;
   struct wire_writer pending; /* frames for the first root, until it is reached */
 };
@@ -54,6 +58,8 @@ struct root_process *root_check_in(struct control_conn *conn, bool forwarded, st
 void root_process_frame(struct root_process *process, uint32_t kind, struct wire_reader *reader);
 void root_process_gone(struct root_process *process, const char *why);
 
+/* What a root that forwards proves to the first root, whose id has `secret`. */
+void root_forward_secret(const struct secret *secret, struct secret *forward);
 /* In a process whose ids have their first root in another process: */
 void root_forward_open(struct root *root);
 void root_forward_up(struct root *root, const struct root_process *process, uint32_t kind,
@@ -65,8 +71,9 @@ void root_forward_lost(struct control_conn *conn, const char *why);
 struct root *root_first(void);
 
 /* ---- unlocked ---- */
-/* Opens the root of an id. *dropped: the limit was reached, and the oldest unused root was closed. */
-ncclResult_t root_register(uint64_t key, bool lasting, bool *dropped);
+/* Opens the root of an id, whose key is the secret's name. *dropped: the limit was reached, and the oldest
+ * unused root was closed. */
+ncclResult_t root_register(const struct secret *secret, bool lasting, bool *dropped);
 /* The key of an id whose root is open; 0 if there is none. */
 uint64_t root_waiting(void);
 /* Closes the root of an id; true if it was open. */

@@ -17,11 +17,16 @@
 struct client {
   os_thread thread;
   uint64_t key;
+  struct secret secret;
   struct sock_address to;
   uint32_t cancel;
   bool started, done;
 };
 static struct client clients[CLIENTS_MOST];
+
+void root_forward_secret(const struct secret *secret, struct secret *forward) {
+  secret_derive(secret, "tutti forward", NULL, 0, forward);
+}
 
 /* ---- at the forwarding process ---- */
 
@@ -54,15 +59,17 @@ static void up_gone(struct control_conn *conn, const char *why) {
   }
 }
 
-static const struct control_class up_class = {"root forwarding", up_limit, up_frame, up_gone, true};
+static const struct control_class up_class = {"root forwarding",  up_limit, up_frame, up_gone, true,
+                                              PENDING_MOST_BYTES, 0};
 
-static void client_adopt(const struct client *client, int fd, ncclResult_t result) {
+static void client_adopt(const struct client *client, int fd, const struct session *session,
+                         ncclResult_t result) {
   char at[SOCK_TEXT_BYTES];
   control_lock();
   struct root *root = root_find(client->key);
   if (!root || !root->forwards || root->doomed) {
     sock_close(fd);
-  } else if (result == ncclSuccess && (root->up = control_adopt(fd, &up_class, root)) != NULL) {
+  } else if (result == ncclSuccess && (root->up = control_adopt(fd, session, &up_class, root)) != NULL) {
     root->up->beats = true;
     const uint8_t *at_byte = root->pending.bytes;
     for (size_t left = root->pending.used; left > 0;) {
@@ -85,14 +92,13 @@ static void *client_body(void *argument) {
   const uint64_t seconds = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS);
   const struct sock_wait wait = {os_time_ns() + seconds * SECOND_NS, &client->cancel,
                                  "passing ranks on to the first root"};
+  enum handshake_refusal refusal;
+  struct session session;
   int fd = -1;
-  ncclResult_t result = sock_connect(&client->to, &wait, &fd);
-  if (result == ncclSuccess) result = handshake_dial(fd, HANDSHAKE_CHECK_IN, client->key, &wait);
-  if (result != ncclSuccess) {
-    sock_close(fd);
-    fd = -1;
-  }
-  client_adopt(client, fd, result);
+  memset(&session, 0, sizeof session);
+  const ncclResult_t result = handshake_connect(&client->to, HANDSHAKE_CHECK_IN, secret_name(&client->secret),
+                                                &client->secret, &wait, &fd, &session, &refusal);
+  client_adopt(client, fd, &session, result);
   __atomic_store_n(&client->done, true, __ATOMIC_RELEASE);
   return NULL;
 }
@@ -107,6 +113,7 @@ void root_forward_open(struct root *root) {
     memset(client, 0, sizeof *client);
     client->key = root->key;
     client->to = root->first_root;
+    client->secret = root->first_forward;
     client->started = os_thread_start(&client->thread, client_body, client);
     if (client->started) return;
     break;
@@ -146,7 +153,7 @@ uint32_t root_forward_limit(void) { return 8u << 20; } /* enough for a million r
 
 static struct root_process *forwarded_find(const struct control_conn *conn, uint64_t uid) {
   for (struct root *root = root_first(); root; root = root->next) {
-    for (uint32_t i = 0; root->key == conn->key && i < root->process_count; i++) {
+    for (uint32_t i = 0; root->forward_key == conn->key && i < root->process_count; i++) {
       struct root_process *process = root->processes[i];
       if (process->conn == conn && process->about.uid == uid) return process;
     }

@@ -116,7 +116,9 @@ static void watch_gone(struct control_conn *conn, const char *why) {
   }
 }
 
-static const struct control_class watch_class = {"watch", watch_limit, watch_frame, watch_gone, false};
+#define WATCH_QUEUED_MOST ((size_t)16 << 20)
+static const struct control_class watch_class = {
+    "watch", watch_limit, watch_frame, watch_gone, false, WATCH_QUEUED_MOST, 0};
 
 static void watch_take(struct watch *watch, uint32_t place, struct gather_link *link) {
   watch->links[place] = *link;

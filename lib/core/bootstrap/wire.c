@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/log.h"
 #include "base/os.h"
 #include "base/text.h"
 
@@ -42,6 +43,35 @@ void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes) {
   text_clean(out, out_bytes);
   reader->at += reader->left;
   reader->left = 0;
+}
+
+ncclResult_t wire_send(int fd, struct seal *seal, enum frame_kind kind, const void *body, uint32_t bytes,
+                       const struct sock_wait *wait) {
+  const struct frame_head head = {bytes, (uint16_t)kind, 0};
+  const size_t whole = sizeof head + bytes + SEAL_BYTES;
+  uint8_t *frame = (uint8_t *)os_alloc(whole);
+  if (!frame) return log_no_memory("%s: a message of %u bytes", wait->what, bytes);
+  memcpy(frame, &head, sizeof head);
+  if (bytes > 0) memcpy(frame + sizeof head, body, bytes);
+  seal_close(seal, &head, sizeof head, frame + sizeof head, bytes, frame + sizeof head + bytes);
+  const ncclResult_t result = sock_send(fd, frame, whole, wait);
+  os_free(frame);
+  return result;
+}
+
+ncclResult_t wire_receive(int fd, struct seal *seal, struct frame_head *head, void *body, uint32_t body_most,
+                          const struct sock_wait *wait) {
+  uint8_t tag[SEAL_BYTES];
+  TRY(sock_receive(fd, head, sizeof *head, wait));
+  if (head->bytes > body_most)
+    return log_fail(ncclRemoteError,
+                    "%s: a message of %u bytes arrived, at most %u were expected; load the "
+                    "same library everywhere",
+                    wait->what, head->bytes, body_most);
+  TRY(sock_receive(fd, body, head->bytes, wait));
+  TRY(sock_receive(fd, tag, sizeof tag, wait));
+  if (seal_open(seal, head, sizeof *head, (uint8_t *)body, head->bytes, tag)) return ncclSuccess;
+  return log_fail(ncclRemoteError, "%s: a message was changed on the way", wait->what);
 }
 
 const char *wire_ranks_text(const uint8_t *taken, bool which, uint32_t rank_count, char *text, size_t bytes) {

@@ -1,6 +1,7 @@
 /* wire.h: the protocol of authenticated control connections: frames, and how their bodies are written and
- * read. A frame is a head followed by a body of the length that the head states, which each receiver limits
- * by kind. Numbers are in the host's byte order: the handshake has checked that all hosts have the same. */
+ * read. A frame is a head, a body of the length that the head states, which each receiver limits by kind, and
+ * a tag: head and body are sealed with the keys of the handshake (base/secret.h). Numbers are in the host's
+ * byte order: the handshake has checked that all hosts have the same. */
 #ifndef TUTTI_CORE_WIRE_H
 #define TUTTI_CORE_WIRE_H
 
@@ -8,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/secret.h"
 #include "base/sock.h"
 
 struct frame_head {
@@ -47,11 +49,13 @@ enum frame_kind {
 
 struct wire_check_in {
   uint64_t uid, process, signature;
+  uint64_t key; /* of the root; the connection's key says by whose secret the process was let in */
   uint32_t version, rank_count, pid;
   uint32_t child;   /* of a split or shrink: no process has opened a root before */
   uint32_t first;   /* 1: sent to the first root, whatever its address */
   uint32_t lasting; /* as in bootstrap.h */
   struct sock_address address, first_root;
+  struct secret forward; /* lets the process in at the first root, to pass this one on */
   char host[WIRE_HOST_BYTES];
 };
 struct wire_status {
@@ -59,6 +63,7 @@ struct wire_status {
 };
 struct wire_roster {
   uint32_t process_index, process_count, round_count, zero;
+  uint64_t instance; /* random: distinguishes communicators that are made one after another by one id */
 };
 struct wire_agreement {
   uint32_t turn;
@@ -117,6 +122,13 @@ struct wire_reader {
 bool wire_take(struct wire_reader *reader, void *data, size_t bytes);
 /* The rest of the body as text: truncated to `out_bytes`, control characters replaced. */
 void wire_take_text(struct wire_reader *reader, char *out, size_t out_bytes);
+
+/* Send and receive a whole frame, blocking; for connections that are not the control server's. The body has
+ * place for body_most bytes; a longer one is ncclRemoteError, as is one that was changed on the way. */
+ncclResult_t wire_send(int fd, struct seal *seal, enum frame_kind kind, const void *body, uint32_t bytes,
+                       const struct sock_wait *wait);
+ncclResult_t wire_receive(int fd, struct seal *seal, struct frame_head *head, void *body, uint32_t body_most,
+                          const struct sock_wait *wait);
 
 /* "2, 5-7 and 12 more": the ranks whose byte in `taken` equals `which`, of rank_count. */
 const char *wire_ranks_text(const uint8_t *taken, bool which, uint32_t rank_count, char *text, size_t bytes);

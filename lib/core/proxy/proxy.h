@@ -33,7 +33,8 @@ struct proxy_debt {
 struct proxy_comm_call {
   const struct backend *ops;
   struct device_comm *device_comm;
-  uint64_t comm_key; /* equal on all ranks of the communicator, hard to guess */
+  uint64_t comm_key;    /* names the communicator, equal on all its ranks */
+  struct secret secret; /* of the communicator */
   uint32_t rank, rank_count;
   const char *name;
   struct recorder_live live; /* where connections record their progress */

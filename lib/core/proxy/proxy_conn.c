@@ -71,7 +71,8 @@ void proxy_conn_begin(struct proxy_conn *conn, uint64_t step) {
 
 static struct net_peer peer_of(const struct proxy_conn *conn) {
   const struct proxy_comm *comm = conn->comm;
-  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name};
+  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name,
+                                &comm->call.secret};
   return peer;
 }
 

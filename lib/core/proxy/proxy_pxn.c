@@ -344,6 +344,7 @@ static void pxn_fill(const struct proxy_pxn_call *call, const struct device_pxn 
   struct proxy_conn *conn = &pxn->conn;
   comm->call.ops = call->ops;
   comm->call.comm_key = call->comm_key;
+  comm->call.secret = call->secret;
   comm->call.rank = call->rank;
   comm->call.rank_count = call->rank_count;
   snprintf(comm->name, sizeof comm->name, "%s", call->comm_name);

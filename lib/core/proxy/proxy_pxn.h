@@ -40,6 +40,7 @@ struct proxy_pxn_call {
   const struct backend *ops;
   struct device_comm *device_comm; /* of the rank next to the NIC */
   uint64_t comm_key;
+  struct secret secret;
   uint32_t rank, over, rank_count; /* rank: the sender; over: the rank next to the NIC */
   const char *comm_name;
   struct device_conn_name name; /* as the sender names it */

@@ -176,13 +176,15 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
   return result;
 }
 
-ncclResult_t remote_create(struct comm_shared *shared, uint64_t wire_key, const struct gather *gather,
-                           const uint32_t *ranks, const uint8_t *apart, struct remote **out) {
+ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secret,
+                           const struct gather *gather, const uint32_t *ranks, const uint8_t *apart,
+                           struct remote **out) {
   struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
   if (!remote) return log_no_memory("a table of %u ranks", shared->rank_count);
   os_mutex_init(&remote->lock);
   remote->shared = shared;
-  remote->wire_key = wire_key;
+  remote->secret = *secret;
+  remote->wire_key = secret_name(secret);
   remote->process_count = gather_process_count(gather);
   remote->own_process = gather_own_process(gather);
   ncclResult_t result = ncclSuccess;
@@ -230,6 +232,7 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
   os_mutex_init(&remote->lock);
   remote->shared = shared;
   remote->wire_key = shared->comm_id; /* equal in every run */
+  if (!secret_draw(&remote->secret)) memset(&remote->secret, 0, sizeof remote->secret);
   remote->process_count = 1;
   ncclResult_t result = ncclSuccess;
   if (!remote_alloc(remote, shared->rank_count))
@@ -406,7 +409,7 @@ static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_r
   message->count = count;
   memcpy(message->requests, requests, count * sizeof *requests);
   const ncclResult_t result =
-      control_call(to, remote->wire_key, &wait, message,
+      control_call(to, &remote->secret, &wait, message,
                    (uint32_t)(offsetof(struct remote_message, requests) + count * sizeof *requests), answers,
                    &reply_bytes);
   os_free(message);
@@ -487,6 +490,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
     const struct proxy_comm_call call = {.ops = comm->ops,
                                          .device_comm = comm->device_comm,
                                          .comm_key = remote->wire_key,
+                                         .secret = remote->secret,
                                          .rank = rank,
                                          .rank_count = comm->rank_count,
                                          .name = comm->name,
@@ -499,7 +503,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
   if (remote->process_count == 1) return ncclSuccess; /* no other process will call */
   TRY(control_use(&unused));
   remote->watcher = watcher;
-  const ncclResult_t result = control_serve(remote->wire_key, remote_answer_call, remote);
+  const ncclResult_t result = control_serve(&remote->secret, remote_answer_call, remote);
   remote->serving = result == ncclSuccess;
   if (!remote->serving) control_leave();
   if (!remote->serving) return result;

@@ -64,7 +64,8 @@ struct remote_watch;
 
 struct remote {
   struct comm_shared *shared;
-  uint64_t wire_key; /* names the communicator to other processes; hard to guess */
+  struct secret secret; /* of the communicator: what its processes prove to each other */
+  uint64_t wire_key;    /* its name */
   uint32_t own_process, process_count;
   bool networked;                 /* some ranks reach each other only over networks */
   bool shows;                     /* some ranks map user memory of other processes */
@@ -92,8 +93,9 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
 /* Creates everything except watch and proxies from the peer info of all ranks, which is copied, and the
  * process of each rank. `apart`, by process: 1 if no memory is mapped to or from it (reach.h).
  * ncclInvalidUsage, naming two ranks, if their settings do not match. */
-ncclResult_t remote_create(struct comm_shared *shared, uint64_t wire_key, const struct gather *gather,
-                           const uint32_t *ranks, const uint8_t *apart, struct remote **remote);
+ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secret,
+                           const struct gather *gather, const uint32_t *ranks, const uint8_t *apart,
+                           struct remote **remote);
 /* Adjusts a local rank's settings to those of all ranks. */
 void remote_settle(const struct remote *remote, struct settings *settings);
 /* The graph over all hosts. */

@@ -52,6 +52,7 @@ static ncclResult_t pxn_open(const struct remote *remote, const struct pxn_quest
   const struct proxy_pxn_call call = {.ops = comm->ops,
                                       .device_comm = comm->device_comm,
                                       .comm_key = remote->wire_key,
+                                      .secret = remote->secret,
                                       .rank = question->rank,
                                       .over = question->over,
                                       .rank_count = remote->shared->rank_count,
@@ -95,7 +96,7 @@ static bool pxn_ask(struct ncclComm *comm, const struct pxn_question *question, 
   snprintf(what, sizeof what, "rank %" PRIu32 " of comm '%s' asking rank %" PRIu32 " to send for it",
            comm->rank, comm->name, question->over);
   const enum control_outcome outcome =
-      control_ask(to, remote->wire_key, &wait, question, sizeof *question, reply, &reply_bytes);
+      control_ask(to, &remote->secret, &wait, question, sizeof *question, reply, &reply_bytes);
   if (outcome == CONTROL_ANSWERED && reply_bytes == sizeof *reply && reply->made) return true;
   reply->why[sizeof reply->why - 1] = '\0';
   log_info(LOG_NET | LOG_PROXY,

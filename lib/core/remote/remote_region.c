@@ -58,7 +58,7 @@ static uint64_t region_send(const struct remote *remote, const uint32_t *called_
   uint32_t reply_bytes = sizeof address;
   snprintf(what, sizeof what, "rank %u telling rank %u of its memory", question->from, question->rank);
   const enum control_outcome outcome =
-      control_ask(&remote->addresses[remote->ranks[question->rank].process_index], remote->wire_key, &wait,
+      control_ask(&remote->addresses[remote->ranks[question->rank].process_index], &remote->secret, &wait,
                   question, sizeof *question, &address, &reply_bytes);
   return outcome == CONTROL_ANSWERED && reply_bytes == sizeof address ? address : 0;
 }

@@ -92,7 +92,7 @@ static void rendezvous_free(struct rendezvous *rendezvous) {
 static bool rendezvous_fill(struct rendezvous *rendezvous, const struct backend *ops, uint32_t device_count) {
   const struct rendezvous_call *first = &rendezvous->first;
   rendezvous->slots = (struct rank_slot *)os_alloc(first->rank_count * sizeof *rendezvous->slots);
-  rendezvous->roots = (struct sock_address *)os_alloc(first->root_count * sizeof *rendezvous->roots);
+  rendezvous->roots = (struct gather_root *)os_alloc(first->root_count * sizeof *rendezvous->roots);
   if (!rendezvous->slots || !rendezvous->roots) return false;
   for (uint32_t i = 0; i < first->root_count; i++) rendezvous->roots[i] = first->roots[i];
   rendezvous->first.roots = rendezvous->roots;
@@ -106,9 +106,7 @@ static bool rendezvous_fill(struct rendezvous *rendezvous, const struct backend 
 
 /* Ranks of other processes may be missing: the process that made a unique id cannot know which others have
  * it. */
-static bool rendezvous_may_be_remote(const struct rendezvous *rendezvous) {
-  return rendezvous->first.kind == RENDEZVOUS_INIT || rendezvous->wire_key != 0;
-}
+static bool rendezvous_may_be_remote(const struct rendezvous *rendezvous) { return rendezvous->has_secret; }
 
 static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, const struct backend *ops,
                                             uint32_t device_count) {
@@ -117,9 +115,10 @@ static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, 
   rendezvous->first = *call;
   rendezvous->first.comm = rendezvous->first.parent = NULL;
   if (call->kind == RENDEZVOUS_INIT) rendezvous->first.comm_id = rendezvous_comm_id(call->comm_id);
-  if (call->kind == RENDEZVOUS_INIT) rendezvous->wire_key = call->key[1];
-  else if (call->parent->shared->remote)
-    rendezvous->wire_key = rendezvous_wire_key(call->parent->shared->remote->wire_key, call->key[1]);
+  rendezvous->has_secret = call->kind == RENDEZVOUS_INIT || call->parent->shared->remote;
+  if (call->kind == RENDEZVOUS_INIT) rendezvous->secret = call->id.secret;
+  else if (rendezvous->has_secret)
+    rendezvous_child_secret(&call->parent->shared->remote->secret, call->key[1], &rendezvous->secret);
   if (!rendezvous_fill(rendezvous, ops, device_count)) {
     rendezvous_free(rendezvous);
     return NULL;

@@ -8,6 +8,7 @@
 
 #include "base/sock.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/gather.h"
 #include "core/comm/comm.h"
 
 enum rendezvous_kind { RENDEZVOUS_INIT, RENDEZVOUS_SPLIT };
@@ -19,10 +20,10 @@ struct rendezvous_call {
   uint64_t key[2];  /* names the rendezvous: number and nonce of an id; serial of a communicator and number of
                        its split */
   uint64_t comm_id; /* of the new communicator (INIT) or of the parent (SPLIT) */
-  struct bootstrap_id id;     /* INIT: the first id */
-  struct sock_address *roots; /* where ranks of other processes check in; the group job frees it ... */
-  uint32_t root_count;        /* ... 0: all ranks are in this process */
-  uint32_t rank_count;        /* ranks that take part */
+  struct bootstrap_id id;    /* INIT: the first id */
+  struct gather_root *roots; /* where ranks of other processes check in; the group job frees it ... */
+  uint32_t root_count;       /* ... 0: all ranks are in this process */
+  uint32_t rank_count;       /* ranks that take part */
   uint64_t signature; /* of everything else that must be equal: number of ids, list of excluded ranks */
   uint32_t
       rank; /* in the new communicator (INIT), in the parent (split), among the remaining ranks (shrink) */

@@ -17,7 +17,7 @@ struct rank_slot {
 struct rendezvous {
   struct rendezvous *next;
   struct rendezvous_call first; /* the first rank's call; the others must agree with it */
-  struct sock_address *roots;   /* first.roots, copied */
+  struct gather_root *roots;    /* first.roots, copied */
   struct rank_slot *slots;
   struct comm_shared *shared; /* INIT: allocated in advance, so that completing cannot fail */
   uint32_t *device_ranks;     /* INIT: rank + 1 by device */
@@ -27,7 +27,8 @@ struct rendezvous {
   bool resolving; /* SPLIT: the last to arrive is opening the new communicators, unlocked */
   uint64_t begin_ns, next_reminder_ns;
   /* With ranks of other processes: */
-  uint64_t wire_key;        /* names it to other processes */
+  bool has_secret;          /* other processes may take part */
+  struct secret secret;     /* names it to them */
   bool conducted;           /* a thread gathers them and ends the rendezvous; locked */
   struct gather *gather;    /* set once the root has been reached; locked */
   uint32_t checking_in;     /* threads that are checking in their rank; locked */
@@ -40,7 +41,8 @@ struct rendezvous {
 bool rendezvous_is_remote(const struct rendezvous_call *call);
 /* Starts the thread. On failure the rendezvous is ended. */
 ncclResult_t rendezvous_conduct(struct rendezvous *rendezvous);
-uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number);
+/* A split's: derived from its parent's and its number. */
+void rendezvous_child_secret(const struct secret *parent, uint64_t number, struct secret *secret);
 /* Not locked: makes the peer info of an arriving rank; free it with os_free(). */
 ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct peer_info **info);
 /* Not locked: checks in a rank that has arrived; the caller has incremented checking_in. */

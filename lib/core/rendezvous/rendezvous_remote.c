@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap/bootstrap.h"
@@ -45,10 +44,8 @@ void rendezvous_root_end(const struct rendezvous_call *call) {
   if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed)) bootstrap_id_over(call->id.nonce);
 }
 
-/* A child's rendezvous, and each child, is named by its parent and the number of its split; it needs no id.
- */
-uint64_t rendezvous_wire_key(uint64_t parent_key, uint64_t number) {
-  return hash_mix(parent_key, number * 2 + 1);
+void rendezvous_child_secret(const struct secret *parent, uint64_t number, struct secret *secret) {
+  secret_derive(parent, "tutti split", &number, sizeof number, secret);
 }
 
 /* ---- Checking in ---- */
@@ -185,7 +182,7 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
 /* Creates the communicator of members [begin, end), if this process has ranks in it. It is stored before it
  * is filled, so that a failure finds what to undo. */
 static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint32_t end, uint64_t comm_id,
-                                   uint64_t wire_key) {
+                                   const struct secret *secret) {
   struct rendezvous *rendezvous = conduct->rendezvous;
   const bool child = rendezvous->first.kind == RENDEZVOUS_SPLIT;
   bool ours = false;
@@ -200,8 +197,7 @@ static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint
   if (!shared) return log_no_memory("%s: %u ranks", rendezvous->first.call, end - begin);
   rendezvous->shared = child ? rendezvous->shared : NULL;
   conduct->shared_states[conduct->shared_count++] = shared;
-  TRY(remote_create(shared, wire_key, conduct->gather, conduct->ranks, conduct->reach.apart,
-                    &shared->remote));
+  TRY(remote_create(shared, secret, conduct->gather, conduct->ranks, conduct->reach.apart, &shared->remote));
   TRY(shared_settle(shared, conduct->comms));
   return shared_open_comms(shared, conduct->comms, child);
 }
@@ -214,9 +210,11 @@ static ncclResult_t conduct_all_shared(struct conduct *conduct) {
     const int color = conduct->members[begin].color;
     for (end = begin + 1; end < member_count && conduct->members[end].color == color;) end += 1;
     const bool child = first->kind == RENDEZVOUS_SPLIT;
+    struct secret secret;
+    gather_communicator(conduct->gather, &secret);
+    if (child) secret_derive(&secret, "tutti color", &color, sizeof color, &secret);
     TRY(conduct_shared(conduct, begin, end, child ? rendezvous_child_id(first, color) : first->comm_id,
-                       child ? rendezvous_wire_key(conduct->rendezvous->wire_key, (uint32_t)color + 1ull)
-                             : conduct->rendezvous->wire_key));
+                       &secret));
   }
   return ncclSuccess;
 }
@@ -303,7 +301,7 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   const uint64_t begin_ns = os_time_ns();
   const struct rendezvous *rendezvous = conduct->rendezvous;
   const struct gather_call call = {rendezvous->first.call,
-                                   rendezvous->wire_key,
+                                   rendezvous->secret,
                                    rendezvous->first.roots,
                                    rendezvous->first.root_count,
                                    rendezvous->first.kind == RENDEZVOUS_SPLIT,

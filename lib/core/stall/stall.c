@@ -426,7 +426,7 @@ static void ask(struct stall *stall, const struct stall_rank *rank, struct suspe
     return;
   }
   suspect->outcome =
-      control_ask(to, remote->wire_key, &wait, &question, sizeof question, &suspect->reply, &bytes);
+      control_ask(to, &remote->secret, &wait, &question, sizeof question, &suspect->reply, &bytes);
   if (suspect->outcome == CONTROL_ANSWERED && bytes != sizeof suspect->reply)
     suspect->outcome = CONTROL_SILENT;
 }

@@ -43,13 +43,21 @@ static void joined_renew(void) {
 
 static control_handler survey_answer;
 
+/* What processes prove that ask about a communicator: its members, and those whom a member has told it. */
+static struct secret ticket_of(const struct remote *remote) {
+  struct secret ticket;
+  secret_derive(&remote->secret, "tutti survey", NULL, 0, &ticket);
+  return ticket;
+}
+
 ncclResult_t survey_join(struct remote *remote) {
+  const struct secret ticket = ticket_of(remote);
   char at[SOCK_TEXT_BYTES];
   recorder_note_address(sock_address_text(&remote->addresses[remote->own_process], at));
   os_mutex_lock(&joined_lock);
   joined_renew();
-  const ncclResult_t result =
-      joined.first == NULL ? control_serve(SURVEY_KEY, survey_answer, NULL) : ncclSuccess;
+  ncclResult_t result = joined.first == NULL ? control_serve_status(survey_answer, NULL) : ncclSuccess;
+  if (result == ncclSuccess) result = control_serve(&ticket, survey_answer, NULL);
   if (result == ncclSuccess) {
     remote->joined_next = joined.first;
     joined.first = remote;
@@ -66,8 +74,10 @@ void survey_leave(struct remote *remote) {
   const bool found = *link != NULL;
   if (found) *link = remote->joined_next;
   const bool last = found && joined.first == NULL;
+  const struct secret ticket = ticket_of(remote);
   os_mutex_unlock(&joined_lock);
-  if (last) control_unserve(SURVEY_KEY);
+  if (found) control_unserve(secret_name(&ticket));
+  if (last) control_unserve_status();
 }
 
 bool survey_processes(uint32_t *index, uint64_t comm_id, struct survey_processes *processes) {
@@ -78,7 +88,7 @@ bool survey_processes(uint32_t *index, uint64_t comm_id, struct survey_processes
   for (const struct remote *remote = joined.first; remote != NULL && !found; remote = remote->joined_next) {
     if (at++ < *index || (comm_id != 0 && remote->shared->comm_id != comm_id)) continue;
     const struct survey_processes copy = {
-        remote->wire_key, remote->own_process, remote->process_count,
+        remote->secret, remote->own_process, remote->process_count,
         (struct sock_address *)os_alloc(remote->process_count * sizeof *copy.addresses)};
     if (copy.addresses == NULL) break;
     memcpy(copy.addresses, remote->addresses, remote->process_count * sizeof *copy.addresses);
@@ -171,6 +181,7 @@ static void answer_ranks(const struct survey_question *question, struct survey_r
     const uint32_t count = ranks_put(remote, question->cursor, (struct survey_rank *)(void *)out,
                                      capacity / (uint32_t)sizeof(struct survey_rank));
     reply->bytes = count * (uint32_t)sizeof(struct survey_rank);
+    reply->ticket = ticket_of(remote);
     if (count > 0 && question->cursor + count < remote->shared->rank_count)
       reply->next = question->cursor + count;
   } else reply->state = SURVEY_NOTHING;
@@ -180,7 +191,7 @@ static void answer_ranks(const struct survey_question *question, struct survey_r
 static ncclResult_t survey_answer(void *argument, const void *request, uint32_t bytes, void *reply,
                                   uint32_t *reply_bytes) {
   struct survey_question question;
-  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  struct survey_reply head = {.state = SURVEY_READY};
   const uint32_t capacity = CONTROL_REPLY_MOST - (uint32_t)sizeof head;
   uint8_t *out = (uint8_t *)reply + sizeof head;
   (void)argument;
@@ -206,6 +217,7 @@ static_assert(CONTROL_REPLY_MOST >=
 struct target {
   struct survey_rank rank;
   uint64_t comm_id;
+  struct secret ticket;
   bool asked, answered;
   uint8_t why; /* enum survey_why */
 };
@@ -262,8 +274,9 @@ static bool targets_reserve(struct round *round) {
 }
 
 /* An address is asked once. */
-static void target_add(struct round *round, uint64_t comm_id, const struct survey_rank *rank) {
-  struct target target = {*rank, comm_id, false, false, SURVEY_UNASKED};
+static void target_add(struct round *round, uint64_t comm_id, const struct survey_rank *rank,
+                       const struct secret *ticket) {
+  struct target target = {*rank, comm_id, *ticket, false, false, SURVEY_UNASKED};
   if (sock_address_equal(&rank->address, &round->own) || !targets_reserve(round)) return;
   for (uint32_t i = 0; i < round->target_count && !target.asked; i++) {
     const struct target *before = &round->targets[i];
@@ -281,13 +294,14 @@ static bool round_is_over(const struct round *round) {
 
 /* Asks one question of the process at `to`, or of this process if it is NULL. The answer's bytes follow the
  * head in asker->reply. */
-static enum control_outcome ask(struct asker *asker, const struct sock_address *to,
+static enum control_outcome ask(struct asker *asker, const struct target *to,
                                 const struct survey_question *question, struct survey_reply *head) {
   const struct sock_wait wait = {os_time_ns() + ASK_NS, asker->round->called_off, "gathering records"};
   uint32_t bytes = sizeof asker->reply;
   enum control_outcome outcome = CONTROL_ANSWERED;
   if (to != NULL)
-    outcome = control_ask(to, SURVEY_KEY, &wait, question, sizeof *question, asker->reply, &bytes);
+    outcome =
+        control_ask(&to->rank.address, &to->ticket, &wait, question, sizeof *question, asker->reply, &bytes);
   else if (survey_answer(NULL, question, sizeof *question, asker->reply, &bytes) != ncclSuccess)
     outcome = CONTROL_NOBODY;
   if (outcome != CONTROL_ANSWERED) return outcome;
@@ -297,7 +311,7 @@ static enum control_outcome ask(struct asker *asker, const struct sock_address *
 }
 
 /* Adds all ranks of a communicator that one of the processes has reported. */
-static void ranks_add(struct asker *asker, const struct sock_address *to, uint64_t comm_id) {
+static void ranks_add(struct asker *asker, const struct target *to, uint64_t comm_id) {
   struct survey_question question = {SURVEY_ASK_RANKS, 0, 0, comm_id};
   struct survey_reply head;
   while (!round_is_over(asker->round) && ask(asker, to, &question, &head) == CONTROL_ANSWERED) {
@@ -306,7 +320,7 @@ static void ranks_add(struct asker *asker, const struct sock_address *to, uint64
     os_mutex_lock(&asker->round->lock);
     for (uint32_t i = 0; i < head.bytes / sizeof rank; i++) {
       memcpy(&rank, at + i * sizeof rank, sizeof rank);
-      target_add(asker->round, comm_id, &rank);
+      target_add(asker->round, comm_id, &rank, &head.ticket);
     }
     os_mutex_unlock(&asker->round->lock);
     if (head.next <= question.cursor) return;
@@ -315,7 +329,7 @@ static void ranks_add(struct asker *asker, const struct sock_address *to, uint64
 }
 
 /* The image is complete: its communicators lead to more processes. */
-static bool image_finish(struct asker *asker, const struct sock_address *to) {
+static bool image_finish(struct asker *asker, const struct target *to) {
   struct record_file file;
   const struct survey_bytes *image = &asker->image;
   if (image->used < RECORD_PAGE_BYTES || !record_is_file(image->bytes, image->used)) return false;
@@ -331,10 +345,10 @@ static bool image_finish(struct asker *asker, const struct sock_address *to) {
 }
 
 /* Fills asker->image. SURVEY_WHY_COUNT: it is complete. */
-static enum survey_why image_pull(struct asker *asker, const struct sock_address *to) {
+static enum survey_why image_pull(struct asker *asker, const struct target *to) {
   static const enum survey_why whys[] = {SURVEY_EMPTY, SURVEY_LEFT, SURVEY_GONE, SURVEY_TIMEOUT};
   struct survey_question question = {SURVEY_ASK_OWN, 0, 0, 0};
-  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  struct survey_reply head = {.state = SURVEY_READY};
   enum control_outcome outcome = CONTROL_ANSWERED;
   bool fits = true;
   asker->image.used = 0;
@@ -365,26 +379,26 @@ static void target_note(struct round *round, const struct sock_address *address,
   }
 }
 
-static bool target_take(struct round *round, struct sock_address *address) {
+static bool target_take(struct round *round, struct target *taken) {
   bool found = false;
   os_mutex_lock(&round->lock);
   for (uint32_t i = 0; i < round->target_count && !found && !round_is_over(round); i++) {
     if (round->targets[i].asked) continue;
-    *address = round->targets[i].rank.address;
+    *taken = round->targets[i];
     found = true;
   }
-  if (found) target_note(round, address, false, SURVEY_TIMEOUT);
+  if (found) target_note(round, &taken->rank.address, false, SURVEY_TIMEOUT);
   os_mutex_unlock(&round->lock);
   return found;
 }
 
 static void *asker_body(void *argument) {
   struct asker *asker = (struct asker *)argument;
-  struct sock_address address;
-  while (target_take(asker->round, &address)) {
-    const enum survey_why why = image_pull(asker, &address);
+  struct target target;
+  while (target_take(asker->round, &target)) {
+    const enum survey_why why = image_pull(asker, &target);
     os_mutex_lock(&asker->round->lock);
-    target_note(asker->round, &address, why == SURVEY_WHY_COUNT, why);
+    target_note(asker->round, &target.rank.address, why == SURVEY_WHY_COUNT, why);
     os_mutex_unlock(&asker->round->lock);
   }
   return NULL;
@@ -466,8 +480,9 @@ static ncclResult_t job_ask(const struct sock_address *to, uint64_t deadline_ns,
                                  "asking for a job's records"};
   uint32_t bytes = CONTROL_REPLY_MOST;
   if (now_ns >= deadline_ns) return log_fail(ncclRemoteError, "the process still gathers; try again");
-  TRY(control_call(to, SURVEY_KEY, &wait, question, sizeof *question, reply, &bytes));
-  *head = (struct survey_reply){0, 0, SURVEY_NOTHING, 0};
+  const struct secret secret = control_status_secret();
+  TRY(control_call(to, &secret, &wait, question, sizeof *question, reply, &bytes));
+  *head = (struct survey_reply){.state = SURVEY_NOTHING};
   if (bytes >= sizeof *head) memcpy(head, reply, sizeof *head);
   if (head->state != SURVEY_NOTHING && (size_t)head->bytes + sizeof *head == bytes && head->bytes % 8 == 0)
     return ncclSuccess;
@@ -493,7 +508,7 @@ static ncclResult_t job_pull(const struct sock_address *to, uint64_t deadline_ns
   }
 }
 
-ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey) {
+static ncclResult_t fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey) {
   struct survey_bytes got = {NULL, 0, 0};
   uint64_t *reply = (uint64_t *)os_alloc(CONTROL_REPLY_MOST);
   if (reply == NULL) return log_no_memory("an answer");
@@ -502,4 +517,17 @@ ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, s
   if (result == ncclSuccess) *survey = got;
   else os_free(got.bytes);
   return result;
+}
+
+ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey) {
+  if (handshake_secret()) return fetch(to, deadline_ns, survey);
+  return log_fail(ncclInvalidUsage,
+                  "over a network a process answers those who know its TUTTI_SECRET: set it here too, or ask "
+                  "on its host, as its user");
+}
+
+ncclResult_t survey_fetch_here(const struct os_process *process, uint64_t deadline_ns,
+                               struct survey_bytes *survey) {
+  const struct sock_address at = control_local(process);
+  return fetch(&at, deadline_ns, survey);
 }

@@ -6,6 +6,8 @@
 #ifndef TUTTI_CORE_SURVEY_H
 #define TUTTI_CORE_SURVEY_H
 
+#include "base/os.h"
+#include "base/secret.h"
 #include "base/sock.h"
 #include "trace/record_read.h"
 
@@ -19,7 +21,7 @@ void survey_leave(struct remote *remote);
 
 /* The processes of a communicator that has joined, in the same order everywhere. */
 struct survey_processes {
-  uint64_t wire_key;
+  struct secret secret; /* of the communicator */
   uint32_t own, count;
   struct sock_address *addresses;
 };
@@ -76,8 +78,7 @@ void survey_free(struct survey *survey);
 
 /* ---- asking another process ---- */
 
-/* The first word of a request under SURVEY_KEY. */
-#define SURVEY_KEY UINT64_C(0x7375727665790001)
+/* The first word of a request. */
 enum survey_ask { SURVEY_ASK_OWN = 1, SURVEY_ASK_RANKS, SURVEY_ASK_JOB };
 struct survey_question {
   uint32_t kind, zero;
@@ -89,6 +90,7 @@ struct survey_reply {
   uint64_t next;  /* the next cursor; 0: complete */
   uint64_t which; /* JOB: the survey */
   uint32_t state, bytes;
+  struct secret ticket; /* RANKS: lets the asker ask these ranks' processes, and do nothing else there */
 };
 struct survey_rank {
   struct sock_address address;
@@ -96,8 +98,11 @@ struct survey_rank {
   char host[64];
 };
 
-/* Fetches what the process at `to` can gather, until `deadline_ns`. A failure logs its message. The caller
- * frees survey->bytes. */
+/* Fetches what the process at `to`, which has the same TUTTI_SECRET, can gather, until `deadline_ns`. A
+ * failure logs its message. The caller frees survey->bytes. */
 ncclResult_t survey_fetch(const struct sock_address *to, uint64_t deadline_ns, struct survey_bytes *survey);
+/* The same from a process of this host and user, without a secret. */
+ncclResult_t survey_fetch_here(const struct os_process *process, uint64_t deadline_ns,
+                               struct survey_bytes *survey);
 
 #endif

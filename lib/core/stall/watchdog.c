@@ -152,7 +152,7 @@ static void report_all(const struct survey *survey, const char *text) {
       uint32_t unused, unused_bytes = sizeof unused;
       if (process_index == processes.own || process_is_silent(survey, &processes.addresses[process_index]))
         continue;
-      control_ask(&processes.addresses[process_index], processes.wire_key, &wait, &reported, bytes, &unused,
+      control_ask(&processes.addresses[process_index], &processes.secret, &wait, &reported, bytes, &unused,
                   &unused_bytes);
     }
     os_free(processes.addresses);
@@ -185,12 +185,12 @@ static void alarm_go_on(struct alarm *alarm) {
   struct survey_processes processes;
   uint32_t index = 0;
   if (!survey_processes(&index, alarm->comm_id, &processes))
-    processes = (struct survey_processes){0, 0, 0, NULL};
+    processes = (struct survey_processes){.count = 0};
   while (alarm->next < processes.own && alarm->next < ASKED_MOST) {
     const struct sock_wait wait = {os_time_ns() + REPORT_NS, &watchdog.called_off, "asking about a stall"};
     const struct sock_address *to = &processes.addresses[alarm->next++];
     uint32_t unused, bytes = sizeof unused;
-    if (control_ask(to, processes.wire_key, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
+    if (control_ask(to, &processes.secret, &wait, &kind, sizeof kind, &unused, &bytes) != CONTROL_ANSWERED)
       continue;
     os_free(processes.addresses);
     alarm->due_ns = os_time_ns() + DIAGNOSIS_NS;
@@ -297,7 +297,7 @@ static void job_answer(const struct survey_question *question, struct survey_rep
 
 ncclResult_t watchdog_answer(const void *request, uint32_t bytes, void *reply, uint32_t *reply_bytes) {
   struct survey_question question;
-  struct survey_reply head = {0, 0, SURVEY_READY, 0};
+  struct survey_reply head = {.state = SURVEY_READY};
   memcpy(&question, request, bytes < sizeof question ? bytes : sizeof question);
   TRY(dog_run());
   os_mutex_lock(&dog_lock);
