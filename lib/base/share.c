@@ -31,7 +31,7 @@
 #define SHARE_RETRY_MS 200
 #define SHARE_CHECK_BYTES (1u << 20) /* bytes reserved between two checks of the free memory */
 #define SHARE_PIECE_BYTES (4u << 20)
-#define LOCK_MS 1000u
+#define LOCK_MS 500u
 #define MIB (1024.0 * 1024.0)
 
 struct block {
@@ -465,7 +465,8 @@ static bool look_is_due(size_t bytes) {
  * LOCK_MS (it may be stopped, or a stranger) is not waited for. Returns what close() unlocks, or -1. */
 static int reserve_lock(void) {
   const int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  for (uint32_t ms = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && ms < LOCK_MS; ms++) os_sleep_ms(1);
+  const uint64_t end_ns = os_time_ns() + LOCK_MS * UINT64_C(1000000);
+  while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && os_time_ns() < end_ns) os_sleep_ms(1);
   return fd;
 }
 
@@ -491,6 +492,7 @@ ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes) {
   const bool looks = look_is_due(bytes);
   const int lock = looks ? reserve_lock() : -1;
   const ncclResult_t result = reserve_pieces(fd, offset, bytes, looks);
+  if (lock >= 0) flock(lock, LOCK_UN); /* a child that was forked meanwhile has the descriptor too */
   if (lock >= 0) close(lock);
   return result;
 }
