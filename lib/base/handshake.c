@@ -583,32 +583,31 @@ ncclResult_t handshake_dial(int fd, enum handshake_kind kind, uint64_t key, cons
   return result;
 }
 
-/* One handshake over a new connection. Returns why it failed, "" if the server closed without an answer or
- * the wait ended; NULL if it succeeded. */
-static const char *handshake_try(struct handshake_client *client, const struct sock_wait *wait, char *why,
-                                 size_t why_bytes) {
+const char *handshake_try(int fd, enum handshake_kind kind, uint64_t key, const struct secret *secret,
+                          const struct sock_wait *wait, struct session *session,
+                          enum handshake_refusal *refusal, char *why, size_t why_bytes) {
+  struct handshake_client client;
   enum handshake_state state;
   why[0] = '\0';
-  while ((state = handshake_client_step(client, why, why_bytes)) == HANDSHAKE_MORE &&
-         sock_poll(client->fd, false, wait)) {}
+  handshake_client_begin(&client, fd, kind, key, secret);
+  while ((state = handshake_client_step(&client, why, why_bytes)) == HANDSHAKE_MORE &&
+         sock_poll(fd, false, wait)) {}
+  *session = client.session;
+  *refusal = (enum handshake_refusal)client.refusal;
+  explicit_bzero(&client, sizeof client);
   return state == HANDSHAKE_DONE ? NULL : why;
 }
 
 ncclResult_t handshake_connect(const struct sock_address *to, enum handshake_kind kind, uint64_t key,
                                const struct secret *secret, const struct sock_wait *wait, int *fd,
                                struct session *session, enum handshake_refusal *refusal) {
-  struct handshake_client client;
   char address[SOCK_TEXT_BYTES], why[256];
   TRY(handshake_check());
   sock_address_text(to, address);
   *refusal = REFUSAL_NONE;
   for (uint64_t pause_ms = 1;; pause_ms = pause_ms < 64 ? 2 * pause_ms : pause_ms) {
     TRY(sock_connect(to, wait, fd));
-    handshake_client_begin(&client, *fd, kind, key, secret);
-    const char *wrong = handshake_try(&client, wait, why, sizeof why);
-    *session = client.session;
-    *refusal = (enum handshake_refusal)client.refusal;
-    explicit_bzero(&client, sizeof client);
+    const char *wrong = handshake_try(*fd, kind, key, secret, wait, session, refusal, why, sizeof why);
     if (wrong == NULL) return ncclSuccess;
     sock_close(*fd);
     *fd = -1;

@@ -38,6 +38,12 @@ ncclResult_t handshake_connect(const struct sock_address *to, enum handshake_kin
                                const struct secret *secret, const struct sock_wait *wait, int *fd,
                                struct session *session, enum handshake_refusal *refusal);
 
+/* One handshake over a connected socket, for callers that try again themselves: NULL if it succeeded; else
+ * why it failed, in `why`: "" if the server closed without an answer, or the wait ended. Logs nothing. */
+const char *handshake_try(int fd, enum handshake_kind kind, uint64_t key, const struct secret *secret,
+                          const struct sock_wait *wait, struct session *session,
+                          enum handshake_refusal *refusal, char *why, size_t why_bytes);
+
 /* The same without blocking: call handshake_client_step() whenever the socket may be ready, until it returns
  * HANDSHAKE_DONE (accepted) or HANDSHAKE_GONE; `reason` then says why, "" if the server closed without a
  * word.

@@ -22,6 +22,7 @@ struct served {
   struct served *next;
   uint64_t key;
   struct secret secret;
+  bool status; /* of control_serve_status */
   control_handler *handler;
   void *argument;
 };
@@ -77,36 +78,27 @@ struct secret control_status_secret(void) {
   return nothing;
 }
 
-static uint64_t status_key(void) {
-  const struct secret secret = control_status_secret();
-  return secret_name(&secret);
-}
-
 bool call_secret(uint64_t key, struct secret *secret) {
-  const struct served *served = key != status_key() ? served_find(key) : NULL;
-  if (served) *secret = served->secret;
-  return served != NULL;
-}
-
-bool status_secret(bool local, uint64_t key, struct secret *secret) {
-  const struct served *served = key == status_key() ? served_find(key) : NULL;
-  if (!served || (!local && !handshake_secret())) return false;
+  const struct served *served = served_find(key);
+  if (!served || served->status) return false;
   *secret = served->secret;
   return true;
 }
 
-ncclResult_t control_serve_status(control_handler *handler, void *argument) {
-  const struct secret secret = control_status_secret();
-  return control_serve(&secret, handler, argument);
+bool status_secret(bool local, uint64_t key, struct secret *secret) {
+  const struct served *served = served_find(key);
+  if (!served || !served->status || (!local && !handshake_secret())) return false;
+  *secret = served->secret;
+  return true;
 }
 
-void control_unserve_status(void) { control_unserve(status_key()); }
-
-ncclResult_t control_serve(const struct secret *secret, control_handler *handler, void *argument) {
+static ncclResult_t serve(const struct secret *secret, bool status, control_handler *handler,
+                          void *argument) {
   struct served *served = (struct served *)os_alloc(sizeof *served);
   if (!served) return log_no_memory("answering other processes");
   served->key = secret_name(secret);
   served->secret = *secret;
+  served->status = status;
   served->handler = handler;
   served->argument = argument;
   control_lock();
@@ -115,6 +107,20 @@ ncclResult_t control_serve(const struct secret *secret, control_handler *handler
   calls.served = served;
   control_unlock();
   return ncclSuccess;
+}
+
+ncclResult_t control_serve(const struct secret *secret, control_handler *handler, void *argument) {
+  return serve(secret, false, handler, argument);
+}
+
+ncclResult_t control_serve_status(control_handler *handler, void *argument) {
+  const struct secret secret = control_status_secret();
+  return serve(&secret, true, handler, argument);
+}
+
+void control_unserve_status(void) {
+  const struct secret secret = control_status_secret();
+  control_unserve(secret_name(&secret));
 }
 
 void control_unserve(uint64_t key) {

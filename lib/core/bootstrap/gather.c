@@ -365,20 +365,17 @@ static const struct secret *root_let_in(const struct gather *gather) {
  * process has not opened the root yet. */
 static ncclResult_t root_try(const struct gather *gather, const struct sock_wait *wait, int *fd,
                              struct session *session) {
-  struct handshake_client client;
-  char why[256] = "", at[SOCK_TEXT_BYTES];
+  enum handshake_refusal refusal;
+  char why[256], at[SOCK_TEXT_BYTES];
   TRY(sock_connect_once(&gather->root_address, wait, fd));
   if (*fd < 0) return ncclSuccess;
   const struct secret *let_in = root_let_in(gather);
-  handshake_client_begin(&client, *fd, HANDSHAKE_CHECK_IN, secret_name(let_in), let_in);
-  enum handshake_state state = HANDSHAKE_MORE;
-  while ((state = handshake_client_step(&client, why, sizeof why)) == HANDSHAKE_MORE &&
-         sock_poll(*fd, false, wait)) {}
-  *session = client.session;
-  if (state == HANDSHAKE_DONE) return ncclSuccess;
+  if (handshake_try(*fd, HANDSHAKE_CHECK_IN, secret_name(let_in), let_in, wait, session, &refusal, why,
+                    sizeof why) == NULL)
+    return ncclSuccess;
   sock_close(*fd);
   *fd = -1;
-  if (!why[0] || client.refusal == REFUSAL_KEY) return ncclSuccess;
+  if (!why[0] || refusal == REFUSAL_KEY) return ncclSuccess;
   return log_fail(ncclRemoteError, "%s %s: %s", wait->what, sock_address_text(&gather->root_address, at),
                   why);
 }
