@@ -68,24 +68,22 @@ static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclU
       call->call, call->rank);
 }
 
+/* The first id names the communicator; each is a root to check in at. */
 static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids) {
   struct bootstrap_id id;
-  struct gather_root *roots = (struct gather_root *)os_alloc((size_t)id_count * sizeof *roots);
-  if (!roots) return log_no_memory("%s: %d ids", call->call, id_count);
-  ncclResult_t result = ncclSuccess;
-  for (int i = id_count; result == ncclSuccess && i-- > 0;) {
-    result = init_read_id(call, &ids[i], &id);
-    if (result == ncclSuccess) roots[i] = (struct gather_root){id.root, id.secret};
+  TRY(init_read_id(call, &ids[0], &call->id));
+  call->key[0] = call->comm_id = call->id.number;
+  call->key[1] = call->id.nonce;
+  call->roots = (struct gather_root *)os_alloc((size_t)id_count * sizeof *call->roots);
+  if (!call->roots) {
+    rendezvous_refuse(call, "cannot hold its ids" LOG_OUT_OF_MEMORY);
+    return log_no_memory("%s: %d ids", call->call, id_count);
   }
-  if (result != ncclSuccess) {
-    os_free(roots);
-    return result;
-  }
-  call->key[0] = call->comm_id = id.number;
-  call->key[1] = id.nonce;
-  call->id = id;
-  call->roots = roots;
   call->root_count = (uint32_t)id_count;
+  for (int i = 0; i < id_count; i++) {
+    TRY(init_read_id(call, &ids[i], &id));
+    call->roots[i] = (struct gather_root){id.root, id.secret};
+  }
   return ncclSuccess;
 }
 
@@ -102,11 +100,11 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   bootstrap_set_called(rendezvous_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
   TRY(backend_ops() ? backend_ops()->device->current(&device_index) : ncclInvalidUsage);
-  TRY(init_take_ids(&call, id_count, ids));
   call.signature = ids_signature(ids, id_count);
+  ncclResult_t result = init_take_ids(&call, id_count, ids);
   log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
            device_index, (unsigned long long)call.comm_id);
-  const ncclResult_t result = init_rank(&call, comm, config, device_index);
+  if (result == ncclSuccess) result = init_rank(&call, comm, config, device_index);
   if (result != ncclSuccess) os_free(call.roots); /* on success the job owns them */
   return result;
 }

@@ -25,7 +25,7 @@
 #define MESSAGE_BYTES_MAX (1u << 30)
 #define HOLD_TURNS 200    /* delay of a held message */
 #define SLOW_TURNS 100    /* time that a slow connection takes for a message: guarded */
-#define SLOW_NS 20000000u /* the same in threads mode */
+#define SLOW_NS 60000000u /* the same in threads mode */
 #define CUT_TURNS 64      /* silence after which an end gives up: guarded */
 #define CUT_NS 300000000u /* the same in threads mode */
 #define NAME_BYTES 64
