@@ -283,6 +283,82 @@ static void test_in_a_row(void **state) {
   in_a_row(true);
 }
 
+static enum handshake_refusal stranger_refused(const struct sock_address *to, const struct bootstrap_id *id) {
+  const struct sock_wait wait = {os_time_ns() + UINT64_C(5000000000), NULL, "a stranger at"};
+  enum handshake_refusal refusal = REFUSAL_NONE;
+  struct session session;
+  int fd = -1;
+  assert_int_equal(
+      handshake_connect(to, HANDSHAKE_CHECK_IN, id->nonce, &id->secret, &wait, &fd, &session, &refusal),
+      ncclRemoteError);
+  return refusal;
+}
+
+static struct bootstrap_id loopback_id(void) {
+  char text[64];
+  ncclUniqueId made;
+  struct bootstrap_id id;
+  snprintf(text, sizeof text, "localhost:%d", 20000 + (getpid() + 9) % 10000);
+  assert_int_equal(bootstrap_id_at(text, "test", 7, &made), ncclSuccess);
+  assert_int_equal(bootstrap_id_read(&made, "test", 0, &id), ncclSuccess);
+  assert_true(id.fixed && id.local && !id.named && id.root.family == SOCK_LOCAL);
+  return id;
+}
+
+static void as_nobody(void (*act)(const struct bootstrap_id *id), const struct bootstrap_id *id) {
+  int status;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    if (setuid(65534) != 0) _exit(2);
+    act(id);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(status, 0);
+}
+
+static void stranger_checks_in(const struct bootstrap_id *id) {
+  if (stranger_refused(&id->root, id) != REFUSAL_NONE) _exit(3); /* closed without a word */
+}
+
+/* Whoever guesses the text of a loopback id knows what it has for a secret. */
+static void test_comm_id_stranger(void **state) {
+  (void)state;
+  SKIP_FORK();
+  joiner_environment("NCCL_SOCKET_RETRY_CNT", "0", NULL);
+  const struct bootstrap_id id = loopback_id();
+  assert_int_equal(bootstrap_root_open(&id), ncclSuccess);
+  assert_int_equal(stranger_refused(&id.port, &id), REFUSAL_PROOF);
+  if (geteuid() == 0) as_nobody(stranger_checks_in, &id);
+  bootstrap_id_over(id.nonce);
+}
+
+/* Another user listens in rank 0's place. */
+static void test_comm_id_squatter(void **state) {
+  (void)state;
+  SKIP_FORK();
+  if (geteuid() != 0) SKIP("another user: only root can be one");
+  int pipes[2], status;
+  char byte = 0;
+  const struct bootstrap_id id = loopback_id();
+  assert_int_equal(pipe(pipes), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    struct sock_address bound;
+    int fd;
+    if (setuid(65534) != 0 || sock_listen(&id.root, &fd, &bound) != ncclSuccess) _exit(2);
+    if (write(pipes[1], &byte, 1) != 1) _exit(2);
+    for (;;) pause();
+  }
+  assert_int_equal(read(pipes[0], &byte, 1), 1);
+  stranger_refused(&id.root, &id);
+  assert_non_null(strstr(log_last_error(), "a process of another user listens there"));
+  kill(pid, SIGKILL);
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  close(pipes[0]);
+  close(pipes[1]);
+}
+
 static void test_comm_id_bad(void **state) {
   ncclUniqueId id;
   (void)state;
@@ -397,11 +473,21 @@ int main(void) {
   if (os_thread_start(&thread, nothing, NULL)) os_thread_join(thread); /* a sanitizer's thread starts too */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_ids),         TEST(test_local_id), TEST(test_no_interface),
-      TEST(test_many_ids),    TEST(test_called),   TEST(test_several_roots),
-      TEST(test_comm_id),     TEST(test_in_a_row), TEST(test_several_roots_missing),
-      TEST(test_comm_id_bad), TEST(test_fork),     TEST(test_killed_at_random),
+      TEST(test_ids),
+      TEST(test_local_id),
+      TEST(test_no_interface),
+      TEST(test_many_ids),
+      TEST(test_called),
+      TEST(test_several_roots),
+      TEST(test_comm_id),
+      TEST(test_in_a_row),
+      TEST(test_several_roots_missing),
+      TEST(test_comm_id_bad),
+      TEST(test_fork),
+      TEST(test_killed_at_random),
       TEST(test_memory),
+      TEST(test_comm_id_stranger),
+      TEST(test_comm_id_squatter),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

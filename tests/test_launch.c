@@ -263,6 +263,34 @@ static void test_places(void **state) {
   assert_non_null(strstr(log_last_error(), "MASTER_PORT=none"));
 }
 
+static bool is_local(const char *text) {
+  environment(text);
+  return launch_is_local();
+}
+
+/* All ranks are on this host if a launcher says so, and nothing says otherwise. */
+static void test_local(void **state) {
+  (void)state;
+  assert_false(is_local(""));
+  assert_true(is_local("TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_LOCAL_RANK=0 TUTTI_LOCAL_SIZE=2"));
+  assert_true(is_local("TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_LOCAL_SIZE=2 NCCL_COMM_ID=127.0.0.1:4711"));
+  assert_false(is_local("TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_LOCAL_SIZE=2 NCCL_COMM_ID=10.0.0.1:4711"));
+  assert_false(is_local("TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_LOCAL_SIZE=2 TUTTI_RENDEZVOUS=head:4711"));
+  assert_false(is_local("TUTTI_RANK=0 TUTTI_SIZE=2"));
+  assert_false(is_local("TUTTI_RANK=0 TUTTI_SIZE=1 TUTTI_LOCAL_RANK=0 TUTTI_LOCAL_SIZE=1"));
+  assert_false(is_local("TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_LOCAL_SIZE=x"));
+  assert_true(is_local("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4"));
+  assert_false(is_local("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+  assert_true(is_local("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_NNODES=1"));
+  assert_false(is_local("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_NNODES=2"));
+  assert_false(is_local("PMI_RANK=1 PMI_SIZE=2"));
+#define TORCH_HERE "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2"
+  assert_true(is_local(TORCH_HERE " MASTER_ADDR=localhost MASTER_PORT=29500"));
+  assert_true(is_local(TORCH_HERE " MASTER_ADDR=::1 MASTER_PORT=29500"));
+  assert_false(is_local(TORCH_HERE " MASTER_ADDR=head MASTER_PORT=29500"));
+  assert_false(is_local(TORCH_HERE));
+}
+
 /* The job's number is the same for all its ranks, and differs from other jobs'. */
 static void test_jobs(void **state) {
   (void)state;
@@ -342,7 +370,7 @@ int main(void) {
       cmocka_unit_test_setup(test_garbage, set_up),    cmocka_unit_test_setup(test_lists, set_up),
       cmocka_unit_test_setup(test_places, set_up),     cmocka_unit_test_setup(test_jobs, set_up),
       cmocka_unit_test_setup(test_hydra_job, set_up),  cmocka_unit_test_setup(test_ids, set_up),
-      cmocka_unit_test_setup(test_port, set_up),
+      cmocka_unit_test_setup(test_port, set_up),       cmocka_unit_test_setup(test_local, set_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -220,6 +220,12 @@ export NCCL_COMM_ID="127.0.0.1:$((26000 + $$ % 6000))"
 under tutti 2 "$work/launched" && [ "$(tail -n 1 "$work/out")" = ok ]
 check $? "NCCL_COMM_ID sets the rendezvous address"
 unset NCCL_COMM_ID
+for launcher in $launchers; do
+  NCCL_DEBUG=INFO under "$launcher" 2 "$work/launched" && cat "$work/out" >>"$work/log" &&
+    [ "$(grep -c 'control server at 127.0.0.1:[0-9]* (lo)' "$work/log")" -eq 2 ] &&
+    ! grep -q 'anybody who reaches this address' "$work/log"
+  check $? "under $launcher, ranks of one host listen on the loopback interface alone"
+done
 
 # Repeats calls with other data; the second call takes the call cache's fast path. Each element is compared.
 for bytes in 8 200 512 4096; do

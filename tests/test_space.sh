@@ -49,10 +49,11 @@ group_make() {
 # Messages if memory is missing; right results if it is not.
 enough() { [ "$statuses" = '0 0 ' ]; }
 said() {
-  needed='shared memory: [0-9.]+ MiB are needed, [0-9.]+ MiB are left of this container or control group'
+  needed='memory for a connection of [0-9]+ bytes: shared memory: [0-9.]+ MiB are needed, [0-9.]+ MiB'
+  needed="$needed are left of this container or control group"
+  other='|that process has no memory for an answer, or cannot start a thread: raise its limit of memory,)'
   [ "$statuses" = '3 3 ' ] &&
-    [ "$(grep -Ec "error [26] .*memory for a connection of [0-9]+ bytes: $needed: raise its memory limit" \
-      "$work/log")" -ge 2 ] &&
+    [ "$(grep -Ec "error [26] .*($needed: raise its memory limit$other" "$work/log")" -ge 2 ] &&
     [ "$(grep -Ec '^end descriptors 0 threads (-[0-9]+|[0-8]) ' "$work/log")" -eq 2 ]
 }
 

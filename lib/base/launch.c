@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "base/pmix.h"
+#include "base/sock.h"
 
 /* The variables of a launcher. */
 struct launcher {
@@ -189,6 +190,29 @@ ncclResult_t launch_read(struct launch *launch) {
 
 /* ---- where ranks meet */
 
+static bool elsewhere(const char *text) { return text && *text && !sock_text_is_loopback(text); }
+
+/* torchrun's names are common; a program that sets them itself may have more ranks than it says. */
+static bool row_is_local(const struct launcher *launcher) {
+  const char *count = os_env(launcher->count),
+             *local = launcher->local_count ? os_env(launcher->local_count) : NULL;
+  int ranks, here;
+  if (!is_set(launcher->count)) count = launcher->count_else ? os_env(launcher->count_else) : NULL;
+  if (!count || !number_parse(count, LAUNCH_RANKS_MOST + 1, &ranks) || ranks < 2) return false;
+  if (strcmp(launcher->name, "slurm") == 0) return slurm_local_count(ranks) == ranks;
+  if (strcmp(launcher->name, "torchrun") == 0 && !is_set("MASTER_ADDR")) return false;
+  return local && number_parse(local, LAUNCH_RANKS_MOST + 1, &here) && here == ranks;
+}
+
+bool launch_is_local(void) {
+  if (elsewhere(param_text(PARAM_COMM_ID)) || elsewhere(param_text(PARAM_TUTTI_RENDEZVOUS)) ||
+      elsewhere(os_env("MASTER_ADDR")))
+    return false;
+  for (size_t i = 0; i < LAUNCHER_COUNT; i++)
+    if (launchers[i].speaks(&launchers[i])) return row_is_local(&launchers[i]);
+  return false;
+}
+
 /* Includes the terminating zero, so that "a", "bc" differs from "ab", "c". */
 static uint64_t text_mix(uint64_t hash, const char *text) {
   if (!text) text = "?";
@@ -288,7 +312,9 @@ ncclResult_t launch_rendezvous(const struct launch *launch, struct launch_rendez
     out->source = "the loopback address, as all ranks are on one host";
     return ncclSuccess;
   }
-  if (strcmp(launch->launcher, "slurm") == 0 && slurm_address(out)) return ncclSuccess;
-  out->place = is_set("PMIX_RANK") && is_set("PMIX_NAMESPACE") ? LAUNCH_BY_PMIX : LAUNCH_UNKNOWN;
+  const bool has_pmix = is_set("PMIX_RANK") && is_set("PMIX_NAMESPACE");
+  const bool is_slurm = strcmp(launch->launcher, "slurm") == 0;
+  if (is_slurm && !(has_pmix && pmix_is_here()) && slurm_address(out)) return ncclSuccess;
+  out->place = has_pmix ? LAUNCH_BY_PMIX : LAUNCH_UNKNOWN;
   return ncclSuccess;
 }

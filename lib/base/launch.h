@@ -25,6 +25,10 @@ struct launch {
  * Without a launcher: rank 0 of 1. ncclInvalidUsage: a value is not a number or does not match the others. */
 ncclResult_t launch_read(struct launch *launch);
 
+/* True if a launcher states that all ranks, two at least, are on this host, and no variable names an address
+ * elsewhere where ranks meet. Logs nothing. */
+bool launch_is_local(void);
+
 /* An address, "host:port", at which the ranks of this launch can meet without prior communication: the host
  * of rank 0 and a port that is probably free. The same text on all ranks. */
 enum launch_place {
@@ -40,9 +44,9 @@ struct launch_rendezvous {
   uint64_t job;       /* distinguishes this launch from others at the same address */
 };
 /* Uses the first of: NCCL_COMM_ID; TUTTI_RENDEZVOUS; MASTER_ADDR with MASTER_PORT + 1000 (torchrun's store
- * listens at MASTER_PORT); if all ranks are on this host, the loopback address; Slurm: the step's first host;
- * PMIx. For loopback and Slurm the port is 20000 to 31999, derived from the job's name. ncclInvalidUsage: a
- * variable is malformed. */
+ * listens at MASTER_PORT); if all ranks are on this host, the loopback address; PMIx, if libpmix is
+ * installed; Slurm: the step's first host. For loopback and Slurm the port is 20000 to 31999, derived from
+ * the job's name. ncclInvalidUsage: a variable is malformed. */
 ncclResult_t launch_rendezvous(const struct launch *launch, struct launch_rendezvous *out);
 
 /* The first name of a Slurm host list, "node[07-12,20],other": "node07". False if the list is malformed or

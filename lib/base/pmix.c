@@ -63,6 +63,12 @@ static bool symbol_find(void *library, const char *name, void *place) {
   return *(void **)place != NULL;
 }
 
+bool pmix_is_here(void) {
+  void *library = dlopen(PMIX_LIBRARY, RTLD_LAZY);
+  if (library) dlclose(library);
+  return library != NULL;
+}
+
 static ncclResult_t library_join(void) {
   void *library = dlopen(PMIX_LIBRARY, RTLD_NOW | RTLD_GLOBAL);
   if (!library)

@@ -4,11 +4,14 @@
 #ifndef TUTTI_BASE_PMIX_H
 #define TUTTI_BASE_PMIX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 
+/* True if the library is installed. */
+bool pmix_is_here(void);
 /* Publishes `bytes` of data under `key` to all ranks. ncclSystemError: no libpmix, or PMIx refused. */
 ncclResult_t pmix_publish(const char *key, const void *data, size_t bytes);
 /* Reads exactly `bytes` that rank 0 has published under `key`, waiting at most `seconds`. ncclRemoteError:

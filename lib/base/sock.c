@@ -93,7 +93,9 @@ static socklen_t kernel_address_of(const struct sock_address *address, union ker
 const char *sock_address_text(const struct sock_address *address, char out[SOCK_TEXT_BYTES]) {
   char host[INET6_ADDRSTRLEN], name[IF_NAMESIZE], scope[IF_NAMESIZE + 1] = "";
   if (address->family != 4 && address->family != 6) {
-    snprintf(out, SOCK_TEXT_BYTES, address->family == SOCK_LOCAL ? "on this host" : "no address");
+    if (address->family != SOCK_LOCAL) snprintf(out, SOCK_TEXT_BYTES, "no address");
+    else if (address->port == 0) snprintf(out, SOCK_TEXT_BYTES, "on this host");
+    else snprintf(out, SOCK_TEXT_BYTES, "localhost:%u", address->port);
     return out;
   }
   inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->bytes, host, sizeof host);
@@ -154,6 +156,21 @@ bool sock_text_is_literal(const char *text) {
   if (!host_port_cut(text, host, port) || getaddrinfo(host, NULL, &hints, &list) != 0) return false;
   freeaddrinfo(list);
   return true;
+}
+
+bool sock_is_loopback(const struct sock_address *address) {
+  static const uint8_t six[16] = {[15] = 1};
+  return (address->family == 4 && address->bytes[0] == 127) ||
+         (address->family == 6 && memcmp(address->bytes, six, sizeof six) == 0);
+}
+
+bool sock_text_is_loopback(const char *text) {
+  char host[HOST_BYTES], port[8];
+  struct in_addr four;
+  if (!host_port_cut(text, host, port) && snprintf(host, sizeof host, "%s", text) >= (int)sizeof host)
+    return false;
+  if (strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0) return true;
+  return inet_pton(AF_INET, host, &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
 }
 
 bool sock_address_equal(const struct sock_address *a, const struct sock_address *b) {
@@ -294,14 +311,13 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
   return ncclSuccess;
 }
 
-bool sock_peer_user(int fd, uint32_t *user) {
+bool sock_peer_is_own(int fd) {
   struct ucred peer;
   struct sockaddr any;
   socklen_t bytes = sizeof peer, any_bytes = sizeof any;
   if (getsockname(fd, &any, &any_bytes) != 0 || any.sa_family != AF_UNIX) return false;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
-  *user = (uint32_t)peer.uid;
-  return true;
+  return (uint32_t)peer.uid == os_user() || peer.uid == 0;
 }
 
 /* Logs once per minute for the whole process. */
@@ -371,6 +387,8 @@ static int connect_once(const struct sock_address *to, const struct sock_wait *w
     if (!sock_poll(made, true, wait)) cause = ECANCELED;
     else if (getsockopt(made, SOL_SOCKET, SO_ERROR, &cause, &length) != 0) cause = errno;
   }
+  const bool any_user = to->family != SOCK_LOCAL || (to->port == 0 && os_user() == 0);
+  if (cause == 0 && !any_user && !sock_peer_is_own(made)) cause = EKEYREJECTED;
   if (cause == 0 && to->family != SOCK_LOCAL && talks_to_itself(made)) cause = ECONNREFUSED;
   if (cause == 0) *fd = made;
   else sock_close(made);
@@ -408,6 +426,11 @@ static ncclResult_t connect_failed(const struct sock_wait *wait, const char *add
                     "%s %s: %s, tried %lld times: is that host up and in reach? NCCL_SOCKET_IFNAME chooses "
                     "another interface",
                     what_of(wait), address, strerror(cause), (long long)tries);
+  if (cause == EKEYREJECTED)
+    return log_fail(ncclRemoteError,
+                    "%s %s: a process of another user listens there; run all ranks as one user, or choose "
+                    "another port",
+                    what_of(wait), address);
   return log_fail(ncclSystemError, "%s %s: cannot connect: %s%s", what_of(wait), address, strerror(cause),
                   sock_cure(cause));
 }

@@ -14,7 +14,7 @@
  * hosts of a communicator have the same). */
 struct sock_address {
   uint16_t family;   /* 4 or 6; SOCK_LOCAL: a UNIX socket of this host; 0: none */
-  uint16_t port;     /* 0: none */
+  uint16_t port;     /* 0: none; SOCK_LOCAL: of the address that it stands for */
   uint32_t scope;    /* IPv6 link-local: index of the interface; sock_connect replaces it on other hosts */
   uint8_t bytes[16]; /* network order; IPv4: the first four; SOCK_LOCAL: its abstract name */
 };
@@ -29,6 +29,10 @@ bool sock_address_equal(const struct sock_address *a, const struct sock_address 
 /* True if the host of "host:port" is a literal address, not a name, which may resolve differently elsewhere.
  */
 bool sock_text_is_literal(const char *text);
+/* True for 127.0.0.0/8 and ::1. */
+bool sock_is_loopback(const struct sock_address *address);
+/* True if "host:port" or "host" is one of these, or "localhost". Resolves nothing. */
+bool sock_text_is_loopback(const char *text);
 
 #define SOCK_INTERFACES_MAX 16
 struct sock_interface {
@@ -36,8 +40,9 @@ struct sock_interface {
   struct sock_address address; /* port 0 */
 };
 /* Interfaces that are up, in order of preference, at most SOCK_INTERFACES_MAX, with the first address of
- * each: those of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY; else names that begin with ib; else the subnet of
- * `near` (may be NULL); else all except docker*, lo and virbr*; else docker*; else lo; else virbr*.
+ * each: those of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY; else lo, if all ranks are on this host
+ * (launch_is_local()); else names that begin with ib; else the subnet of `near` (may be NULL); else all
+ * except docker*, lo and virbr*; else docker*; else lo; else virbr*.
  * ncclInvalidUsage, listing the interfaces, if the user's list matches none. */
 ncclResult_t sock_interfaces_find(const struct sock_address *near, struct sock_interface *found,
                                   uint32_t *count);
@@ -57,7 +62,9 @@ ncclResult_t sock_listen(const struct sock_address *at, int *fd, struct sock_add
 int sock_accept(int listener, struct sock_address *from);
 /* Connects, with NCCL_SOCKET_RETRY_CNT retries while nothing listens there. The socket is non-blocking,
  * close-on-exec, TCP_NODELAY, with TCP_USER_TIMEOUT and keepalive set to the peer timeout. ncclRemoteError:
- * still refused; ncclSystemError: out of descriptors; both messages have the address and the cure. */
+ * still refused; ncclSystemError: out of descriptors; both messages have the address and the cure. At a
+ * SOCK_LOCAL address this process's user, or root, must listen; root may connect to any user's process that
+ * stands for no port. */
 ncclResult_t sock_connect(const struct sock_address *to, const struct sock_wait *wait, int *fd);
 /* One attempt, for callers that retry themselves. *fd is -1, without a log line, if nothing listens yet,
  * there is no route yet, or the wait ended; errno says which (ECONNREFUSED: nothing listens). */
@@ -77,8 +84,8 @@ bool sock_pause(uint64_t ms, const struct sock_wait *wait);
  * `missing` is added to the message. */
 ncclResult_t sock_wait_over(const struct sock_wait *wait, const char *address, const char *missing);
 void sock_close(int fd); /* -1 is allowed */
-/* The user at the other end of a SOCK_LOCAL connection, as the kernel knows it; false: not one. */
-bool sock_peer_user(int fd, uint32_t *user);
+/* True if the other end of a SOCK_LOCAL connection is this process's user, or root, as the kernel knows. */
+bool sock_peer_is_own(int fd);
 /* The address of this end, or of the other end; family 0 if there is none. */
 struct sock_address sock_local(int fd);
 struct sock_address sock_peer(int fd);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/launch.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/sock_inner.h"
@@ -138,6 +139,7 @@ struct rule_context {
   const struct sock_address *near; /* or NULL */
   const char *excluded;            /* words of ^, or NULL */
   bool exact;
+  bool local; /* all ranks are on this host */
 };
 
 typedef bool interface_rule(const struct seen *seen, const struct rule_context *context);
@@ -175,10 +177,14 @@ static bool rule_ordinary(const struct seen *seen, const struct rule_context *co
   return !rule_docker(seen, context) && !rule_loopback(seen, context) && !rule_virtual(seen, context);
 }
 
+static bool rule_local(const struct seen *seen, const struct rule_context *context) {
+  return context->local && rule_loopback(seen, context);
+}
+
 static void choose_by_rules(const struct survey *survey, const struct rule_context *context,
                             struct choice *choice) {
-  static interface_rule *const rules[] = {rule_infiniband, rule_near,     rule_ordinary,
-                                          rule_docker,     rule_loopback, rule_virtual};
+  static interface_rule *const rules[] = {rule_local,  rule_infiniband, rule_near,   rule_ordinary,
+                                          rule_docker, rule_loopback,   rule_virtual};
   for (size_t rule = 0; rule < sizeof rules / sizeof *rules && choice->count == 0; rule++) {
     for (uint32_t i = 0; i < survey->count; i++) {
       const struct seen *seen = &survey->seen[i];
@@ -228,7 +234,8 @@ ncclResult_t sock_interfaces_find(const struct sock_address *near, struct sock_i
   if (wanted[0] && !inverted) {
     choose_listed(&survey, list, exact, &choice);
   } else {
-    const struct rule_context context = {near, inverted ? list : NULL, exact};
+    const struct rule_context context = {near, inverted ? list : NULL, exact,
+                                         !wanted[0] && launch_is_local()};
     choose_by_rules(&survey, &context, &choice);
   }
   if (choice.count == 0) return nothing_found(&survey, wanted);

@@ -81,7 +81,8 @@ static void input_run(const uint8_t *data, size_t size) {
   struct sock_address address;
   struct gather *gather = NULL;
   bool dropped;
-  if (control_use(&address) != ncclSuccess || root_register(&known, false, &dropped) != ncclSuccess) abort();
+  if (control_use(&address) != ncclSuccess || root_register(&known, false, false, &dropped) != ncclSuccess)
+    abort();
   const struct gather_root root = {address, known};
   const struct gather_call call = {"fuzz", known, &root, 1, false, 4, 1, false, false};
   if (gather_open(&call, &gather) != ncclSuccess || gather_check_in(gather, 0, "peer info", 4) != ncclSuccess)

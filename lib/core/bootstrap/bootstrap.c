@@ -63,9 +63,9 @@ void bootstrap_id_local(ncclUniqueId *id) {
 }
 
 /* On failure the caller no longer uses the server. */
-static ncclResult_t id_register(const struct secret *secret, bool lasting) {
+static ncclResult_t id_register(const struct secret *secret, bool lasting, bool local) {
   bool dropped = false;
-  const ncclResult_t result = root_register(secret, lasting, &dropped);
+  const ncclResult_t result = root_register(secret, lasting, local, &dropped);
   if (dropped) {
     log_info(LOG_BOOTSTRAP,
              "the oldest of too many unused unique ids is from now on good inside this process alone");
@@ -87,7 +87,7 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
     memset(&content.root, 0, sizeof content.root);
     log_info(LOG_BOOTSTRAP, "this unique id is good inside this process alone: it has no address");
   } else {
-    TRY(id_register(&content.secret, false));
+    TRY(id_register(&content.secret, false, false));
   }
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   return id_write(&content, id);
@@ -101,16 +101,21 @@ static void text_secret(const struct id_content *content, struct secret *secret)
 }
 
 /* Once for each process. */
-static void open_port_log(const struct sock_address *at, const char *what, const char *where) {
+static void open_port_log(const char *what, const char *where) {
   static uint32_t logged;
-  const bool local = (at->family == 4 && at->bytes[0] == 127) ||
-                     (at->family == 6 && memcmp(at->bytes, (const uint8_t[16]){[15] = 1}, 16) == 0);
-  if (handshake_secret() || __atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED)) return;
-  log_info(
-      LOG_BOOTSTRAP,
-      "%s=%s: anybody who reaches this address%s and guesses its text can join the job: set TUTTI_SECRET "
-      "to the same random text for all ranks, or use `tutti launch`, which does",
-      what, where, local ? ", which is any user of this host," : "");
+  if (handshake_secret() || sock_text_is_loopback(where)) return;
+  if (__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED)) return;
+  log_info(LOG_BOOTSTRAP,
+           "%s=%s: anybody who reaches this address and guesses its text can join the job: set TUTTI_SECRET "
+           "to the same random text for all ranks, or use `tutti launch`, which does",
+           what, where);
+}
+
+/* The UNIX socket that stands for a loopback port. */
+static struct sock_address local_root(const struct bootstrap_id *id) {
+  struct sock_address at = {SOCK_LOCAL, id->port.port, 0, "id"};
+  memcpy(at.bytes + 8, &id->nonce, sizeof id->nonce);
+  return at;
 }
 
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id) {
@@ -125,7 +130,7 @@ ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt,
   content.salt = salt;
   content.number = hash_text(HASH_SEED ^ salt, where) | 1; /* never 0 */
   content.lasting = salt == 0;
-  open_port_log(&parsed, what, where);
+  open_port_log(what, where);
   return id_write(&content, id);
 }
 
@@ -165,20 +170,25 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   out->own = own;
   out->fixed = fixed;
   out->lasting = fixed && content.lasting;
-  out->named = fixed && !sock_text_is_literal(content.place);
+  out->port = content.root;
+  out->local = fixed && sock_text_is_loopback(content.place);
+  out->named = fixed && !out->local && !sock_text_is_literal(content.place);
+  if (out->local && !handshake_secret()) out->root = local_root(out);
   return ncclSuccess;
 }
 
 ncclResult_t bootstrap_root_open(const struct bootstrap_id *id) {
-  struct sock_address at = id->root;
+  struct sock_address at = id->port;
+  const struct sock_address local = local_root(id);
   if (!id->fixed) return ncclSuccess;
   if (id->named) memset(at.bytes, 0, sizeof at.bytes); /* any address */
   TRY(control_use(NULL));
   control_lock();
   const bool held = root_waits(id->nonce);
-  const ncclResult_t result = held ? ncclSuccess : control_listen(&at);
+  ncclResult_t result = held ? ncclSuccess : control_listen(&at);
+  if (result == ncclSuccess && !held && id->local) result = control_listen(&local);
   control_unlock();
-  if (result == ncclSuccess && !held) return id_register(&id->secret, id->lasting);
+  if (result == ncclSuccess && !held) return id_register(&id->secret, id->lasting, id->local);
   control_leave();
   return result;
 }

@@ -16,9 +16,11 @@ struct bootstrap_id {
   uint64_t number, nonce; /* number: order of creation in its process; nonce: the secret's name */
   struct secret secret;
   struct sock_address root; /* family 0: no interface was found; valid inside its process only */
+  struct sock_address port; /* fixed: the agreed address */
   bool fixed;               /* the root has an agreed address, in the process of rank 0 */
   bool lasting;             /* fixed, and usable for one communicator after another */
   bool named;               /* fixed, by host name: the host itself may know the name by another address */
+  bool local;               /* fixed, at a loopback address: without TUTTI_SECRET, `root` is a UNIX socket */
   bool own;                 /* this process made it */
 };
 
@@ -34,8 +36,9 @@ void bootstrap_id_local(ncclUniqueId *id);
  * text and salt gets the same bytes, however the host's name resolves there. `salt` distinguishes ids of one
  * address; the id with salt 0 can be used for one communicator after another. The root is in rank 0's
  * process. Its secret is derived from the text, which others may know: TUTTI_SECRET, which the handshake
- * mixes in, keeps them out, and a log line says so where it is not set. ncclInvalidUsage, naming `what`, if
- * `where` is not host:port. */
+ * mixes in, keeps them out, and a log line says so where it is not set. At a loopback address, ranks check
+ * in over a UNIX socket instead, at which only processes of the same user, or root, are let in.
+ * ncclInvalidUsage, naming `what`, if `where` is not host:port. */
 ncclResult_t bootstrap_id_at(const char *where, const char *what, uint64_t salt, ncclUniqueId *id);
 
 /* ncclInvalidArgument: not an id; ncclInvalidUsage: an id of another version. `call` and `rank` are for the

@@ -14,7 +14,7 @@
 
 #define HANDSHAKES_MOST 2048u
 #define CONNS_MOST 65536u
-#define LISTENERS_MOST 17u
+#define LISTENERS_MOST 34u /* two for an address on this host */
 #define ACCEPTS_AT_ONCE 128u
 #define READ_BYTES 65536u
 #define SECOND_NS 1000000000ull
@@ -370,9 +370,10 @@ static void conn_read(struct control_conn *conn) {
 static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, struct secret *secret) {
   const struct control_conn *conn = (const struct control_conn *)argument;
   if (kind == HANDSHAKE_CALL && status_secret(conn->local, key, secret)) return true;
+  if (kind == HANDSHAKE_CHECK_IN && root_secret(key, conn->local, secret)) return true;
   if (conn->local) return false;
   switch (kind) {
-    case HANDSHAKE_CHECK_IN: return root_secret(key, secret) || call_secret(key, secret);
+    case HANDSHAKE_CHECK_IN: return call_secret(key, secret);
     case HANDSHAKE_LINK: return gather_secret(key, secret);
     case HANDSHAKE_CALL: return call_secret(key, secret);
     default: return false;
@@ -467,8 +468,7 @@ static void listener_move(struct listener *listener) {
     const int fd = sock_accept(listener->fd, &from);
     if (fd == -1) return;
     const bool local = listener->address.family == SOCK_LOCAL;
-    uint32_t user;
-    if (fd >= 0 && local && (!sock_peer_user(fd, &user) || (user != os_user() && user != 0))) {
+    if (fd >= 0 && local && !sock_peer_is_own(fd)) {
       sock_close(fd);
       continue;
     }

@@ -215,16 +215,25 @@ static uint32_t questions_of(const struct control_conn *conn) {
   return count;
 }
 
-static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
-  static const char full[] = "too many questions wait for an answer there";
+static void question_refuse(struct control_conn *conn, const char *why) {
   const int32_t code = ncclSystemError;
+  control_send(conn, FRAME_ANSWER, &code, sizeof code, why, strlen(why));
+}
+
+static void call_frame(struct control_conn *conn, uint32_t kind, const uint8_t *body, uint32_t bytes) {
   const uint32_t whole = (uint32_t)sizeof(struct question) + bytes;
   (void)kind;
   const bool fits = calls.waiting_bytes + whole <= WAITING_BYTES_MOST && questions_of(conn) < WAITING_MOST;
-  struct question *question = fits ? (struct question *)os_alloc(whole) : NULL;
+  if (!fits) {
+    question_refuse(conn, "too many questions wait for an answer there");
+    return;
+  }
+  struct question *question = (struct question *)os_alloc(whole);
   if (!question || !calls_start()) {
     os_free(question);
-    control_send(conn, FRAME_ANSWER, &code, sizeof code, full, sizeof full - 1);
+    question_refuse(conn, calls.stopping ? "that process is ending"
+                                         : "that process has no memory for an answer, or cannot start a "
+                                           "thread: raise its limit of memory, or of threads (ulimit -u)");
     return;
   }
   question->conn = conn;
@@ -384,22 +393,11 @@ static ncclResult_t call_on(struct call_conn *conn, struct asked *asked) {
   return result;
 }
 
-/* A UNIX socket's name may have been taken by another user. */
-static ncclResult_t local_check(const struct call_conn *conn, const struct sock_wait *wait) {
-  uint32_t user = UINT32_MAX;
-  if (conn->to->family != SOCK_LOCAL) return ncclSuccess;
-  if (sock_peer_user(conn->fd, &user) && (user == os_user() || os_user() == 0)) return ncclSuccess;
-  return log_fail(ncclRemoteError, "%s: user %u listens in that process's place", wait->what, user);
-}
-
 static ncclResult_t call_connect(struct call_conn *conn, const struct secret *secret,
                                  const struct sock_wait *wait) {
   enum handshake_refusal refusal;
-  TRY(handshake_connect(conn->to, HANDSHAKE_CALL, conn->key, secret, wait, &conn->fd, &conn->session,
-                        &refusal));
-  const ncclResult_t result = local_check(conn, wait);
-  if (result != ncclSuccess) sock_close(conn->fd);
-  return result;
+  return handshake_connect(conn->to, HANDSHAKE_CALL, conn->key, secret, wait, &conn->fd, &conn->session,
+                           &refusal);
 }
 
 /* In one try. */

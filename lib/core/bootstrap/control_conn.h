@@ -87,8 +87,9 @@ void control_note_nonsense(const char *text);
 /* Makes the server's thread run its ticks soon. */
 void control_wake(void);
 
-/* The secrets of keys that connections of each kind may have; false: there is no such key. */
-bool root_secret(uint64_t key, struct secret *secret);
+/* The secrets of keys that connections of each kind may have; false: there is no such key. local: over a
+ * UNIX socket, by this process's user or root. */
+bool root_secret(uint64_t key, bool local, struct secret *secret);
 bool gather_secret(uint64_t uid, struct secret *secret);
 bool call_secret(uint64_t key, struct secret *secret);
 bool status_secret(bool local, uint64_t key, struct secret *secret);

@@ -448,12 +448,14 @@ static struct root *root_for(uint64_t let_in, const struct wire_check_in *said, 
   return root;
 }
 
-bool root_secret(uint64_t key, struct secret *secret) {
+bool root_secret(uint64_t key, bool local, struct secret *secret) {
   for (const struct root *root = roots; root; root = root->next) {
-    if (root->detached || !root->registered) continue;
+    if (root->detached || !root->registered || (local && !root->local)) continue;
     if (root->key == key) *secret = root->secret;
     else if (root->forward_key == key) *secret = root->forward;
     else continue;
+    /* The id's text may be guessed: nobody can prove a random secret. */
+    if (root->local && !local && !handshake_secret()) return secret_draw(secret);
     return true;
   }
   return false;
@@ -632,7 +634,7 @@ static struct root *root_idle(void) {
   return idle;
 }
 
-ncclResult_t root_register(const struct secret *secret, bool lasting, bool *dropped) {
+ncclResult_t root_register(const struct secret *secret, bool lasting, bool local, bool *dropped) {
   const uint64_t key = secret_name(secret);
   *dropped = false;
   control_lock();
@@ -650,6 +652,7 @@ ncclResult_t root_register(const struct secret *secret, bool lasting, bool *drop
     root->forward_key = secret_name(&root->forward);
     root->registered = true;
     root->lasting = lasting;
+    root->local = local;
     root->over = false;
   }
   control_unlock();

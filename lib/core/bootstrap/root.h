@@ -27,6 +27,7 @@ struct root {
   struct secret forward;        /* of `forward_key`: derived from it, for roots that forward to this one */
   bool registered;              /* belongs to an id, and stays until the id is over */
   bool lasting;                 /* serves one communicator after another */
+  bool local;                   /* without TUTTI_SECRET, processes check in over a UNIX socket only */
   bool over, detached, called, call_due, calling, doomed;
   enum root_phase phase;
   struct root_process **processes;
@@ -73,7 +74,7 @@ struct root *root_first(void);
 /* ---- unlocked ---- */
 /* Opens the root of an id, whose key is the secret's name. *dropped: the limit was reached, and the oldest
  * unused root was closed. */
-ncclResult_t root_register(const struct secret *secret, bool lasting, bool *dropped);
+ncclResult_t root_register(const struct secret *secret, bool lasting, bool local, bool *dropped);
 /* The key of an id whose root is open; 0 if there is none. */
 uint64_t root_waiting(void);
 /* Closes the root of an id; true if it was open. */
