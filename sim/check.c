@@ -70,7 +70,7 @@ static const struct option_row rows[] = {
      "print the plans of the call, or the schedule of --plan, in the text that --plan reads; prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
 };
-static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false};
+static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false, true};
 
 /* The state of one command. */
 struct check_command {
@@ -140,8 +140,7 @@ static const char *ranks_parse(const char *text, uint32_t *ranks) {
 static bool take_ranks(const struct check_flags *flags, struct check_case *c) {
   uint32_t ranks = 8;
   const char *end = flags->ranks ? ranks_parse(flags->ranks, &ranks) : "";
-  if (!end || *end)
-    return misuse("ranks", flags->ranks, "a number from 1 to 4096");
+  if (!end || *end) return misuse("ranks", flags->ranks, "a number from 1 to 4096");
   c->nodes = flags->nodes == UNSET ? 1 : (uint32_t)flags->nodes;
   if (flags->gpus != UNSET && flags->ranks && ranks != c->nodes * (uint32_t)flags->gpus) {
     fprintf(stderr, "tutti check: --nodes %u --gpus %u are not %u ranks; leave --ranks out\n", c->nodes,

@@ -100,13 +100,13 @@ static void bash_sets(const char *place) {
 
 static void bash_flags(const struct verb *verb) {
   printf("    %s)\n      flags='", verb->name);
-  for (size_t i = 0; i <= verb->options->count; i++) {
+  for (size_t i = 0; i < option_row_count(verb->options); i++) {
     const struct option_row *row = option_row_at(verb->options, i);
     printf("--%s ", row->name);
     if (row->letter) printf("-%c ", row->letter);
   }
   printf("'\n      valued=' ");
-  for (size_t i = 0; i < verb->options->count; i++) {
+  for (size_t i = 0; i < option_row_count(verb->options); i++) {
     const struct option_row *row = option_row_at(verb->options, i);
     if (row->argument == NULL) continue;
     printf("--%s ", row->name);
@@ -116,7 +116,7 @@ static void bash_flags(const struct verb *verb) {
 }
 
 static void bash_values(const struct verb *verb) {
-  for (size_t i = 0; i < verb->options->count; i++) {
+  for (size_t i = 0; i < option_row_count(verb->options); i++) {
     const struct option_row *row = option_row_at(verb->options, i);
     if (row->argument == NULL) continue;
     printf("    '%s --%s'", verb->name, row->name);
@@ -242,7 +242,7 @@ static void zsh_flag(const struct option_row *row, bool repeats) {
 
 static void zsh_verb(const struct verb *verb) {
   printf("    %s)\n      _arguments -s -S", verb->name);
-  for (size_t i = 0; i <= verb->options->count; i++) {
+  for (size_t i = 0; i < option_row_count(verb->options); i++) {
     const struct option_row *row = option_row_at(verb->options, i);
     zsh_flag(row, row->kind == OPTION_LIST);
   }

@@ -47,7 +47,7 @@ static const struct option_row rows[] = {
     {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "sets TUTTI_TUNE_FILE"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
-static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false};
+static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false, true};
 
 /* One operation on one machine, and its result. */
 struct explain {

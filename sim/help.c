@@ -25,7 +25,7 @@ static const struct option_row help_rows[] = {
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "of params: print JSON"},
 };
 static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0],
-                                               false};
+                                               false, false};
 
 static const char exit_codes[] =
     "  0  success\n"

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "limit.h"
 #include "tutti.h"
 #include "verb.h"
 
@@ -15,6 +16,7 @@ int main(int argc, char **argv) {
   const struct verb *verb = verb_find(name);
   if (!verb) return verb_unknown(name);
   enum exit_code code = argc > 1 ? verb->run(argc - 1, argv + 1) : verb->run(argc, argv);
+  code = limit_end(name, code);
   if (fflush(stdout) == 0 && !ferror(stdout)) return code;
   fprintf(stderr, "tutti %s: standard output cannot be written; is the disk full or the pipe closed?\n",
           name);

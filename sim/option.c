@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "input.h"
+#include "limit.h"
 
 enum { ROWS_MAX = 64, NAME_MAX_LENGTH = 48 };
 /* getopt's code of row i is CODE_BASE + i for the long name; letters stay letters. */
@@ -16,8 +17,21 @@ enum { CODE_BASE = 256 };
 
 static const struct option_row help_row = {'h', "help", NULL, OPTION_FLAG, 0, 0, 0, "print this page"};
 
+static const struct option_row limit_row = {
+    0,
+    "limit",
+    "LIMIT",
+    OPTION_LIMIT,
+    0,
+    0,
+    0,
+    "most processor time and memory to take, as 60s, 2G or 60s,2G (default: no limit, the free memory)"};
+
+size_t option_row_count(const struct option_set *set) { return set->count + set->limited + 1; }
+
 const struct option_row *option_row_at(const struct option_set *set, size_t index) {
-  return index < set->count ? &set->rows[index] : &help_row;
+  if (index < set->count) return &set->rows[index];
+  return set->limited && index == set->count ? &limit_row : &help_row;
 }
 
 /* Edit distance (Levenshtein), names cut at NAME_MAX_LENGTH. */
@@ -52,8 +66,9 @@ const char *option_nearest(const char *name, const char *const *names, size_t co
 
 /* Reports a flag that getopt rejected; `code` is its own if it takes no value. */
 static void report_refused(const struct option_set *set, int code, const char *given) {
-  const char *names[ROWS_MAX + 1];
-  for (size_t index = 0; index <= set->count; index++) names[index] = option_row_at(set, index)->name;
+  const char *names[ROWS_MAX + 2];
+  for (size_t index = 0; index < option_row_count(set); index++)
+    names[index] = option_row_at(set, index)->name;
   if (code >= CODE_BASE) {
     fprintf(stderr, "tutti %s: --%s takes no value: `%s`\n", set->verb,
             option_row_at(set, (size_t)(code - CODE_BASE))->name, given);
@@ -63,7 +78,7 @@ static void report_refused(const struct option_set *set, int code, const char *g
   char bare[NAME_MAX_LENGTH];
   snprintf(bare, sizeof bare, "%s", given + strspn(given, "-"));
   bare[strcspn(bare, "=")] = 0;
-  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, set->count + 1) : NULL;
+  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, option_row_count(set)) : NULL;
   if (nearest) fprintf(stderr, "; did you mean `--%s`?", nearest);
   fprintf(stderr, " (`tutti help %s` lists the flags)\n", set->verb);
 }
@@ -123,6 +138,7 @@ static bool row_store(const struct option_set *set, const struct option_row *row
     case OPTION_TEXT: *(const char **)member = text; return true;
     case OPTION_INPUT: *(const char **)member = input_path(text); return true;
     case OPTION_LIST: return list_add(set, row, text, (struct option_list *)(void *)member);
+    case OPTION_LIMIT: return limit_set(set->verb, text);
     case OPTION_SEED:
       if (seed_parse(text, (uint64_t *)member)) return true;
       fprintf(stderr, "tutti %s: --%s %s: not a decimal, a 0x number or a commit id\n", set->verb, row->name,
@@ -150,7 +166,8 @@ static bool row_store(const struct option_set *set, const struct option_row *row
 static void getopt_tables(const struct option_set *set, struct option *longs, char *letters) {
   if (set->ends_at_operand) *letters++ = '+';
   *letters++ = ':';
-  for (size_t index = 0; index <= set->count; index++) {
+  const size_t count = option_row_count(set);
+  for (size_t index = 0; index < count; index++) {
     const struct option_row *row = option_row_at(set, index);
     longs[index].name = row->name;
     longs[index].has_arg = row->argument ? required_argument : no_argument;
@@ -161,12 +178,12 @@ static void getopt_tables(const struct option_set *set, struct option *longs, ch
     if (row->argument) *letters++ = ':';
   }
   *letters = 0;
-  memset(&longs[set->count + 1], 0, sizeof longs[0]);
+  memset(&longs[count], 0, sizeof longs[0]);
 }
 
 static const struct option_row *row_of_code(const struct option_set *set, int code) {
   if (code >= CODE_BASE) return option_row_at(set, (size_t)(code - CODE_BASE));
-  for (size_t index = 0; index <= set->count; index++) {
+  for (size_t index = 0; index < option_row_count(set); index++) {
     if (option_row_at(set, index)->letter == code) return option_row_at(set, index);
   }
   return NULL;
@@ -174,7 +191,7 @@ static const struct option_row *row_of_code(const struct option_set *set, int co
 
 enum option_outcome option_parse(const struct option_set *set, int argc, char **argv, void *values,
                                  int *first_operand) {
-  struct option longs[ROWS_MAX + 2];
+  struct option longs[ROWS_MAX + 3];
   char letters[2 * ROWS_MAX + 4];
   if (set->count > ROWS_MAX) return OPTION_MISUSE;
   getopt_tables(set, longs, letters);
@@ -196,6 +213,7 @@ enum option_outcome option_parse(const struct option_set *set, int argc, char **
     }
     if (!row_store(set, row, optarg, values)) return OPTION_MISUSE;
   }
+  if (set->limited) limit_begin();
   *first_operand = optind;
   return OPTION_GOOD;
 }

@@ -16,7 +16,8 @@ enum option_kind {
   OPTION_TEXT,  /* const char *, points into argv */
   OPTION_INPUT, /* the same, a file that is read: `-` becomes /dev/stdin (input.h) */
   OPTION_SEED,  /* uint64_t: decimal, 0x hexadecimal, or a commit id (its first 16 digits) */
-  OPTION_LIST   /* struct option_list: may be repeated */
+  OPTION_LIST,  /* struct option_list: may be repeated */
+  OPTION_LIMIT  /* not stored: limit_set() */
 };
 
 enum { OPTION_LIST_MOST = 256 };
@@ -40,6 +41,7 @@ struct option_set {
   const struct option_row *rows;
   size_t count;
   bool ends_at_operand; /* arguments after the first operand are not parsed */
+  bool limited;         /* reads files or checks calls whose work is not known beforehand: has --limit */
 };
 
 enum option_outcome { OPTION_GOOD, OPTION_HELP, OPTION_MISUSE };
@@ -50,7 +52,8 @@ enum option_outcome { OPTION_GOOD, OPTION_HELP, OPTION_MISUSE };
 enum option_outcome option_parse(const struct option_set *set, int argc, char **argv, void *values,
                                  int *first_operand);
 
-/* The rows of the set and, after the last, at `count`, that of --help. */
+/* The rows of the set, and after them that of --limit, if it is limited, and that of --help. */
+size_t option_row_count(const struct option_set *set);
 const struct option_row *option_row_at(const struct option_set *set, size_t index);
 
 /* The name that is nearest to `name`, if it is near enough; else NULL. */

@@ -145,7 +145,7 @@ void page_usage(const char *verb, const char *synopsis) {
 
 void page_options(const struct option_set *set) {
   const int width = page_width(), column = width < 2 * HELP_COLUMN ? HELP_COLUMN_NARROW : HELP_COLUMN;
-  for (size_t index = 0; index <= set->count; index++) {
+  for (size_t index = 0; index < option_row_count(set); index++) {
     const struct option_row *row = option_row_at(set, index);
     char letter[4] = "   ";
     if (row->letter) snprintf(letter, sizeof letter, "-%c,", row->letter);
@@ -206,7 +206,7 @@ void page_roff_usage(const char *verb, const char *synopsis) {
 }
 
 void page_roff_options(const struct option_set *set) {
-  for (size_t index = 0; index <= set->count; index++) {
+  for (size_t index = 0; index < option_row_count(set); index++) {
     const struct option_row *row = option_row_at(set, index);
     puts(".TP");
     if (row->letter) printf("\\fB\\-%c\\fR, ", row->letter);

@@ -278,4 +278,20 @@ for each in $verbs; do
     esac
   done 4<"$work/$each.commands" 5<"$work/$each.statuses"
 done
+
+# ---- limits of work, for files of strangers
+printf 'ranks 4096\nrepeat 4000\nall_reduce 1G\nend\n' >"$work/large"
+try 3 sim -w "$work/large" --nodes 512 --gpus 8 --limit 1s && says 'stopped after 1 s of processor time'
+check $? "--limit 1s ends a simulation that needs more"
+try 3 check --all --ranks 2-64 --limit 1s,2G && says 'the input needs more work than --limit allows'
+check $? "--limit 1s,2G ends a proof that needs more"
+try 3 sim -w "$work/large" --nodes 512 --gpus 8 --limit 100M &&
+  says 'it may take 0.1 GiB of memory, by --limit'
+check $? "--limit 100M ends a simulation that needs more, and says so"
+for limit in 0s 1 1x 1s, 1s,,2G s -1s 99999999999s; do
+  try 2 check all_reduce --limit $limit && says 'must be processor time, as 60s' || break
+done
+check $? "--limit that is neither a time nor a size prints the usage"
+try 0 check all_reduce --ranks 2 --count 4 --limit 60s,2G
+check $? "a limit that suffices changes nothing"
 [ "$failures" -eq 0 ]

@@ -95,6 +95,15 @@ else
   echo 'skip: memory of a control group: none can be made here (root, and a memory controller)'
 fi
 
+# Address space: a sentence, whatever is missing first.
+addresses_all=0
+for kilobytes in 8000 12000 16000 20000 24000 32000 48000; do
+  (ulimit -v "$kilobytes" && exec timeout 60 "$build/tests/rank_program" --threads --size 2) \
+    >"$work/log" 2>&1 && continue
+  [ -s "$work/log" ] || addresses_all=1
+done
+check $addresses_all 'a program with too few addresses says so, however few they are'
+
 export TUTTI_TRACE=$traces
 for mode in guarded threads; do
   export TUTTI_EMU=mode=$mode

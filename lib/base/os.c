@@ -32,6 +32,14 @@ static atomic_uint_fast64_t alloc_live;
 static atomic_uint_fast64_t alloc_fail_index;
 
 static _Thread_local size_t failed_bytes;
+static atomic_uint_fast64_t alloc_failures;
+
+static void alloc_note_failure(size_t bytes) {
+  failed_bytes = bytes;
+  atomic_fetch_add(&alloc_failures, 1);
+}
+
+uint64_t os_alloc_failures(void) { return atomic_load(&alloc_failures); }
 
 size_t os_alloc_failed_bytes(void) {
   const size_t bytes = failed_bytes;
@@ -50,13 +58,13 @@ static bool alloc_admit(void) {
 void *os_alloc(size_t bytes) {
   void *pointer = alloc_admit() ? calloc(1, bytes > 0 ? bytes : 1) : NULL;
   if (pointer) atomic_fetch_add(&alloc_live, 1);
-  else failed_bytes = bytes;
+  else alloc_note_failure(bytes);
   return pointer;
 }
 
 void *os_realloc(void *pointer, size_t bytes) {
   void *grown = alloc_admit() ? realloc(pointer, bytes > 0 ? bytes : 1) : NULL;
-  if (!grown) failed_bytes = bytes;
+  if (!grown) alloc_note_failure(bytes);
   else if (!pointer) atomic_fetch_add(&alloc_live, 1);
   return grown;
 }

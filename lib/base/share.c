@@ -133,8 +133,7 @@ static void groups_left(const char *line, bool unified, uint64_t *left) {
   }
 }
 
-/* Free bytes, and which limit bounds them. */
-static uint64_t memory_left(const char **whose) {
+uint64_t share_memory_left(const char **whose) {
   uint64_t available = UINT64_MAX, swap = 0;
   if (file_number("/proc/meminfo", "MemAvailable:", &available)) available *= 1024;
   if (available != UINT64_MAX && file_number("/proc/meminfo", "SwapFree:", &swap)) available += swap * 1024;
@@ -152,7 +151,7 @@ static uint64_t memory_left(const char **whose) {
 
 static ncclResult_t no_pages(size_t bytes) {
   const char *whose;
-  const uint64_t left = memory_left(&whose);
+  const uint64_t left = share_memory_left(&whose);
   return log_fail(ncclSystemError,
                   "shared memory: %.1f MiB are needed, %.1f MiB are left %s, or lower NCCL_BUFFSIZE or the "
                   "number of channels",
@@ -478,7 +477,7 @@ static ncclResult_t reserve_pieces(int fd, size_t offset, size_t bytes, bool loo
   for (size_t done = 0, piece; done < bytes; done += piece) {
     int failed;
     piece = bytes - done < SHARE_PIECE_BYTES ? bytes - done : SHARE_PIECE_BYTES;
-    if (looks && memory_left(&whose) < bytes - done + spare) return no_pages(bytes - done + spare);
+    if (looks && share_memory_left(&whose) < bytes - done + spare) return no_pages(bytes - done + spare);
     do failed = fallocate(fd, 0, (off_t)(offset + done), (off_t)piece);
     while (failed != 0 && errno == EINTR);
     if (failed != 0) return no_pages(bytes - done);

@@ -30,6 +30,9 @@ uint64_t share_capacity(uint64_t bytes);
 ncclResult_t share_alloc(size_t bytes, void **memory, struct share_ticket *ticket);
 /* The block's ticket, the same at every call. The first call starts the thread. */
 ncclResult_t share_offer(void *memory, struct share_ticket *ticket);
+/* Bytes that this process can still take without a limit of the machine or of a control group; *whose says
+ * which, and the cure. */
+uint64_t share_memory_left(const char **whose);
 /* Backs pages now, so that accesses cannot fail. ncclSystemError: not enough memory; the message says how
  * much is missing, what is left, and the cure. Some pages may be backed then: share_trim() them. */
 ncclResult_t share_reserve(void *memory, size_t offset, size_t bytes);

@@ -93,7 +93,7 @@ static const struct option_row rows[] = {
     {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0,
      "report each phase of the run on standard error"},
 };
-const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false};
+const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false, false};
 
 void bench_flags_initial(struct bench_flags *flags) {
   memset(flags, 0, sizeof *flags);

@@ -130,8 +130,8 @@ static void world_prepare(void) {
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
   if (world.ready == NULL || world.pending == NULL) {
-    log_warn("the emulator cannot map %zu MiB of address space, and ends the program: raise `ulimit -v`",
-             2 * EMU_ACTORS_MAX * sizeof *world.ready >> 20);
+    log_urgent("the emulator cannot map %zu MiB of address space, and ends the program: raise `ulimit -v`",
+               2 * EMU_ACTORS_MAX * sizeof *world.ready >> 20);
     abort();
   }
   __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
