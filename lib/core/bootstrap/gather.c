@@ -180,10 +180,11 @@ const struct control_class gather_root_class = {"root", root_limit,        root_
 
 /* ---- messages to the root ---- */
 
-static ncclResult_t root_unreached(ncclResult_t result) {
+static ncclResult_t root_unreached(const struct sock_address *at, ncclResult_t result) {
   char why[WIRE_TEXT_MOST];
   snprintf(why, sizeof why, "%s", log_own_error());
-  return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last", why);
+  return log_fail(result, "%s; this root is gone or out of reach: look at what its process said last%s", why,
+                  sock_is_loopback(at) ? ", and set NCCL_SOCKET_IFNAME there if it is on another host" : "");
 }
 
 ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, enum handshake_kind kind,
@@ -197,7 +198,7 @@ ncclResult_t gather_dial(struct gather *gather, const struct sock_address *to, e
   if (result == ncclSuccess || kind != HANDSHAKE_CHECK_IN) return result;
   if (refusal == REFUSAL_KEY) return ncclInvalidUsage;
   const bool called_off = __atomic_load_n(&gather->cancel, __ATOMIC_ACQUIRE) != 0;
-  return refusal == REFUSAL_NONE && !called_off ? root_unreached(result) : result;
+  return refusal == REFUSAL_NONE && !called_off ? root_unreached(to, result) : result;
 }
 
 /* Distributes ranks evenly, in order: the first rank_count mod root_count roots have one more. */
