@@ -100,16 +100,20 @@ struct device_comm {
   struct map slots;       /* slot pools, keyed by backend_slots_key(): blocks of memory */
   struct regions regions; /* the program's memory exported to other processes; under conns_mutex */
   uint32_t launching;     /* launches in progress: what they bind is not in a kernel yet */
-  struct cuda_guest_region *guests; /* of other processes' programs, mapped here; under cuda_mutex */
-  struct recorder_live live;        /* recorders' view of this rank; comm NULL: no recorder */
+  struct cuda_guest_region *guests;  /* of other processes' programs, mapped here; under cuda_mutex */
+  struct recorder_live live;         /* recorders' view of this rank; comm NULL: no recorder */
   struct cuda_launched *launches;    /* by number modulo RECORD_LAUNCHES: for records */
   struct cuda_lane_seen *lanes_seen; /* by index of rank_control.waits: lanes that reported a wait */
   struct device_comm *next;
 };
 
-/* Guards the list of ranks, and the creation and freeing of connections. Taken before a rank's conns_mutex;
- * never held while core's lock is taken, nor by a launch. */
-extern os_mutex cuda_mutex;
+/* cuda_mutex guards the list of ranks, and the creation and freeing of connections. Taken before a rank's
+ * conns_mutex, never by a thread that has one (asserted: two threads would wait for each other some day).
+ * Never held while core's lock is taken, nor by a launch. */
+void cuda_lock(void);
+void cuda_unlock(void);
+void cuda_conns_lock(struct device_comm *comm);
+void cuda_conns_unlock(struct device_comm *comm);
 
 /* For the duration of a call: selects the rank's device and allows allocation while this thread captures a
  * stream. Calls within must not change the thread's device permanently. */

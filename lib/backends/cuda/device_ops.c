@@ -1,6 +1,7 @@
 /* device_ops.c: GPUs behind the host seam (backend.h): devices, memory, ranks and what their kernels say.
  * Promises that the calling thread's device is what it was before, and that allocating is allowed while the
  * thread captures a stream. */
+#include <assert.h>
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -16,8 +17,26 @@
 #define ABORTED_WAIT_NS UINT64_C(10000000000)
 #define LOOK_EVERY_NS 1000000u /* asking a device for its state takes time: few calls really do */
 
-os_mutex cuda_mutex = OS_MUTEX_INITIALIZER;
+static os_mutex cuda_mutex = OS_MUTEX_INITIALIZER;
 static os_mutex core_mutex = OS_MUTEX_INITIALIZER; /* lock() and unlock() of the seam */
+static _Thread_local uint32_t conns_held;          /* ranks whose conns_mutex this thread has */
+
+void cuda_lock(void) {
+  assert(conns_held == 0);
+  os_mutex_lock(&cuda_mutex);
+}
+
+void cuda_unlock(void) { os_mutex_unlock(&cuda_mutex); }
+
+void cuda_conns_lock(struct device_comm *comm) {
+  os_mutex_lock(&comm->conns_mutex);
+  conns_held += 1;
+}
+
+void cuda_conns_unlock(struct device_comm *comm) {
+  conns_held -= 1;
+  os_mutex_unlock(&comm->conns_mutex);
+}
 static struct device_comm *comms;
 static struct cuda_world *worlds;
 static cudaStream_t
@@ -139,28 +158,28 @@ bool cuda_reach(uint32_t from, uint32_t to) {
 }
 
 static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   *reach = cuda_reach(from, to);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return ncclSuccess;
 }
 
 /* Over NVLink a warp's aligned store of 128 bytes stays one packet. */
 static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   topology_path(from, to, info);
   info->peer_access = cuda_reach(from, to);
   info->ll128 = info->peer_access && info->type <= PATH_NVL;
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return ncclSuccess;
 }
 
 /* Nothing of other devices is touched: they may be of other processes. */
 static ncclResult_t cuda_device_farthest_path(uint32_t device_index, struct device_path_info *info) {
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   topology_path_farthest(device_index, info);
   info->peer_access = topology_level() != PATH_LOC;
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return ncclSuccess;
 }
 
@@ -431,7 +450,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   fresh->memory_bytes = sizeof *fresh + sizeof *fresh->control;
   os_mutex_init(&fresh->conns_mutex);
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   cuda_conn_kept_sweep();
   ncclResult_t result = comm_fill(fresh);
   if (result == ncclSuccess) {
@@ -442,7 +461,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   } else {
     comm_free(fresh);
   }
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   cuda_scope_leave(&scope);
   return result;
 }
@@ -514,7 +533,7 @@ static void cuda_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   if (!comm_wait_idle(comm)) return;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   struct device_comm **place = &comms;
   while (*place != comm) place = &(*place)->next;
   *place = comm->next;
@@ -524,7 +543,7 @@ static void cuda_comm_close(struct device_comm *comm) {
     cuda_ipc_close(cuda_ipc_take_unused(false));
     cuda_arena_trim();
   }
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   cuda_scope_leave(&scope);
 }
 
@@ -535,47 +554,47 @@ static void cuda_comm_own(struct device_comm *comm) { (void)comm; }
  * connect to each other do not wait for each other. */
 static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_comm *receiver,
                                       uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
-  os_mutex_lock(&cuda_mutex);
-  os_mutex_lock(&sender->conns_mutex);
-  os_mutex_lock(&receiver->conns_mutex);
+  cuda_lock();
+  cuda_conns_lock(sender);
+  cuda_conns_lock(receiver);
   const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, proto);
-  os_mutex_unlock(&receiver->conns_mutex);
-  os_mutex_unlock(&sender->conns_mutex);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_conns_unlock(receiver);
+  cuda_conns_unlock(sender);
+  cuda_unlock();
   return result;
 }
 
 static ncclResult_t cuda_ops_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                                       struct device_net_end *end) {
-  os_mutex_lock(&cuda_mutex);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_lock();
+  cuda_conns_lock(comm);
   const ncclResult_t result = cuda_conn_net(comm, name, end);
-  os_mutex_unlock(&comm->conns_mutex);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
   return result;
 }
 
 static ncclResult_t cuda_ops_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                                          struct device_conn_handle *handle) {
-  os_mutex_lock(&cuda_mutex);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_lock();
+  cuda_conns_lock(comm);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   const ncclResult_t result = cuda_conn_export(comm, name, handle);
   cuda_scope_leave(&scope);
-  os_mutex_unlock(&comm->conns_mutex);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
   return result;
 }
 
 static ncclResult_t cuda_ops_conn_import(struct device_comm *comm, const struct device_conn_name *name,
                                          const struct device_conn_handle *handle) {
-  os_mutex_lock(&cuda_mutex);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_lock();
+  cuda_conns_lock(comm);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   const ncclResult_t result = cuda_conn_import(comm, name, handle);
   cuda_scope_leave(&scope);
-  os_mutex_unlock(&comm->conns_mutex);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
   return result;
 }
 
@@ -584,18 +603,18 @@ static bool cuda_conn_both_ends(void) { return true; }
 
 static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place,
                                        bool sends, uint8_t **buffer) {
-  os_mutex_lock(&cuda_mutex);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_lock();
+  cuda_conns_lock(comm);
   const ncclResult_t result = cuda_net_slots(comm, channel_index, place, sends, buffer);
-  os_mutex_unlock(&comm->conns_mutex);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
   return result;
 }
 
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->slots);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return ncclSuccess;
 }
 
@@ -654,9 +673,9 @@ static ncclResult_t cuda_comm_error(struct device_comm *comm) {
   if (__atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) == 0 &&
       __atomic_load_n(&comm->control->failed, __ATOMIC_ACQUIRE) == 0 && !device_failed(comm))
     return ncclSuccess;
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   const ncclResult_t result = comm_look(comm);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return result;
 }
 
@@ -669,8 +688,8 @@ static ncclResult_t cuda_stream_capture(device_stream stream, uint64_t *graph_id
   return ncclSuccess;
 }
 
-static void cuda_lock(void) { os_mutex_lock(&core_mutex); }
-static void cuda_unlock(void) { os_mutex_unlock(&core_mutex); }
+static void cuda_ops_lock(void) { os_mutex_lock(&core_mutex); }
+static void cuda_ops_unlock(void) { os_mutex_unlock(&core_mutex); }
 
 #define WAIT_TURNS_AWAKE 1000
 
@@ -710,8 +729,8 @@ static const struct device_ops device_table = {
     .stream_capture = cuda_stream_capture,
     .wait_until = cuda_wait_until,
     .progress = os_yield,
-    .lock = cuda_lock,
-    .unlock = cuda_unlock,
+    .lock = cuda_ops_lock,
+    .unlock = cuda_ops_unlock,
     .path = cuda_device_path,
     .farthest_path = cuda_device_farthest_path,
     .records_look = cuda_records_look,

@@ -180,7 +180,7 @@ static ncclResult_t handle_fill(const struct device_comm *comm, struct ipc_comm_
 ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handle *handle) {
   struct ipc_comm_handle content;
   memset(&content, 0, sizeof content);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   if (handle_fill(comm, &content) != ncclSuccess) {
     content.flags |= IPC_NO_SHARING;
@@ -189,7 +189,7 @@ ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handl
              comm->config.rank);
   }
   cuda_scope_leave(&scope);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   ipc_comm_handle_write(&content, handle);
   return ncclSuccess;
 }
@@ -244,8 +244,8 @@ ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const stru
                     "comm %s: what rank %u says of its device is not understood; use the same build and "
                     "backend on all ranks",
                     comm != NULL ? comm->name : "to be", peer);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   *reach = reach_find(comm != NULL ? comm->config.device_index : cuda_device_in_use(), peer, &content);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   return ncclSuccess;
 }

@@ -102,9 +102,9 @@ static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t p
 bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
                      struct device_memory_handle *handle) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_conns_lock(comm);
   const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, handle);
-  os_mutex_unlock(&comm->conns_mutex);
+  cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
   return wanted;
 }
@@ -113,10 +113,10 @@ void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct 
                           uint64_t address) {
   struct ipc_memory_handle content;
   if (!ipc_memory_handle_read(handle, &content)) return;
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_conns_lock(comm);
   struct region *region = region_of_piece(&comm->regions, content.piece.number);
   if (region != NULL) region->answers[peer] = address > REGION_REFUSED ? address : REGION_REFUSED;
-  os_mutex_unlock(&comm->conns_mutex);
+  cuda_conns_unlock(comm);
 }
 
 bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift) {
@@ -137,11 +137,11 @@ static void regions_look(struct device_comm *comm) {
 bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle) {
   struct ipc_piece piece;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_conns_lock(comm);
   regions_look(comm);
   const bool idle = __atomic_load_n(&comm->launching, __ATOMIC_ACQUIRE) == 0 && cuda_comm_idle(comm);
   const bool gone = region_next_gone(&comm->regions, idle, peer, &piece);
-  os_mutex_unlock(&comm->conns_mutex);
+  cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
   if (gone) handle_write(&piece, handle);
   return gone;
@@ -194,9 +194,9 @@ ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
                     "ranks",
                     comm->name, peer);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   const ncclResult_t result = guest_map(comm, peer, &content, address);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   cuda_scope_leave(&scope);
   return result;
 }
@@ -212,10 +212,10 @@ void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct dev
   struct ipc_memory_handle content;
   (void)peer;
   if (!ipc_memory_handle_read(handle, &content)) return;
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   struct cuda_guest_region **place = guest_place(comm, &content.piece);
   if (*place != NULL) guest_drop(place);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
 }
 
 void cuda_regions_close(struct device_comm *comm) {
@@ -226,8 +226,8 @@ void cuda_regions_close(struct device_comm *comm) {
 /* Unmapping waits for all kernels of the device. None of this library's run then, unless one is launched
  * meanwhile. */
 void cuda_region_sweep(void) {
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   struct ipc_mapping *unused = cuda_all_idle() ? cuda_ipc_take_unused(true) : NULL;
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   cuda_ipc_close(unused);
 }

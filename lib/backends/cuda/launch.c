@@ -88,18 +88,19 @@ static size_t data_bytes(const struct plan *plan) {
 static ncclResult_t ring_copy(struct device_comm *comm, const uint32_t *host, struct cuda_ring *ring) {
   const size_t bytes = comm->config.rank_count * sizeof *host;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   ncclResult_t result = ncclSuccess;
   if (ring->block.address == NULL) result = cuda_arena_take(comm->config.device_index, bytes, &ring->block);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
   if (result == ncclSuccess) result = cuda_memory_write(ring->block.address, host, bytes);
   cuda_scope_leave(&scope);
   if (result == ncclSuccess) ring->ranks = (uint32_t *)ring->block.address;
   return result;
 }
 
-/* Between nodes each channel may have a different ring order; it never changes. */
-static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
+/* Between nodes each channel may have a different ring order; it never changes. Without the rank's lock, as
+ * copying takes cuda_mutex. */
+static ncclResult_t ring_prepare(struct device_comm *comm, const struct work *work) {
   const uint32_t *host = work->ring_ranks;
   struct cuda_ring *ring = &comm->rings[work->channel_index];
   if (host == NULL) return ncclSuccess;
@@ -110,7 +111,6 @@ static ncclResult_t bind_ring(struct device_comm *comm, struct work *work) {
   }
   if (ring->ranks == NULL) TRY(ring_copy(comm, host, ring));
   ring->host = host;
-  work->ring_ranks = ring->ranks;
   return ncclSuccess;
 }
 
@@ -183,7 +183,7 @@ static bool work_goes_by_slots(const struct work *work) {
          work->part_count * work->element_bytes < CHAIN_DIRECT_BYTES;
 }
 
-static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint8_t *data) {
+static void bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
@@ -199,7 +199,7 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
       bind_offers(comm, &work, out, &out_asked, &works[i], further + further_used);
     if (work.flags & WORK_SHOWS_INPUT)
       bind_inputs(comm, &work, plan->buffers[i].in, &in_asked, further + further_used);
-    TRY(bind_ring(comm, &work));
+    if (work.ring_ranks != NULL) work.ring_ranks = comm->rings[work.channel_index].ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
     works[i].buffers = plan->buffers[i];
@@ -210,7 +210,6 @@ static ncclResult_t bind_plan(struct device_comm *comm, const struct plan *plan,
   bind_pools(comm, plan, works);
   if (plan->batch_count > 0)
     memcpy(data + data_batches_offset(plan), plan->batches, plan->batch_count * sizeof *plan->batches);
-  return ncclSuccess;
 }
 
 /* Bytes of a channel's part from which on copy engines are faster than instructions. The limit is higher
@@ -356,10 +355,11 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
 
 /* Locks the rank's own table: this excludes peers that connect meanwhile, but not peers' launches. */
 static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
-  os_mutex_lock(&setup->comm->conns_mutex);
-  const ncclResult_t result = bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
-  os_mutex_unlock(&setup->comm->conns_mutex);
-  return result;
+  for (uint32_t i = 0; i < plan->work_count; i++) TRY(ring_prepare(setup->comm, &plan->works[i]));
+  cuda_conns_lock(setup->comm);
+  bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
+  cuda_conns_unlock(setup->comm);
+  return ncclSuccess;
 }
 
 /* ---- the hook that each start calls ---- */

@@ -295,20 +295,20 @@ static void lanes_look(struct device_comm *comm) {
 static void comm_record_look(struct device_comm *comm) {
   if (comm->live.comm == NULL) return;
   cuda_comm_idle(comm); /* reads the counts of ended blocks */
-  os_mutex_lock(&comm->conns_mutex);
+  cuda_conns_lock(comm);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   lanes_look(comm);
   cuda_scope_leave(&scope);
-  os_mutex_unlock(&comm->conns_mutex);
+  cuda_conns_unlock(comm);
 }
 
 void cuda_records_look(void) {
   static uint64_t looked_ns;
-  os_mutex_lock(&cuda_mutex);
+  cuda_lock();
   const uint64_t now_ns = os_time_ns();
   const bool due = now_ns - looked_ns >= LOOKS_APART_NS;
   if (due) looked_ns = now_ns;
   for (struct device_comm *comm = cuda_comms(); due && comm != NULL; comm = comm->next)
     comm_record_look(comm);
-  os_mutex_unlock(&cuda_mutex);
+  cuda_unlock();
 }
