@@ -560,7 +560,7 @@ struct remote_watch {
   struct watch *watch;
   os_mutex lock;        /* taken before a communicator's, and before the backend's */
   struct remote *first; /* communicators that are notified */
-  uint32_t share_count; /* references: the opener's and the communicators' */
+  uint32_t share_count; /* references: the creator's and the communicators' */
 };
 
 static bool remote_find_process(const struct remote *remote, uint32_t process_index, uint32_t *rank) {
@@ -596,19 +596,17 @@ static void remote_lost(void *argument, uint32_t process_index, uint64_t key, nc
   os_mutex_unlock(&watch->lock);
 }
 
-ncclResult_t remote_watch_open(struct gather *gather, struct remote_watch **out) {
+ncclResult_t remote_watch_create(struct remote_watch **out) {
   struct remote_watch *watch = (struct remote_watch *)os_alloc(sizeof *watch);
-  if (!watch) return log_no_memory("watching over %u processes", gather_process_count(gather));
+  if (!watch) return log_no_memory("watching over other processes");
   os_mutex_init(&watch->lock);
   watch->share_count = 1;
-  const ncclResult_t result = gather_watch(gather, remote_lost, watch, &watch->watch);
-  if (result != ncclSuccess) {
-    os_mutex_destroy(&watch->lock);
-    os_free(watch);
-    return result;
-  }
   *out = watch;
   return ncclSuccess;
+}
+
+ncclResult_t remote_watch_begin(struct remote_watch *watch, struct gather *gather) {
+  return gather_watch(gather, remote_lost, watch, &watch->watch);
 }
 
 void remote_watch_join(struct remote_watch *watch, struct remote *remote) {
@@ -646,5 +644,5 @@ void remote_watch_leave(struct remote *remote) {
 }
 
 void remote_fail(struct remote *remote, ncclResult_t code, const char *text) {
-  if (remote->watch) watch_fail(remote->watch->watch, remote->wire_key, code, text);
+  if (remote->watch && remote->watch->watch) watch_fail(remote->watch->watch, remote->wire_key, code, text);
 }

@@ -116,12 +116,14 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
 
 enum remote_transport remote_transport_to(const struct remote *remote, uint32_t own_rank, uint32_t rank);
 
-/* One watch for all communicators of a gather; each holds a reference. */
-ncclResult_t remote_watch_open(struct gather *gather, struct remote_watch **watch);
+/* One watch for all communicators of a gather; each holds a reference. They join before it begins: a loss is
+ * reported once, to those that have joined. */
+ncclResult_t remote_watch_create(struct remote_watch **watch);
 void remote_watch_join(struct remote_watch *watch, struct remote *remote);
+ncclResult_t remote_watch_begin(struct remote_watch *watch, struct gather *gather);
 /* The last to leave says goodbye on behalf of the process. */
 void remote_watch_leave(struct remote *remote);
-void remote_watch_drop(struct remote_watch *watch); /* drops the opener's reference */
+void remote_watch_drop(struct remote_watch *watch); /* drops the creator's reference */
 /* Tells the communicator's other processes that this one gives up. */
 void remote_fail(struct remote *remote, ncclResult_t code, const char *text);
 /* The rank cannot continue: breaks its communicator with this message, here and in the other processes. Any

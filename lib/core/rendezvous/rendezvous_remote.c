@@ -250,11 +250,12 @@ static ncclResult_t conduct_alloc(struct conduct *conduct) {
 
 static ncclResult_t conduct_watch(struct conduct *conduct) {
   struct remote_watch *watch;
-  TRY(remote_watch_open(conduct->gather, &watch));
+  TRY(remote_watch_create(&watch));
   for (uint32_t i = 0; i < conduct->shared_count; i++)
     remote_watch_join(watch, conduct->shared_states[i]->remote);
+  const ncclResult_t result = remote_watch_begin(watch, conduct->gather);
   remote_watch_drop(watch);
-  return ncclSuccess;
+  return result;
 }
 
 /* This process's own failure is already logged; its message is sent to the others. */
