@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every test of the tree and closes with one line: N passed, N failed, N skipped.
 
-    python3 tests/run_tests.py [--quick] [--build DIR] [--jobs N] [NAME...]
+    python3 tests/run_tests.py [--quick] [--build DIR] [--jobs N] [--fuzz-seconds S] [NAME...]
 
 Counts come from the tests themselves: from each CMocka program's closing lines, and from the ok / not ok /
 skip lines of tests/*.sh. --quick leaves out the sanitizer builds and the check that each header compiles on
@@ -12,6 +12,10 @@ mostly wait; the output of a job is printed when it has ended. A test that takes
 waits more than it computes, says so in a one-line comment:
 
     runner: 40 s, tsan 100 s, waits
+
+With clang, each fuzz target (tests/fuzz) also runs 60,000 mutants of its corpus, the same ones every time, or
+as many as its own comment says (`runner: 5000 mutants`). `test_fuzz --fuzz-seconds 60` runs new ones for a
+minute each.
 
 A process that a test leaves behind is killed and makes the test fail."""
 import argparse
@@ -30,6 +34,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORES = os.cpu_count() or 2
 WAITERS = 2  # jobs that mostly wait, beside those that compute
 LINES_KEPT = 100  # of a failed test's other output, at its begin and at its end
+MUTANTS = 60000  # of each fuzz target, unless its comment says how many
 PROGRAM_SECONDS = 900  # a test that takes longer, or eight times its stated time, is killed
 SANITIZERS = (('thread', 'build-tsan', 900), ('address,undefined', 'build-asan', 700))  # the longest first
 
@@ -134,11 +139,11 @@ class Pool:
             self.changed.notify_all()
 
 
-def environment(build):
+def environment(build, name='tmp'):
     """The caller's environment without the library's settings, with HOME and TMPDIR inside the build."""
     ours = ('NCCL_', 'TUTTI_', 'CMOCKA_')
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    folder = os.path.join(build, 'tmp')
+    folder = os.path.join(build, name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     kept.update(HOME=folder, TMPDIR=folder, BUILD=build, LC_ALL='C', PKG_CONFIG_PATH=build + '/lib/pkgconfig',
@@ -436,6 +441,59 @@ def sanitizer_job(sanitizer, folder, seconds, names):
     return Job(work, seconds)
 
 
+def has_fuzzer():
+    """Whether clang is there and links libFuzzer."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = folder + '/target.c'
+        with open(source, 'w', encoding='utf-8') as file:
+            file.write('int LLVMFuzzerTestOneInput(const char *data, unsigned long size) {\n'
+                       '  (void)data;\n  return size > 0 ? 0 : -1;\n}\n')
+        command = ['clang', '-fsanitize=fuzzer,address,undefined', source, '-o', folder + '/target']
+        return bool(shutil.which('clang')) and run(command).status == 0
+
+
+def fuzz_job(build, seconds):
+    """Builds the fuzz targets with clang's libFuzzer, and returns a job for each."""
+    env = environment(build, 'tmp-fuzz')
+
+    def work(report):
+        if not has_fuzzer():
+            report.skip('mutants of the fuzz targets', 'clang and libclang-rt-dev are not installed')
+            return []
+        done = run(['scons', '-Q', '-s', '-j%d' % ((CORES + 1) // 2), 'fuzz'])
+        if done.status != 0:
+            report.one(False, 'build of the fuzz targets', done.output)
+            return []
+        report.lines.append('built    the fuzz targets (%s)' % done.times)
+        return [Job(lambda report, source=source: run_mutants(report, build, source, env, seconds),
+                    seconds or 5) for source in sorted(glob.glob(ROOT + '/tests/fuzz/fuzz_*.c'))]
+
+    return Job(work, 120)
+
+
+def run_mutants(report, build, source, env, seconds):
+    """One fuzz target, from its corpus. New inputs stay in the build folder."""
+    target = os.path.basename(source)[:-len('.c')]
+    name = target[len('fuzz_'):]
+    found = '%s/fuzz/found/%s' % (build, name)
+    os.makedirs(found, exist_ok=True)
+    with open(source, encoding='utf-8') as file:
+        mutants = re.search(r'^/\* runner: (\d+) mutants', file.read(), re.M)
+    if seconds:
+        amount = ['-max_total_time=%d' % seconds, found]
+    else:
+        shutil.rmtree(found)
+        os.makedirs(found)
+        amount = ['-seed=1', '-runs=%d' % (int(mutants.group(1)) if mutants else MUTANTS), found]
+    done = run(['%s/fuzz/%s' % (build, target), '-timeout=60', '-rss_limit_mb=4096',
+                '-artifact_prefix=%s/fuzz/%s-' % (build, name)] + amount +
+               ['%s/tests/fuzz/corpus/%s' % (ROOT, name)], env, seconds=PROGRAM_SECONDS + 2 * seconds)
+    count = re.search(r'^Done (\d+) runs', done.output, re.M)
+    report.one(done.status == 0 and count is not None,
+               'fuzz target %s: %s mutants (%s)' % (name, count.group(1) if count else 'too few', done.times),
+               re.sub(r'^#\d+\t.*\n', '', done.output, flags=re.M))
+
+
 def programs_built(build):
     """Programs whose source exists: an old build directory may hold others."""
     sources = {os.path.basename(path)[:-2] for path in glob.glob(ROOT + '/tests/test_*.c')}
@@ -450,6 +508,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--quick', action='store_true', help='no sanitizer builds, no header checks')
+    parser.add_argument('--fuzz-seconds', type=int, default=0, metavar='S',
+                        help='new mutants of each fuzz target for S seconds')
     parser.add_argument('--build', default='build', help='the build folder')
     parser.add_argument('--jobs', type=int, default=max(2, CORES), help='at a time: as many as cores')
     parser.add_argument('names', nargs='*', metavar='NAME', help='test_base, for example')
@@ -478,6 +538,8 @@ def jobs_of(build, options):
         if not options.quick:
             checks.append(lambda report: check_headers(report, build))
         jobs += [Job(check) for check in checks]
+    if not options.quick and (not options.names or 'test_fuzz' in options.names):
+        jobs.append(fuzz_job(build, options.fuzz_seconds))
     if not options.quick:
         jobs += [sanitizer_job(*sanitizer, options.names) for sanitizer in SANITIZERS]
     return jobs

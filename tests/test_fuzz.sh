@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_fuzz.sh: runs every parser's fuzz target over its corpus (tests/fuzz/corpus/NAME) under gcc's
-# sanitizers, and over each file truncated. New inputs are found by `scons fuzz` and build/fuzz/fuzz_NAME,
-# not here. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
+# sanitizers, and over each file truncated. run_tests.py runs mutants of them with libFuzzer. Prints one
+# `ok - ` or `not ok - ` line per check and fails if a check failed.
 . "$(dirname "$0")/script.inc"
 use_build
 

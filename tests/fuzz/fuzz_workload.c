@@ -1,6 +1,7 @@
 /* fuzz_workload.c: any bytes as a workload in text. */
 /* sources: sim/simulate/workload.c sim/simulate/workload_text.c sim/simulate/workload_match.c
  * sim/collective.c base/ */
+/* runner: 2000 mutants: a whole simulation each */
 #include "workload_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
