@@ -672,8 +672,12 @@ static uint32_t seeds_run(uint64_t first, uint64_t count, bool threads) {
 static void arena_open(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
   setenv("TUTTI_STALL_SECONDS", "1", 1);
+  const tutti_emu_config_t config = {.size = sizeof config};
+  setenv("TUTTI_EMU", "devices=8", 1);
+  param_reset();
+  if (tutti_emu_configure(&config) != ncclSuccess) abort();
   for (int device = 0; device < DEVICES_MAX; device++) {
-    cudaSetDevice(device);
+    if (cudaSetDevice(device) != cudaSuccess) abort();
     if (cudaMalloc((void **)&arena[device], ARENA_WORDS * sizeof(uint32_t)) != cudaSuccess) abort();
   }
 }

@@ -54,6 +54,16 @@ grep -q '^rank 2 .* has not called operation #2 .*: its last call was #1$' "$wor
   grep -q 'does not tell what of it has ended' "$work/untold/fine.said"
 check $? 'call records alone show which rank did not call, called otherwise, or did not launch'
 
+# The link is as slow, but the emulator has detected a deadlock: the hang is the verdict.
+mkdir "$work/both"
+for file in "$root"/traces/slow_link/*.txt; do
+  sed '/^comm /s/ name="1"/& reason="deadlock: nothing can move any more" error=6/' "$file" \
+    >"$work/both/${file##*/}"
+done
+"$tutti" explain "$work/both"/*.txt >"$work/log" 2>&1
+grep -q 'failed: deadlock: nothing can move' "$work/log" && ! grep -q 'slow, not hung' "$work/log"
+check $? 'a slow link is not the verdict where a deadlock was detected'
+
 # Damage is reported, and the rest is used.
 absent=$root/traces/absent/0.txt
 "$tutti" trace pack "$absent" "$work/whole"

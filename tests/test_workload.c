@@ -169,7 +169,11 @@ static void ranks_fold(void **state) {
                "all_gather 4M\n",
                NULL, 4, 8},
               {"all_reduce 4M\ncompute 9us ranks 5\nall_reduce 4M\n", NULL, 4, 16},
-              {"repeat 3\nall_reduce 4M\nend\n", "slow-rank:3:2", 4, 16}};
+              {"repeat 3\nall_reduce 4M\nend\n", "slow-rank:3:2", 4, 16},
+              /* communicators of one rank: a net without a connection */
+              {"comm a 0\ncomm b 1\ncomm c 2\ncomm d 3\nall_reduce 1M comm a\nall_reduce 1M comm b\n"
+               "all_reduce 1M comm c\nall_reduce 1M comm d\n",
+               NULL, 1, 1}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct run_report some, all_of_them;

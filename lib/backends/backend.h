@@ -24,6 +24,7 @@ struct pointer_info {
   uint32_t device_index; /* of DEVICE pointers */
   void *base;            /* start of the allocation, NULL when unknown */
   size_t bytes;          /* of the allocation, 0 when unknown */
+  bool freed;            /* UNKNOWN memory that was a device's */
 };
 
 struct device_info {

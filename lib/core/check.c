@@ -14,10 +14,6 @@ static ncclResult_t check_fail(const struct collective_call *call, ncclResult_t 
                   call->comm->name, call->count, objection);
 }
 
-static bool func_reduces(uint8_t func) {
-  return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;
-}
-
 /* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
  */
 static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
@@ -71,6 +67,11 @@ static ncclResult_t check_pointer(const struct collective_call *call, const char
   char text[192];
   memset(&info, 0, sizeof info);
   TRY(comm->ops->memory->query(pointer, &info));
+  if (info.freed) {
+    snprintf(text, sizeof text, "%s %p was freed; free it when the last call that uses it has ended", which,
+             pointer);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
   if (info.kind == POINTER_UNKNOWN) {
     snprintf(text, sizeof text,
              "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which, pointer);
@@ -102,11 +103,45 @@ static ncclResult_t check_buffer(const struct collective_call *call, const char 
   return check_pointer(call, which, pointer, blocks * call->count * kernel_type_bytes((uint8_t)call->dtype));
 }
 
+static bool ranges_overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
+  return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+/* The one way in which the call's buffers may overlap (nccl.h); NULL: none. */
+static const char *in_place_rule(const struct collective_call *call, size_t block, bool *in_place) {
+  const char *in = (const char *)call->in, *out = (const char *)call->out;
+  const size_t own = (size_t)call->comm->rank * block;
+  switch (call->func) {
+    case FUNC_ALL_GATHER:
+    case FUNC_GATHER: *in_place = in == out + own; return "sendbuff is recvbuff + rank * count";
+    case FUNC_REDUCE_SCATTER:
+    case FUNC_SCATTER: *in_place = out == in + own; return "recvbuff is sendbuff + rank * count";
+    case FUNC_ALL_TO_ALL: *in_place = in == out && call->comm->rank_count == 1; return NULL;
+    default: *in_place = in == out; return "sendbuff is recvbuff";
+  }
+}
+
+static ncclResult_t check_overlap(const struct collective_call *call, size_t in_blocks, size_t out_blocks) {
+  const size_t block = call->count * kernel_type_bytes((uint8_t)call->dtype);
+  bool in_place = false;
+  char text[192];
+  if (!call->comm->settings.check_pointers || block == 0 || in_blocks == 0 || out_blocks == 0)
+    return ncclSuccess;
+  const char *rule = in_place_rule(call, block, &in_place);
+  if (in_place ||
+      !ranges_overlap((const char *)call->in, in_blocks * block, (const char *)call->out, out_blocks * block))
+    return ncclSuccess;
+  snprintf(text, sizeof text, "sendbuff %p and recvbuff %p overlap%s%s", call->in, call->out,
+           rule ? ", and this is allowed only if " : "; this call cannot work in place", rule ? rule : "");
+  return check_fail(call, ncclInvalidArgument, text);
+}
+
 ncclResult_t collective_check(const struct collective_call *call) {
   size_t in_blocks, out_blocks;
   TRY(comm_check_ready(call->comm, call->name));
   TRY(check_numbers(call));
   buffers_used(call, &in_blocks, &out_blocks);
   TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
-  return check_buffer(call, "recvbuff", call->out, out_blocks);
+  TRY(check_buffer(call, "recvbuff", call->out, out_blocks));
+  return check_overlap(call, in_blocks, out_blocks);
 }

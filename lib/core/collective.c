@@ -123,7 +123,8 @@ static void call_record(const struct collective_call *call, uint64_t ticks) {
 
 static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   const uint64_t ticks = ticks_now();
-  const ncclResult_t result = alone ? collective_note(call) : group_note(call);
+  ncclResult_t result = alone ? collective_note(call) : group_note(call);
+  if (result == ncclSuccess) result = match_call(call);
   if (result == ncclSuccess) call_record(call, ticks);
   else record_refused(call, result);
   return result;
@@ -138,8 +139,13 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
   ncclResult_t result;
   if (alone && call_cache_launch(&call, &result)) return result;
   if (!alone && group_follow(&call)) {
-    call_record(&call, ticks_now());
-    return ncclSuccess;
+    result = match_call(&call);
+    if (result == ncclSuccess) {
+      call_record(&call, ticks_now());
+      return ncclSuccess;
+    }
+    group_enter();
+    return group_leave(result);
   }
   log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
            (void *)comm, (void *)stream);

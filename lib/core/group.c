@@ -79,6 +79,7 @@ static void group_list(struct ncclComm *comm) {
   queue->next = NULL;
   queue->first_sequence = comm->sequence;
   queue->first_collective = comm->recorder.collectives;
+  match_begin(comm);
   *group.last_comm = comm;
   group.last_comm = &queue->next;
 }
@@ -401,6 +402,7 @@ static void comm_go_back(struct ncclComm *comm) {
   __atomic_store_n(&comm->sequence, comm->queue.first_sequence, __ATOMIC_RELAXED);
   recorder_drop(&comm->recorder, comm->sequence);
   comm->recorder.collectives = comm->queue.first_collective;
+  match_undo(comm);
 }
 
 static void group_clear(struct ncclComm *comms, bool discarded) {

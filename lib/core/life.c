@@ -101,6 +101,7 @@ void comm_discard(struct ncclComm *comm) {
   group_forget(comm);
   rendezvous_withdraw(comm, "was dropped");
   rendezvous_forget_parent(comm);
+  match_leave(comm);
   if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
   else comm->ops->device->comm_close(comm->device_comm);
   comm_free(comm);

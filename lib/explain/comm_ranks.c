@@ -59,10 +59,7 @@ void rank_place(const struct rank_state *state, char out[160]) {
 }
 
 void call_text(const struct record_call *call, char out[160]) {
-  const bool reduces =
-      call->func == FUNC_REDUCE || call->func == FUNC_ALL_REDUCE || call->func == FUNC_REDUCE_SCATTER;
-  const bool rooted = call->func == FUNC_REDUCE || call->func == FUNC_BROADCAST ||
-                      call->func == FUNC_GATHER || call->func == FUNC_SCATTER;
+  const bool reduces = func_reduces(call->func), rooted = func_has_root(call->func);
   int used = snprintf(out, 160, "%s of %" PRIu64 " %s", record_func_name(call->func), call->count,
                       record_type_name(call->dtype));
   if (reduces) used += snprintf(out + used, 160 - (size_t)used, ", %s", record_op_name(call->op));

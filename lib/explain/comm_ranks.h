@@ -95,6 +95,8 @@ bool diagnose_slow(struct comm_ranks *ranks);
 bool diagnose_slow_link(struct comm_ranks *ranks);
 /* Ranks failed; the diagnosis quotes the reason that a rank gave. */
 bool diagnose_failed(struct comm_ranks *ranks);
+/* A rank failed because the emulator detected a deadlock. */
+bool ranks_are_deadlocked(const struct comm_ranks *ranks);
 /* A rank failed for a reason other than a detected deadlock. */
 bool ranks_have_failed(const struct comm_ranks *ranks);
 /* A send or receive has no matching call, or the two differ. `behind`: also if the other rank has not reached

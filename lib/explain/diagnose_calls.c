@@ -9,10 +9,7 @@
 #include <stdlib.h>
 
 const char *calls_differ(const struct record_call *left, const struct record_call *right) {
-  const bool reduces =
-      left->func == FUNC_REDUCE || left->func == FUNC_ALL_REDUCE || left->func == FUNC_REDUCE_SCATTER;
-  const bool rooted = left->func == FUNC_REDUCE || left->func == FUNC_BROADCAST ||
-                      left->func == FUNC_GATHER || left->func == FUNC_SCATTER;
+  const bool reduces = func_reduces(left->func), rooted = func_has_root(left->func);
   if (left->func != right->func) return "collective";
   if (left->dtype != right->dtype) return "type";
   if (left->count != right->count) return "count";
@@ -288,6 +285,12 @@ static bool is_hearsay(const char *reason) { return strncmp(reason, "its kernels
 
 /* "deadlock" only states the hang; another diagnosis explains it. */
 static bool is_hang(const char *reason) { return strncmp(reason, "deadlock: ", 10) == 0; }
+
+bool ranks_are_deadlocked(const struct comm_ranks *ranks) {
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].view->comm->error != 0 && is_hang(ranks->states[i].view->comm->reason)) return true;
+  return false;
+}
 
 bool ranks_have_failed(const struct comm_ranks *ranks) {
   for (uint32_t i = 0; i < ranks->count; i++)

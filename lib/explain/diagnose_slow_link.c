@@ -177,6 +177,7 @@ static void report_conns(struct comm_ranks *ranks, const struct conns *conns) {
 bool diagnose_slow_link(struct comm_ranks *ranks) {
   struct conns conns = {.count = 0};
   uint32_t rows = 0;
+  if (ranks_are_deadlocked(ranks)) return false; /* a slow machine makes the waits before a deadlock long */
   for (uint32_t i = 0; i < ranks->count; i++) rows += ranks->states[i].view->pace_rows;
   if (rows == 0) return false;
   conns.items = (struct conn *)os_alloc(rows * sizeof *conns.items);

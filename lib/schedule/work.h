@@ -22,6 +22,13 @@ enum work_func {
   FUNC_COPY = 11,
   FUNC_COUNT = 12 /* COPY: no peer: a send to self, or a collective of one rank */
 };
+
+static inline bool func_reduces(uint32_t func) {
+  return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;
+}
+static inline bool func_has_root(uint32_t func) {
+  return func == FUNC_REDUCE || func == FUNC_BROADCAST || func == FUNC_GATHER || func == FUNC_SCATTER;
+}
 /* Numbers 0-6 are NCCL's ids. */
 enum work_algo {
   ALGO_TREE = 0,

@@ -49,9 +49,6 @@ void check_limits(struct plan_limits *limits, uint32_t slots, uint32_t chunk_byt
 }
 
 static bool is_p2p_expansion(uint8_t func) { return func > FUNC_ALL_REDUCE; }
-static bool call_reduces(uint8_t func) {
-  return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER;
-}
 
 /* What the call moves, in planning's own terms: bytes of int8 if nothing is reduced. */
 struct terms {
@@ -63,7 +60,7 @@ struct terms {
 static struct terms terms_of(const struct check_call *call, uint32_t rank) {
   struct terms terms = {call->count, 0, check_type_bytes(call->dtype), 1, 1, 1};
   const bool root = rank == call->root;
-  if (!call_reduces(call->func)) {
+  if (!func_reduces(call->func)) {
     terms.count *= terms.element_bytes;
     terms.element_bytes = 1;
   }
@@ -114,7 +111,7 @@ static void results_set(const struct check_call *call, uint32_t rank, uint64_t s
   segment->count = terms.units;
   segment->op = call->place;
   segment->repeat = 1;
-  segment->kind = call_reduces(call->func) ? CHECK_SUM : CHECK_COPY;
+  segment->kind = func_reduces(call->func) ? CHECK_SUM : CHECK_COPY;
   segment->rank = rank;
   segment->origin = 0;
   switch (call->func) {
@@ -199,8 +196,8 @@ static void list_add(struct op_list *list, const struct check_call *call, uint8_
   struct plan_op *op = &list->ops[list->count++];
   memset(op, 0, sizeof *op);
   op->func = func;
-  op->dtype = call_reduces(call->func) ? call->dtype : (uint8_t)ncclInt8;
-  op->op = call_reduces(call->func) ? call->op : (uint8_t)OP_SUM;
+  op->dtype = func_reduces(call->func) ? call->dtype : (uint8_t)ncclInt8;
+  op->op = func_reduces(call->func) ? call->op : (uint8_t)OP_SUM;
   op->peer = peer;
   op->sequence = call->place;
   op->count = count;
@@ -340,7 +337,7 @@ static void frame_set(struct check_setup *setup, uint32_t count) {
     const uint32_t unit_bytes = terms_of(call, 0).unit_bytes;
     if (unit_bytes < input->unit_bytes) input->unit_bytes = unit_bytes;
     setup->op_rows[i].sequence = i;
-    setup->op_rows[i].reduces = call_reduces(call->func);
+    setup->op_rows[i].reduces = func_reduces(call->func);
     setup->op_rows[i].one_order = call->func == FUNC_ALL_REDUCE;
     setup->op_rows[i].unstaged = call->custom != NULL && !call->custom->staged;
   }

@@ -81,8 +81,7 @@ static bool list_add(struct op_list *list, const struct replay *replay, const st
   const struct record_call *call = &said->call;
   const struct op_memory at = op_memory(replay, said, memory);
   const size_t bytes = (size_t)call->count * kernel_type_bytes(call->dtype);
-  const bool reduces =
-      call->func == FUNC_REDUCE || call->func == FUNC_ALL_REDUCE || call->func == FUNC_REDUCE_SCATTER;
+  const bool reduces = func_reduces(call->func);
   if (call->func == FUNC_GATHER || call->func == FUNC_SCATTER)
     return list_add_p2p_expansion(list, comm, rank, call, at, bytes);
   if (is_message(call->func))

@@ -44,8 +44,7 @@ static ncclResult_t no_memory(void) { return log_no_memory("what these files ask
 /* ---- calls that agree ---- */
 
 bool replay_calls_agree(const struct record_call *left, const struct record_call *right) {
-  const bool reduces =
-      left->func == FUNC_REDUCE || left->func == FUNC_ALL_REDUCE || left->func == FUNC_REDUCE_SCATTER;
+  const bool reduces = func_reduces(left->func);
   return left->func == right->func && left->dtype == right->dtype && left->count == right->count &&
          left->peer == right->peer && (!reduces || left->op == right->op);
 }

@@ -119,7 +119,10 @@ static ncclResult_t emu_ops_memory_free(void *pointer) {
 static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *info) {
   struct emu_allocation allocation;
   memset(info, 0, sizeof *info);
-  if (!emu_memory_find(pointer, &allocation)) return ncclSuccess;
+  if (!emu_memory_find(pointer, &allocation)) {
+    info->freed = emu_memory_was_freed(pointer);
+    return ncclSuccess;
+  }
   info->kind = allocation.kind == 1 ? POINTER_HOST : allocation.kind == 2 ? POINTER_DEVICE : POINTER_MANAGED;
   info->device_index = allocation.device_index;
   info->base = allocation.base;

@@ -58,7 +58,13 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
   if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
-  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) return false;
+  match_begin(call->comm);
+  *result = match_call(call);
+  if (*result != ncclSuccess) return true;
+  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) {
+    match_undo(call->comm);
+    return false;
+  }
   if (*result == ncclSuccess) record_cached(call, ticks, launched, entry->serial);
   return true;
 }

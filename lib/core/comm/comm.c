@@ -13,7 +13,6 @@
 #include "core/comm/record.h"
 #include "core/topology/layout.h"
 
-
 /* Under the backend's lock. */
 static struct comm_shared *shared_states;
 
@@ -26,7 +25,8 @@ struct comm_shared *comm_shared_create(const struct backend *ops, uint64_t comm_
   shared->comm_id = comm_id;
   shared->rank_count = rank_count;
   shared->device_comms = (struct device_comm **)os_alloc(rank_count * sizeof *shared->device_comms);
-  if (!shared->device_comms) {
+  shared->match = match_create(rank_count);
+  if (!shared->device_comms || !shared->match) {
     comm_shared_free(shared);
     return NULL;
   }
@@ -47,6 +47,7 @@ ncclResult_t comm_shared_lay_out(struct comm_shared *shared, struct ncclComm *co
 void comm_shared_free(struct comm_shared *shared) {
   if (!shared) return;
   graph_free(&shared->graph);
+  match_free(shared->match);
   os_free(shared->device_comms);
   os_free(shared);
 }
@@ -101,7 +102,7 @@ void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
   __atomic_compare_exchange_n(&comm->async_error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
+static void break_for(struct ncclComm *comm, ncclResult_t error, const char *reason, bool logs) {
   uint32_t none = 0;
   if (__atomic_compare_exchange_n(&comm->broken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     snprintf(comm->reason, sizeof comm->reason, "%s", reason);
@@ -109,13 +110,23 @@ void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
     recorder_break(comm->recorder.comm, error, reason);
     __atomic_store_n(&comm->broken, 2, __ATOMIC_RELEASE);
     __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
-    log_urgent(
-        "rank %u of comm '%s', after %llu operations: %s; abort it, or shrink it to those who are left",
-        comm->rank, comm->name, (unsigned long long)__atomic_load_n(&comm->sequence, __ATOMIC_RELAXED),
-        reason);
+    if (logs) {
+      log_urgent(
+          "rank %u of comm '%s', after %llu operations: %s; abort it, or shrink it to those who are left",
+          comm->rank, comm->name, (unsigned long long)__atomic_load_n(&comm->sequence, __ATOMIC_RELAXED),
+          reason);
+    }
     comm_set_async_error(comm, error);
   }
   comm->ops->device->comm_fail(comm->device_comm, error);
+}
+
+void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason) {
+  break_for(comm, error, reason, true);
+}
+
+void comm_break_silently(struct ncclComm *comm, ncclResult_t error, const char *reason) {
+  break_for(comm, error, reason, false);
 }
 
 const char *comm_why(const struct ncclComm *comm, ncclResult_t error) {

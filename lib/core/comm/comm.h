@@ -7,6 +7,7 @@
 #include "backends/backend.h"
 #include "core/comm/call_cache.h"
 #include "core/comm/connect_table.h"
+#include "core/comm/match.h"
 #include "core/plan/plan.h"
 #include "core/comm/redop.h"
 #include "core/comm/registrations.h"
@@ -31,6 +32,7 @@ struct comm_shared {
   struct graph graph;
   struct remote *remote;             /* NULL if all ranks are in this process */
   struct device_comm **device_comms; /* by rank; NULL for those of other processes */
+  struct match *match;
 };
 
 enum comm_state {
@@ -81,6 +83,7 @@ struct ncclComm {
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_queue queue;
   struct call_cache call_cache;
+  struct match_rank match; /* under the lock of shared->match */
   struct recorder recorder;
   struct connect_table connections;
   struct redop_table redops;
@@ -108,6 +111,8 @@ void comm_set_async_error(struct ncclComm *comm, ncclResult_t error);
 /* Breaks a communicator for an external reason (a process was lost, a network failed): keeps the first code
  * and message, and ends the waits of its kernels. Any thread, also under the backend's lock. */
 void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason);
+/* As comm_break(), for a caller that has logged the reason. */
+void comm_break_silently(struct ncclComm *comm, ncclResult_t error, const char *reason);
 /* The message that it was broken with, or the text of the code. */
 const char *comm_why(const struct ncclComm *comm, ncclResult_t error);
 /* The calling thread now drives this rank. */

@@ -370,6 +370,7 @@ static ncclResult_t remote_answer_call(void *argument, const void *request, uint
   uint32_t kind = REMOTE_CALL_CONNECT;
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == REMOTE_CALL_REGION) return remote_region_answer(remote, request, bytes, reply, reply_bytes);
+  if (kind == REMOTE_CALL_MATCH) return remote_match_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_PXN) return remote_pxn_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_STALL || kind == REMOTE_CALL_ALARM || kind == REMOTE_CALL_REPORTED)
     return remote->watcher->answer(remote, kind, request, bytes, reply, reply_bytes);
@@ -503,6 +504,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
   if (remote->process_count == 1) return ncclSuccess; /* no other process will call */
   TRY(control_use(&unused));
   remote->watcher = watcher;
+  remote_match_open(remote);
   const ncclResult_t result = control_serve(&remote->secret, remote_answer_call, remote);
   remote->serving = result == ncclSuccess;
   if (!remote->serving) control_leave();
@@ -520,6 +522,7 @@ void remote_leave(struct remote *remote, uint32_t rank) {
   if (remote->comms[rank])
     remote->left[rank] = __atomic_load_n(&remote->comms[rank]->sequence, __ATOMIC_RELAXED);
   remote->comms[rank] = NULL;
+  remote->broken = remote->broken || broken;
   os_mutex_unlock(&remote->lock);
   if (broken) proxy_pxn_break(remote->wire_key, rank, "it has given the communicator up");
   if (proxy) proxy_comm_close(proxy);
@@ -529,6 +532,7 @@ void remote_free(struct remote *remote) {
   if (!remote) return;
   if (remote->watcher) remote->watcher->leave(remote);
   if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
+  if (remote->serving && !remote->broken) remote_match_leave(remote);
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)

@@ -85,6 +85,8 @@ struct remote {
   struct remote *next;        /* of the same watch */
   struct remote *joined_next; /* list of all communicators that survey.h answers for */
   bool serving;               /* answers calls */
+  bool broken;                /* a rank of this process left it broken or aborted */
+  uint32_t match_holder;      /* atomic: index of the process that compares calls (remote_match.c) */
 };
 
 /* Fills this rank's peer info from `comm`; a rank that has no device-side half yet uses `model`'s. */
@@ -139,7 +141,8 @@ enum remote_call {
   REMOTE_CALL_PXN,
   REMOTE_CALL_REGION,
   REMOTE_CALL_ALARM,
-  REMOTE_CALL_REPORTED
+  REMOTE_CALL_REPORTED,
+  REMOTE_CALL_MATCH
 };
 
 /* Connections to other processes that a plan needs, and the call that opens them (connect.c). */
@@ -175,5 +178,12 @@ void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool la
 void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *called_off);
 ncclResult_t remote_region_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                                   uint32_t *reply_bytes);
+
+/* remote_match.c: from then on the calls of all processes are compared. */
+void remote_match_open(struct remote *remote);
+/* When this process no longer answers calls; not if the communicator is broken. */
+void remote_match_leave(struct remote *remote);
+ncclResult_t remote_match_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
+                                 uint32_t *reply_bytes);
 
 #endif

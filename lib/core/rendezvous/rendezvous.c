@@ -381,6 +381,7 @@ void comm_join_shared(struct ncclComm *comm, struct comm_shared *shared) {
   shared->device_comms[comm->rank] = comm->device_comm;
   shared->live_count += 1;
   comm->shared = shared;
+  match_join(comm);
 }
 
 void rendezvous_publish(struct rendezvous *rendezvous) {

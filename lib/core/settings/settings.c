@@ -166,10 +166,17 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   limits_take_channels(limits, config);
 }
 
-static bool pointers_checked(void) {
+static ncclResult_t checks_take(const struct backend *ops, struct settings *settings) {
   const char *mode = param_text(PARAM_CHECK_MODE);
-  if (strcasecmp(mode, "LOCAL") == 0 || strcasecmp(mode, "GLOBAL") == 0) return true;
-  return param_int(PARAM_CHECK_POINTERS) != 0;
+  const bool local = strcasecmp(mode, "LOCAL") == 0, global = strcasecmp(mode, "GLOBAL") == 0;
+  const bool usual = strcasecmp(mode, "DEFAULT") == 0;
+  if (!local && !global && !usual)
+    return log_fail(ncclInvalidUsage, "NCCL_CHECK_MODE: '%s' is not DEFAULT, LOCAL or GLOBAL", mode);
+  const bool emulated = strcmp(ops->name, "emu") == 0;
+  const int64_t pointers = param_int(PARAM_CHECK_POINTERS);
+  settings->check_pointers = local || global || (pointers < 0 ? emulated : pointers != 0);
+  settings->match_calls = global || (usual && emulated);
+  return ncclSuccess;
 }
 
 /* Both launch modes are equal here: no launch waits for another communicator's kernel. */
@@ -278,7 +285,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
-  read.check_pointers = pointers_checked();
+  TRY(checks_take(ops, &read));
   launch_mode_check();
   TRY(tune_file_take(&read));
   *settings = read;

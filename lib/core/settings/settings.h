@@ -12,6 +12,7 @@ struct settings {
   bool net_ll_for_all;          /* messages between hosts may use LL with any number of ranks */
   uint32_t p2p_net_chunk_bytes; /* maximum chunk of a message in a communicator over networks */
   bool check_pointers;
+  bool match_calls; /* compare the calls of all ranks (match.h) */
 };
 
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO

@@ -28,20 +28,22 @@ static struct {
   uint32_t used_count;
 } memory = {.lock = OS_MUTEX_INITIALIZER};
 
-/* Recently freed addresses, newest last, to tell a double free from a pointer that was never allocated here.
- */
+/* Memory that was freed recently, newest last, to tell it from memory that was never allocated here. */
 enum { FREED_COUNT = 64 };
-static const void *freed[FREED_COUNT];
+static struct emu_allocation freed[FREED_COUNT];
 static uint32_t freed_next;
 
 static bool recently_freed(const void *pointer) {
   for (uint32_t i = 0; i < FREED_COUNT; i++) {
-    if (freed[i] == pointer) return true;
+    const uintptr_t base = (uintptr_t)freed[i].base, at = (uintptr_t)pointer;
+    if (freed[i].base != NULL && (at == base || (at > base && at - base < freed[i].bytes))) return true;
   }
   return false;
 }
 
-static void freed_note(const void *pointer) { freed[freed_next++ % FREED_COUNT] = pointer; }
+static void freed_note(const struct emu_allocation *allocation) {
+  freed[freed_next++ % FREED_COUNT] = *allocation;
+}
 
 /* Index of the first record whose base is above the address. */
 static size_t record_above(const void *pointer) {
@@ -197,8 +199,8 @@ int emu_memory_release(void *pointer, enum emu_memory_origin origin) {
   struct record *record = record_to_free(pointer, origin);
   size_t bytes = record == NULL ? 0 : record->allocation.bytes;
   if (record != NULL) {
+    freed_note(&record->allocation);
     record_remove(record);
-    freed_note(pointer);
   }
   os_mutex_unlock(&memory.lock);
   if (record == NULL) return wrong_pointer(origin);
@@ -244,6 +246,13 @@ bool emu_memory_find(const void *pointer, struct emu_allocation *allocation) {
   return record != NULL;
 }
 
+bool emu_memory_was_freed(const void *pointer) {
+  os_mutex_lock(&memory.lock);
+  const bool was = recently_freed(pointer);
+  os_mutex_unlock(&memory.lock);
+  return was;
+}
+
 int emu_memory_flags(const void *pointer, unsigned *flags) {
   os_mutex_lock(&memory.lock);
   const struct record *record = record_of(pointer);
@@ -279,7 +288,7 @@ void emu_memory_reset(uint32_t device_index) {
     if (record->allocation.device_index != device_index || record->origin == EMU_ORIGIN_INTERNAL) continue;
     if (record->origin != EMU_ORIGIN_REGISTERED)
       pages_give(record->allocation.base, record->allocation.bytes);
-    freed_note(record->allocation.base);
+    freed_note(&record->allocation);
     record_remove(record);
     if (memory.count == 0) break;
   }

@@ -105,5 +105,7 @@ struct emu_allocation {
   int kind; /* 1 host pinned, 2 device, 3 managed */
 };
 bool emu_memory_find(const void *pointer, struct emu_allocation *allocation);
+/* It was in one of the last allocations that were freed. */
+bool emu_memory_was_freed(const void *pointer);
 
 #endif
