@@ -101,6 +101,9 @@ struct device_comm {
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by the number of its shared block */
   struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
+  uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
+  bool ordered;     /* it has joined that order */
+  uint64_t trace_id; /* the communicator's number, or in an order one that is equal in every run */
   bool pinned;      /* others may map the arena with this ticket */
   struct share_ticket ticket;
   uint64_t arena_base;
@@ -199,6 +202,11 @@ ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes
 ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
 ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                             bool *reach);
+ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                                    uint32_t rank_count);
+void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                         uint32_t rank_count);
+void emu_comm_order_hold(int more);
 bool emu_conn_both_ends(void);
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_handle *handle);
@@ -321,7 +329,7 @@ static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *com
                                      uint32_t lane) {
   return ((uint64_t)kind << 56 | (uint64_t)(channel & 0xff) << 40 | (uint64_t)(lane & 0xff) << 32 |
           comm->config.rank) ^
-         comm->config.comm_id * UINT64_C(0x9e3779b97f4a7c15);
+         comm->trace_id * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* Adds an event to the hash, also if no trace is written. guarded mode only. */

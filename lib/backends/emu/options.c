@@ -49,6 +49,7 @@ enum option_id {
   OPTION_FAULT,
   OPTION_FAULT_AT,
   OPTION_ENDS,
+  OPTION_ORDER,
   OPTION_COUNT
 };
 
@@ -82,6 +83,7 @@ static const struct option_row {
     {"fault", 0, FAULT_COUNT - 1, FAULT_NOTHING, fault_names},
     {"fault_at", 1, 1u << 30, 0, NULL},
     {"ends", 1, 2, 1, NULL},
+    {"order", 0, 1, 1, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -107,6 +109,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_FAULT: o->fault = value; break;
     case OPTION_FAULT_AT: o->fault_at = value; break;
     case OPTION_ENDS: o->both_ends = value == 2; break;
+    case OPTION_ORDER: o->order = value != 0; break;
     case OPTION_COUNT: break;
   }
 }
@@ -134,6 +137,7 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_FAULT: return o->fault;
     case OPTION_FAULT_AT: return o->fault_at;
     case OPTION_ENDS: return o->both_ends ? 2 : 1;
+    case OPTION_ORDER: return o->order;
     case OPTION_COUNT: break;
   }
   return 0;
@@ -230,7 +234,7 @@ static struct emu_options options_of_environment(void) {
   o.depth = 1;
   o.span_lines = EMU_SPAN_LINES;
   o.net_delay = EMU_NET_DELAY;
-  o.direct = true;
+  o.direct = o.order = true;
   o.seed = seed_of_environment();
   o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
   static char warned[512]; /* the last text with a warning: the environment is read more than once */
@@ -429,7 +433,7 @@ void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *com
                                       (uint8_t)channel,
                                       (uint8_t)lane,
                                       comm->config.rank,
-                                      (uint32_t)comm->config.comm_id,
+                                      (uint32_t)comm->trace_id,
                                       chunk,
                                       value};
   trace_writer_put(trace_file, &record);
