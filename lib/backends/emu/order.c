@@ -351,6 +351,8 @@ void emu_order_busy(void) {
   if (emu_order_on()) STORE(own_slot()->busy, 1);
 }
 
+bool emu_order_is_busy(void) { return LOAD(own_slot()->busy) != 0; }
+
 static void report_store(struct order_slot *slot, const struct emu_order_report *report) {
   STORE(slot->ready, report->ready);
   STORE(slot->best, report->best);
@@ -418,30 +420,49 @@ void emu_order_tell_alone(bool alone) { STORE(own_slot()->alone, alone); }
 /* A process whose connections were touched may have one actor more. */
 static uint32_t slot_weight(const struct order_slot *slot) { return LOAD(slot->ready) + LOAD(slot->touched); }
 
-static uint32_t choose_random(const struct order_page *page, uint32_t own, uint32_t (*below)(uint32_t bound)) {
-  uint32_t total = own;
-  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
-    if (i != order.own && slot_live(&page->slots[i])) total += slot_weight(&page->slots[i]);
-  if (total == 0) return EMU_ORDER_NOBODY;
-  if (total == own) return order.own;
+static uint32_t weight_of(const struct order_page *page, uint32_t slot, uint32_t own) {
+  if (slot == order.own) return own;
+  return slot_live(&page->slots[slot]) ? slot_weight(&page->slots[slot]) : 0;
+}
+
+/* Most events of one process before the next choice. A turn often ends after one event, so that all orders of
+ * events are found, and often is long, because passing it on takes as long as many events. */
+#define EVENTS_MOST 32
+
+/* The choice, and whether a number is drawn, do not depend on which process has the turn. */
+static uint32_t choose_random(const struct order_page *page, uint32_t own, uint32_t (*below)(uint32_t bound),
+                              uint32_t *picked) {
+  const uint32_t count = LOAD(page->slot_count);
+  uint32_t total = 0, candidates = 0, last = EMU_ORDER_NOBODY;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t weight = weight_of(page, i, own);
+    total += weight;
+    candidates += weight > 0;
+    if (weight > 0) last = i;
+  }
+  if (candidates <= 1) return last;
+  if (below(4) != 0) *picked = 1 + below(EVENTS_MOST);
   uint32_t drawn = below(total);
-  for (uint32_t i = 0; i < LOAD(page->slot_count); i++) {
-    if (i != order.own && !slot_live(&page->slots[i])) continue;
-    const uint32_t weight = i == order.own ? own : slot_weight(&page->slots[i]);
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t weight = weight_of(page, i, own);
     if (drawn < weight) return i;
     drawn -= weight;
   }
-  return order.own;
+  return last;
 }
 
 /* Those that were touched first, because what they would run is not known. */
-static uint32_t choose_priority(const struct order_page *page, const struct emu_order_report *own) {
+static uint32_t choose_priority(const struct order_page *page, const struct emu_order_report *own,
+                                uint32_t *picked) {
   uint32_t best = own->ready > 0 ? order.own : EMU_ORDER_NOBODY;
   uint64_t highest = own->best;
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++) {
     const struct order_slot *slot = &page->slots[i];
     if (i == order.own || !slot_live(slot)) continue;
-    if (LOAD(slot->touched)) return i;
+    if (LOAD(slot->touched)) {
+      *picked = 0;
+      return i;
+    }
     if (LOAD(slot->ready) == 0 || (best != EMU_ORDER_NOBODY && LOAD(slot->best) <= highest)) continue;
     best = i;
     highest = LOAD(slot->best);
@@ -469,19 +490,19 @@ static uint32_t choose_poll(const struct order_page *page, uint64_t events) {
 }
 
 uint32_t emu_order_choose(const struct emu_order_report *own, uint64_t events,
-                          uint32_t (*below)(uint32_t bound), bool *polls) {
+                          uint32_t (*below)(uint32_t bound), uint32_t *picked) {
   const struct order_page *page = page_now();
   const uint32_t poll = choose_poll(page, events);
-  *polls = poll != EMU_ORDER_NOBODY;
-  if (*polls) return poll;
+  *picked = poll == EMU_ORDER_NOBODY;
+  if (poll != EMU_ORDER_NOBODY) return poll;
   switch (emu_options()->rule) {
-    case EMU_RULE_PRIORITY: return choose_priority(page, own);
+    case EMU_RULE_PRIORITY: return choose_priority(page, own, picked);
     case EMU_RULE_ROUND_ROBIN: return choose_next(page, own->ready, events);
-    default: return choose_random(page, own->ready, below);
+    default: return choose_random(page, own->ready, below, picked);
   }
 }
 
-void emu_order_pass(uint32_t slot, bool picked, const struct emu_order_report *own,
+void emu_order_pass(uint32_t slot, uint32_t picked, const struct emu_order_report *own,
                     const struct emu_order_state *state) {
   struct order_page *page = page_now();
   emu_order_settle(own, state);
@@ -544,11 +565,11 @@ enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const s
   struct order_page *page = page_now();
   if (returned_go_on(page)) return EMU_ORDER_AGAIN;
   if (own->event_limit == UINT64_MAX && any_other(page, slot_polls)) {
-    emu_order_pass(next_that(page, slot_polls), false, own, state);
+    emu_order_pass(next_that(page, slot_polls), 0, own, state);
     return EMU_ORDER_AGAIN;
   }
   if (any_other(page, slot_outside)) {
-    emu_order_pass(next_that(page, slot_outside), false, own, state);
+    emu_order_pass(next_that(page, slot_outside), 0, own, state);
     return EMU_ORDER_WAITS;
   }
   if (own->outside || any_other(page, slot_excused) || LOAD(own_slot()->excused)) return EMU_ORDER_WAITS;

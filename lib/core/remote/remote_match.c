@@ -111,6 +111,7 @@ static enum control_outcome ask_process(const struct remote *remote, uint32_t pr
   const struct sock_wait wait = {os_time_ns() + ANSWER_NS, called_off,
                                  "comparing calls with other processes"};
   enum control_outcome outcome = CONTROL_SILENT;
+  remote->shared->ops->process->order_hold(1);
   /* A kept connection may break just when it is used. */
   for (int attempt = 0; attempt < 2 && outcome == CONTROL_SILENT && os_time_ns() < wait.deadline_ns;
        attempt++) {
@@ -118,6 +119,7 @@ static enum control_outcome ask_process(const struct remote *remote, uint32_t pr
     outcome = control_ask(&remote->addresses[process_index], &remote->secret, &wait, question, bytes, reply,
                           reply_bytes);
   }
+  remote->shared->ops->process->order_hold(-1);
   return outcome;
 }
 
