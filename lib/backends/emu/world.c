@@ -363,7 +363,8 @@ static uint64_t best_priority(void) {
 static uint64_t owners_event_limit(void) {
   uint64_t limit = UINT64_MAX;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
-    if (!waiter->released && waiter->owner != NULL && waiter->event_limit < limit) limit = waiter->event_limit;
+    if (!waiter->released && waiter->owner != NULL && waiter->event_limit < limit)
+      limit = waiter->event_limit;
   return limit;
 }
 
@@ -601,17 +602,28 @@ static void order_park(void) {
   emu_order_park(&report);
 }
 
-/* Takes over the state from the process that had the turn. Returns struct emu_order_state.picked. */
-static uint32_t order_take(void) {
+static uint32_t order_load(void) {
   struct emu_order_state state;
   emu_order_load(&state);
   world.random[0] = state.random[0];
   world.random[1] = state.random[1];
   emu_events = state.events;
+  return state.picked;
+}
+
+/* While this process is busy, so that the state is the same in every run. */
+void emu_world_leave_order(void) {
+  if (emu_order_on()) order_load();
+  emu_order_leave();
+}
+
+/* Takes over the state from the process that had the turn. Returns struct emu_order_state.picked. */
+static uint32_t order_take(void) {
+  const uint32_t picked = order_load();
   world.hopeless = false;
   if (emu_order_touched()) emu_lanes_look();
   if (emu_order_stopped() && emu_lanes_waiting()) emu_lanes_stop_stuck();
-  return state.picked;
+  return picked;
 }
 
 /* Nothing has moved in any process for long. */
@@ -642,7 +654,7 @@ static bool order_quiet(void) {
   const bool still = order_still();
   report.alone = !threads_beyond_waiters();
   const enum emu_order_quiet found = emu_order_quiet(&report, &state);
-  if (found == EMU_ORDER_AGAIN) return true;
+  if (found == EMU_ORDER_CHANGED) return true;
   if (found == EMU_ORDER_WAITS) {
     world.outside = emu_services_look_outside() || emu_lanes_outside() || world.outside_waits > 0;
     if (emu_lanes_waiting()) outside_complain(emu_lanes_progress());

@@ -12,6 +12,8 @@ struct emu_options;
 /* Resets the event count and the random numbers; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* A communicator that joined an order of events (order.h) closes. */
+void emu_world_leave_order(void);
 void emu_world_release(void); /* the waiters whose conditions hold now */
 /* guarded mode: runs events until no actor can run (true), or `event_count` were run. Reports no deadlock. */
 bool emu_world_settle(uint64_t event_count);
