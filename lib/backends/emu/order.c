@@ -63,7 +63,7 @@ static struct {
   uint32_t comm_count;     /* communicators that joined */
   uint32_t stops_seen;
   uint32_t holds; /* of this process, in an order or not */
-  bool sleeping; /* a thread sleeps, or is about to */
+  bool sleeping;  /* a thread sleeps, or is about to */
   struct share_ticket ticket;
   struct order_page *prepared, *unmap;    /* before the join; to be unmapped by the thread that sleeps */
   bool cancels[EMU_ORDER_PROCESSES_MOST]; /* slots that this process has filled for a join */
@@ -435,7 +435,7 @@ static uint32_t weight_of(const struct order_page *page, uint32_t slot, uint32_t
 
 /* Most events of one process before the next choice. A turn often ends after one event, so that all orders of
  * events are found, and often is long, because passing it on takes as long as many events. */
-#define EVENTS_MOST 32
+#define EVENTS_MOST 128
 
 /* The choice, and whether a number is drawn, do not depend on which process has the turn. */
 static uint32_t choose_random(const struct order_page *page, uint32_t own, uint32_t (*below)(uint32_t bound),
