@@ -29,14 +29,15 @@ struct order_slot {
   uint32_t excused, returned; /* others go on without its threads; one of them has come back */
   uint32_t ready, touched;
   uint32_t waiting, alone, outside;
-  uint32_t parks; /* how often its threads all waited */
+  uint32_t reported; /* the last deadlock that it has reported */
+  uint32_t parks;    /* how often its threads all waited */
   struct os_process process;
 };
 
 struct order_page {
   uint64_t magic;
   uint32_t holder, slot_count;
-  uint32_t stops; /* deadlocks that were found */
+  uint32_t stops, ends; /* deadlocks that were found, and that all processes have reported */
   struct emu_order_state state;
   struct order_slot slots[EMU_ORDER_PROCESSES_MOST];
 };
@@ -61,7 +62,7 @@ static struct {
   struct order_page *page; /* atomic; NULL: in no order */
   uint32_t own;            /* this process's slot */
   uint32_t comm_count;     /* communicators that joined */
-  uint32_t stops_seen;
+  uint32_t ends_seen;
   uint32_t holds; /* of this process, in an order or not */
   bool sleeping;  /* a thread sleeps, or is about to */
   struct share_ticket ticket;
@@ -246,7 +247,8 @@ static void join_first(struct order_page *page) {
   os_process_self(&slot->process);
   STORE(slot->busy, 1);
   STORE(slot->holds, order.holds); /* at least that of the rendezvous */
-  order.stops_seen = LOAD(page->stops);
+  order.ends_seen = LOAD(page->ends);
+  STORE(slot->reported, LOAD(page->stops));
   memset(order.watched, 0, sizeof order.watched);
   order.name_count = 0;
   events_raise(page);
@@ -600,17 +602,34 @@ bool emu_order_kernels_wait(const struct emu_order_report *own) {
   return own->waiting || any_other(page_now(), slot_waiting);
 }
 
-void emu_order_stop(void) {
-  struct order_page *page = page_now();
-  STORE(page->stops, page->stops + 1);
+static void touch_all(struct order_page *page) {
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++) STORE(page->slots[i].touched, 1);
 }
 
-bool emu_order_stopped(void) {
-  const uint32_t stops = LOAD(page_now()->stops);
-  const bool fresh = stops != order.stops_seen;
-  order.stops_seen = stops;
-  return fresh;
+void emu_order_stop(void) {
+  struct order_page *page = page_now();
+  STORE(page->stops, page->stops + 1);
+  touch_all(page);
+}
+
+static bool all_reported(const struct order_page *page) {
+  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
+    if (slot_live(&page->slots[i]) && LOAD(page->slots[i].reported) != LOAD(page->stops)) return false;
+  return true;
+}
+
+enum emu_order_task emu_order_task(void) {
+  struct order_page *page = page_now();
+  if (LOAD(page->ends) != order.ends_seen) {
+    order.ends_seen = LOAD(page->ends);
+    return EMU_ORDER_STOP;
+  }
+  if (LOAD(own_slot()->reported) == LOAD(page->stops)) return EMU_ORDER_NOTHING;
+  STORE(own_slot()->reported, LOAD(page->stops));
+  if (!all_reported(page)) return EMU_ORDER_REPORT;
+  STORE(page->ends, page->ends + 1);
+  touch_all(page);
+  return EMU_ORDER_REPORT;
 }
 
 /* ---- sleeping ---- */

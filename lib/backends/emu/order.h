@@ -111,9 +111,11 @@ enum emu_order_quiet {
 };
 enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const struct emu_order_state *state);
 bool emu_order_kernels_wait(const struct emu_order_report *own); /* in any process */
-/* All processes stop their waiting kernels when they next have the turn. */
+/* A deadlock. When they next have the turn all processes report it; when all have, all stop their kernels. So
+ * no process learns of the failure of another one before it has reported what its own ranks wait for. */
 void emu_order_stop(void);
-bool emu_order_stopped(void); /* once after each emu_order_stop() */
+enum emu_order_task { EMU_ORDER_NOTHING, EMU_ORDER_REPORT, EMU_ORDER_STOP };
+enum emu_order_task emu_order_task(void); /* for this process now; each task once */
 
 /* ---- sleeping ---- */
 

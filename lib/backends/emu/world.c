@@ -622,7 +622,9 @@ static uint32_t order_take(void) {
   const uint32_t picked = order_load();
   world.hopeless = false;
   if (emu_order_touched()) emu_lanes_look();
-  if (emu_order_stopped() && emu_lanes_waiting()) emu_lanes_stop_stuck();
+  const enum emu_order_task task = emu_order_task();
+  if (task == EMU_ORDER_REPORT && emu_lanes_waiting()) emu_lanes_report_stuck();
+  if (task == EMU_ORDER_STOP) emu_lanes_stop();
   return picked;
 }
 

@@ -40,6 +40,9 @@ bool emu_lanes_look(void);
 void emu_report_slow(void);
 /* block.c: a deadlock: reports every waiting lane and ends its kernel with an error. */
 void emu_lanes_stop_stuck(void);
+/* The two parts of it. */
+void emu_lanes_report_stuck(void);
+void emu_lanes_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
  * something came from outside. */
 bool emu_services_look_outside(void);
