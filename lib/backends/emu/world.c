@@ -721,6 +721,7 @@ static void turn_nap(uint64_t timeout_ms) {
   lock_depth = depth;
   world.turn_sleeper = false;
   world.naps = woken ? 0 : world.naps + 1;
+  if (world.naps == 1) emu_lanes_record();
   if (!woken && emu_order_on() && owners_wait()) emu_order_tell_alone(!threads_beyond_waiters());
   emu_order_awake(woken);
 }

@@ -40,7 +40,9 @@ bool emu_lanes_look(void);
 void emu_report_slow(void);
 /* block.c: a deadlock: reports every waiting lane and ends its kernel with an error. */
 void emu_lanes_stop_stuck(void);
-/* The two parts of it. */
+/* block.c: writes the recorder's rows of the waiting lanes. */
+void emu_lanes_record(void);
+/* The two parts of emu_lanes_stop_stuck(). */
 void emu_lanes_report_stuck(void);
 void emu_lanes_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
