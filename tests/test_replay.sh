@@ -21,7 +21,7 @@ refused() {
 }
 
 for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
-  [ -e "$trace/expected" ] || continue
+  [ -e "$trace/replayed" ] || continue
   name=${trace#"$root"/traces/} name=${name%/}
   timeout 60 "$tutti" replay "$trace"*.txt >"$work/log" 2>&1 && cmp -s "$work/log" "$trace/replayed"
   check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
