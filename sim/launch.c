@@ -45,7 +45,7 @@ static const struct option_row rows[] = {
     {'v', "verbose", NULL, OPTION_FLAG, offsetof(struct launch_flags, verbose), 0, 0,
      "report on standard error each process that is started, and how it ends"},
 };
-static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true, false};
+static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true, false, false};
 
 /* The output of one rank on one of its two descriptors, up to the end of a line. */
 struct stream {

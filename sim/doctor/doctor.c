@@ -39,7 +39,7 @@ static const struct option_row rows[] = {
      "load the library WHAT, or the driver with `gpus`, into this process and print what was found; the "
      "doctor runs itself with this flag"},
 };
-static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true, false};
+static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true, false, false};
 
 /* ---- findings */
 
