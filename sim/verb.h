@@ -30,7 +30,7 @@ struct verb {
 };
 
 extern const struct verb verb_bench, verb_check, verb_doctor, verb_explain, verb_goal, verb_launch,
-    verb_replay, verb_sim, verb_status, verb_topo, verb_trace, verb_help;
+    verb_replay, verb_run, verb_sim, verb_status, verb_topo, verb_trace, verb_help;
 
 extern const struct verb *const verbs[];
 extern const size_t verb_count;

@@ -8,9 +8,9 @@
 #include "collective.h"
 #include "verb.h"
 
-const struct verb *const verbs[] = {&verb_bench,  &verb_check,  &verb_doctor, &verb_explain,
-                                    &verb_goal,   &verb_launch, &verb_replay, &verb_sim,
-                                    &verb_status, &verb_topo,   &verb_trace,  &verb_help};
+const struct verb *const verbs[] = {&verb_bench,  &verb_check,  &verb_doctor, &verb_explain, &verb_goal,
+                                    &verb_launch, &verb_replay, &verb_run,    &verb_sim,     &verb_status,
+                                    &verb_topo,   &verb_trace,  &verb_help};
 const size_t verb_count = sizeof verbs / sizeof verbs[0];
 
 const struct verb *verb_find(const char *name) {

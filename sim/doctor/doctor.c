@@ -190,7 +190,8 @@ int doctor_ask(char *const *arguments, const char *const *extras, unsigned secon
     close(nothing);
     return -1;
   }
-  const struct child_plan plan = {arguments, extras ? extras : none, nothing, both[1], nothing, &mask, 0, 0};
+  const struct child_plan plan = {arguments, extras ? extras : none, nothing, both[1], nothing, &mask, 0, 0,
+                                  false};
   const int why = child_start(&plan, &pid);
   close(both[1]);
   close(nothing);
