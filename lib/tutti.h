@@ -42,9 +42,9 @@ typedef struct {
 } tutti_emu_config_t;
 
 /* Replaces the emulator's settings. Allowed only while the process has no communicator and uses no emulated
- * stream, else ncclInvalidUsage. ncclInvalidArgument: a member is out of range; nothing changes. The emulator
- * restarts: the same settings and the same calls produce the same events and the same trace. Closes an open
- * trace first. */
+ * stream, else ncclInvalidUsage; so is an unknown or wrong TUTTI_* variable. ncclInvalidArgument: a member is
+ * out of range; nothing changes. The emulator restarts: the same settings and the same calls produce the same
+ * events and the same trace. Closes an open trace first. */
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config);
 
 /* Counters of the guarded emulator since it started. */

@@ -47,7 +47,8 @@ static const struct option_row rows[] = {
     {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "sets TUTTI_TUNE_FILE"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
-static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0],
+                                                  false,     true, false};
 
 /* One operation on one machine, and its result. */
 struct explain {
@@ -385,7 +386,8 @@ static enum exit_code explain_run(int argc, char **argv) {
   enum exit_code code;
   if (!verb_parse(&explain_options, argc, argv, &explain.flags, &operand, &code)) return code;
   if (operand < argc && !strcmp(argv[operand], "plan"))
-    return explain_plan(&explain, argc - operand - 1, argv + operand + 1);
+    return !verb_settings_good("explain") ? EXIT_USAGE
+                                          : explain_plan(&explain, argc - operand - 1, argv + operand + 1);
   if (operand < argc) return explain_files(argc - operand, argv + operand, explain.flags.json);
   fprintf(stderr,
           "tutti explain: what is asked for? `tutti explain FILE...` or `tutti explain plan COLLECTIVE` "

@@ -273,6 +273,9 @@ struct launch_hook {
 const struct backend *emu_backend(void);
 /* True when the process has asked for the emulator by other means than TUTTI_BACKEND: *how says which. */
 bool emu_is_wanted(const char **how);
+/* The emulator reads its settings, unless it has. An error if they are wrong (TUTTI_EMU, an unwritable
+ * TUTTI_EVENTS) or if param_check refuses others; its sentence goes to stderr once. */
+ncclResult_t emu_settings_read(void);
 
 /* load.c: the CUDA backend's table out of libtutti-cuda.so, which lies beside this library. NULL, and one
  * sentence of a reason, where it is not there or of no use. */

@@ -16,6 +16,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
   if (!uniqueId)
     return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
   log_version();
+  TRY(param_check());
   return bootstrap_id_create(uniqueId);
 }
 API_EXPORT(GetUniqueId);

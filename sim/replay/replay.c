@@ -41,7 +41,8 @@ static const struct option_row rows[] = {
      "the schedule file with which the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
-static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0],
+                                                 false,    true, true};
 
 /* The flags and the results. */
 struct answer {

@@ -104,7 +104,7 @@ static const struct option_row rows[] = {
      "say on standard error once a second how far it has come, also where that is no terminal"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
-static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false, true, true};
 
 struct sim {
   struct sim_flags flags;

@@ -180,15 +180,10 @@ static ncclResult_t checks_take(const struct backend *ops, struct settings *sett
 }
 
 /* Both launch modes are equal here: no launch waits for another communicator's kernel. */
-static void launch_mode_check(void) {
-  const char *mode = param_text(PARAM_LAUNCH_MODE);
-  if (strcasecmp(mode, "PARALLEL") == 0 || strcasecmp(mode, "GROUP") == 0) {
-    if (param_is_set(PARAM_LAUNCH_MODE))
-      log_info(LOG_INIT, "NCCL_LAUNCH_MODE=%s: a group launches one kernel a communicator, in order of use",
-               mode);
-    return;
-  }
-  log_warn("NCCL_LAUNCH_MODE: '%s' is neither PARALLEL nor GROUP; PARALLEL is taken", mode);
+static void launch_mode_note(void) {
+  if (param_is_set(PARAM_LAUNCH_MODE))
+    log_info(LOG_INIT, "NCCL_LAUNCH_MODE=%s: a group launches one kernel a communicator, in order of use",
+             param_text(PARAM_LAUNCH_MODE));
 }
 
 bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_COUNT]) {
@@ -215,7 +210,7 @@ static void threads_take_params(struct settings *settings) {
       (uint32_t)param_int(PARAM_NTHREADS);
   settings->plan.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
   if (settings_parse_thresholds(thresholds, settings->plan.thread_bytes)) return;
-  log_warn(
+  log_visible(
       "NCCL_THREAD_THRESHOLDS: '%s' is not up to six numbers of bytes (LL, LL128, Simple of Tree, then of "
       "Ring; -2 to leave one alone); it is ignored",
       thresholds);
@@ -286,7 +281,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   TRY(checks_take(ops, &read));
-  launch_mode_check();
+  launch_mode_note();
   TRY(tune_file_take(&read));
   *settings = read;
   return ncclSuccess;

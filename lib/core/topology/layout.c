@@ -26,7 +26,7 @@ static enum graph_path peer_level(void) {
   if (*end == '\0') return level_of_number(number);
   for (uint32_t type = GRAPH_LOC; type <= GRAPH_SYS; type++)
     if (strcasecmp(text, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
-  log_warn("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
+  log_visible("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
   return GRAPH_PXB;
 }
 
