@@ -434,6 +434,17 @@ static bool row_fold(const struct sim *sim, const struct sim_row *row, const str
   return false;
 }
 
+/* Lanes of a fold stand for others, so the report of a stall needs a run of all lanes. */
+static ncclResult_t run_folded(const struct sim *sim, struct engine_request *request, struct sim_row *row,
+                               const struct sim_net *whole) {
+  const ncclResult_t result = engine_run(request, &row->report);
+  if (result != ncclSuccess || !request->fold || !row->report.stalled) return result;
+  request->cluster = &sim->cluster;
+  request->net = whole;
+  request->fold = NULL;
+  return engine_run(request, &row->report);
+}
+
 /* If planning finds no option, row->possible stays false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct sim_net net;
@@ -460,7 +471,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
                                    .report_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
   progress_begin(&sim->progress, what, sim->progress.out ? sim_net_slices(request.net) : 0, begin_ns);
-  result = drawn ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
+  result = drawn ? run_drawn(sim, &request, row) : run_folded(sim, &request, row, &net);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
   sim->events += row->report.event_count;
