@@ -125,7 +125,8 @@ draw = random.Random(20)
 stalls = 0
 for _ in range(40):
     nodes, gpus = draw.choice(((1, 8), (2, 4), (2, 8), (3, 8), (4, 8), (6, 2)))
-    call = draw.choice(('all_reduce', 'all_gather', 'reduce_scatter', 'broadcast', 'reduce', 'alltoall', 'sendrecv'))
+    call = draw.choice(('all_reduce', 'all_gather', 'reduce_scatter', 'broadcast', 'reduce', 'alltoall',
+                        'sendrecv'))
     size = draw.choice(('1K', '64K', '1M', '4M'))
     command = [sys.argv[1], 'sim', call, '-b', size, '-e', size, '--nodes', str(nodes), '--gpus', str(gpus)]
     for _ in range(draw.choice((1, 1, 2))):

@@ -40,6 +40,7 @@ struct cluster_spec {
   const char *machine;  /* a preset's name; NULL: dgx-h100 */
   const char *topology; /* or a file of NCCL's XML; NULL: none */
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
+  uint32_t channels;    /* that the graph is searched for; 0: PLAN_CHANNELS_MAX */
   struct cluster_fabric fabric;
   struct cluster_costs costs;
   const char *costs_text; /* the origin of the costs, for users */
