@@ -215,7 +215,10 @@ double cluster_wire(uint8_t proto) { return proto == PROTO_LL ? 2 : proto == PRO
 double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
                          uint32_t rank) {
   const double lane_gbps = cluster_wire(proto) * cluster->costs.lane_gbps[proto] / cluster->rank_slow[rank];
-  return !route->network && lane_gbps < route->gbps ? lane_gbps : route->gbps;
+  const double proxy_gbps = cluster_wire(proto) * cluster->costs.proxy_ll_gbps;
+  const bool proxied = route->network && proto == PROTO_LL && proxy_gbps > 0;
+  const double most_gbps = proxied ? proxy_gbps : lane_gbps;
+  return (!route->network || proxied) && most_gbps < route->gbps ? most_gbps : route->gbps;
 }
 
 /* A NIC's port to the network or, with `down`, from it: where routes over the NIC end or begin. */

@@ -175,6 +175,7 @@ static enum exit_code job_get(struct sim *sim) {
   const enum exit_code code = planning_open(&ask, &sim->job);
   if (code != EXIT_GOOD) return code;
   if (sim->fit.rules) sim->job.settings.plan.tune_file = sim->fit.rules;
+  if (sim->job.as == PLANNING_NCCL) sim->spec.costs.proxy_ll_gbps = 0; /* its NICs send lines */
   sim->spec.channels = sim->job.settings.plan.limits.channel_count;
   return EXIT_GOOD;
 }
@@ -730,7 +731,9 @@ const struct verb verb_sim = {
     "Costs without a suffix: link_share (part of a link's bandwidth that data may use), proxy_us (until a "
     "proxy sees what a lane posted), message_us (of a NIC, per message), side_us (of a lane, for receiving "
     "and for sending), gap_us (of a NIC, the least between messages), links_gbps (of every link; 0: the "
-    "machine's), zero_copy (1: data stored directly into outputs costs its receiver no move; 0: it does). "
+    "machine's), zero_copy (1: data stored directly into outputs costs its receiver no move; 0: it does), "
+    "proxy_ll_gbps (the most of a connection between nodes in LL, whose lines proxies convert; 0: NICs send "
+    "lines, as with --as nccl). "
     "With LogGP, L is the time of a post on every link, o is side_us, g gap_us, 1/G links_gbps; all others "
     "are 0.\n"
     "\n"
