@@ -363,3 +363,11 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
   }
   return kept;
 }
+
+struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
+  struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
+  if (!ranks->networked) return losses;
+  plan_limits_reserve(&settings->plan.limits);
+  losses.named = settings_take_network(settings, ranks->net_ll, ranks->rank_count);
+  return losses;
+}

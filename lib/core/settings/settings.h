@@ -50,6 +50,25 @@ void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, st
  * unless NCCL_PROTO names LL128 or allows nothing else; returns true in that case. */
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths);
 
+/* What the ranks of a communicator have in common, besides their settings. */
+struct settings_ranks {
+  uint32_t rank_count;
+  struct settings_paths paths;
+  bool networked; /* some of them reach others over networks alone */
+  bool net_ll;    /* these networks carry LL (network_ops.net_ll) */
+};
+
+/* What was asked for and is not, or not safely, given. */
+struct settings_losses {
+  bool torn;  /* LL128 stays although stores may be torn: it was asked for */
+  bool named; /* NCCL_PROTO names a protocol that the networks do not carry */
+};
+
+/* Adapts the settings of one rank, after all ranks have agreed, to what the ranks have in common. Then
+ * settings.plan and the graph determine every plan. A pure function, which the tools that show plans without
+ * a communicator call too. Repeated calls change nothing more. */
+struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks);
+
 /* Protocols that a text like NCCL_PROTO names, one mask per function: "^LL" names none. */
 void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]);
 
