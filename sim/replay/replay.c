@@ -175,22 +175,30 @@ static bool anybody_seen(const struct replay *replay) {
   return false;
 }
 
+/* Whether data was stored directly into outputs is recorded, except that GPUs' kernels do it otherwise. */
+static bool tries_transports(const struct replay *replay) {
+  bool known = true;
+  for (uint32_t c = 0; c < replay->comm_count; c++) known = known && replay->comms[c].known;
+  return !known || anybody_seen(replay);
+}
+
 /* Tries what the files leave open: whether data was stored directly into outputs; whether ranks without files
  * called what has not ended elsewhere; if only counters are known, whether lanes waited for something that
  * had arrived; and if graphs' launches are not counted, whether ranks in no graph had ended it or not begun.
  * If all attempts fail, the first one's reason is reported. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
-  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * TRANSPORT_COUNT;
+  const uint32_t tried = tries_transports(&answer->replay) ? TRANSPORT_COUNT : 1;
+  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * tried;
   const uint32_t transports = replay_graph_guess(&answer->replay, false) ? 2 * one : one;
   const uint32_t remark_count = answer->replay.remark_count;
   struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
   ncclResult_t result = ncclSuccess;
   if (first == NULL) return log_no_memory("a replay");
   for (uint32_t i = 0; i < transports && result == ncclSuccess && !answer->base.reached; i++) {
-    answer->transport = (enum replay_transport)(i % TRANSPORT_COUNT);
-    answer->assumes = i / TRANSPORT_COUNT % assumptions != 0;
-    answer->holds_seen = i % one >= assumptions * TRANSPORT_COUNT;
+    answer->transport = (enum replay_transport)(i % tried);
+    answer->assumes = i / tried % assumptions != 0;
+    answer->holds_seen = i % one >= assumptions * tried;
     replay_graph_guess(&answer->replay, i >= one);
     attempt_begin(&answer->replay, remark_count, false);
     result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);

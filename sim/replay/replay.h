@@ -6,7 +6,7 @@
 #define TUTTI_SIM_REPLAY_H
 
 #include "core/custom/custom.h"
-#include "core/plan/plan.h"
+#include "core/plan/plan_inputs.h"
 #include "explain/rank_state.h"
 #include "files/records.h"
 
@@ -57,6 +57,8 @@ struct replay_comm {
   uint32_t message_chunk_bytes;            /* of a plan in Simple that recorded it; 0: none did */
   enum replay_transport transport;
   struct graph graph;
+  bool known; /* the records hold what its plans were made from: */
+  struct plan_inputs inputs;
   uint32_t fit[2]; /* which limits matched the previous plan, second for messages: replay_plan.c */
   bool refitted;   /* earlier messages were planned differently from later ones */
   bool unlike;     /* at least once, no limits matched */
@@ -96,7 +98,8 @@ const struct record_call *replay_find(const struct replay_rank *rank, uint32_t c
 /* Whether they are the same collective with the same arguments. */
 bool replay_calls_agree(const struct record_call *left, const struct record_call *right);
 
-/* The plan of these operations for one rank, as close to the recorded one as possible; `memory` is where the
+/* The plan of these operations for one rank. If the records hold the inputs of plans, it is the recorded plan,
+ * or ncclInvalidArgument, with a sentence that says what differs; else it is as close as possible; `memory` is where the
  * rank's input begins, its output is replay->buffer_bytes after it. Free with plan_free(). */
 ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const struct replay_rank *rank,
                          const struct replay_op *ops, const struct replay_launch *launch, uint8_t *memory,
