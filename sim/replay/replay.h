@@ -52,6 +52,7 @@ struct replay_comm {
   bool captured;     /* a graph runs: its kernels from the first to the last that a rank is in are replayed */
   bool whole;        /* from the first operation on: counters begin with 0 */
   bool net;          /* some connections led over networks */
+  bool overtaken;    /* recorded after another communicator had failed (replay_failed.c) */
   uint32_t channels; /* most that a plan of it has */
   uint32_t slots, step_bytes[PROTO_COUNT]; /* of its connections; 0: production's */
   uint32_t message_chunk_bytes;            /* of a plan in Simple that recorded it; 0: none did */
@@ -90,6 +91,8 @@ void replay_graph_count(struct replay *replay, struct replay_comm *comm);
 /* Sets whether ranks whose state in the graph is unknown have launched and ended it, or not begun. False:
  * there is no such rank. */
 bool replay_graph_guess(struct replay *replay, bool ended);
+/* Sets `overtaken` where it is so, when all communicators are read. */
+void replay_find_overtaken(struct replay *replay);
 /* The call of this collective that most ranks made, and one of those ranks; NULL: no rank made it. */
 const struct record_call *replay_majority(const struct replay_comm *comm, uint32_t collective,
                                           const struct replay_rank **of);

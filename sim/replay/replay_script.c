@@ -560,6 +560,7 @@ ncclResult_t replay_read(const struct records *records, struct replay *replay) {
     replay->comm_count += 1;
     TRY(comm_read(replay, &replay->comms[replay->comm_count - 1], &replay->states[begin], end - begin));
   }
+  replay_find_overtaken(replay);
   if (replay->device_count > DEVICES_MOST)
     return log_fail(ncclInvalidArgument, "these files are of %u devices; a replay takes %u at most",
                     replay->device_count, DEVICES_MOST);

@@ -27,12 +27,17 @@ struct live_rank *live_of(const struct device_comm *comm) {
   return &world.ranks[comm->config.comm_id - 1][comm->config.rank];
 }
 
-static bool lane_has_peer(const struct emu_lane *emu, uint32_t peer) {
+static bool row_sends(const struct record_lane *row) {
+  return row->wait == WAITS_SLOT || row->wait == WAITS_OFFER;
+}
+
+/* Several batches of an operation have a lane of this number; only one has this link. */
+static bool lane_has_link(const struct emu_lane *emu, const struct record_lane *row) {
   const struct work *work = emu->lane.work;
-  for (uint32_t i = 0; i < work->recv_count; i++)
-    if (work->recv_peer[i] == peer) return true;
-  for (uint32_t i = 0; i < work->send_count; i++)
-    if (work->send_peer[i] == peer) return true;
+  const uint32_t *peers = row_sends(row) ? work->send_peer : work->recv_peer;
+  const uint32_t count = row_sends(row) ? work->send_count : work->recv_count;
+  for (uint32_t i = 0; i < count; i++)
+    if (peers[i] == row->peer) return true;
   return false;
 }
 
@@ -44,14 +49,10 @@ struct target *target_of(const struct emu_lane *emu) {
         row->lane != emu->lane_index)
       continue;
     if (row->sequence != (uint32_t)emu_lane_sequence(emu)) continue;
-    if (row->wait == WAITS_NOT || row->wait == WAITS_LIST || lane_has_peer(emu, row->peer))
+    if (row->wait == WAITS_NOT || row->wait == WAITS_LIST || lane_has_link(emu, row))
       return &rank->targets[i];
   }
   return NULL;
-}
-
-static bool row_sends(const struct record_lane *row) {
-  return row->wait == WAITS_SLOT || row->wait == WAITS_OFFER;
 }
 
 const struct record_link *link_row(const struct live_rank *rank, const struct work *work, uint32_t peer,
@@ -223,12 +224,22 @@ static bool link_was_net(const struct device_comm *comm, const struct work *work
   return false;
 }
 
+/* The lane was further than it is. */
+static bool lane_is_behind(const struct emu_lane *emu) {
+  const struct emu_kernel_run *run = emu->block->run;
+  const struct live_rank *rank = live_of(run->launch->comm);
+  const struct target *target = target_of(emu);
+  return world.lifted || (target != NULL ? !target->held : run->turn < rank->script->ended);
+}
+
 /* A network has the same number of slots at each end, so a sender may be ahead by both. Here there are only
- * those of one end; as data is not read, an unread slot is overwritten, and its announcement may be lost. */
+ * those of one end; as data is not read, an unread slot is overwritten, and its announcement may be lost. So
+ * this is the last resort: it begins when nothing moves without it, and is for lanes that were further. */
 static bool lane_give_credit(struct emu_lane *emu) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
   bool given = false;
+  if (!world.credit || !lane_is_behind(emu)) return false;
   if (!world.replay->comms[comm->config.comm_id - 1].net || emu->lane.phase != LANE_RUN) return false;
   for (uint32_t i = 0; i < work->send_count; i++) {
     struct link *link = &emu->lane.send[i];
@@ -283,6 +294,7 @@ static bool row_is_now(const struct replay_comm *comm, const struct replay_rank 
                        const struct record_lane *row) {
   const uint64_t sequence = widen(rank->state->view->comm->calls, row->sequence);
   if (row->used != 1 || row->wait > WAITS_LIST || sequence >= rank->state->called) return false;
+  if (comm->overtaken) return false;
   if (!comm->captured) return sequence >= rank->state->done && !rank->state->graph;
   if (rank->ended >= rank->started) return false;
   const struct replay_launch *launch = &rank->launches[rank->ended];
@@ -442,6 +454,21 @@ static bool settle(uint64_t event_limit, struct replay_outcome *outcome) {
   return settled;
 }
 
+static bool anybody_over_network(void) {
+  for (uint32_t c = 0; c < world.replay->comm_count; c++)
+    if (world.replay->comms[c].net) return true;
+  return false;
+}
+
+static void settle_with_credit(struct replay_outcome *outcome) {
+  if (!anybody_over_network() || outcome->moving || world.stopped) return;
+  emu_lock();
+  world.credit = true;
+  emu_gate_loosened();
+  emu_unlock();
+  settle(EVENTS_MOST, outcome);
+}
+
 /* Records the place of every lane that has not ended. */
 static void lanes_look(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
@@ -493,6 +520,7 @@ static ncclResult_t world_run(struct replay_outcome *outcome) {
   TRY(launches_make());
   TRY(calls_assume());
   settle(EVENTS_MOST, outcome);
+  settle_with_credit(outcome);
   emu_lock();
   lanes_look();
   state_compare(outcome);

@@ -47,6 +47,7 @@ struct replay_world {
   size_t stride;        /* distance between ranks; 0: all share */
   uint64_t launches;    /* made, of all ranks */
   bool lifted, stopped; /* holds are lifted; the awaited lane has arrived */
+  bool credit;          /* senders over networks may be ahead by the slots of both ends */
   bool failed;
   char failure[REPLAY_TEXT_BYTES];
 };
