@@ -1,11 +1,11 @@
-/* replay_program.c: a run with drawn settings and calls, in which one rank may leave out calls; then the process
- * kills itself, so that its records stay. test_replay.sh replays them.
+/* replay_program.c: a run with drawn settings and calls, in which one rank may leave out calls; then the
+ * process kills itself, so that its records stay. test_replay.sh replays them.
  *
  *   replay_program SEED     TUTTI_TRACE says where the file goes
  *
- * Draws devices, nodes and networks, chunks, slots, channels, algorithms, protocols, NCCL_* settings that plans
- * depend on, tuning files, splits, groups and graphs. Prints one line with the settings. Ends by SIGKILL; with
- * status 2 if SEED is missing, 3 if a call fails that should not. */
+ * Draws devices, nodes and networks, chunks, slots, channels, algorithms, protocols, NCCL_* settings that
+ * plans depend on, tuning files, splits, groups and graphs. Prints one line with the settings. Ends by
+ * SIGKILL; with status 2 if SEED is missing, 3 if a call fails that should not. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -68,7 +68,8 @@ static void draw_emulator(uint32_t ranks, uint32_t nodes) {
 }
 
 static void draw_settings(void) {
-  static const char *const algos[] = {"Ring", "^Tree", "Direct,Ring", "TwoShot,Ring", "PAT,Ring", "Tree,Ring"};
+  static const char *const algos[] = {"Ring",         "^Tree",    "Direct,Ring",
+                                      "TwoShot,Ring", "PAT,Ring", "Tree,Ring"};
   static const char *const protos[] = {"LL", "LL128", "Simple", "^LL128", "^Simple"};
   if (one_in(2)) say("NCCL_ALGO", algos[draw(0, 5)]);
   if (one_in(2)) say("NCCL_PROTO", protos[draw(0, 4)]);
@@ -117,9 +118,13 @@ static void call_make(const struct call *call, int rank, ncclComm_t comm, int si
     case 0:
     case 1: MUST(ncclAllReduce(in[rank], out[rank], call->count, call->type, ncclSum, comm, stream)); break;
     case 2: MUST(ncclBroadcast(in[rank], out[rank], call->count, call->type, root, comm, stream)); break;
-    case 3: MUST(ncclReduce(in[rank], out[rank], call->count, call->type, ncclMax, root, comm, stream)); break;
+    case 3:
+      MUST(ncclReduce(in[rank], out[rank], call->count, call->type, ncclMax, root, comm, stream));
+      break;
     case 4: MUST(ncclAllGather(in[rank], out[rank], call->count, call->type, comm, stream)); break;
-    case 5: MUST(ncclReduceScatter(in[rank], out[rank], call->count, call->type, ncclAvg, comm, stream)); break;
+    case 5:
+      MUST(ncclReduceScatter(in[rank], out[rank], call->count, call->type, ncclAvg, comm, stream));
+      break;
     case 6: MUST(ncclAlltoAll(in[rank], out[rank], call->count, call->type, comm, stream)); break;
     case 7: MUST(ncclGather(in[rank], out[rank], call->count, call->type, root, comm, stream)); break;
     default:
@@ -151,7 +156,8 @@ static void groups_make(void) {
   const bool splits = ranks >= 4 && one_in(3);
   if (splits) {
     MUST(ncclGroupStart());
-    for (int rank = 0; rank < ranks; rank++) MUST(ncclCommSplit(comms[rank], rank % 2, rank, &parts[rank], NULL));
+    for (int rank = 0; rank < ranks; rank++)
+      MUST(ncclCommSplit(comms[rank], rank % 2, rank, &parts[rank], NULL));
     MUST(ncclGroupEnd());
   }
   const int groups = (int)draw(1, 5);

@@ -39,23 +39,44 @@ static const char *const proto_words[] = {"LL", "LL128", "Simple"};
 static const char *const state_words[] = {"open", "ended", "aborted"};
 static const char *const life_words[] = {"none", "finalize", "destroy", "abort", "revoke", "split"};
 static const char *const wait_words[] = {"nothing", "offer", "data", "slot", "lines", "list"};
-static const char *const input_words[] = {
-    "end",          "ranks",         "places",
-    "topology",     "topology_rules", "masks",
-    "threads",      "rule_bytes",    "rule_choice",
-    "slots",        "ll_bytes",      "ll128_bytes",
-    "simple_bytes", "chunk_bytes",   "p2p_chunk_bytes",
-    "channels",     "p2p_channels",  "p2p_channels_per_peer",
-    "flag_bits",    "direct",        "algos",
-    "algos_last",   "links",         "protos",
-    "reserved",     "cores",         "quick_protos",
-    "protos_torn",  "algos_off",     "p2p_ll_threshold",
-    "net_peer_channels", "net_plain"};
+static const char *const input_words[] = {"end",
+                                          "ranks",
+                                          "places",
+                                          "topology",
+                                          "topology_rules",
+                                          "masks",
+                                          "threads",
+                                          "rule_bytes",
+                                          "rule_choice",
+                                          "slots",
+                                          "ll_bytes",
+                                          "ll128_bytes",
+                                          "simple_bytes",
+                                          "chunk_bytes",
+                                          "p2p_chunk_bytes",
+                                          "channels",
+                                          "p2p_channels",
+                                          "p2p_channels_per_peer",
+                                          "flag_bits",
+                                          "direct",
+                                          "algos",
+                                          "algos_last",
+                                          "links",
+                                          "protos",
+                                          "reserved",
+                                          "cores",
+                                          "quick_protos",
+                                          "protos_torn",
+                                          "algos_off",
+                                          "p2p_ll_threshold",
+                                          "net_peer_channels",
+                                          "net_plain"};
 static_assert(sizeof input_words / sizeof input_words[0] == INPUT_NAMES, "a name each");
 static const struct names func_names = NAMES(func_words), type_names = NAMES(type_words),
                           op_names = NAMES(op_words), algo_names = NAMES(algo_words),
                           proto_names = NAMES(proto_words), state_names = NAMES(state_words),
-                          life_names = NAMES(life_words), wait_names = NAMES(wait_words), input_names = NAMES(input_words);
+                          life_names = NAMES(life_words), wait_names = NAMES(wait_words),
+                          input_names = NAMES(input_words);
 static_assert(sizeof func_words / sizeof func_words[0] == FUNC_COUNT, "a name each");
 static_assert(sizeof algo_words / sizeof algo_words[0] == ALGO_COUNT, "a name each");
 
@@ -204,8 +225,8 @@ static const struct field pace_fields[] = {S(used),  S(channel), S(device), S(co
                                            S(begin), S(since),   S(waited), S(count)};
 
 #define I(member) D(record_input, member)
-static const struct field input_fields[] = {I(used), N(record_input, name, input_names), I(index),
-                                            I(a),    I(b),                               I(c)};
+static const struct field input_fields[] = {I(used), N(record_input, name, input_names), I(index), I(a), I(b),
+                                            I(c)};
 
 enum line_kind {
   LINE_HEADER,

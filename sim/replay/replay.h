@@ -101,9 +101,10 @@ const struct record_call *replay_find(const struct replay_rank *rank, uint32_t c
 /* Whether they are the same collective with the same arguments. */
 bool replay_calls_agree(const struct record_call *left, const struct record_call *right);
 
-/* The plan of these operations for one rank. If the records hold the inputs of plans, it is the recorded plan,
- * or ncclInvalidArgument, with a sentence that says what differs; else it is as close as possible; `memory` is where the
- * rank's input begins, its output is replay->buffer_bytes after it. Free with plan_free(). */
+/* The plan of these operations for one rank. If the records hold the inputs of plans, it is the recorded
+ * plan, or ncclInvalidArgument, with a sentence that says what differs; else it is as close as possible;
+ * `memory` is where the rank's input begins, its output is replay->buffer_bytes after it. Free with
+ * plan_free(). */
 ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const struct replay_rank *rank,
                          const struct replay_op *ops, const struct replay_launch *launch, uint8_t *memory,
                          struct plan *plan);
@@ -134,6 +135,13 @@ struct replay_mark { /* a lane's step, for --until */
   uint32_t rank, channel;
   uint64_t step;
 };
+/* A place in a session: what a breakpoint or a command names. Members that the words leave out are
+ * REPLAY_NONE, UINT64_MAX or NULL. */
+struct replay_place {
+  uint32_t rank, channel, lane, func;
+  uint64_t step, sequence, count; /* sequence: of the operation; count: a bare number at the end */
+  uint32_t comm;                  /* index */
+};
 struct replay_scenario {
   uint64_t seed;
   enum replay_transport transport;
@@ -162,9 +170,18 @@ struct replay_outcome {
 bool replay_mark_parse(const char *from, struct replay_mark *mark);
 const struct replay_event *replay_event_find(const struct replay *replay,
                                              const struct replay_outcome *outcome, const char *from);
+/* Parses `rank 2 channel 0 lane 1 step 5 op all_reduce #3 comm NAME 10`, any of them. False, with a sentence.
+ */
+bool replay_place_parse(const struct replay *replay, const char *from, struct replay_place *place,
+                        char why[REPLAY_TEXT_BYTES]);
 /* ncclSuccess also if the state is not reached. */
 ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
                         struct replay_outcome *outcome);
+/* The same in pieces: begins a run, which replay_end() ends; advances it to event number `event` (*more: it
+ * is there; false: the run ends before it). `outcome` is of this run, initially all zero. */
+ncclResult_t replay_begin(struct replay *replay, const struct replay_scenario *scenario);
+ncclResult_t replay_advance(uint64_t event, struct replay_outcome *outcome, bool *more);
+void replay_end(void);
 /* From within look(): prints the lanes that have not ended, of one rank or (REPLAY_NONE) of all. */
 void replay_print_lanes(uint32_t rank, uint32_t most);
 

@@ -1,7 +1,7 @@
-/* replay_failed.c: a program may go on after a communicator has failed: the failed kernels end, and what waited
- * behind them on their streams runs, perhaps up to the next hang. The records then hold two states of different
- * times. The replay is of the first one: communicators that ran behind a failed one are not held at their
- * recorded places; they go as far as they can. */
+/* replay_failed.c: a program may go on after a communicator has failed: the failed kernels end, and what
+ * waited behind them on their streams runs, perhaps up to the next hang. The records then hold two states of
+ * different times. The replay is of the first one: communicators that ran behind a failed one are not held at
+ * their recorded places; they go as far as they can. */
 #include "replay/replay.h"
 
 static uint64_t launch_stream(const struct replay_rank *rank, const struct replay_launch *launch) {

@@ -416,8 +416,8 @@ static ncclResult_t comm_take_inputs(struct replay_comm *comm) {
         plan_inputs_read(state->view->inputs, state->view->input_rows, comm->rank_count, &comm->inputs);
     if (wrong != NULL)
       return log_fail(ncclInvalidArgument,
-                      "rank %u of comm '%s': the records do not hold all that its plans were made from: %s", i,
-                      comm->name, wrong);
+                      "rank %u of comm '%s': the records do not hold all that its plans were made from: %s",
+                      i, comm->name, wrong);
     comm->known = true;
     return ncclSuccess;
   }
@@ -426,7 +426,7 @@ static ncclResult_t comm_take_inputs(struct replay_comm *comm) {
 
 static ncclResult_t comm_lay_out_known(struct replay_comm *comm) {
   const ncclResult_t result =
-      layout_graph_again(&comm->inputs.origin, comm->inputs.places, comm->rank_count, &comm->graph);
+      layout_graph_of_origin(&comm->inputs.origin, comm->inputs.places, comm->rank_count, &comm->graph);
   if (result == ncclSystemError) return result;
   if (result != ncclSuccess) {
     char why[REPLAY_TEXT_BYTES];

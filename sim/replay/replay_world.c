@@ -460,15 +460,6 @@ static bool anybody_over_network(void) {
   return false;
 }
 
-static void settle_with_credit(struct replay_outcome *outcome) {
-  if (!anybody_over_network() || outcome->moving || world.stopped) return;
-  emu_lock();
-  world.credit = true;
-  emu_gate_loosened();
-  emu_unlock();
-  settle(EVENTS_MOST, outcome);
-}
-
 /* Records the place of every lane that has not ended. */
 static void lanes_look(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
@@ -515,29 +506,71 @@ static void holds_lift(void) {
   emu_gate_loosened();
 }
 
-static ncclResult_t world_run(struct replay_outcome *outcome) {
-  const struct replay_scenario *scenario = world.scenario;
-  TRY(launches_make());
-  TRY(calls_assume());
-  settle(EVENTS_MOST, outcome);
-  settle_with_credit(outcome);
+/* ---- the phases of a run ---- */
+
+static void phase_credit(void) {
+  emu_lock();
+  world.credit = true;
+  emu_gate_loosened();
+  emu_unlock();
+}
+
+static void state_examine(struct replay_outcome *outcome) {
   emu_lock();
   lanes_look();
   state_compare(outcome);
   state_find_events(outcome);
   emu_unlock();
-  if (scenario->goes_on && !world.stopped && !outcome->moving) {
-    if (scenario->injected != NULL) TRY(calls_make_event(scenario->injected));
-    emu_lock();
-    holds_lift();
-    emu_unlock();
-    settle(scenario->event_limit > 0 ? scenario->event_limit : EVENTS_MOST, outcome);
+}
+
+static ncclResult_t phase_go_on(void) {
+  if (world.scenario->injected != NULL) TRY(calls_make_event(world.scenario->injected));
+  emu_lock();
+  holds_lift();
+  emu_unlock();
+  return ncclSuccess;
+}
+
+/* Nothing can move: what comes next. False: nothing. */
+static ncclResult_t phase_next(struct replay_outcome *outcome, bool *more) {
+  *more = false;
+  if (world.phase == PHASE_HELD) {
+    world.phase = PHASE_CREDIT;
+    *more = anybody_over_network() && !outcome->moving && !world.stopped;
+    if (*more) phase_credit();
+    if (*more) return ncclSuccess;
+  }
+  if (world.phase != PHASE_CREDIT) return ncclSuccess;
+  world.phase = PHASE_LIFTED;
+  state_examine(outcome);
+  *more = world.scenario->goes_on && !world.stopped && !outcome->moving;
+  return *more ? phase_go_on() : ncclSuccess;
+}
+
+static ncclResult_t world_run(struct replay_outcome *outcome) {
+  const uint64_t limit = world.scenario->event_limit;
+  bool more = true;
+  while (more) {
+    settle(world.phase == PHASE_LIFTED && limit > 0 ? limit : EVENTS_MOST, outcome);
+    TRY(phase_next(outcome, &more));
   }
   outcome->until_reached = world.stopped;
   emu_lock();
   state_sum(outcome);
   emu_unlock();
-  if (scenario->look != NULL) scenario->look(scenario->argument);
+  if (world.scenario->look != NULL) world.scenario->look(world.scenario->argument);
+  return ncclSuccess;
+}
+
+ncclResult_t replay_advance(uint64_t event, struct replay_outcome *outcome, bool *more) {
+  *more = true;
+  while (*more && emu_event_count() < event) {
+    emu_lock();
+    const bool settled = emu_world_settle(event - emu_event_count());
+    emu_unlock();
+    outcome->events_run = emu_event_count();
+    if (settled) TRY(phase_next(outcome, more));
+  }
   return ncclSuccess;
 }
 
@@ -587,11 +620,9 @@ static void world_close(void) {
   os_free(world.ranks);
 }
 
-ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
-                        struct replay_outcome *outcome) {
+ncclResult_t replay_begin(struct replay *replay, const struct replay_scenario *scenario) {
   const tutti_emu_config_t config = {
       .size = sizeof config, .seed = scenario->seed, .device_count = replay->device_count};
-  memset(outcome, 0, sizeof *outcome);
   TRY(tutti_emu_configure(&config));
   if (emu_options()->mode != EMU_GUARDED)
     return log_fail(ncclInvalidUsage,
@@ -602,7 +633,19 @@ ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *sce
   world.ops = emu_backend();
   emu_gate = &gate;
   ncclResult_t result = world_open();
-  if (result == ncclSuccess) result = world_run(outcome);
+  if (result == ncclSuccess) result = launches_make();
+  if (result == ncclSuccess) result = calls_assume();
+  if (result != ncclSuccess) world_close();
+  return result;
+}
+
+void replay_end(void) { world_close(); }
+
+ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
+                        struct replay_outcome *outcome) {
+  memset(outcome, 0, sizeof *outcome);
+  TRY(replay_begin(replay, scenario));
+  const ncclResult_t result = world_run(outcome);
   world_close();
   return result;
 }

@@ -41,10 +41,10 @@ ncclResult_t custom_start(const char *name, struct custom_build *build) {
 
 uint64_t custom_digest(const struct custom_schedule *schedule) {
   const struct custom_schedule *s = schedule;
-  const uint64_t numbers[] = {s->func,          s->protos,      s->places,        s->staged,
-                              s->waits,         s->even,        s->rank_count,    s->channel_count,
-                              s->root,          s->chunk_count, s->scratch_count, s->min_bytes,
-                              s->max_bytes,     s->block_count};
+  const uint64_t numbers[] = {s->func,      s->protos,      s->places,        s->staged,
+                              s->waits,     s->even,        s->rank_count,    s->channel_count,
+                              s->root,      s->chunk_count, s->scratch_count, s->min_bytes,
+                              s->max_bytes, s->block_count};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   for (uint32_t i = 0; i < s->block_count; i++) {
     const struct custom_block *block = &s->blocks[i];

@@ -61,8 +61,8 @@ static void put(struct writing *writing, enum record_input_name name, uint32_t i
     writing->full = true;
     return;
   }
-  writing->rows[writing->count++] =
-      (struct record_input){.used = 1, .name = (uint8_t)name, .index = (uint16_t)index, .a = a, .b = b, .c = c};
+  writing->rows[writing->count++] = (struct record_input){
+      .used = 1, .name = (uint8_t)name, .index = (uint16_t)index, .a = a, .b = b, .c = c};
 }
 
 static void put_settings(struct writing *writing, const struct plan_settings *settings) {
@@ -290,9 +290,15 @@ static const char *take_rules(const struct reading *reading, struct plan_inputs 
     const struct record_input *bytes = find(reading, INPUT_RULE_BYTES, i);
     const struct record_input *choice = find(reading, INPUT_RULE_CHOICE, i);
     if (choice == NULL) return "a tuning rule is missing";
-    const struct tune_rule rule = {
-        bytes->a,       bytes->b,           low(bytes->c),       high(bytes->c), low(choice->a), high(choice->a),
-        (uint8_t)choice->b, (uint8_t)(choice->b >> 8), (uint8_t)(choice->b >> 16)};
+    const struct tune_rule rule = {bytes->a,
+                                   bytes->b,
+                                   low(bytes->c),
+                                   high(bytes->c),
+                                   low(choice->a),
+                                   high(choice->a),
+                                   (uint8_t)choice->b,
+                                   (uint8_t)(choice->b >> 8),
+                                   (uint8_t)(choice->b >> 16)};
     if (rule.func >= FUNC_COUNT || rule.algo >= ALGO_COUNT || rule.proto >= PROTO_COUNT ||
         rule.channel_count > PLAN_CHANNELS_MAX)
       return "a tuning rule is impossible";

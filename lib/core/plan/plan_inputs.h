@@ -22,8 +22,8 @@ struct plan_inputs {
 /* Fills rows from a request, whose operations do not matter; returns their number. Allocates nothing. If not
  * all fit, the last row says so, and a reader refuses the whole. */
 uint32_t plan_inputs_write(const struct plan_request *request, struct record_input *rows, uint32_t most);
-/* Reads rows, which anyone may have written. NULL on success; else what is missing or impossible, as a phrase,
- * and there is nothing to free. */
+/* Reads rows, which anyone may have written. NULL on success; else what is missing or impossible, as a
+ * phrase, and there is nothing to free. */
 const char *plan_inputs_read(const struct record_input *rows, uint32_t count, uint32_t rank_count,
                              struct plan_inputs *inputs);
 void plan_inputs_free(struct plan_inputs *inputs);

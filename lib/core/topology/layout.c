@@ -129,16 +129,15 @@ static struct graph_request request_of_origin(const struct graph_origin *origin,
   request.rank_count = rank_count;
   request.channels_min = request.channels_max = channel_count;
   request.cross_nic = origin->cross_nic;
-  request.rules = (struct paths_rules){(enum graph_path)origin->peer_level, origin->over_gpu,
-                                       origin->nic_over_gpu, NULL};
+  request.rules =
+      (struct paths_rules){(enum graph_path)origin->peer_level, origin->over_gpu, origin->nic_over_gpu, NULL};
   return request;
 }
 
 static ncclResult_t layout_build(const struct topology *topology, const struct graph_origin *origin,
                                  const struct graph_place *places, uint32_t rank_count,
                                  uint32_t channel_count, struct graph *graph) {
-  const struct graph_request request =
-      request_of_origin(origin, topology, places, rank_count, channel_count);
+  const struct graph_request request = request_of_origin(origin, topology, places, rank_count, channel_count);
   TRY(graph_build(&request, graph));
   graph->origin = *origin;
   graph->origin.channels = channel_count;
@@ -155,8 +154,8 @@ uint64_t layout_file_digest(const char *path) {
   return digest;
 }
 
-ncclResult_t layout_graph_again(const struct graph_origin *origin, const struct graph_place *places,
-                                uint32_t rank_count, struct graph *graph) {
+ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
+                                    uint32_t rank_count, struct graph *graph) {
   const char *path = param_text(PARAM_TOPO_FILE);
   const struct topology_spec spec = {NULL, origin->nodes, origin->gpus, origin->nics};
   struct topology topology;
@@ -183,7 +182,8 @@ static ncclResult_t layout_places(const struct layout *layout, const uint32_t *d
     places[rank].node = devices[rank] / layout->node_devices;
     places[rank].gpu = devices[rank] % layout->node_devices;
   }
-  const ncclResult_t result = layout_build(&layout->topology, &layout->origin, places, rank_count, channel_count, graph);
+  const ncclResult_t result =
+      layout_build(&layout->topology, &layout->origin, places, rank_count, channel_count, graph);
   os_free(places);
   return result;
 }

@@ -17,10 +17,10 @@ ncclResult_t layout_graph(const struct backend *ops, const uint32_t *devices, ui
  * among the ranks of that node, both counted from 0 in rank order. */
 ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
                                  uint32_t channel_count, struct graph *graph);
-/* The graph that these functions made, again, from its origin and the ranks' places. ncclInvalidUsage if its
+/* Makes a graph of these functions from its origin and the ranks' places. ncclInvalidUsage if its
  * topology was read from a file and NCCL_TOPO_FILE does not name one with the same contents. */
-ncclResult_t layout_graph_again(const struct graph_origin *origin, const struct graph_place *places,
-                                uint32_t rank_count, struct graph *graph);
+ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
+                                    uint32_t rank_count, struct graph *graph);
 /* Hash of a file's bytes, never 0; 0 if it cannot be read. */
 uint64_t layout_file_digest(const char *path);
 
