@@ -55,10 +55,10 @@ void view_ranks(void) {
 
 /* ---- who waits for whom ---- */
 
+/* A rank of a communicator as a number: communicators one after another. */
 struct waits {
-  uint32_t comm, rank;
-  uint32_t *first; /* by rank: one that it waits for, or REPLAY_NONE */
-  uint32_t told;
+  uint32_t comm, begin, told; /* of this communicator; lines printed */
+  uint32_t *next;             /* by number: one that it waits for, or REPLAY_NONE */
 };
 
 static bool lane_waits(struct emu_lane *emu, uint32_t *peer) {
@@ -76,7 +76,8 @@ static bool wait_print(void *argument, struct emu_lane *emu) {
   char text[REPLAY_TEXT_BYTES];
   uint32_t peer = 0;
   if (comm->config.comm_id != waits->comm + 1 || !lane_waits(emu, &peer)) return true;
-  if (waits->first[comm->config.rank] == REPLAY_NONE) waits->first[comm->config.rank] = peer;
+  uint32_t *next = &waits->next[waits->begin + comm->config.rank];
+  if (*next == REPLAY_NONE) *next = waits->begin + peer;
   lane_say_wait(emu, text);
   printf("  rank %u waits for rank %u: channel %u: %s\n", comm->config.rank, peer,
          emu->lane.work->channel_index, text);
@@ -84,34 +85,77 @@ static bool wait_print(void *argument, struct emu_lane *emu) {
   return true;
 }
 
-/* Follows one wait of each rank: a cycle, or a rank that waits for none. */
-static void waits_conclude(const struct replay_comm *comm, uint32_t c, const uint32_t *first) {
-  uint32_t at = 0;
-  while (at < comm->rank_count && first[at] == REPLAY_NONE) at++;
-  for (uint32_t i = 0; i < comm->rank_count && first[at] != REPLAY_NONE; i++) at = first[at];
-  if (first[at] == REPLAY_NONE) {
-    printf("  rank %u waits for no rank: ", at);
-    rank_print(comm, &world.ranks[c][at]);
+static struct live_rank *rank_of(uint32_t number, uint32_t *comm) {
+  for (*comm = 0; number >= world.replay->comms[*comm].rank_count; *comm += 1)
+    number -= world.replay->comms[*comm].rank_count;
+  return &world.ranks[*comm][number];
+}
+
+/* A kernel that has not started waits for the one that runs on its device. */
+static uint32_t device_blocks(const struct live_rank *rank) {
+  uint32_t number = 0;
+  for (uint32_t c = 0; c < world.replay->comm_count; c++)
+    for (uint32_t r = 0; r < world.replay->comms[c].rank_count; r++, number++) {
+      const struct live_rank *other = &world.ranks[c][r];
+      if (other != rank && other->script->device == rank->script->device && run_now(other) != NULL)
+        return number;
+    }
+  return REPLAY_NONE;
+}
+
+static uint32_t number_next(const struct waits *waits, uint32_t number) {
+  uint32_t c;
+  const struct live_rank *rank = rank_of(number, &c);
+  if (waits->next[number] != REPLAY_NONE) return waits->next[number];
+  const bool queued = rank->device->turn < rank->launched && run_now(rank) == NULL;
+  return queued ? device_blocks(rank) : REPLAY_NONE;
+}
+
+static void number_print(uint32_t number) {
+  uint32_t c;
+  const struct live_rank *rank = rank_of(number, &c);
+  if (world.replay->comm_count == 1) printf("rank %u", rank->script->rank);
+  else printf("rank %u of comm '%.40s'", rank->script->rank, world.replay->comms[c].name);
+}
+
+/* Follows one wait of each rank: to a cycle, or to a rank that waits for none. */
+static void waits_conclude(const struct waits *waits, uint32_t count) {
+  uint32_t at = 0, c;
+  while (at < count && waits->next[at] == REPLAY_NONE) at++;
+  if (at == count) return;
+  for (uint32_t i = 0; i < count && number_next(waits, at) != REPLAY_NONE; i++) at = number_next(waits, at);
+  if (number_next(waits, at) == REPLAY_NONE) {
+    const struct live_rank *rank = rank_of(at, &c);
+    fputs("waits for no rank: ", stdout);
+    rank_print(&world.replay->comms[c], rank);
     return;
   }
-  printf("  cycle: rank %u", at);
-  uint32_t next = first[at];
-  for (; next != at; next = first[next]) printf(" -> rank %u", next);
-  printf(" -> rank %u\n", at);
+  fputs("a cycle: ", stdout);
+  number_print(at);
+  for (uint32_t next = number_next(waits, at); next != at; next = number_next(waits, next)) {
+    fputs(" -> ", stdout);
+    number_print(next);
+  }
+  fputs(" -> ", stdout);
+  number_print(at);
+  putchar('\n');
 }
 
 void view_waits(void) {
-  for (uint32_t c = 0; c < world.replay->comm_count; c++) {
-    const struct replay_comm *comm = &world.replay->comms[c];
-    struct waits waits = {c, 0, (uint32_t *)os_alloc((comm->rank_count + 1) * sizeof(uint32_t)), 0};
-    if (waits.first == NULL) return;
-    for (uint32_t r = 0; r < comm->rank_count; r++) waits.first[r] = REPLAY_NONE;
-    printf("comm '%.40s':\n", comm->name);
+  uint32_t count = 0;
+  for (uint32_t c = 0; c < world.replay->comm_count; c++) count += world.replay->comms[c].rank_count;
+  struct waits waits = {0, 0, 0, (uint32_t *)os_alloc((count + 1) * sizeof(uint32_t))};
+  if (waits.next == NULL) return;
+  for (uint32_t i = 0; i < count; i++) waits.next[i] = REPLAY_NONE;
+  for (; waits.comm < world.replay->comm_count; waits.comm++) {
+    waits.told = 0;
+    printf("comm '%.40s':\n", world.replay->comms[waits.comm].name);
     lanes_each(wait_print, &waits);
     if (waits.told == 0) puts("  no lane waits");
-    else waits_conclude(comm, c, waits.first);
-    os_free(waits.first);
+    waits.begin += world.replay->comms[waits.comm].rank_count;
   }
+  waits_conclude(&waits, count);
+  os_free(waits.next);
 }
 
 /* ---- lanes ---- */
