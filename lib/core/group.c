@@ -204,30 +204,6 @@ static void job_report(const struct ncclComm *comm, const char *call) {
            (unsigned long long)comm->comm_id, comm->name);
 }
 
-/* Returns the communicators to the caller, or drops them. A communicator that is still in its rendezvous is
- * returned too: it is a non-blocking one. */
-static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
-  bool pending = false;
-  for (struct group_job *job = jobs, *next; job; job = next) {
-    struct ncclComm *comm = job->call.comm;
-    next = job->next;
-    if (result != ncclSuccess && comm) comm_discard(comm);
-    if (result == ncclSuccess) {
-      *job->result = comm;
-      pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
-      if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
-      if (comm && comm_state(comm) == COMM_READY) record_met(comm);
-      if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
-    }
-    os_free(job->call.roots);
-    os_free(job);
-  }
-  if (result != ncclSuccess) return result;
-  return pending ? ncclInProgress : ncclSuccess;
-}
-
-/* ---- Launching operations ---- */
-
 void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                    struct plan_request *request) {
   const struct remote *remote = comm->shared->remote;
@@ -241,6 +217,36 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
                                    .ops = ops,
                                    .op_count = op_count};
 }
+
+static void comm_record_met(struct ncclComm *comm) {
+  struct plan_request request;
+  group_request(comm, NULL, 0, &request);
+  record_met(comm, &request);
+}
+
+/* Returns the communicators to the caller, or drops them. A communicator that is still in its rendezvous is
+ * returned too: it is a non-blocking one. */
+static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
+  bool pending = false;
+  for (struct group_job *job = jobs, *next; job; job = next) {
+    struct ncclComm *comm = job->call.comm;
+    next = job->next;
+    if (result != ncclSuccess && comm) comm_discard(comm);
+    if (result == ncclSuccess) {
+      *job->result = comm;
+      pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
+      if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
+      if (comm && comm_state(comm) == COMM_READY) comm_record_met(comm);
+      if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
+    }
+    os_free(job->call.roots);
+    os_free(job);
+  }
+  if (result != ncclSuccess) return result;
+  return pending ? ncclInProgress : ncclSuccess;
+}
+
+/* ---- Launching operations ---- */
 
 /* An all-to-all includes a message to the rank itself. */
 static bool op_meets_self(const struct ncclComm *comm, const struct plan_op *op, uint8_t func) {
@@ -360,6 +366,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
   const uint64_t number = record_launched(comm);
+  if (record_lacks_met(comm)) comm_record_met(comm); /* a non-blocking init: this is its first launch */
   record_plan(comm, &queue->plan);
   const ncclResult_t result =
       comm->ops->device->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);

@@ -137,6 +137,18 @@ static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes
 
 /* ---- communicators ---- */
 
+/* In the order of ids and ranks, not of the threads that open them: a run that fails reports its ranks in this
+ * order, and is to be the same each time. */
+static void comm_list(struct device_comm *fresh) {
+  struct device_comm **place = &emu_comms;
+  const struct device_comm_config *own = &fresh->config;
+  while (*place != NULL && ((*place)->config.comm_id < own->comm_id ||
+                            ((*place)->config.comm_id == own->comm_id && (*place)->config.rank < own->rank)))
+    place = &(*place)->next;
+  fresh->next = *place;
+  *place = fresh;
+}
+
 static ncclResult_t emu_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
   struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
   if (fresh == NULL) return log_no_memory("rank %" PRIu32 ": its device's part", config->rank);
@@ -152,10 +164,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
-  if (owned) {
-    fresh->next = emu_comms;
-    emu_comms = fresh;
-  }
+  if (owned) comm_list(fresh);
   emu_unlock();
   if (!owned) {
     os_free(fresh);

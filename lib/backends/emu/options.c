@@ -7,6 +7,7 @@
 
 #include "backends/emu/cudart/cudart.h"
 #include "backends/emu/fault_injection.h"
+#include "backends/emu/scheduler_gate.h"
 #include "backends/fault.h"
 #include "base/launch.h"
 #include "base/log.h"
@@ -31,6 +32,7 @@ static os_mutex options_lock = OS_MUTEX_INITIALIZER;
 
 static struct trace_writer *trace_file;
 struct emu_meter emu_meter;
+static void (*trace_watcher)(const struct trace_record *record);
 
 enum option_id {
   OPTION_MODE,
@@ -294,8 +296,19 @@ static ncclResult_t trace_open(const char *path) {
 static ncclResult_t trace_close(void) {
   const ncclResult_t result = trace_writer_close(trace_file);
   trace_file = NULL;
-  emu_meter.tracing = false;
+  emu_meter.tracing = trace_watcher != NULL;
   return result;
+}
+
+void emu_trace_watch(void (*watcher)(const struct trace_record *record)) {
+  trace_watcher = watcher;
+  emu_meter.tracing = trace_file != NULL || watcher != NULL;
+}
+
+/* What TUTTI_EVENTS names; "" if nothing. */
+static const char *trace_path_of_environment(void) {
+  const char *events = param_text(PARAM_TUTTI_EVENTS);
+  return events[0] != '\0' ? events : param_text(PARAM_TUTTI_MOVES);
 }
 
 static void options_apply(const struct emu_options *fresh) {
@@ -315,8 +328,7 @@ static void options_load(void) {
     options_result = options_of_environment(&fresh);
     options_apply(&fresh);
     __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
-    const char *events = param_text(PARAM_TUTTI_EVENTS);
-    const char *path = events[0] != '\0' ? events : param_text(PARAM_TUTTI_MOVES);
+    const char *path = trace_path_of_environment();
     if (path[0] != '\0' && options.mode == EMU_GUARDED && options_result == ncclSuccess)
       options_result = trace_open(path);
     if (options_result != ncclSuccess) snprintf(options_fault, sizeof options_fault, "%s", log_own_error());
@@ -410,7 +422,8 @@ static ncclResult_t configure_locked(const struct emu_options *fresh, const char
   const ncclResult_t closed = trace_close();
   options_apply(fresh);
   TRY(closed);
-  return trace_path != NULL && fresh->mode == EMU_GUARDED ? trace_open(trace_path) : ncclSuccess;
+  const char *path = trace_path != NULL ? trace_path : trace_path_of_environment();
+  return path[0] != '\0' && fresh->mode == EMU_GUARDED ? trace_open(path) : ncclSuccess;
 }
 
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
@@ -472,5 +485,6 @@ void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *com
                                       (uint32_t)comm->config.comm_id,
                                       chunk,
                                       value};
-  trace_writer_put(trace_file, &record);
+  if (trace_watcher != NULL) trace_watcher(&record);
+  if (trace_file != NULL) trace_writer_put(trace_file, &record);
 }
