@@ -340,7 +340,7 @@ static int batch_submit(struct batch *batch) {
   race_clock_drop(entry.clock);
   if (fits) batch_meet_ranks(batch);
   const struct race_point read = {stream->race.clock, batch->entry_epoch + 1, stream->race.id};
-  fits = fits && batch_access(batch, true, &read);
+  fits = fits && !found && batch_access(batch, true, &read);
   batch_end(batch);
   const int raced = submit_end();
   return error != 0 ? error : raced;

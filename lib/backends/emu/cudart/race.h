@@ -96,6 +96,7 @@ int emu_race_free(const void *base);
 void emu_race_allocated(struct emu_stream *stream, const void *base);
 /* The last sentence, for ncclGetLastError. */
 const char *emu_race_text(void);
+uint64_t emu_race_count(void); /* of sentences so far */
 
 /* ---- order ---- */
 

@@ -17,7 +17,10 @@ static struct race_pair pairs[PAIRS_MOST];
 static uint32_t pair_count;
 static char text[1200];
 
+static uint64_t reports;
+
 const char *emu_race_text(void) { return text; }
+uint64_t emu_race_count(void) { return reports; }
 
 /* ---- sentences ---- */
 
@@ -75,6 +78,7 @@ static void add_memory(const struct race_pair *pair) {
 }
 
 static void text_begin(const struct race_pair *pair) {
+  reports += 1;
   snprintf(text, sizeof text, "race: ");
   add_op(pair->first);
   add(" %s", verb(pair->first, pair->first_writes));
