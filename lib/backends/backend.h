@@ -253,6 +253,8 @@ struct device_cached_launch {
   uint64_t first_sequence;            /* as plan.first_sequence, now */
   const struct plan_buffers *buffers; /* by work */
   device_stream stream;
+  const struct plan_call *calls; /* as plan.calls */
+  uint32_t call_count;
 };
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any

@@ -14,27 +14,6 @@ static ncclResult_t check_fail(const struct collective_call *call, ncclResult_t 
                   call->comm->name, call->count, objection);
 }
 
-/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
- */
-static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
-  const struct ncclComm *comm = call->comm;
-  const bool root = (uint32_t)call->peer == comm->rank;
-  const size_t all = comm->rank_count;
-  *in_blocks = *out_blocks = 1;
-  switch (call->func) {
-    case FUNC_BROADCAST: *in_blocks = root; break;
-    case FUNC_REDUCE: *out_blocks = root; break;
-    case FUNC_ALL_GATHER: *out_blocks = all; break;
-    case FUNC_REDUCE_SCATTER: *in_blocks = all; break;
-    case FUNC_SEND: *out_blocks = 0; break;
-    case FUNC_RECV: *in_blocks = 0; break;
-    case FUNC_ALL_TO_ALL: *in_blocks = *out_blocks = all; break;
-    case FUNC_SCATTER: *in_blocks = root ? all : 0; break;
-    case FUNC_GATHER: *out_blocks = root ? all : 0; break;
-    default: break;
-  }
-}
-
 static ncclResult_t check_numbers(const struct collective_call *call) {
   const struct ncclComm *comm = call->comm;
   char text[128];
@@ -140,7 +119,7 @@ ncclResult_t collective_check(const struct collective_call *call) {
   size_t in_blocks, out_blocks;
   TRY(comm_check_ready(call->comm, call->name));
   TRY(check_numbers(call));
-  buffers_used(call, &in_blocks, &out_blocks);
+  collective_blocks(call, &in_blocks, &out_blocks);
   TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
   TRY(check_buffer(call, "recvbuff", call->out, out_blocks));
   return check_overlap(call, in_blocks, out_blocks);

@@ -74,7 +74,7 @@ static ncclResult_t p2p_expand(const struct collective_call *call) {
                          call->comm->name, capacity);
   }
   expansion_describe(&expansion);
-  const ncclResult_t result = group_add_ops(call->comm, expansion.ops, expansion.op_count, call->stream);
+  const ncclResult_t result = group_add_ops(call, expansion.ops, expansion.op_count);
   os_free(expansion.ops);
   return result;
 }
@@ -86,13 +86,13 @@ static ncclResult_t reduction_note(const struct collective_call *call) {
   op.dtype = (uint8_t)call->dtype;
   TRY(redop_resolve(call->comm, call->name, call->op, call->dtype, &op.op, &op.op_arg));
   if (call->func == FUNC_REDUCE && op.peer != call->comm->rank) op.out = NULL;
-  return group_add_ops(call->comm, &op, 1, call->stream);
+  return group_add_ops(call, &op, 1);
 }
 
 static ncclResult_t move_note(const struct collective_call *call) {
   const size_t bytes = call->count * kernel_type_bytes((uint8_t)call->dtype);
   const struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, bytes);
-  return group_add_ops(call->comm, &op, 1, call->stream);
+  return group_add_ops(call, &op, 1);
 }
 
 ncclResult_t collective_note(const struct collective_call *call) {

@@ -61,6 +61,8 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
   return array_grow(&queue->ops, &queue->op_capacity, (uint64_t)queue->op_count + op_count,
                     sizeof *queue->ops) &&
+         array_grow(&queue->calls, &queue->call_capacity, (uint64_t)queue->call_count + 1,
+                    sizeof *queue->calls) &&
          array_grow(&queue->streams, &queue->stream_capacity, (uint64_t)queue->stream_count + 1,
                     sizeof *queue->streams);
 }
@@ -84,8 +86,8 @@ static void group_list(struct ncclComm *comm) {
   group.last_comm = &queue->next;
 }
 
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
-                           device_stream stream) {
+ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count) {
+  struct ncclComm *comm = call->comm;
   struct comm_queue *queue = &comm->queue;
   if (!queue_reserve(queue, op_count)) {
     return log_no_memory("rank %u of comm '%s': %u operations in the group", comm->rank, comm->name,
@@ -97,8 +99,9 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
     queue->ops[queue->op_count] = ops[i];
     queue->ops[queue->op_count++].sequence = comm->sequence;
   }
+  queue->calls[queue->call_count++] = collective_uses(call, comm->sequence);
   __atomic_store_n(&comm->sequence, comm->sequence + 1, __ATOMIC_RELAXED);
-  queue_add_stream(queue, stream);
+  queue_add_stream(queue, call->stream);
   return ncclSuccess;
 }
 
@@ -135,7 +138,7 @@ ncclResult_t group_note(const struct collective_call *call) {
 static void queue_clear(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   queue->plan.work_count = 0;
-  queue->op_count = queue->stream_count = 0;
+  queue->op_count = queue->call_count = queue->stream_count = 0;
   queue->queued = false;
   queue->next = NULL;
   if (comm->recorder.comm != NULL) comm->recorder.comm->open_group = 0;
@@ -365,6 +368,8 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
     TRY(proxy_ops_create(remote->proxies[comm->rank], &queue->plan, remote->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
+  queue->plan.calls = queue->calls;
+  queue->plan.call_count = queue->call_count;
   const uint64_t number = record_launched(comm);
   if (record_lacks_met(comm)) comm_record_met(comm); /* a non-blocking init: this is its first launch */
   record_plan(comm, &queue->plan);
@@ -373,6 +378,8 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
+  queue->plan.calls = NULL;
+  queue->plan.call_count = 0;
   return result;
 }
 
@@ -397,7 +404,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     const ncclResult_t result = comm_launch(comm);
     if (result == ncclSuccess) continue;
-    if (result == ncclSystemError) comm_give_up(comm, result);
+    if (result == ncclSystemError || result == ncclInvalidUsage) comm_give_up(comm, result);
     if (comm != comms) group_break(comms, result);
     return result;
   }

@@ -85,6 +85,7 @@ static void comm_free(struct ncclComm *comm) {
   recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
   call_cache_free(&comm->call_cache);
   os_free(comm->queue.ops);
+  os_free(comm->queue.calls);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
   settings_free(&comm->settings);

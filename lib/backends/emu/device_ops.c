@@ -149,6 +149,8 @@ static void comm_list(struct device_comm *fresh) {
   *place = fresh;
 }
 
+static void comm_raced(uint64_t comm_id) { emu_comm_fail(comm_id, ncclInvalidUsage); }
+
 static ncclResult_t emu_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
   struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
   if (fresh == NULL) return log_no_memory("rank %" PRIu32 ": its device's part", config->rank);
@@ -164,7 +166,11 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_lock();
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
-  if (owned) comm_list(fresh);
+  if (owned) {
+    fresh->race = emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count,
+                                     comm_raced);
+    comm_list(fresh);
+  }
   emu_unlock();
   if (!owned) {
     os_free(fresh);
@@ -221,6 +227,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
   emu_launch_drop_kept(comm);
+  emu_race_rank_close(comm->race);
   if (comm->kernel_count > 0)
     log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32
              " kernels of it are held by graphs; destroy those graphs first",
@@ -322,9 +329,16 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
   struct emu_kernel *kernel =
       emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan, true) : emu_launch_find(comm, plan);
   if (kernel == NULL) return launch_refused(plan, 2);
-  const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
+  const int error = emu_launch_uses(kernel, plan->calls, plan->call_count)
+                        ? emu_stream_launch(first, kernel, others, stream_count - 1)
+                        : 2;
   emu_kernel_drop(kernel);
   return error;
+}
+
+static ncclResult_t launch_result(int error) {
+  if (error == RACE_ERROR) return log_fail(ncclInvalidUsage, "%s", emu_race_text());
+  return cuda_result(error, "launching a kernel");
 }
 
 /* Default-stream names mean the rank's device, whatever device the calling thread has selected. */
@@ -337,7 +351,7 @@ static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan
   const int error = launch_on(comm, plan, streams, stream_count);
   emu_unlock();
   emu_device_select(selected);
-  return cuda_result(error, "launching a kernel");
+  return launch_result(error);
 }
 
 static bool launch_cached_on(struct device_comm *comm, const struct device_cached_launch *cached,
@@ -346,7 +360,8 @@ static bool launch_cached_on(struct device_comm *comm, const struct device_cache
   if (stream == NULL || emu_stream_capture_id(stream) != 0) return false;
   struct emu_kernel *kernel = emu_launch_find_cached(comm, cached);
   if (kernel == NULL) return false;
-  if (!emu_stream_launch_whole(stream, kernel)) *error = emu_stream_launch(stream, kernel, NULL, 0);
+  if (!emu_launch_uses(kernel, cached->calls, cached->call_count)) return false;
+  if (!emu_stream_launch_whole(stream, kernel, error)) *error = emu_stream_launch(stream, kernel, NULL, 0);
   return true;
 }
 
@@ -362,7 +377,7 @@ static bool emu_launch_cached(struct device_comm *comm, const struct device_cach
   const bool launched = launch_cached_on(comm, cached, &error);
   emu_unlock();
   if (selects) emu_device_select(selected);
-  if (launched) *result = error == 0 ? ncclSuccess : cuda_result(error, "launching a kernel");
+  if (launched) *result = launch_result(error);
   return launched;
 }
 

@@ -44,9 +44,12 @@ static bool call_is_quiet(const struct collective_call *call) {
 /* ---- a call ---- */
 
 static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buffers *buffers,
-                   const struct call_cache_args *args, uint32_t call_count, ncclResult_t *result) {
+                   const struct collective_call *calls, uint32_t call_count, ncclResult_t *result) {
+  struct plan_call uses[CALL_CACHE_GROUP_CALLS];
+  for (uint32_t i = 0; i < call_count; i++) uses[i] = collective_uses(&calls[i], comm->sequence + i);
   comm_own(comm);
-  const struct device_cached_launch cache = {serial, comm->sequence, buffers, args->stream};
+  const struct device_cached_launch cache = {serial,           comm->sequence, buffers,
+                                             calls[0].stream,  uses,           call_count};
   if (!comm->ops->device->launch_cached(comm->device_comm, &cache, result)) return false;
   if (*result == ncclSuccess)
     __atomic_store_n(&comm->sequence, comm->sequence + call_count, __ATOMIC_RELAXED);
@@ -61,7 +64,7 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   match_begin(call->comm);
   *result = match_call(call);
   if (*result != ncclSuccess) return true;
-  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) {
+  if (!launch(call->comm, entry->serial, entry->buffers, call, 1, result)) {
     match_undo(call->comm);
     return false;
   }
@@ -118,7 +121,7 @@ bool call_cache_follow(const struct collective_call *call) {
       cache->groups != NULL && cache->noted == 0 ? find_path(cache, call) : NULL;
   if (path == NULL) return false;
   cache->path = path;
-  cache->followed += 1;
+  cache->callers[cache->followed++] = call->caller;
   return true;
 }
 
@@ -126,19 +129,8 @@ bool call_cache_follow_on(struct call_cache *cache, const struct collective_call
   const struct call_cache_group *path = cache->path;
   const uint32_t count = cache->followed;
   if (count == 0 || count >= path->call_count || !args_are(&path->calls[count], call)) return false;
+  cache->callers[count] = call->caller;
   cache->followed = count + 1;
-  return true;
-}
-
-bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
-  struct call_cache *cache = &comm->call_cache;
-  const uint32_t count = cache->followed;
-  if (count == 0 || !comm_is_ready(comm)) return false;
-  const struct call_cache_group *path =
-      cache->path->call_count == count ? cache->path : find_path(cache, NULL);
-  const uint64_t number = record_launched(comm), sequence = comm->sequence;
-  if (path == NULL || !launch(comm, path->serial, path->buffers, path->calls, count, result)) return false;
-  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
   return true;
 }
 
@@ -154,8 +146,24 @@ struct collective_call call_cache_followed(struct ncclComm *comm, uint32_t i) {
                                        args->peer,
                                        comm,
                                        args->stream,
-                                       NULL};
+                                       comm->call_cache.callers[i]};
   return call;
+}
+
+bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
+  struct call_cache *cache = &comm->call_cache;
+  const uint32_t count = cache->followed;
+  if (count == 0 || !comm_is_ready(comm)) return false;
+  const struct call_cache_group *path =
+      cache->path->call_count == count ? cache->path : find_path(cache, NULL);
+  const uint64_t number = record_launched(comm), sequence = comm->sequence;
+  struct collective_call calls[CALL_CACHE_GROUP_CALLS];
+  if (path == NULL) return false;
+  cache->path = path;
+  for (uint32_t i = 0; i < count; i++) calls[i] = call_cache_followed(comm, i);
+  if (!launch(comm, path->serial, path->buffers, calls, count, result)) return false;
+  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
+  return true;
 }
 
 ncclResult_t call_cache_note_call(const struct collective_call *call) {

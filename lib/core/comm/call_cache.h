@@ -56,6 +56,7 @@ struct call_cache {
    * place, more than CALL_CACHE_GROUP_CALLS if the group cannot be cached */
   uint32_t followed, noted;
   const struct call_cache_group *path;
+  const void *callers[CALL_CACHE_GROUP_CALLS]; /* of the followed calls */
   /* the last launch, from which call_cache_note() and call_cache_note_group() take the plan */
   uint64_t serial, sequence;
   uint32_t work_count;

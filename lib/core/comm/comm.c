@@ -212,6 +212,7 @@ void comm_own(struct ncclComm *comm) {
 uint64_t comm_core_bytes(const struct ncclComm *comm) {
   uint64_t bytes = sizeof *comm + call_cache_bytes(&comm->call_cache);
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
+  bytes += comm->queue.call_capacity * sizeof *comm->queue.calls;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
   bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;
   bytes += comm->queue.plan_memory.plan_bytes + plan_cache_bytes(comm->queue.plan_memory.cache);

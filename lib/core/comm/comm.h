@@ -49,6 +49,8 @@ struct comm_queue {
   bool queued;           /* is in a group's list */
   struct plan_op *ops;
   uint32_t op_count, op_capacity;
+  struct plan_call *calls; /* that the operations come from */
+  uint32_t call_count, call_capacity;
   device_stream *streams; /* distinct, in order of first use */
   uint32_t stream_count, stream_capacity;
   uint64_t first_sequence;   /* restored if the group is discarded ... */
