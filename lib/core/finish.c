@@ -85,6 +85,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   TRY(comm_check_ready(comm, call));
   TRY(comm_check_unqueued(comm, call));
+  TRY(match_end(comm, MATCH_END_FINALIZE, __builtin_return_address(0)));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
   recorder_life(&comm->recorder, LIFE_FINALIZE, comm->sequence);
   if (!comm->config.blocking) return ncclInProgress;
@@ -117,7 +118,8 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
   recorder_life(&comm->recorder, LIFE_DESTROY, comm->sequence);
-  const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
+  ncclResult_t result = match_end(comm, MATCH_END_DESTROY, __builtin_return_address(0));
+  if (comm_needs_drain(comm)) result = finalize_wait(comm, call, &aborted);
   if (aborted) return result; /* the aborting thread frees it */
   if (comm->shared && comm->shared->remote && !comm->revoked) remote_report_error(comm);
   if (comm_state(comm) != COMM_FINALIZED && comm->device_comm)

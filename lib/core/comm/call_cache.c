@@ -69,9 +69,11 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   return true;
 }
 
-/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. */
+/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. A world
+ * that moves only while its threads wait gains nothing. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
-  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL;
+  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL &&
+                    comm->ops->device->keeps_time();
   comm->call_cache.serial = kept ? plan->serial : 0;
   comm->call_cache.sequence = comm->queue.first_sequence;
   comm->call_cache.work_count = plan->work_count;

@@ -1,4 +1,5 @@
-/* match.c: a ring of calls for each order, that ranks which are behind compare their own with. */
+/* match.c: a ring of collectives for each order, that ranks which are behind compare their own with; a table
+ * of messages (match_p2p.h); and who has left. */
 #include "core/comm/match.h"
 
 #include <inttypes.h>
@@ -6,10 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm/collective_call.h"
+#include "core/comm/match_p2p.h"
 #include "core/plan/names.h"
 #include "kernels/kernels.h"
 
@@ -36,6 +39,10 @@ struct match {
   struct match_ring rings[MATCH_ORDERS];
   uint64_t *next;          /* by order and rank: the number after those compared here */
   struct ncclComm **comms; /* by rank; of this process */
+  struct match_p2p p2p;
+  struct match_entry *left; /* those who have left */
+  uint32_t left_count, left_capacity;
+  bool captured; /* some calls are in graphs: which run, and when, is not known */
 };
 
 struct match *match_create(uint32_t rank_count) {
@@ -53,6 +60,8 @@ struct match *match_create(uint32_t rank_count) {
 void match_free(struct match *match) {
   if (!match) return;
   for (int order = 0; order < MATCH_ORDERS; order++) os_free(match->rings[order].kept);
+  match_p2p_clear(&match->p2p);
+  os_free(match->left);
   os_free(match->next);
   os_free(match->comms);
   os_mutex_destroy(&match->lock);
@@ -113,44 +122,115 @@ static bool ring_cover(struct match *match, int order, uint64_t number) {
 
 /* What differs, in words; NULL: nothing. */
 static const char *difference(const struct match_entry *one, const struct match_entry *other) {
-  if (one->func != other->func) return "different functions";
+  if (one->func != other->func && one->order != MATCH_P2P) return "different functions";
   if (one->dtype != other->dtype) return "different datatypes";
   if (one->op != other->op) return "different reduction operators";
-  if (one->root != other->root) return "different roots";
+  if (one->root != other->root && one->order != MATCH_P2P) return "different roots";
   if (one->count != other->count) return "different counts";
   if (one->in_group != other->in_group) return "different places in groups (ncclGroupStart)";
   if (one->before != other->before) return "different numbers of other collectives before its group";
   return NULL;
 }
 
+/* How many collectives of an order a rank that has left had called. */
+static uint64_t left_calls(const struct match_entry *left, int order) {
+  return order == MATCH_COLLECTIVES ? left->number : left->before;
+}
+
 static void rank_compared(struct match *match, const struct match_entry *entry) {
   match->next[(size_t)entry->order * match->rank_count + entry->rank] = entry->number + 1;
 }
 
+/* The call of another rank that does not fit; NULL: none. All that follow are locked, and set *fits to false
+ * if memory is out. */
+static const struct match_entry *collective_compare(struct match *match, const struct match_entry *entry,
+                                                    bool *fits) {
+  const struct match_ring *ring = &match->rings[entry->order];
+  const struct match_entry *other = NULL;
+  if (entry->order >= MATCH_CAPTURED) match->captured = true;
+  *fits = ring_cover(match, entry->order, entry->number);
+  if (!*fits) return NULL;
+  if (entry->number >= ring->first) {
+    struct match_kept *kept = ring_at(ring, entry->number);
+    if (!kept->present || kept->entry.rank == entry->rank) /* its own: the group was discarded */
+      *kept = (struct match_kept){*entry, true};
+    else if (difference(&kept->entry, entry)) other = &kept->entry;
+  }
+  rank_compared(match, entry);
+  for (uint32_t i = 0; i < match->left_count && !other && !match->captured; i++)
+    if (left_calls(&match->left[i], entry->order) <= entry->number) other = &match->left[i];
+  return other;
+}
+
+static const struct match_entry *p2p_compare(struct match *match, const struct match_entry *entry,
+                                             struct match_entry *other, bool *fits) {
+  bool found = false;
+  if (match->captured) return NULL;
+  *fits = match_p2p_take(&match->p2p, entry, other, &found);
+  if (found) return difference(entry, other) ? other : NULL;
+  for (uint32_t i = 0; i < match->left_count; i++)
+    if (match->left[i].rank == entry->root) return &match->left[i];
+  return NULL;
+}
+
+/* Which calls of a graph run is not known, and so not which messages the others belong to. */
+static void p2p_stop(struct match *match) {
+  match->captured = true;
+  match_p2p_clear(&match->p2p);
+}
+
+static void collectives_undo(struct match *match, const struct match_entry *entry) {
+  for (int order = 0; order < MATCH_CAPTURED; order++) {
+    const struct match_ring *ring = &match->rings[order];
+    const uint64_t from = left_calls(entry, order);
+    for (uint64_t number = from > ring->first ? from : ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->entry.rank == entry->rank) ring_at(ring, number)->present = false;
+  }
+}
+
+/* A call of another rank that waits for one of this rank. */
+static const struct match_entry *left_compare(struct match *match, const struct match_entry *entry,
+                                              bool *fits) {
+  if (match->captured) return NULL;
+  for (int order = 0; order < MATCH_CAPTURED; order++) {
+    const struct match_ring *ring = &match->rings[order];
+    const uint64_t from = left_calls(entry, order);
+    for (uint64_t number = from > ring->first ? from : ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->present) return &ring_at(ring, number)->entry;
+  }
+  const struct match_entry *waiting = match_p2p_waiting_for(&match->p2p, entry->rank);
+  if (waiting) return waiting;
+  *fits =
+      array_grow(&match->left, &match->left_capacity, match->left_count + UINT64_C(1), sizeof *match->left);
+  if (*fits) match->left[match->left_count++] = *entry;
+  return NULL;
+}
+
 ncclResult_t match_compare(struct match *match, const struct match_entry *entry, struct match_entry *other,
                            bool *differs) {
-  const struct match_ring *ring = &match->rings[entry->order];
-  *differs = false;
+  const struct match_entry *odd = NULL;
+  bool fits = true;
   os_mutex_lock(&match->lock);
-  const bool covered = ring_cover(match, entry->order, entry->number);
-  if (covered && entry->number >= ring->first) {
-    struct match_kept *kept = ring_at(ring, entry->number);
-    if (!kept->present || kept->entry.rank == entry->rank) { /* its own: the group was discarded */
-      *kept = (struct match_kept){*entry, true};
-    } else if (difference(&kept->entry, entry)) {
-      *other = kept->entry;
-      *differs = true;
-    }
+  switch (entry->order) {
+    case MATCH_P2P: odd = p2p_compare(match, entry, other, &fits); break;
+    case MATCH_P2P_CAPTURED: p2p_stop(match); break;
+    case MATCH_P2P_UNDONE: match_p2p_forget(&match->p2p, entry); break;
+    case MATCH_UNDONE: collectives_undo(match, entry); break;
+    case MATCH_LEFT: odd = left_compare(match, entry, &fits); break;
+    default: odd = collective_compare(match, entry, &fits); break;
   }
-  if (covered) rank_compared(match, entry);
+  *differs = odd != NULL;
+  if (odd) *other = *odd;
   os_mutex_unlock(&match->lock);
-  return covered ? ncclSuccess : log_no_memory("comparing a call with those of other ranks");
+  return fits ? ncclSuccess : log_no_memory("comparing a call with those of other ranks");
 }
 
 uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *entries, uint32_t capacity) {
   uint32_t count = 0;
   uint64_t passed = 0;
   os_mutex_lock(&match->lock);
+  for (uint32_t i = 0; i < match->left_count && count < capacity; i++)
+    if (passed++ >= *place) entries[count++] = match->left[i];
   for (int order = 0; order < MATCH_ORDERS; order++) {
     struct match_ring *ring = &match->rings[order];
     ring_drop(ring, all_compared(match, order));
@@ -159,13 +239,19 @@ uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *
       entries[count++] = ring_at(ring, number)->entry;
     }
   }
+  const uint64_t skip = *place > passed ? *place - passed : 0;
+  if (count < capacity) count += match_p2p_export(&match->p2p, skip, entries + count, capacity - count);
   os_mutex_unlock(&match->lock);
   *place += count;
   return count;
 }
 
 bool match_is_sane(const struct match *match, const struct match_entry *entry) {
-  return entry->rank < match->rank_count && entry->order < MATCH_ORDERS && entry->func < FUNC_COUNT &&
+  const bool is_p2p =
+      entry->order == MATCH_P2P || entry->order == MATCH_P2P_CAPTURED || entry->order == MATCH_P2P_UNDONE;
+  if (is_p2p && (entry->root >= match->rank_count || !func_is_p2p(entry->func))) return false;
+  if (entry->order == MATCH_LEFT && entry->count >= MATCH_ENDS) return false;
+  return entry->rank < match->rank_count && entry->order < MATCH_ORDER_COUNT && entry->func < FUNC_COUNT &&
          entry->dtype < ncclNumTypes && entry->op <= ncclNumOps && entry->number < UINT64_MAX / 2;
 }
 
@@ -184,18 +270,11 @@ static void add_operator(char *text, size_t bytes, const struct match_entry *ent
   add(text, bytes, ", %s", entry->op < ncclNumOps ? names[entry->op] : "premultiplied sum");
 }
 
-static bool is_here(struct match *match, uint32_t rank) {
-  os_mutex_lock(&match->lock);
-  const bool here = match->comms[rank] != NULL;
-  os_mutex_unlock(&match->lock);
-  return here;
-}
-
 static void add_callsite(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
   char site[160] = "";
   if (entry->caller == 0) return;
-  if (is_here(match, entry->rank)) callsite_text((const void *)(uintptr_t)entry->caller, site, sizeof site);
-  else if (match->remote.callsite) match->remote.callsite(match->remote.argument, entry, site, sizeof site);
+  if (match->remote.callsite) match->remote.callsite(match->remote.argument, entry, site, sizeof site);
+  else callsite_text((const void *)(uintptr_t)entry->caller, site, sizeof site);
   if (site[0] != '\0') add(text, bytes, " at %s", site);
 }
 
@@ -203,6 +282,8 @@ static void add_callsite(struct match *match, char *text, size_t bytes, const st
 static void add_entry(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
   add(text, bytes, "rank %u called nccl%s(%" PRIu64 " %s", entry->rank, names_func[entry->func], entry->count,
       kernel_type_name(entry->dtype));
+  if (entry->order == MATCH_P2P)
+    add(text, bytes, ", %s rank %u", entry->func == FUNC_SEND ? "to" : "from", entry->root);
   if (func_reduces(entry->func)) add_operator(text, bytes, entry);
   if (func_has_root(entry->func)) add(text, bytes, ", root %u", entry->root);
   add(text, bytes, ")");
@@ -210,14 +291,50 @@ static void add_entry(struct match *match, char *text, size_t bytes, const struc
   add_callsite(match, text, bytes, entry);
 }
 
+/* "; rank 2 called ncclCommDestroy after 3 collectives at job.c:40 (main)". */
+static void add_left(struct match *match, char *text, size_t bytes, const struct match_entry *left) {
+  static const char *const ends[MATCH_ENDS] = {"called ncclCommDestroy", "called ncclCommFinalize",
+                                               "ended its process"};
+  const uint64_t calls = left->number + left->before;
+  add(text, bytes, "; rank %u %s after %" PRIu64 " collective%s", left->rank, ends[left->count], calls,
+      calls == 1 ? "" : "s");
+  add_callsite(match, text, bytes, left);
+}
+
+/* A call that waits for a rank that has left. */
+static void left_text(struct match *match, const struct match_entry *call, const struct match_entry *left,
+                      char *text, size_t bytes) {
+  if (call->order == MATCH_P2P)
+    snprintf(text, bytes, "a message was never %s: ", call->func == FUNC_SEND ? "received" : "sent");
+  else snprintf(text, bytes, "collective #%" PRIu64 " was not called by rank %u: ", call->number, left->rank);
+  add_entry(match, text, bytes, call);
+  add_left(match, text, bytes, left);
+}
+
 void match_text(struct match *match, const struct match_entry *one, const struct match_entry *other,
                 char *text, size_t bytes) {
+  if (one->order == MATCH_LEFT || other->order == MATCH_LEFT) {
+    const bool first = one->order == MATCH_LEFT;
+    left_text(match, first ? other : one, first ? one : other, text, bytes);
+    return;
+  }
   const char *differs = difference(one, other);
-  snprintf(text, bytes, "collective #%" PRIu64 "%s has %s: ", one->number,
-           one->order >= MATCH_CAPTURED ? " of those in graphs" : "", differs ? differs : "no difference");
+  if (one->order == MATCH_P2P) {
+    const struct match_entry *send = one->func == FUNC_SEND ? one : other;
+    snprintf(text, bytes, "message #%" PRIu64 " from rank %u to rank %u has %s: ", one->number, send->rank,
+             send->root, differs);
+  } else
+    snprintf(text, bytes, "collective #%" PRIu64 "%s has %s: ", one->number,
+             one->order >= MATCH_CAPTURED ? " of those in graphs" : "", differs ? differs : "no difference");
   add_entry(match, text, bytes, one);
   add(text, bytes, "; ");
   add_entry(match, text, bytes, other);
+}
+
+const char *match_cure(const struct match_entry *one, const struct match_entry *other) {
+  if (one->order == MATCH_P2P || other->order == MATCH_P2P)
+    return "give every ncclSend one ncclRecv of the same count and datatype";
+  return "make the same calls in the same order on all ranks";
 }
 
 /* ---- calls ---- */
@@ -262,44 +379,143 @@ static void break_all(struct match *match, struct ncclComm *comm, const char *te
   os_mutex_unlock(&match->lock);
 }
 
-static ncclResult_t report(const struct collective_call *call, const struct match_entry *entry,
+static ncclResult_t report(struct ncclComm *comm, const char *name, const struct match_entry *entry,
                            const struct match_entry *other) {
-  struct ncclComm *comm = call->comm;
   char text[COMM_REASON_BYTES];
   match_text(comm->shared->match, other, entry, text, sizeof text);
-  log_urgent("%s: rank %u of comm '%s': %s; make the same calls in the same order on all ranks", call->name,
-             comm->rank, comm->name, text);
+  log_urgent("%s: rank %u of comm '%s': %s; %s", name, comm->rank, comm->name, text,
+             match_cure(entry, other));
   break_all(comm->shared->match, comm, text);
-  return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s': %s", call->name, comm->rank, comm->name, text);
+  return ncclInvalidUsage;
+}
+
+static ncclResult_t compare(struct ncclComm *comm, const char *name, const struct match_entry *entry) {
+  struct match *match = comm->shared->match;
+  const struct match_remote *remote = &match->remote;
+  struct match_entry other;
+  bool differs = false;
+  TRY(remote->compare ? remote->compare(remote->argument, comm, entry, &other, &differs)
+                      : match_compare(match, entry, &other, &differs));
+  return differs ? report(comm, name, entry, &other) : ncclSuccess;
 }
 
 void match_join(struct ncclComm *comm) { comm->shared->match->comms[comm->rank] = comm; }
 
-void match_begin(struct ncclComm *comm) { comm->match.before = comm->match.now; }
+void match_begin(struct ncclComm *comm) {
+  comm->match.before = comm->match.now;
+  comm->match.group += 1;
+}
+
+/* ---- messages ---- */
+
+/* NULL if memory is out. */
+static struct match_peer *peer_touch(struct ncclComm *comm, uint32_t rank) {
+  struct match_rank *own = &comm->match;
+  if (!own->peers) own->peers = (struct match_peer *)os_alloc(comm->rank_count * sizeof *own->peers);
+  if (!own->peers) return NULL;
+  struct match_peer *peer = &own->peers[rank];
+  if (peer->group == own->group) return peer;
+  peer->group = own->group;
+  peer->sends_before = peer->sends;
+  peer->recvs_before = peer->recvs;
+  return peer;
+}
+
+static struct match_entry message_entry(const struct ncclComm *comm, uint8_t order, uint8_t func,
+                                        uint32_t peer, uint32_t number) {
+  struct match_entry entry;
+  memset(&entry, 0, sizeof entry);
+  entry.order = order;
+  entry.func = func;
+  entry.rank = comm->rank;
+  entry.root = peer;
+  entry.number = number;
+  return entry;
+}
+
+static ncclResult_t message_call(const struct collective_call *call, bool captured) {
+  struct ncclComm *comm = call->comm;
+  struct match_peer *peer = peer_touch(comm, (uint32_t)call->peer);
+  if (!peer) return log_no_memory("%s: counting messages", call->name);
+  uint32_t *number = call->func == FUNC_SEND ? &peer->sends : &peer->recvs;
+  struct match_entry entry = message_entry(comm, captured ? MATCH_P2P_CAPTURED : MATCH_P2P, call->func,
+                                           (uint32_t)call->peer, *number);
+  entry.count = call->count;
+  entry.dtype = (uint8_t)call->dtype;
+  entry.caller = (uint64_t)(uintptr_t)call->caller;
+  TRY(compare(comm, call->name, &entry));
+  *number += 1;
+  return ncclSuccess;
+}
+
+static void messages_undo(struct ncclComm *comm, uint8_t func, uint32_t peer, uint32_t *number,
+                          uint32_t before, bool broken) {
+  for (; *number != before && !broken; *number -= 1) {
+    const struct match_entry entry = message_entry(comm, MATCH_P2P_UNDONE, func, peer, *number - 1);
+    compare(comm, "ncclGroupEnd", &entry);
+  }
+  *number = before;
+}
+
+/* ---- calls ---- */
 
 ncclResult_t match_call(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
-  struct match *match = comm->shared->match;
-  struct match_entry other;
   uint64_t graph = 0;
-  bool differs = false;
-  if (!comm->settings.match_calls || call->func == FUNC_SEND || call->func == FUNC_RECV) return ncclSuccess;
+  if (!comm->settings.match_calls) return ncclSuccess;
   TRY(comm->ops->device->stream_capture(call->stream, &graph));
+  if (func_is_p2p(call->func)) return message_call(call, graph != 0);
   const struct match_entry entry = entry_of(call, graph != 0);
-  const struct match_remote *remote = &match->remote;
-  TRY(remote->compare ? remote->compare(remote->argument, comm, &entry, &other, &differs)
-                      : match_compare(match, &entry, &other, &differs));
-  if (differs) return report(call, &entry, &other);
+  TRY(compare(comm, call->name, &entry));
   comm->match.now.calls[entry.order] += 1;
   comm->match.now.queued[entry.order] += call->count > 0;
   return ncclSuccess;
 }
 
-void match_undo(struct ncclComm *comm) { comm->match.now = comm->match.before; }
+/* What a rank had called when it left, or before a group. */
+static struct match_entry counts_entry(const struct ncclComm *comm, uint8_t order,
+                                       const struct match_counts *counts) {
+  struct match_entry entry;
+  memset(&entry, 0, sizeof entry);
+  entry.order = order;
+  entry.rank = comm->rank;
+  entry.number = counts->calls[MATCH_COLLECTIVES];
+  entry.before = counts->calls[MATCH_MESSAGES];
+  return entry;
+}
+
+void match_undo(struct ncclComm *comm) {
+  struct match_rank *rank = &comm->match;
+  const bool broken = comm_async_error(comm) != ncclSuccess; /* then nothing is compared any more */
+  if (!comm->settings.match_calls) return;
+  for (uint32_t i = 0; rank->peers && i < comm->rank_count; i++) {
+    struct match_peer *peer = &rank->peers[i];
+    if (peer->group != rank->group) continue;
+    messages_undo(comm, FUNC_SEND, i, &peer->sends, peer->sends_before, broken);
+    messages_undo(comm, FUNC_RECV, i, &peer->recvs, peer->recvs_before, broken);
+  }
+  if (memcmp(&rank->now, &rank->before, sizeof rank->now) == 0) return;
+  const struct match_entry entry = counts_entry(comm, MATCH_UNDONE, &rank->before);
+  if (!broken) compare(comm, "ncclGroupEnd", &entry);
+  rank->now = rank->before;
+}
+
+ncclResult_t match_end(struct ncclComm *comm, enum match_end end, const void *caller) {
+  static const char *const calls[MATCH_ENDS] = {"ncclCommDestroy", "ncclCommFinalize", "exit"};
+  if (!comm->settings.match_calls || comm_state(comm) != COMM_READY || comm->revoked ||
+      comm_async_error(comm) != ncclSuccess)
+    return ncclSuccess;
+  struct match_entry entry = counts_entry(comm, MATCH_LEFT, &comm->match.now);
+  entry.count = end;
+  entry.caller = (uint64_t)(uintptr_t)caller;
+  return compare(comm, calls[end], &entry);
+}
 
 /* The others no longer wait for this rank's comparisons. */
 void match_leave(struct ncclComm *comm) {
   struct match *match = comm->shared ? comm->shared->match : NULL;
+  os_free(comm->match.peers);
+  comm->match.peers = NULL;
   if (!match) return;
   os_mutex_lock(&match->lock);
   if (match->comms[comm->rank] == comm) {

@@ -50,7 +50,7 @@ static void give_up(struct remote *remote, const char *text) {
 static void report(struct remote *remote, const struct match_entry *one, const struct match_entry *other) {
   char text[COMM_REASON_BYTES];
   match_text(remote->shared->match, one, other, text, sizeof text);
-  log_urgent("%s; make the same calls in the same order on all ranks", text);
+  log_urgent("%s; %s", text, match_cure(one, other));
   give_up(remote, text);
 }
 
@@ -172,7 +172,10 @@ static void remote_callsite(void *argument, const struct match_entry *entry, cha
   const uint32_t never = 0, process_index = remote->ranks[entry->rank].process_index;
   uint32_t reply_bytes = (uint32_t)bytes - 1;
   text[0] = '\0';
-  if (process_index == remote->own_process) return;
+  if (process_index == remote->own_process) {
+    callsite_text((const void *)(uintptr_t)entry->caller, text, bytes);
+    return;
+  }
   const enum control_outcome outcome =
       ask_process(remote, process_index, &never, &question.head, text, &reply_bytes);
   text[outcome == CONTROL_ANSWERED ? reply_bytes : 0] = '\0';
