@@ -225,25 +225,45 @@ ncclResult_t match_compare(struct match *match, const struct match_entry *entry,
   return fits ? ncclSuccess : log_no_memory("comparing a call with those of other ranks");
 }
 
+/* What match_export() copies: those behind the first `skip`, as long as there is space. */
+struct exporter {
+  struct match_entry *entries;
+  uint32_t count, capacity;
+  uint64_t skip, passed;
+};
+
+static void export_one(struct exporter *exporter, const struct match_entry *entry) {
+  if (exporter->passed++ >= exporter->skip && exporter->count < exporter->capacity)
+    exporter->entries[exporter->count++] = *entry;
+}
+
+static void export_p2p(struct exporter *exporter, const struct match_p2p *p2p) {
+  const uint64_t skip = exporter->skip > exporter->passed ? exporter->skip - exporter->passed : 0;
+  exporter->count +=
+      match_p2p_export(p2p, skip, exporter->entries + exporter->count, exporter->capacity - exporter->count);
+  exporter->passed += p2p->count;
+}
+
+/* Those who have left come last, because calls that they wait for are entries too. */
 uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *entries, uint32_t capacity) {
-  uint32_t count = 0;
-  uint64_t passed = 0;
+  struct exporter exporter = {entries, 0, capacity, *place, 0};
+  struct match_entry captured;
+  memset(&captured, 0, sizeof captured);
+  captured.order = MATCH_P2P_CAPTURED;
+  captured.func = FUNC_SEND;
   os_mutex_lock(&match->lock);
-  for (uint32_t i = 0; i < match->left_count && count < capacity; i++)
-    if (passed++ >= *place) entries[count++] = match->left[i];
+  if (match->captured) export_one(&exporter, &captured);
   for (int order = 0; order < MATCH_ORDERS; order++) {
     struct match_ring *ring = &match->rings[order];
     ring_drop(ring, all_compared(match, order));
-    for (uint64_t number = ring->first; number < ring->end && count < capacity; number++) {
-      if (!ring_at(ring, number)->present || passed++ < *place) continue;
-      entries[count++] = ring_at(ring, number)->entry;
-    }
+    for (uint64_t number = ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->present) export_one(&exporter, &ring_at(ring, number)->entry);
   }
-  const uint64_t skip = *place > passed ? *place - passed : 0;
-  if (count < capacity) count += match_p2p_export(&match->p2p, skip, entries + count, capacity - count);
+  export_p2p(&exporter, &match->p2p);
+  for (uint32_t i = 0; i < match->left_count; i++) export_one(&exporter, &match->left[i]);
   os_mutex_unlock(&match->lock);
-  *place += count;
-  return count;
+  *place += exporter.count;
+  return exporter.count;
 }
 
 bool match_is_sane(const struct match *match, const struct match_entry *entry) {

@@ -95,8 +95,8 @@ void match_leave(struct ncclComm *comm);
  * does not fit. Any thread. ncclSystemError if memory is out. */
 ncclResult_t match_compare(struct match *match, const struct match_entry *entry, struct match_entry *other,
                            bool *differs);
-/* Copies up to `capacity` entries that some rank has not been compared with and that follow *place, which
- * starts at 0 and is advanced; returns their number, 0 at the end. */
+/* Copies up to `capacity` entries that another process must know to go on comparing, and that follow *place,
+ * which starts at 0 and is advanced; returns their number, 0 at the end. */
 uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *entries, uint32_t capacity);
 /* An entry that another process sent makes sense for this communicator. */
 bool match_is_sane(const struct match *match, const struct match_entry *entry);
