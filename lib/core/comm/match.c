@@ -120,6 +120,10 @@ static bool ring_cover(struct match *match, int order, uint64_t number) {
 
 /* ---- comparing ---- */
 
+static bool factors_differ(const struct match_entry *one, const struct match_entry *other) {
+  return one->factor != 0 && other->factor != 0 && one->factor != other->factor;
+}
+
 /* What differs, in words; NULL: nothing. */
 static const char *difference(const struct match_entry *one, const struct match_entry *other) {
   if (one->func != other->func && one->order != MATCH_P2P) return "different functions";
@@ -129,6 +133,7 @@ static const char *difference(const struct match_entry *one, const struct match_
   if (one->count != other->count) return "different counts";
   if (one->in_group != other->in_group) return "different places in groups (ncclGroupStart)";
   if (one->before != other->before) return "different numbers of other collectives before its group";
+  if (factors_differ(one, other)) return "different factors of premultiplied sums";
   return NULL;
 }
 
@@ -285,9 +290,21 @@ static void add(char *text, size_t bytes, const char *format, ...) {
   va_end(arguments);
 }
 
+static void add_factor(char *text, size_t bytes, const struct match_entry *entry) {
+  float single;
+  double real;
+  memcpy(&single, &entry->factor, sizeof single);
+  memcpy(&real, &entry->factor, sizeof real);
+  if (entry->dtype == ncclFloat32) add(text, bytes, " by %g", (double)single);
+  else if (entry->dtype == ncclFloat64) add(text, bytes, " by %g", real);
+  else if (entry->dtype < ncclFloat16) add(text, bytes, " by %" PRIu64, entry->factor);
+  else add(text, bytes, " by 0x%" PRIx64, entry->factor);
+}
+
 static void add_operator(char *text, size_t bytes, const struct match_entry *entry) {
   static const char *const names[ncclNumOps] = {"sum", "prod", "max", "min", "avg"};
   add(text, bytes, ", %s", entry->op < ncclNumOps ? names[entry->op] : "premultiplied sum");
+  if (entry->factor != 0) add_factor(text, bytes, entry);
 }
 
 static void add_callsite(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
@@ -365,7 +382,6 @@ static uint8_t call_order(const struct collective_call *call, bool captured) {
   return (uint8_t)((captured ? MATCH_CAPTURED : 0) + (messages ? MATCH_MESSAGES : MATCH_COLLECTIVES));
 }
 
-/* Premultiplied sums are equal: each rank multiplies its own input, and may do so by a scalar of its own. */
 static struct match_entry entry_of(const struct collective_call *call, bool captured) {
   const struct ncclComm *comm = call->comm;
   const struct match_rank *rank = &comm->match;
@@ -384,6 +400,8 @@ static struct match_entry entry_of(const struct collective_call *call, bool capt
   entry.func = call->func;
   entry.dtype = (uint8_t)call->dtype;
   if (func_reduces(call->func)) entry.op = (unsigned)call->op < ncclNumOps ? (uint8_t)call->op : ncclNumOps;
+  if (entry.op == ncclNumOps && func_reduces(call->func))
+    entry.factor = redop_factor(&comm->redops, call->op);
   return entry;
 }
 
@@ -409,6 +427,24 @@ static ncclResult_t report(struct ncclComm *comm, const char *name, const struct
   return ncclInvalidUsage;
 }
 
+static bool factors_alone_differ(const struct match_entry *entry, const struct match_entry *other) {
+  struct match_entry same = *other;
+  same.factor = entry->factor;
+  return other->order < MATCH_ORDERS && entry->order < MATCH_ORDERS && factors_differ(entry, other) &&
+         !difference(entry, &same);
+}
+
+/* Each rank multiplies its own input, and may do so by a factor of its own; few programs mean to. */
+static void factors_warn(struct ncclComm *comm, const char *name, const struct match_entry *entry,
+                         const struct match_entry *other) {
+  char text[COMM_REASON_BYTES];
+  if (comm->match.factor_told) return;
+  comm->match.factor_told = true;
+  match_text(comm->shared->match, other, entry, text, sizeof text);
+  log_warn("%s: rank %u of comm '%s': %s; this is allowed (NCCL_CHECK_MODE=GLOBAL makes it an error)", name,
+           comm->rank, comm->name, text);
+}
+
 static ncclResult_t compare(struct ncclComm *comm, const char *name, const struct match_entry *entry) {
   struct match *match = comm->shared->match;
   const struct match_remote *remote = &match->remote;
@@ -416,7 +452,12 @@ static ncclResult_t compare(struct ncclComm *comm, const char *name, const struc
   bool differs = false;
   TRY(remote->compare ? remote->compare(remote->argument, comm, entry, &other, &differs)
                       : match_compare(match, entry, &other, &differs));
-  return differs ? report(comm, name, entry, &other) : ncclSuccess;
+  if (!differs) return ncclSuccess;
+  if (!comm->settings.match_factors && factors_alone_differ(entry, &other)) {
+    factors_warn(comm, name, entry, &other);
+    return ncclSuccess;
+  }
+  return report(comm, name, entry, &other);
 }
 
 void match_join(struct ncclComm *comm) { comm->shared->match->comms[comm->rank] = comm; }

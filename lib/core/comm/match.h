@@ -46,6 +46,7 @@ struct match_rank {
   struct match_counts before; /* the open group; restored if it is discarded */
   struct match_peer *peers;   /* by rank; NULL before the first message */
   uint32_t group;             /* number of the open group */
+  bool factor_told;           /* that factors differ */
 };
 
 /* One call of one rank. Sent as is. */
@@ -54,6 +55,7 @@ struct match_entry {
   uint64_t count;  /* LEFT: enum match_end */
   uint64_t before; /* other collectives before its group; LEFT, UNDONE: calls of MATCH_MESSAGES */
   uint64_t caller; /* return address in the rank's process; 0: unknown */
+  uint64_t factor; /* of a premultiplied sum, as bits; 0: unknown */
   uint32_t rank, root, in_group; /* root: of a message, the other rank */
   uint8_t order, func, dtype, op;
 };
