@@ -17,6 +17,8 @@ struct recorder_live;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
 
+enum stream_place { STREAM_DEFAULT, STREAM_ON, STREAM_GONE };
+
 enum pointer_kind { POINTER_UNKNOWN, POINTER_HOST, POINTER_DEVICE, POINTER_MANAGED };
 
 struct pointer_info {

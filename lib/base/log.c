@@ -76,7 +76,7 @@ static char last_warning[LOG_TEXT_BYTES];
 static bool last_is_urgent; /* the last warning was a log_urgent */
 
 static _Thread_local int thread_device = -1;
-static _Thread_local bool thread_gathers_evidence;
+static _Thread_local bool thread_gathers_evidence, thread_hushed;
 
 static const struct log_name *name_find(const struct log_name *names, const char *text, size_t length) {
   for (; names->text; names++) {
@@ -313,6 +313,10 @@ static void warn_write(const char *file, int line, enum warning kind, const char
   char prefix[384], text[LOG_TEXT_BYTES];
   log_prepare(); /* first, because what it reports is older than this warning */
   vsnprintf(text, sizeof text, format, arguments);
+  if (thread_hushed && !urgent) {
+    log_info(LOG_INIT, "%s", text);
+    return;
+  }
   struct thread_texts *texts = texts_of_thread();
   if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);
   os_mutex_lock(&log_mutex);
@@ -374,6 +378,8 @@ const char *log_own_error(void) {
 }
 
 void log_evidence(bool gathered) { thread_gathers_evidence = gathered; }
+
+void log_hush(bool hushed) { thread_hushed = hushed; }
 
 void log_set_device(int device_index) { thread_device = device_index; }
 

@@ -78,6 +78,10 @@ const char *log_own_error(void);
  * communicator's diagnosis must not hide it. log_evidence(false), the initial state, ends it. */
 void log_evidence(bool gathered);
 
+/* log_hush(true): this thread's warnings from now on are information, and no last error: a caller expects
+ * that what it tries may fail, and goes on then. log_hush(false), the initial state, ends it. */
+void log_hush(bool hushed);
+
 /* Sets the device number in brackets in this thread's lines; initially -1, which is printed as such. */
 void log_set_device(int device_index);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/open_group.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
@@ -125,6 +126,7 @@ static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   const uint64_t ticks = ticks_now();
   ncclResult_t result = alone ? collective_note(call) : group_note(call);
   if (result == ncclSuccess) result = match_call(call);
+  if (result == ncclSuccess && !alone) open_group_add(call->stream, call->comm->device_index);
   if (result == ncclSuccess) call_record(call, ticks);
   else record_refused(call, result);
   return result;
@@ -142,6 +144,7 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
     result = match_call(&call);
     if (result == ncclSuccess) {
       call_record(&call, ticks_now());
+      open_group_add(stream, comm->device_index);
       return ncclSuccess;
     }
     group_enter();

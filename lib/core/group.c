@@ -9,11 +9,14 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/open_group.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/collective.h"
 #include "core/connect.h"
 #include "core/plan/plan_cache.h"
+#include "core/comm/handles.h"
+#include "core/comm/leaks.h"
 #include "core/comm/record.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
@@ -23,6 +26,7 @@
 struct group {
   uint32_t depth;
   uint32_t number; /* 0: the implicit group of a single call */
+  bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
@@ -74,10 +78,25 @@ static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
   queue->streams[queue->stream_count++] = stream;
 }
 
+/* A communicator's calls are in one group at a time, of one thread. */
+static bool group_owns(const struct ncclComm *comm) {
+  return !comm->queue.queued || comm->queue.group == (const void *)&group;
+}
+
+static ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call) {
+  if (group_owns(comm)) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: rank %u of comm '%s' has calls in a group that another thread has open; let one thread "
+      "at a time use a communicator, from ncclGroupStart to ncclGroupEnd",
+      call, comm->rank, comm->name);
+}
+
 static void group_list(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   if (queue->queued) return;
   queue->queued = true;
+  queue->group = &group;
   queue->next = NULL;
   queue->first_sequence = comm->sequence;
   queue->first_collective = comm->recorder.collectives;
@@ -107,6 +126,7 @@ ncclResult_t group_add_ops(const struct collective_call *call, const struct plan
 
 bool group_follow(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
+  if (comm && handles_has(comm) && !group_owns(comm)) return false;
   if (comm && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
   group.followed = call_cache_follow(call) ? comm : NULL;
   if (group.followed) group_list(comm);
@@ -131,6 +151,7 @@ static ncclResult_t comm_unfollow(struct ncclComm *comm) {
 
 ncclResult_t group_note(const struct collective_call *call) {
   TRY(comm_check_handle(call->comm, call->name));
+  TRY(group_check_owner(call->comm, call->name));
   TRY(comm_unfollow(call->comm));
   return call_note(call);
 }
@@ -435,6 +456,7 @@ static ncclResult_t group_run(void) {
   ncclResult_t result = ended.first_error;
   group.comms = group.followed = NULL;
   group.jobs = NULL;
+  if (ended.number != 0) open_group_end();
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
   if (result == ncclSuccess) result = group_launch(ended.comms);
   group_clear(ended.comms, result != ncclSuccess);
@@ -447,10 +469,25 @@ ncclResult_t group_leave(ncclResult_t result) {
   return group.depth > 0 ? result : group_run();
 }
 
-ncclResult_t pncclGroupStart(void) {
+/* A thread ends whose group is open. */
+static void group_abandon(void *argument) {
+  (void)argument;
+  if (group.depth > 0) leaks_group(open_group_caller(), open_group_calls());
+}
+
+static void group_open(const void *caller) {
   static uint32_t last_number;
+  group.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  open_group_begin(caller);
+  if (group.watched) return;
+  group.watched = true;
+  leaks_watch();
+  os_at_thread_exit(group_abandon, NULL);
+}
+
+ncclResult_t pncclGroupStart(void) {
   group_enter();
-  if (group.depth == 1) group.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  if (group.depth == 1) group_open(__builtin_return_address(0));
   log_call("ncclGroupStart()");
   return ncclSuccess;
 }
@@ -495,6 +532,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   if (result == ncclSuccess) result = group_unfollow(group.comms);
   if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
   group_clear(group.comms, true);
+  open_group_end();
   /* Communicators of a simulated group are not created; dropped as after an error, without an error. */
   jobs_finish(group.jobs, ncclInvalidUsage);
   group.depth = 0;

@@ -390,6 +390,15 @@ static ncclResult_t emu_stream_capture(device_stream stream, uint64_t *graph_id)
                        : log_fail(ncclInvalidArgument, "stream %p is not a stream of this process", stream);
 }
 
+static enum stream_place emu_stream_place(device_stream stream, uint32_t *device_index) {
+  if ((uintptr_t)stream <= 2) return STREAM_DEFAULT;
+  emu_lock();
+  const struct emu_stream *found = emu_stream_find(stream);
+  if (found != NULL) *device_index = emu_stream_device(found);
+  emu_unlock();
+  return found != NULL ? STREAM_ON : STREAM_GONE;
+}
+
 static ncclResult_t emu_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
   emu_lock();
   const ncclResult_t result = emu_wait(done, argument, deadline_ms);
@@ -449,6 +458,7 @@ static const struct device_ops device_table = {
     .launch = emu_launch,
     .launch_cached = emu_launch_cached,
     .stream_capture = emu_stream_capture,
+    .stream_place = emu_stream_place,
     .wait_until = emu_wait_until,
     .progress = emu_progress,
     .outside_wait = emu_world_outside_wait,
@@ -466,6 +476,7 @@ static const struct memory_ops memory_table = {
     .read = emu_memory_read,
     .scratch = emu_comm_scratch,
     .dmabuf = emu_memory_dmabuf,
+    .generation = emu_memory_generation,
 };
 static const struct process_ops process_table = {
     .size = sizeof(struct process_ops),

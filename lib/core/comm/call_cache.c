@@ -31,9 +31,14 @@ static void args_set(struct call_cache_args *args, const struct collective_call 
                                    (uint8_t)call->op, 0};
 }
 
+/* Buffers that were checked are checked again if memory was freed since; 0: before each call. */
+static uint64_t generation_now(const struct ncclComm *comm) {
+  return comm->settings.check_pointers ? comm->ops->memory->generation() : UINT64_MAX;
+}
+
 /* Not cached: a user's operator, which may change its meaning, and a call with count 0. */
 static bool call_keeps(const struct collective_call *call) {
-  return (uint32_t)call->op < ncclNumOps && call->count != 0 && !call->comm->settings.check_pointers;
+  return (uint32_t)call->op < ncclNumOps && call->count != 0 && generation_now(call->comm) != 0;
 }
 
 /* If calls are logged, they take the full path. */
@@ -60,6 +65,7 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   if (!call_is_quiet(call)) return false;
   const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
   if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
+  if (entry->generation != generation_now(call->comm)) return false;
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
   match_begin(call->comm);
   *result = match_call(call);
@@ -72,9 +78,11 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   return true;
 }
 
-/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. */
+/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. A world
+ * that moves only while its threads wait gains nothing. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
-  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL;
+  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL &&
+                    comm->ops->device->keeps_time();
   comm->call_cache.serial = kept ? plan->serial : 0;
   comm->call_cache.sequence = comm->queue.first_sequence;
   comm->call_cache.work_count = plan->work_count;
@@ -95,6 +103,7 @@ void call_cache_note(const struct collective_call *call) {
   struct call_cache_entry *entry = call_cache_place(cache, call);
   args_set(&entry->args, call);
   entry->serial = serial;
+  entry->generation = generation_now(call->comm);
   for (uint32_t i = 0; i < cache->work_count; i++) entry->buffers[i] = cache->buffers[i];
 }
 
@@ -119,7 +128,7 @@ bool call_cache_follow(const struct collective_call *call) {
   struct call_cache *cache = &call->comm->call_cache;
   const struct call_cache_group *path =
       cache->groups != NULL && cache->noted == 0 ? find_path(cache, call) : NULL;
-  if (path == NULL) return false;
+  if (path == NULL || path->generation != generation_now(call->comm)) return false;
   cache->path = path;
   cache->callers[cache->followed++] = call->caller;
   return true;
@@ -191,6 +200,7 @@ void call_cache_note_group(struct ncclComm *comm) {
   cache->groups->next = (cache->groups->next + 1) % CALL_CACHE_GROUPS;
   group->call_count = count;
   group->serial = serial;
+  group->generation = generation_now(comm);
   for (uint32_t i = 0; i < cache->work_count; i++) group->buffers[i] = cache->buffers[i];
 }
 

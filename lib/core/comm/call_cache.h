@@ -33,14 +33,16 @@ struct call_cache_args {
 
 struct call_cache_entry {
   struct call_cache_args args;
-  uint64_t serial; /* of the plan; 0: the entry is empty */
+  uint64_t serial;     /* of the plan; 0: the entry is empty */
+  uint64_t generation; /* of memory (memory_ops.def), when the buffers were checked */
   struct plan_buffers buffers[CALL_CACHE_ENTRY_WORKS];
 };
 
 struct call_cache_group {
   struct call_cache_args calls[CALL_CACHE_GROUP_CALLS];
   uint32_t call_count;
-  uint64_t serial; /* of the plan; 0: the entry is empty */
+  uint64_t serial;     /* of the plan; 0: the entry is empty */
+  uint64_t generation; /* as above */
   struct plan_buffers buffers[CALL_CACHE_WORKS];
 };
 

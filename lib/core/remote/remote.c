@@ -530,8 +530,8 @@ void remote_leave(struct remote *remote, uint32_t rank) {
 void remote_free(struct remote *remote) {
   if (!remote) return;
   if (remote->watcher) remote->watcher->leave(remote);
-  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->serving && !remote->broken) remote_match_leave(remote);
+  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)

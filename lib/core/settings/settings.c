@@ -166,15 +166,36 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   limits_take_channels(limits, config);
 }
 
+static bool is_emulated(const struct backend *ops) { return strcmp(ops->name, "emu") == 0; }
+
+/* LEAK_CHECKS: the parameter is none of its words. */
+static enum leak_check leak_check_read(const struct backend *ops) {
+  static const char *const words[LEAK_CHECKS] = {"0", "1", "error"};
+  const char *text = param_text(PARAM_TUTTI_LEAK_CHECK);
+  int check = LEAK_CHECK_OFF;
+  if (*text == '\0') return is_emulated(ops) ? LEAK_CHECK_ERROR : LEAK_CHECK_OFF;
+  while (check < LEAK_CHECKS && strcasecmp(text, words[check]) != 0) check++;
+  return (enum leak_check)check;
+}
+
+enum leak_check settings_leak_check(const struct backend *ops) {
+  const enum leak_check check = leak_check_read(ops);
+  return check == LEAK_CHECKS ? LEAK_CHECK_OFF : check;
+}
+
 static ncclResult_t checks_take(const struct backend *ops, struct settings *settings) {
   const char *mode = param_text(PARAM_CHECK_MODE);
   const bool local = strcasecmp(mode, "LOCAL") == 0, global = strcasecmp(mode, "GLOBAL") == 0;
   const bool usual = strcasecmp(mode, "DEFAULT") == 0;
   if (!local && !global && !usual)
     return log_fail(ncclInvalidUsage, "NCCL_CHECK_MODE: '%s' is not DEFAULT, LOCAL or GLOBAL", mode);
-  const bool emulated = strcmp(ops->name, "emu") == 0;
+  if (leak_check_read(ops) == LEAK_CHECKS)
+    return log_fail(ncclInvalidUsage, "TUTTI_LEAK_CHECK: '%s' is not 0, 1 or error",
+                    param_text(PARAM_TUTTI_LEAK_CHECK));
+  const bool emulated = is_emulated(ops);
   const int64_t pointers = param_int(PARAM_CHECK_POINTERS);
   settings->check_pointers = local || global || (pointers < 0 ? emulated : pointers != 0);
+  settings->match_factors = global;
   settings->match_calls = global || (usual && emulated);
   return ncclSuccess;
 }

@@ -6,15 +6,21 @@
 #include "backends/backend.h"
 #include "core/plan/plan.h"
 
+/* TUTTI_LEAK_CHECK */
+enum leak_check { LEAK_CHECK_OFF, LEAK_CHECK_REPORT, LEAK_CHECK_ERROR, LEAK_CHECKS };
+
 struct settings {
   struct plan_settings plan;
   struct tune_file *tune_file;  /* plan.tune_file, freed by settings_free */
   bool net_ll_for_all;          /* messages between hosts may use LL with any number of ranks */
   uint32_t p2p_net_chunk_bytes; /* maximum chunk of a message in a communicator over networks */
   bool check_pointers;
-  bool match_calls; /* compare the calls of all ranks (match.h) */
+  bool match_factors; /* with match_calls: premultiplied sums of different factors differ */
+  bool match_calls;   /* compare the calls of all ranks (match.h) */
 };
 
+/* What becomes of leaks; LEAK_CHECK_OFF if the parameter makes no sense, which settings_read() refuses. */
+enum leak_check settings_leak_check(const struct backend *ops);
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO
  * or NCCL_PROTO, or a list that allows nothing. Every member of `config` is set. */
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);

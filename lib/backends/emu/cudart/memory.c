@@ -42,7 +42,12 @@ static bool recently_freed(const void *pointer) {
   return false;
 }
 
+static uint64_t generation = 1; /* atomic */
+
+uint64_t emu_memory_generation(void) { return __atomic_load_n(&generation, __ATOMIC_ACQUIRE); }
+
 static void freed_note(const struct emu_allocation *allocation) {
+  __atomic_add_fetch(&generation, 1, __ATOMIC_ACQ_REL);
   freed[freed_next++ % FREED_COUNT] = *allocation;
 }
 

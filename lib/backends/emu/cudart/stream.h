@@ -84,6 +84,8 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
 /* threads: the same on a stream that does not capture, for a kernel that will probably end within the call.
  * True: it is launched, or *error says why not. False: use emu_stream_launch(). Locked. */
 bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel, int *error);
+/* Locked. */
+uint32_t emu_stream_device(const struct emu_stream *stream);
 /* Capture id: 0 if the stream does not capture, else a number unique to the capture. Locked. */
 uint64_t emu_stream_capture_id(const struct emu_stream *stream);
 
@@ -113,6 +115,8 @@ struct emu_allocation {
   struct race_call call; /* that made it */
 };
 bool emu_memory_find(const void *pointer, struct emu_allocation *allocation);
+/* Changes with each allocation that is freed; never 0. */
+uint64_t emu_memory_generation(void);
 /* It was in one of the last allocations that were freed. */
 bool emu_memory_was_freed(const void *pointer);
 
