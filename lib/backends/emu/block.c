@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/emu/check.h"
+#include "backends/emu/order.h"
 #include "backends/emu/scheduler_gate.h"
 #include "backends/emu/fault_injection.h"
 #include "backends/emu/record.h"
@@ -152,6 +153,14 @@ static inline void lane_wake(struct emu_lane *emu) {
   if (emu != NULL) emu_actor_wake(&emu->actor);
 }
 
+/* Wakes the lane at the other end of a connection, or notes that its process should look. */
+static inline void lane_wake_end(const struct emu_lane *emu, const struct emu_conn *conn, bool sends) {
+  const struct device_comm *comm = emu->block->run->launch->comm;
+  lane_wake(sends ? conn->recv_lane : conn->send_lane);
+  if (emu_conn_is_remote(conn) && comm->order_slots != NULL)
+    emu_order_touch(comm->order_slots[sends ? conn->receiver_rank : conn->sender_rank]);
+}
+
 /* A step of a list has ended: wakes the rank's other lanes, which may wait for it. */
 static void lane_wake_lists(const struct emu_lane *emu) {
   if (emu->lane.progress == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
@@ -165,11 +174,11 @@ static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
   bool net = false;
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    lane_wake(emu->recv_conn[i]->send_lane);
+    lane_wake_end(emu, emu->recv_conn[i], false);
     net |= emu->recv_conn[i]->net;
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
-    lane_wake(emu->send_conn[i]->recv_lane);
+    lane_wake_end(emu, emu->send_conn[i], true);
     net |= emu->send_conn[i]->net;
   }
   if (net) emu_services_poke();
@@ -279,7 +288,7 @@ static const struct emu_actor_ops lane_actor_ops = {lane_actor_enabled, lane_act
 /* ---- blocks ---- */
 
 static uint64_t lane_actor_key(const struct device_comm *comm, const struct work *work, uint32_t lane_index) {
-  return LANE_KEY_KIND << 56 | (comm->config.comm_id & 0xffff) << 40 | (uint64_t)comm->config.rank << 16 |
+  return LANE_KEY_KIND << 56 | (comm->trace_id & 0xffff) << 40 | (uint64_t)comm->config.rank << 16 |
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
@@ -1001,7 +1010,7 @@ static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from
 
 /* In threads mode only their own threads may read lanes, so the answer is that of the whole rank. */
 static bool run_is_outside(const struct emu_kernel_run *run) {
-  if (comm_aborted(run->launch->comm)) return false;
+  if (comm_aborted(run->launch->comm) || run->launch->comm->order_slots != NULL) return false;
   if (emu_options()->mode == EMU_THREADS) return run->launch->comm->has_remote;
   for (uint32_t b = 0; b < run->launch->block_count; b++)
     if (block_remote_lane(&run->launch->blocks[b], 0) != NULL) return true;

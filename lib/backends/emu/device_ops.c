@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/order.h"
 #include "backends/emu/record.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -158,6 +159,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->config.live = NULL;
+  fresh->trace_id = config->comm_id;
   if (config->live != NULL) fresh->live = *config->live;
   emu_record_counts(fresh);
   fresh->memory_bytes = sizeof *fresh;
@@ -240,6 +242,10 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_comm_unshare(comm);
   emu_net_slots_free(comm);
   scratch_free_all(comm);
+  if (comm->ordered) emu_order_leave();
+  if (emu_comms == NULL) emu_order_withdraw();
+  os_free(comm->order_slots);
+  comm->order_slots = NULL;
   emu_changed();
   comm->closed = true;
   comm->live.comm = NULL;
@@ -485,6 +491,11 @@ static const struct process_ops process_table = {
     .conn_export = emu_conn_export,
     .conn_import = emu_conn_import,
     .conn_both_ends = emu_conn_both_ends,
+    .order_offer = emu_order_offer,
+    .order_prepare = emu_comm_order_prepare,
+    .order_join = emu_comm_order_join,
+    .order_cancel = emu_order_cancel,
+    .order_hold = emu_comm_order_hold,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

@@ -56,6 +56,7 @@ enum option_id {
   OPTION_FAULT,
   OPTION_FAULT_AT,
   OPTION_ENDS,
+  OPTION_ORDER,
   OPTION_COUNT
 };
 
@@ -89,6 +90,7 @@ static const struct option_row {
     {"fault", 0, FAULT_COUNT - 1, FAULT_NOTHING, fault_names},
     {"fault_at", 1, 1u << 30, 0, NULL},
     {"ends", 1, 2, 1, NULL},
+    {"order", 0, 1, 1, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -114,6 +116,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_FAULT: o->fault = value; break;
     case OPTION_FAULT_AT: o->fault_at = value; break;
     case OPTION_ENDS: o->both_ends = value == 2; break;
+    case OPTION_ORDER: o->order = value != 0; break;
     case OPTION_COUNT: break;
   }
 }
@@ -141,6 +144,7 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_FAULT: return o->fault;
     case OPTION_FAULT_AT: return o->fault_at;
     case OPTION_ENDS: return o->both_ends ? 2 : 1;
+    case OPTION_ORDER: return o->order;
     case OPTION_COUNT: break;
   }
   return 0;
@@ -261,7 +265,7 @@ static ncclResult_t options_of_environment(struct emu_options *o) {
   o->depth = 1;
   o->span_lines = EMU_SPAN_LINES;
   o->net_delay = EMU_NET_DELAY;
-  o->direct = true;
+  o->direct = o->order = true;
   o->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
   o->stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
   TRY(param_check());
@@ -482,7 +486,7 @@ void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *com
                                       (uint8_t)channel,
                                       (uint8_t)lane,
                                       comm->config.rank,
-                                      (uint32_t)comm->config.comm_id,
+                                      (uint32_t)comm->trace_id,
                                       chunk,
                                       value};
   if (trace_watcher != NULL) trace_watcher(&record);

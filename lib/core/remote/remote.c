@@ -46,6 +46,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   TRY(ops->device->count(&device_count));
   TRY(ops->device->node(comm->device_index, &info->node));
   if (model) {
+    ops->process->order_offer();
     TRY(ops->process->comm_handle(model, &info->device));
     TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
   }
