@@ -86,6 +86,16 @@ static int picky(const char *wanted) {
   return found ? 3 : 0;
 }
 
+/* Fails with seed 3, late, and with seed 5, at once. */
+static int late(void) {
+  const char *seed = getenv("TUTTI_SEED");
+  begin();
+  reduce();
+  end();
+  if (strcmp(seed, "3") == 0) usleep(300000);
+  return strcmp(seed, "3") == 0 || strcmp(seed, "5") == 0;
+}
+
 static int noisy(long megabytes) {
   static char line[1 << 20];
   begin();
@@ -123,6 +133,7 @@ int main(int argc, char **argv) {
   if (strcmp(what, "early") == 0) return 4;
   if (strcmp(what, "race") == 0) return race(0);
   if (strcmp(what, "right") == 0) return race(1);
+  if (strcmp(what, "late") == 0) return late();
   if (strcmp(what, "picky") == 0) return picky(argv[2]);
   if (strcmp(what, "noisy") == 0) return noisy(atol(argv[2]));
   if (strcmp(what, "reads") == 0) return reads();

@@ -46,6 +46,8 @@ for jobs in 2 7; do
     [ "$(grep reproduce "$work/out")" = "$(grep reproduce "$work/one")" ] || same=1
 done
 check $same "... the same failure, with the same settings, with any number of jobs"
+try 1 --seeds 1-9 -j 8 --no-shrink "$program" late && says 'seed 3 failed' '2 seeds passed' '6 were not run'
+check $? "... which is that of the lowest seed, also if a higher one fails earlier"
 command=$(sed -n 's/^reproduce: //p' "$work/one")
 ! sh -c "$command" >"$work/log" 2>&1 && says 'rank 2 was first'
 check $? "... and its command repeats it"
@@ -121,7 +123,7 @@ print(len(cases), len(failures), *(text for each in failures for text in (each.g
 P
 try 1 --seeds 1-9 --junit "$work/junit.xml" "$program" noisy 0 &&
   python3 "$work/read.py" "$work/junit.xml" >"$work/log" && says '1 1 exit status 5 reproduce: TUTTI_SEED=1' \
-  'the last line <&> "?'
+  "$(printf 'the last line <&> "?\357\277\275\303\251"')"
 check $? "JUnit: what a program prints is escaped, and bytes that XML lacks are replaced"
 try 0 --seeds 1-20 --junit "$work/junit.xml" "$program" right &&
   python3 "$work/read.py" "$work/junit.xml" >"$work/log" && grep -q '^20 0$' "$work/log"

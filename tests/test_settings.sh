@@ -55,7 +55,6 @@ TUTTI_SED=7|TUTTI_SED is no known setting; did you mean TUTTI_SEED?
 TUTTI_EMU=mode=xx,foo=1|mode cannot be "xx" (it takes guarded, threads); there is no key foo (
 TUTTI_EMU=slot=2|there is no key slot; did you mean slots?
 TUTTI_EVENTS=/nowhere/events|TUTTI_EVENTS=/nowhere/events cannot be written: /nowhere/: No such file
-TUTTI_TRACE=/nowhere/|TUTTI_TRACE=/nowhere/ cannot be written: No such file
 TUTTI_WATCHDOG_SECONDS=never|TUTTI_WATCHDOG_SECONDS=never is no whole number from 0 to 86400
 TUTTI_BACKEND=emo|TUTTI_BACKEND=emo is none of emu and cuda; did you mean emu?
 TUTTI_RANK=one|TUTTI_SIZE is not set
@@ -89,6 +88,7 @@ NCCL_BUFFSIZE=big|is no size (a number, or one with K, M or G) from 1 to 4294967
 NCCL_DEBUG=LOUD|NCCL_DEBUG=LOUD is none of NONE, VERSION, WARN, INFO, ABORT and TRACE; it is ignored
 NCCL_ALG0=ring|NCCL_ALG0 is no known setting and is ignored; did you mean NCCL_ALGO?
 NCCL_LAUNCH_MODE=PARALEL|NCCL_LAUNCH_MODE=PARALEL is none of PARALLEL and GROUP; did you mean PARALLEL?
+TUTTI_TRACE=/nowhere/|TUTTI_TRACE: nothing is recorded: /nowhere/
 NCCL_A_SETTING_OF_ANOTHER_VERSION=1|
 NCCL_TUNER_PLUGIN=none|
 NCCL_BUFFSIZE=1M|
@@ -97,6 +97,8 @@ TUTTI_EMU=mode=threads,slots=2|
 TUTTI_HOME=/opt/tutti|
 TUTTI_SEED=|
 T
+doctor TUTTI_TRACE=/nowhere/ 'TUTTI_TRACE=/nowhere/: nothing is recorded'
+check $? "doctor says that records have no place"
 ! cuda NCCL_ALGO=rnig && says "NCCL_ALGO: 'rnig' is none of Tree, Ring" &&
   doctor NCCL_ALGO=rnig "NCCL_ALGO: 'rnig' is none of"
 check $? "an unknown algorithm refuses communicators, and doctor says so"

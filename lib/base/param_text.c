@@ -15,7 +15,7 @@
 #define PATH_BYTES 4096
 #define WORDS_MOST 8
 
-enum text_kind { TEXT_WORDS, TEXT_SEED, TEXT_WRITE, TEXT_RECORDS };
+enum text_kind { TEXT_WORDS, TEXT_SEED, TEXT_WRITE };
 
 static const struct text_row {
   enum param_id id;
@@ -29,7 +29,6 @@ static const struct text_row {
     {PARAM_TUTTI_SEED, TEXT_SEED, {NULL}},
     {PARAM_TUTTI_EVENTS, TEXT_WRITE, {NULL}},
     {PARAM_TUTTI_MOVES, TEXT_WRITE, {NULL}},
-    {PARAM_TUTTI_TRACE, TEXT_RECORDS, {NULL}},
 };
 
 static bool word_check(const struct text_row *row, const char *text, char *what, size_t what_bytes) {
@@ -81,21 +80,6 @@ static bool writable_check(const char *path, char *what, size_t what_bytes) {
   return false;
 }
 
-/* "off", a folder that ends in a slash, or a file whose name may have escapes. */
-static bool records_check(const char *text, char *what, size_t what_bytes) {
-  if (strcmp(text, "off") == 0 || strcmp(text, "0") == 0) return true;
-  if (text[strlen(text) - 1] != '/' && is_folder(text)) {
-    snprintf(what, what_bytes, "is a folder; put a / at its end");
-    return false;
-  }
-  /* A folder that is made for each rank is not there yet. */
-  if (strchr(text, '%') != NULL) return true;
-  if (text[strlen(text) - 1] != '/') return writable_check(text, what, what_bytes);
-  if (access(text, W_OK | X_OK) == 0) return true;
-  snprintf(what, what_bytes, "cannot be written: %s; give a folder that is there, or off", strerror(errno));
-  return false;
-}
-
 bool param_text_check(enum param_id id, const char *text, char *what, size_t what_bytes) {
   for (size_t i = 0; i < sizeof text_rows / sizeof text_rows[0]; i++) {
     const struct text_row *row = &text_rows[i];
@@ -104,7 +88,6 @@ bool param_text_check(enum param_id id, const char *text, char *what, size_t wha
       case TEXT_WORDS: return word_check(row, text, what, what_bytes);
       case TEXT_SEED: return seed_check(text, what, what_bytes);
       case TEXT_WRITE: return writable_check(text, what, what_bytes);
-      case TEXT_RECORDS: return records_check(text, what, what_bytes);
     }
   }
   return true;

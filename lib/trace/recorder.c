@@ -131,11 +131,15 @@ static void process_exit(void) {
   if (process.volatile_name && all_is_well()) mapped_file_remove(&process.mapped);
 }
 
+/* A job does not fail for want of records; but whoever has asked for them learns that there are none. */
 static void file_refuse(const char *path) {
-  log_info(LOG_INIT,
-           "TUTTI_TRACE: nothing is recorded: %s: %s; set it to a folder that can be written, with "
-           "a / at its end, or to off",
-           path, errno != 0 ? strerror(errno) : "the name is too long");
+  static const char format[] =
+      "TUTTI_TRACE: nothing is recorded: %s: %s; set it to a folder that can be written, with a / at its "
+      "end, "
+      "or to off";
+  const char *why = errno != 0 ? strerror(errno) : "the name is too long";
+  if (param_is_set(PARAM_TUTTI_TRACE)) log_visible(format, path, why);
+  else log_info(LOG_INIT, format, path, why);
 }
 
 static bool file_open(uint32_t rank) {

@@ -241,6 +241,14 @@ static void settings_read_files(struct doctor *doctor, const char *cure) {
     doctor_add(doctor, DOCTOR_BAD, "setting", "name a schedule that is there, or unset TUTTI_CUSTOM_FILE",
                "TUTTI_CUSTOM_FILE=%s cannot be read: %s; no communicator can be made", custom,
                strerror(errno));
+  const char *trace = param_text_silent(PARAM_TUTTI_TRACE);
+  const size_t length = strlen(trace);
+  if (param_is_set(PARAM_TUTTI_TRACE) && trace[length - 1] == '/' && strchr(trace, '%') == NULL &&
+      access(trace, W_OK | X_OK) != 0)
+    doctor_add(doctor, DOCTOR_BAD, "setting", "make the folder, or name another",
+               "TUTTI_TRACE=%s: nothing is "
+               "recorded: %s",
+               trace, strerror(errno));
   if (launch_read(&launch) != ncclSuccess)
     doctor_add(doctor, DOCTOR_BAD, "setting", "let the launcher set its variables, or unset them", "%s",
                log_own_error());

@@ -65,10 +65,10 @@ static bool seeds_refuse(const char *text) {
   return false;
 }
 
-/* A number of up to 19 digits; *text then points behind it. */
+/* A number of up to 18 digits; *text then points behind it. */
 static bool seed_read(const char **text, uint64_t *seed) {
   const size_t digits = strspn(*text, "0123456789");
-  if (digits == 0 || digits > 19) return false;
+  if (digits == 0 || digits > 18) return false;
   *seed = strtoull(*text, NULL, 10);
   *text += digits;
   return true;
