@@ -261,6 +261,22 @@ static void test_freed_between(void **state) {
   freed_between(true);
 }
 
+/* ---- splits ---- */
+
+/* One thread brings all ranks but one, and so none can come any more. */
+static void test_split_without_a_rank(void **state) {
+  ncclComm_t parts[RANKS];
+  (void)state;
+  world_open(false);
+  good(ncclGroupStart());
+  for (int rank = 0; rank < RANKS; rank++)
+    good(ncclCommSplit(world.comms[rank], 0, rank, &parts[rank], NULL));
+  good(ncclGroupEnd());
+  for (int rank = 0; rank < RANKS; rank++) good(ncclCommDestroy(parts[rank]));
+  refused(ncclCommSplit(world.comms[0], 0, 0, &parts[0], NULL), ncclRemoteError, "missing: rank 1");
+  world_close(true);
+}
+
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
   setenv("TUTTI_EMU", "devices=2", 1);
@@ -269,6 +285,7 @@ int main(void) {
                                      cmocka_unit_test(test_group_of_another_thread),
                                      cmocka_unit_test(test_operators),
                                      cmocka_unit_test(test_registered_memory),
-                                     cmocka_unit_test(test_freed_between)};
+                                     cmocka_unit_test(test_freed_between),
+                                     cmocka_unit_test(test_split_without_a_rank)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
