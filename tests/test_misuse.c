@@ -236,6 +236,20 @@ static void test_registered_memory(void **state) {
   world_close(false);
 }
 
+static void test_freed_twice(void **state) {
+  void *memory, *other;
+  (void)state;
+  world_open(false);
+  good(ncclMemAlloc(&memory, 64));
+  refused(ncclMemFree((char *)memory + 8), ncclInvalidArgument, "ncclMemFree of ");
+  good(ncclMemFree(memory));
+  refused(ncclMemFree(memory), ncclInvalidArgument, "which is freed already");
+  good_cuda(cudaMalloc(&other, 64));
+  refused(ncclMemFree(other), ncclInvalidArgument, "which belongs to cudaFree");
+  good_cuda(cudaFree(other));
+  world_close(false);
+}
+
 /* A repeated call is cached, and yet refused when its buffer has been freed since. */
 static void freed_between(bool threads) {
   world_open(threads);
@@ -287,6 +301,7 @@ int main(void) {
                                      cmocka_unit_test(test_operators),
                                      cmocka_unit_test(test_registered_memory),
                                      cmocka_unit_test(test_freed_between),
-                                     cmocka_unit_test(test_split_without_a_rank)};
+                                     cmocka_unit_test(test_split_without_a_rank),
+                                     cmocka_unit_test(test_freed_twice)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
