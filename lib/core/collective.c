@@ -98,6 +98,7 @@ static ncclResult_t move_note(const struct collective_call *call) {
 
 ncclResult_t collective_note(const struct collective_call *call) {
   TRY(collective_check(call));
+  TRY(group_check_owner(call->comm, call->name));
   log_info(LOG_COLL,
            "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
            "stream %p",

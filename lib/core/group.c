@@ -78,12 +78,11 @@ static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
   queue->streams[queue->stream_count++] = stream;
 }
 
-/* A communicator's calls are in one group at a time, of one thread. */
 static bool group_owns(const struct ncclComm *comm) {
   return !comm->queue.queued || comm->queue.group == (const void *)&group;
 }
 
-static ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call) {
+ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call) {
   if (group_owns(comm)) return ncclSuccess;
   return log_fail(
       ncclInvalidUsage,

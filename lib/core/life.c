@@ -49,16 +49,24 @@ static void comm_count(const struct backend *ops, bool born) {
   else watchdog_leave();
 }
 
+/* CUDA's state does not survive a fork. */
+static ncclResult_t fork_check(const struct backend *ops, const char *call) {
+  ops->device->lock();
+  const bool inherited = live_count > 0 && live_forks != os_fork_count();
+  ops->device->unlock();
+  if (!inherited) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: this process was forked from one that has communicators, and neither CUDA nor NCCL works "
+      "in such a child; fork before the first communicator, or start another program (exec)",
+      call);
+}
+
 ncclResult_t comm_create(const char *call, const void *caller, const ncclConfig_t *config,
                          uint32_t device_index, struct ncclComm **comm) {
   const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
-  if (live_count > 0 && live_forks != os_fork_count())
-    return log_fail(
-        ncclInvalidUsage,
-        "%s: this process was forked from one that has communicators, and neither CUDA nor NCCL works "
-        "in such a child; fork before the first communicator, or start another program (exec)",
-        call);
+  TRY(fork_check(ops, call));
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   const struct custom_schedule *custom = NULL;

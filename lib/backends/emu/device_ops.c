@@ -114,7 +114,7 @@ static ncclResult_t emu_ops_memory_alloc(uint32_t device_index, size_t bytes, vo
 }
 
 static ncclResult_t emu_ops_memory_free(void *pointer) {
-  return cuda_result(emu_memory_free(pointer), "freeing device memory");
+  return emu_memory_free(pointer) == 0 ? ncclSuccess : ncclInvalidArgument; /* it says what is wrong */
 }
 
 static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *info) {

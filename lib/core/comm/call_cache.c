@@ -62,7 +62,7 @@ static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buf
 }
 
 bool call_cache_launch(const struct collective_call *call, ncclResult_t *result) {
-  if (!call_is_quiet(call)) return false;
+  if (!call_is_quiet(call) || call->comm->queue.queued) return false; /* queued: by another thread */
   const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
   if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
   if (entry->generation != generation_now(call->comm)) return false;

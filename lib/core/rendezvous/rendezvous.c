@@ -614,16 +614,26 @@ void rendezvous_poll(struct ncclComm *comm) {
   rendezvous_unlock(comm->ops);
 }
 
-/* Milliseconds until the time must be checked again. */
+/* All ranks of a split are here, and in a world that moves only while its threads wait none can come when all
+ * of them do: the wait itself finds out. Ranks of a unique id may come from other processes. */
+static bool wait_ends_itself(const struct ncclComm *comm) {
+  const struct rendezvous *rendezvous = comm->rendezvous;
+  return rendezvous && !rendezvous->conducted && rendezvous->first.kind == RENDEZVOUS_SPLIT &&
+         !comm->ops->device->keeps_time();
+}
+
+/* Milliseconds until the time must be checked again; 0: never. */
 static uint64_t wait_slice_ms(struct ncclComm *comm) {
   const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 * NS_PER_MS;
   uint64_t slice_ms = 1;
   comm->ops->device->lock();
+  const bool never = wait_ends_itself(comm);
   if (comm->rendezvous) {
     const uint64_t now = os_time_ns(), end = comm->rendezvous->begin_ns + limit_ns;
     slice_ms = end > now ? (end - now) / NS_PER_MS + 1 : 1;
   }
   comm->ops->device->unlock();
+  if (never) return 0;
   return slice_ms < REMIND_MS ? slice_ms : REMIND_MS;
 }
 
@@ -656,9 +666,10 @@ static bool withdraw_try(struct ncclComm *comm, const char *why) {
   if (rendezvous && !rendezvous->resolving) {
     uint32_t rank = 0;
     while (rendezvous->slots[rank].comm != comm) rank += 1;
-    char reason[COMM_REASON_BYTES];
-    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come", rank, why,
-             rendezvous->first.rank_count);
+    char reason[COMM_REASON_BYTES], missing[96];
+    missing_describe(rendezvous, missing, sizeof missing);
+    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come%s%s", rank, why,
+             rendezvous->first.rank_count, missing[0] != '\0' ? "; missing: rank " : "", missing);
     rendezvous_fail(rendezvous, ncclRemoteError, reason);
   }
   rendezvous_unlock(comm->ops);

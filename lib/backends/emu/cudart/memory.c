@@ -171,7 +171,7 @@ static const char *origin_call(enum emu_memory_origin origin) {
     case EMU_ORIGIN_REGISTERED: return "cudaHostUnregister";
     case EMU_ORIGIN_INTERNAL: break;
   }
-  return "the library's own free";
+  return "ncclMemFree";
 }
 
 /* The record of a pointer to free; NULL, with a warning that says what the pointer is instead, if it is
