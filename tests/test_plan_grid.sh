@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_plan_grid.sh: between hosts the planner's choice is the simulator's best, or at most 10 % slower: a part
-# of the grid of bench/plan_grid.py. Prints one `ok - ` or `not ok - ` line per check and fails if a check
-# failed. Finds the command at ${BUILD:-build}/bin/tutti.
+# test_plan_grid.sh: between hosts the planner takes the option that is the best in the simulation, or at most
+# 10 % slower: a part of the grid of bench/plan_grid.py. Prints one `ok - ` or `not ok - ` line per check and
+# fails if a check failed. Finds the command at ${BUILD:-build}/bin/tutti.
 . "$(dirname "$0")/script.inc"
 verb=sim
 . "$here/verb.inc"
