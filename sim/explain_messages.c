@@ -101,13 +101,17 @@ static void message_print(const struct message *row) {
   putchar('\n');
 }
 
-void messages_print(const struct plan_request *request, const struct plan *plan) {
+void messages_list(const struct plan *plan) {
   const struct messages messages = messages_sum(plan);
+  for (uint32_t i = 0; i < messages.count; i++) message_print(&messages.rows[i]);
+  os_free(messages.rows);
+}
+
+void messages_print(const struct plan_request *request, const struct plan *plan) {
   printf("messages, %.1f us, in the rounds in which both ends meet, on at most %u channels\n",
          plan_time_us(request), request->settings.limits.p2p_channel_count);
   printf("plan of rank %u: %u works in %u batches\n", plan->rank, plan->work_count, plan->batch_count);
-  for (uint32_t i = 0; i < messages.count; i++) message_print(&messages.rows[i]);
-  os_free(messages.rows);
+  messages_list(plan);
 }
 
 void messages_json(struct json *json, const struct plan_request *request, const struct plan *plan) {

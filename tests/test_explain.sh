@@ -63,7 +63,7 @@ try 0 plan all_reduce -b 256K --nodes 4 --as emu && says "LL and Simple between 
   awk 'NR == FNR {time = $6; next} /chosen:/ {found = $3 == time} END {exit !found}' "$work/bench" "$work/out"
 check $? "explain plan and bench print the same time for a job over the emulated network"
 try 0 plan all_reduce -b 1M --nodes 4 --as emu &&
-  says "Tree with Simple" "forbidden: what joins the hosts does not carry LL128"
+  says " with Simple, " "forbidden: what joins the hosts does not carry LL128"
 check $? "between hosts LL128 is forbidden"
 try 0 plan all_reduce -b 1M --nodes 4 --as nccl && says "NCCL's, every protocol between nodes" &&
   ! grep -q 'joins the hosts' "$work/out"
