@@ -138,8 +138,8 @@ static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes
 
 /* ---- communicators ---- */
 
-/* In the order of ids and ranks, not of the threads that open them: a run that fails reports its ranks in this
- * order, and is to be the same each time. */
+/* In the order of ids and ranks, not of the threads that open them: a run that fails reports its ranks in
+ * this order, and is to be the same each time. */
 static void comm_list(struct device_comm *fresh) {
   struct device_comm **place = &emu_comms;
   const struct device_comm_config *own = &fresh->config;
