@@ -70,7 +70,8 @@ static const struct option_row rows[] = {
      "print the plans of the call, or the schedule of --plan, in the text that --plan reads; prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
 };
-static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0],
+                                                false,   true, true};
 
 /* The state of one command. */
 struct check_command {

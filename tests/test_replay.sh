@@ -21,7 +21,7 @@ refused() {
 }
 
 for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
-  [ -e "$trace/expected" ] || continue
+  [ -e "$trace/replayed" ] || continue
   name=${trace#"$root"/traces/} name=${name%/}
   timeout 60 "$tutti" replay "$trace"*.txt >"$work/log" 2>&1 && cmp -s "$work/log" "$trace/replayed"
   check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
@@ -143,8 +143,8 @@ timeout 60 "$tutti" replay "$work/lines" >"$work/log" 2>&1 && said '^reached: th
 check $? 'LL lines that stop arriving over a network are replayed'
 other=
 for at in 5 14 33; do
-  TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at,seed=$at TUTTI_TRACE=$work/messages timeout 60 \
-    "$build/tests/hang_program" fault_messages >/dev/null 2>&1
+  TUTTI_SEED=$at TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at TUTTI_TRACE=$work/messages \
+    timeout 60 "$build/tests/hang_program" fault_messages >/dev/null 2>&1
   timeout 60 "$tutti" replay "$work/messages" >"$work/log" 2>&1 && said '^reached: the 4 ranks' &&
     said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it' &&
     ! said 'comes out another' || other="$other $at"

@@ -4,6 +4,8 @@
 
 #include "core/rendezvous/rendezvous.h"
 
+struct collective_call;
+
 /* Creation of one communicator. The group owns call.comm until the job has succeeded. */
 struct group_job {
   struct group_job *next;
@@ -21,10 +23,8 @@ ncclResult_t group_leave(ncclResult_t result);
 
 /* Between the two: queue work. On failure nothing is queued (a job's communicator stays the caller's). */
 ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result);
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
-                           device_stream stream);
+ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count);
 
-struct collective_call;
 /* A call in an open group, without checks. True if it continues a group that was executed before, so that
  * nothing has to be queued now. */
 bool group_follow(const struct collective_call *call);

@@ -359,18 +359,19 @@ static void ll128_warn(uint32_t rank_count) {
 
 /* All ranks see the same paths, so all choose the same protocols. */
 static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
-  struct settings_paths paths = {true, true};
-  bool kept = false;
+  struct settings_ranks ranks = {.rank_count = count, .paths = {true, true}};
+  bool torn = false;
   for (uint32_t i = 0; i < count; i++)
     for (uint32_t j = 0; j < count; j++)
-      if (i != j) settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &paths);
-  for (uint32_t i = 0; i < count; i++) kept = settings_take_paths(&comms[i]->settings, &paths) || kept;
-  if (kept) ll128_warn(count);
+      if (i != j)
+        settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
+  for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;
+  if (torn) ll128_warn(count);
   paths_log(comms, count);
 }
 
 /* The ranks' channel counts may be configured differently; all use the smallest. */
-static void settings_settle(struct ncclComm *const *comms, uint32_t count) {
+static void ranks_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings agreed = comms[0]->settings;
   for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &comms[i]->settings);
   for (uint32_t i = 0; i < count; i++) settings_agree(&comms[i]->settings, &agreed);
@@ -401,7 +402,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
 
 /* Makes the communicator's graph, and the settings that all of its ranks agree on. */
 static ncclResult_t shared_settle_here(struct comm_shared *shared, struct ncclComm *const *comms) {
-  settings_settle(comms, shared->rank_count);
+  ranks_settle(comms, shared->rank_count);
   TRY(remote_create_here(shared, comms, &shared->remote));
   for (uint32_t i = 0; shared->remote && i < shared->rank_count; i++)
     remote_settle(shared->remote, &comms[i]->settings);
