@@ -34,7 +34,8 @@ static void fail(const char *file, int line, const char *call, const char *error
   const char *slash = strrchr(file, '/');
   pthread_mutex_lock(&failing);
   fprintf(stderr, "%s:%d: %s: %s%s%s\n", slash ? slash + 1 : file, line, call, error, *more ? ": " : "", more);
-  exit(1);
+  fflush(NULL);
+  _exit(1); /* other threads are within calls: what exit() destroys is still in use */
 }
 
 void bug_cuda(cudaError_t error, const char *file, int line, const char *call) {

@@ -165,8 +165,6 @@ struct sender {
   ncclComm_t comm;
   cudaStream_t stream;
   int part;
-  bool computes_first;
-  pthread_mutex_t *turn;
 };
 
 static void *send_part(void *argument) {
@@ -198,32 +196,4 @@ CASE(work_taken_by_ticket, 2, RACES("different counts", "rank [01] ")) {
   static atomic_int tickets; /* shared by both ranks' threads: which rank gets which part is not determined */
   const int part = bug ? atomic_fetch_add(&tickets, 1) % 2 : 0;
   sum(in, out, (size_t)(N + part), comm, stream);
-}
-
-CASE_BARE(communicators_used_as_they_become_ready, 2, RACES("rank [01]", "deadlock|different|not called|poll|not ready")) {
-  /* Two non-blocking communicators: each rank uses the one that is ready first. */
-  static ncclUniqueId ids[2];
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  ncclComm_t parent, comms[2];
-  ncclResult_t states[2] = {ncclInProgress, ncclInProgress};
-  NCCL(ncclCommInitRank(&parent, size, job->id, rank));
-  config.blocking = 0;
-  (void)ids;
-  for (int i = 0; i < 2; i++) (void)ncclCommSplit(parent, 0, rank, &comms[i], &config);
-  int first = -1;
-  while (states[0] == ncclInProgress || states[1] == ncclInProgress)
-    for (int i = 0; i < 2; i++) {
-      NCCL(ncclCommGetAsyncError(comms[i], &states[i]));
-      if (first < 0 && states[i] == ncclSuccess) first = i;
-    }
-  struct pair ready = compute_two(job);
-  if (bug) first = (first + first_done(&ready)) % 2;
-  else first = 0;
-  for (int i = 0; i < 2; i++) {
-    ncclComm_t which = comms[i == 0 ? first : 1 - first];
-    sum(in, out, N, which, stream);
-    CUDA(cudaStreamSynchronize(stream));
-  }
-  for (int i = 0; i < 2; i++) NCCL(ncclCommDestroy(comms[i]));
-  NCCL(ncclCommDestroy(parent));
 }

@@ -74,7 +74,7 @@ class Suite:
                 os.killpg(process.pid, 9)
                 return process.communicate()[0], None
 
-    def judge_wrong(self, case, mode):
+    def check_wrong(self, case, mode):
         """The wrong program must be detected."""
         for seed in range(1, 1 + (SEEDS if 'seeds' in case.flags else 1)):
             output, status = self.run(case, mode, False, seed)
@@ -90,7 +90,7 @@ class Suite:
         how = 'status %d, without "%s"' % (status, '", "'.join(lacking))
         return Result(case, mode, False, False, how, output)
 
-    def judge_right(self, case, mode):
+    def check_right(self, case, mode):
         """The correct twin must be silent."""
         for seed in range(1, 1 + max(self.seeds, SEEDS_RIGHT if 'seeds' in case.flags else 1)):
             output, status = self.run(case, mode, True, seed)
@@ -99,12 +99,12 @@ class Suite:
                 return Result(case, mode, True, False, how, output)
         return Result(case, mode, True, True, '', '')
 
-    def judge(self, case, mode, right):
-        return self.judge_right(case, mode) if right else self.judge_wrong(case, mode)
+    def check(self, case, mode, right):
+        return self.check_right(case, mode) if right else self.check_wrong(case, mode)
 
 
 def print_failures(results):
-    """What each run that was judged wrongly printed."""
+    """What each run that was not as it should be printed."""
     for result in results:
         if result.good:
             continue
@@ -165,7 +165,7 @@ def main():
         cases = [case for case in read_cases(suite.program) if not options.names or case.name in options.names]
         runs = [(case, mode, right) for mode in modes for case in cases for right in (False, True)
                 if mode != 'processes' or 'processes' in case.flags]
-        results = list(pool.map(lambda run: suite.judge(*run), runs))
+        results = list(pool.map(lambda run: suite.check(*run), runs))
     if options.lines:
         print_lines(results)
     else:
