@@ -1,6 +1,6 @@
 /* bugs.h: what a case of the suite is made of. A case is a function that every rank runs, written as a user
- * would write it; `bug` is true in the wrong program and false in its correct twin. Each case registers itself
- * with its class, which a file defines as CLASS before it includes this header. */
+ * would write it; `bug` is true in the wrong program and false in its correct twin. Each case registers
+ * itself with its class, which a file defines as CLASS before it includes this header. */
 #ifndef TUTTI_TESTS_BUGS_H
 #define TUTTI_TESTS_BUGS_H
 
@@ -63,12 +63,16 @@ struct bug_case {
 
 void bug_register(const struct bug_case *bug_case);
 
-#define CASE_OF(kind_, name_, ranks_, ...)                                                              \
-  static bug_run name_;                                                                                 \
-  static const struct bug_case name_##_case = {                                                         \
-      .name = #name_, .class_name = CLASS, .file = __FILE__, .run = name_, .kind = kind_, .ranks = ranks_, \
-      __VA_ARGS__};                                                                                     \
-  __attribute__((constructor)) static void name_##_register(void) { bug_register(&name_##_case); }      \
+#define CASE_OF(kind_, name_, ranks_, ...)                                                               \
+  static bug_run name_;                                                                                  \
+  static const struct bug_case name_##_case = {.name = #name_,                                           \
+                                               .class_name = CLASS,                                      \
+                                               .file = __FILE__,                                         \
+                                               .run = name_,                                             \
+                                               .kind = kind_,                                            \
+                                               .ranks = ranks_,                                          \
+                                               __VA_ARGS__};                                             \
+  __attribute__((constructor)) static void name_##_register(void) { bug_register(&name_##_case); }       \
   static void name_(struct job *job, bool bug, int rank, int size, ncclComm_t comm, cudaStream_t stream, \
                     float *in, float *out)
 /* CASE(name, ranks, .says = {...}, ...) { the program } */

@@ -17,7 +17,8 @@ static void receive(float *to, size_t count, int peer, ncclComm_t comm, cudaStre
 
 /* ---- collectives: another order ---- */
 
-CASE(swapped_functions, 4, .says = {"different functions", "rank 2 called ncclBroadcast"}, .processes = true) {
+CASE(swapped_functions, 4, .says = {"different functions", "rank 2 called ncclBroadcast"},
+     .processes = true) {
   if (bug && rank == 2) NCCL(ncclBroadcast(in, out, N, ncclFloat, 0, comm, stream));
   sum(in, out, N, comm, stream);
   if (!(bug && rank == 2)) NCCL(ncclBroadcast(in, out, N, ncclFloat, 0, comm, stream));
@@ -31,7 +32,8 @@ CASE(swapped_buckets, 2, .says = {"different counts", "rank 1 .*64"}) {
   }
 }
 
-CASE(swapped_reduce_scatter_and_all_gather, 2, .says = {"different functions", "rank 0 called ncclAllGather"}) {
+CASE(swapped_reduce_scatter_and_all_gather, 2,
+     .says = {"different functions", "rank 0 called ncclAllGather"}) {
   const bool late = bug && rank == 0; /* FSDP: this rank prefetches parameters before it reduces gradients */
   if (late) NCCL(ncclAllGather(in, out, N, ncclHalf, comm, stream));
   NCCL(ncclReduceScatter(in, out, N, ncclHalf, ncclSum, comm, stream));
@@ -147,7 +149,8 @@ CASE(finalizes_early, 3, .says = {"rank 0 "}) {
 
 CASE_ALL(one_communicator_left_out, 4, .says = {"rank 3 "}) {
   NCCL(ncclGroupStart());
-  for (int i = 0; i < (bug ? size - 1 : size); i++) sum(job->ins[i], job->outs[i], N, job->comms[i], job->streams[i]);
+  for (int i = 0; i < (bug ? size - 1 : size); i++)
+    sum(job->ins[i], job->outs[i], N, job->comms[i], job->streams[i]);
   NCCL(ncclGroupEnd());
   for (int i = 0; i < size; i++) CUDA(cudaStreamSynchronize(job->streams[i]));
 }

@@ -112,7 +112,8 @@ CASE(owner_reuses_window_too_early, 2, RACE("cudaMemcpyPeerAsync", "cudaMemsetAs
   leave(in + N, comm, stream);
 }
 
-CASE(owner_frees_window_too_early, 2, .missed = "the copy of a peer after the free ends with SIGSEGV", .says = {"race|freed", "cudaMemcpyPeerAsync|cudaFree"}) {
+CASE(owner_frees_window_too_early, 2, .missed = "the copy of a peer after the free ends with SIGSEGV",
+     .says = {"race|freed", "cudaMemcpyPeerAsync|cudaFree"}) {
   float *window;
   CUDA(cudaMalloc((void **)&window, BYTES));
   exchange(window, rank, in + N, comm, stream);
@@ -139,7 +140,8 @@ static cudaGraphExec_t end_capture(cudaStream_t stream) {
   return exec;
 }
 
-static cudaGraphExec_t capture_sum(const float *in, float *out, size_t count, ncclComm_t comm, cudaStream_t stream) {
+static cudaGraphExec_t capture_sum(const float *in, float *out, size_t count, ncclComm_t comm,
+                                   cudaStream_t stream) {
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   sum(in, out, count, comm, stream);
   return end_capture(stream);

@@ -1,4 +1,5 @@
-/* invalid_parameter.c: one argument of one call is wrong in itself: no comparison with other ranks is needed. */
+/* invalid_parameter.c: one argument of one call is wrong in itself: no comparison with other ranks is needed.
+ */
 #define CLASS "invalid parameter"
 #include <limits.h>
 #include <stdint.h>
@@ -107,7 +108,8 @@ CASE(receive_buffer_too_small, 2, SAYS("ncclRecv", "bytes left", "rank 1")) {
   else NCCL(ncclRecv(memory, count, ncclFloat, 0, comm, stream));
 }
 
-CASE(memory_of_malloc, 2, SAYS("ncclAllReduce", "not memory of a device|host", "rank [01]"), .processes = true) {
+CASE(memory_of_malloc, 2, SAYS("ncclAllReduce", "not memory of a device|host", "rank [01]"),
+     .processes = true) {
   float *host = (float *)calloc(N, sizeof(float));
   sum(bug ? host : in, out, N, comm, stream);
   CUDA(cudaStreamSynchronize(stream));
@@ -150,14 +152,16 @@ CASE(all_to_all_in_place, 2, SAYS("ncclAlltoAll", "overlap", "rank [01]")) {
   NCCL(ncclAlltoAll(in, bug ? in : out, N, ncclFloat, comm, stream));
 }
 
-CASE(send_and_receive_one_buffer, 2, .missed = "buffers of different calls of a group are not compared", SAYS("overlap|race", "rank [01]")) {
+CASE(send_and_receive_one_buffer, 2, .missed = "buffers of different calls of a group are not compared",
+     SAYS("overlap|race", "rank [01]")) {
   NCCL(ncclGroupStart());
   NCCL(ncclSend(in, N, ncclFloat, 1 - rank, comm, stream));
   NCCL(ncclRecv(bug ? in : out, N, ncclFloat, 1 - rank, comm, stream));
   NCCL(ncclGroupEnd());
 }
 
-CASE(two_receives_to_one_buffer, 3, .missed = "buffers of different calls of a group are not compared", SAYS("overlap|race", "rank 0")) {
+CASE(two_receives_to_one_buffer, 3, .missed = "buffers of different calls of a group are not compared",
+     SAYS("overlap|race", "rank 0")) {
   NCCL(ncclGroupStart());
   for (int peer = 1; rank == 0 && peer < size; peer++)
     NCCL(ncclRecv(bug ? out : out + peer * N, N, ncclFloat, peer, comm, stream));
@@ -165,7 +169,8 @@ CASE(two_receives_to_one_buffer, 3, .missed = "buffers of different calls of a g
   NCCL(ncclGroupEnd());
 }
 
-CASE(grouped_buckets_overlap, 2, .missed = "buffers of different calls of a group are not compared", SAYS("overlap|race", "rank [01]")) {
+CASE(grouped_buckets_overlap, 2, .missed = "buffers of different calls of a group are not compared",
+     SAYS("overlap|race", "rank [01]")) {
   NCCL(ncclGroupStart());
   sum(in, out, N, comm, stream);
   sum(in + N, out + (bug ? N - 1 : N), N, comm, stream);
@@ -254,7 +259,8 @@ CASE_BARE(id_of_its_own, 2, SAYS("missing: rank|rank [01]"), .processes = true) 
   NCCL(ncclCommDestroy(own));
 }
 
-CASE_BARE(two_ranks_on_one_device, 2, .missed = "processes that share an emulated device are not reported", SAYS("device", "rank"), .processes = true) {
+CASE_BARE(two_ranks_on_one_device, 2, .missed = "processes that share an emulated device are not reported",
+          SAYS("device", "rank"), .processes = true) {
   ncclComm_t own;
   if (bug) CUDA(cudaSetDevice(0)); /* cudaSetDevice(local_rank) was forgotten */
   NCCL(ncclCommInitRank(&own, size, job->id, rank));
@@ -341,7 +347,8 @@ CASE(premultiplier_of_another_type, 2, SAYS("operator", "type|half|float", "rank
   NCCL(ncclRedOpDestroy(scaled, comm));
 }
 
-CASE(premultiplier_of_the_host, 2, .missed = "the memory of a scalar is not checked", SAYS("ncclRedOpCreatePreMulSum|scalar", "device|host")) {
+CASE(premultiplier_of_the_host, 2, .missed = "the memory of a scalar is not checked",
+     SAYS("ncclRedOpCreatePreMulSum|scalar", "device|host")) {
   float *scale = bug ? (float *)calloc(1, sizeof *scale) : new_floats(job, 1);
   ncclRedOp_t scaled;
   NCCL(ncclRedOpCreatePreMulSum(&scaled, scale, ncclFloat, ncclScalarDevice, comm));

@@ -1,5 +1,6 @@
 /* local_concurrency.c: within one rank, an operation of a stream, of the host or of a graph reads or writes
- * memory that another one uses, and nothing orders the two. Copies and fills stand for a program's kernels. */
+ * memory that another one uses, and nothing orders the two. Copies and fills stand for a program's kernels.
+ */
 #define CLASS "local concurrency"
 #include "bugs.h"
 
@@ -23,7 +24,8 @@ CASE(result_read_by_host, 2, RACE("ncclAllReduce", "cudaMemcpy"), .processes = t
   float *loss = (float *)malloc(BYTES);
   sum(in, out, N, comm, stream);
   if (!bug) CUDA(cudaStreamSynchronize(stream));
-  CUDA(cudaMemcpy(loss, out, BYTES, cudaMemcpyDeviceToHost)); /* the default stream does not wait for `stream` */
+  CUDA(cudaMemcpy(loss, out, BYTES,
+                  cudaMemcpyDeviceToHost)); /* the default stream does not wait for `stream` */
   free(loss);
 }
 
@@ -175,7 +177,8 @@ CASE(default_stream_is_not_ordered, 2, RACE("cudaMemsetAsync", "ncclAllReduce"))
   sum(in, out, N, comm, stream);
 }
 
-CASE(premultiplier_still_being_written, 2, .missed = "the check does not see that a call reads its scalar", RACE("cudaMemsetAsync", "nccl")) {
+CASE(premultiplier_still_being_written, 2, .missed = "the check does not see that a call reads its scalar",
+     RACE("cudaMemsetAsync", "nccl")) {
   cudaStream_t compute = new_stream(job);
   float *scale = new_floats(job, 1);
   ncclRedOp_t scaled;
@@ -280,7 +283,9 @@ CASE(allocated_in_order_of_another_stream, 2, .says = {"race|alloc", "nccl|alloc
   CUDA(cudaFreeAsync(temporary, compute));
 }
 
-CASE(communication_memory_freed_in_use, 2, .missed = "ncclMemFree is not checked for uses that have not ended", .says = {"race|free|in use", "rank|nccl"}) {
+CASE(communication_memory_freed_in_use, 2,
+     .missed = "ncclMemFree is not checked for uses that have not ended",
+     .says = {"race|free|in use", "rank|nccl"}) {
   float *memory;
   NCCL(ncclMemAlloc((void **)&memory, BYTES));
   sum(in, memory, N, comm, stream);
@@ -355,7 +360,8 @@ CASE(two_graphs_share_a_buffer, 2, RACE("cudaGraphLaunch|ncclAllReduce")) {
   ncclComm_t other = new_copy(job, comm);
   cudaStream_t second = new_stream(job);
   cudaGraphExec_t one = capture_sum(in, out, comm, stream);
-  cudaGraphExec_t two = capture_sum(in + N, bug ? out : out + N, other, second); /* one memory pool for both */
+  cudaGraphExec_t two =
+      capture_sum(in + N, bug ? out : out + N, other, second); /* one memory pool for both */
   CUDA(cudaGraphLaunch(one, stream));
   CUDA(cudaGraphLaunch(two, second));
   CUDA(cudaDeviceSynchronize());

@@ -3,11 +3,11 @@
  *
  *   bugs CASE             the wrong program
  *   bugs --right CASE     its correct twin
- *   bugs --list           one line for each case, its fields separated by tabs: name, class, file, ranks, kind,
- *                         flags, why it is known to be missed, and what the error must contain
+ *   bugs --list           one line for each case, its fields separated by tabs: name, class, file, ranks,
+ * kind, flags, why it is known to be missed, and what the error must contain
  *
- * Status 0: the program did not notice an error. 1: a call failed; the call and its error are printed. 2: there
- * is no such case. */
+ * Status 0: the program did not notice an error. 1: a call failed; the call and its error are printed. 2:
+ * there is no such case. */
 #include <pthread.h>
 
 #include <tutti.h>
@@ -33,7 +33,8 @@ static void fail(const char *file, int line, const char *call, const char *error
   static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
   const char *slash = strrchr(file, '/');
   pthread_mutex_lock(&failing);
-  fprintf(stderr, "%s:%d: %s: %s%s%s\n", slash ? slash + 1 : file, line, call, error, *more ? ": " : "", more);
+  fprintf(stderr, "%s:%d: %s: %s%s%s\n", slash ? slash + 1 : file, line, call, error, *more ? ": " : "",
+          more);
   fflush(NULL);
   _exit(1); /* other threads are within calls: what exit() destroys is still in use */
 }
@@ -159,10 +160,11 @@ static void list(void) {
   for (int i = 0; i < case_count; i++) {
     const struct bug_case *one = cases[i];
     const char *slash = strrchr(one->file, '/');
-    printf("%s\t%s\t%s\t%d\t%s\t%s%s%s\t%s", one->name, one->class_name, slash ? slash + 1 : one->file, one->ranks,
-           kinds[one->kind], one->seeds ? "seeds " : "", one->processes ? "processes " : "",
+    printf("%s\t%s\t%s\t%d\t%s\t%s%s%s\t%s", one->name, one->class_name, slash ? slash + 1 : one->file,
+           one->ranks, kinds[one->kind], one->seeds ? "seeds " : "", one->processes ? "processes " : "",
            one->emulated ? "guarded" : "", one->missed ? one->missed : "");
-    for (size_t k = 0; k < sizeof one->says / sizeof *one->says && one->says[k]; k++) printf("\t%s", one->says[k]);
+    for (size_t k = 0; k < sizeof one->says / sizeof *one->says && one->says[k]; k++)
+      printf("\t%s", one->says[k]);
     putchar('\n');
   }
 }

@@ -23,8 +23,8 @@ static struct pair compute_two(struct job *job) {
     pair.streams[i] = new_stream(job);
     pair.done[i] = new_event(job);
     for (int k = 0; k < 3; k++)
-      CUDA(cudaMemcpyAsync(memory + i * WORK, memory + (2 + i) * WORK, WORK * sizeof(float), cudaMemcpyDeviceToDevice,
-                           pair.streams[i]));
+      CUDA(cudaMemcpyAsync(memory + i * WORK, memory + (2 + i) * WORK, WORK * sizeof(float),
+                           cudaMemcpyDeviceToDevice, pair.streams[i]));
     CUDA(cudaEventRecord(pair.done[i], pair.streams[i]));
   }
   return pair;

@@ -1,4 +1,5 @@
-/* parameter_matching.c: the ranks make the same calls in the same order, and one rank passes another argument. */
+/* parameter_matching.c: the ranks make the same calls in the same order, and one rank passes another
+ * argument. */
 #define CLASS "parameter matching"
 #include "bugs.h"
 
@@ -63,7 +64,8 @@ CASE(root_of_reduce, 4, .says = {"different roots", "rank 3 .*root 3"}) {
 }
 
 CASE(root_is_own_rank, 4, .says = {"different roots", "root"}) {
-  NCCL(ncclBroadcast(in, in, N, ncclFloat, bug ? rank : 0, comm, stream)); /* every rank believes to be the root */
+  NCCL(ncclBroadcast(in, in, N, ncclFloat, bug ? rank : 0, comm,
+                     stream)); /* every rank believes to be the root */
 }
 
 CASE(root_of_gather, 3, .says = {"different roots", "rank 2 .*root 2"}) {
@@ -100,7 +102,8 @@ CASE(count_of_frozen_layers, 2, .says = {"different counts", "rank 1 "}) {
 
 CASE(count_total_in_reduce_scatter, 4, .says = {"different counts", "rank 0 .*512"}) {
   const size_t total = 2 * N; /* the call takes the count of one part */
-  NCCL(ncclReduceScatter(in, out, bug && rank == 0 ? total : total / (size_t)size, ncclFloat, ncclSum, comm, stream));
+  NCCL(ncclReduceScatter(in, out, bug && rank == 0 ? total : total / (size_t)size, ncclFloat, ncclSum, comm,
+                         stream));
 }
 
 CASE(count_of_all_gather, 2, .says = {"different counts", "rank 1 "}) {
@@ -199,7 +202,8 @@ CASE(gather_or_scatter, 3, .says = {"different functions", "rank 2 called ncclSc
   else NCCL(ncclGather(in, out, N, ncclFloat, 0, comm, stream));
 }
 
-CASE(all_gather_or_all_to_all, 2, .missed = "AlltoAll is counted apart: a deadlock without the two calls", .says = {"rank 1 called nccl(AllGather|AlltoAll)|different functions"}) {
+CASE(all_gather_or_all_to_all, 2, .missed = "AlltoAll is counted apart: a deadlock without the two calls",
+     .says = {"rank 1 called nccl(AllGather|AlltoAll)|different functions"}) {
   if (bug && rank == 1) NCCL(ncclAlltoAll(in, out, N, ncclFloat, comm, stream));
   else NCCL(ncclAllGather(in, out, N, ncclFloat, comm, stream));
 }

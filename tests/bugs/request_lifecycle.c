@@ -22,7 +22,8 @@ static void wait_until_ready(ncclComm_t comm) {
 
 /* ---- communicators ---- */
 
-CASE_BARE(used_after_destroy, 2, .says = {"ncclAllReduce", "destroyed|no communicator|not a communicator|is not"},
+CASE_BARE(used_after_destroy, 2,
+          .says = {"ncclAllReduce", "destroyed|no communicator|not a communicator|is not"},
           .processes = true) {
   ncclComm_t own = init(job);
   sum(in, out, N, own, stream);
@@ -84,7 +85,8 @@ CASE_BARE(split_after_destroy, 2, .says = {"ncclCommSplit", "destroyed|is not|no
   NCCL(ncclCommDestroy(child));
 }
 
-CASE_BARE(queried_after_destroy, 2, .says = {"ncclCommUserRank|ncclCommCount", "destroyed|is not|no communicator"}) {
+CASE_BARE(queried_after_destroy, 2,
+          .says = {"ncclCommUserRank|ncclCommCount", "destroyed|is not|no communicator"}) {
   ncclComm_t own = init(job);
   int number = 0;
   if (!bug) NCCL(ncclCommUserRank(own, &number));
@@ -108,7 +110,8 @@ CASE_BARE(destroyed_while_others_run, 3, .says = {"rank 2 "}, .processes = true)
   NCCL(ncclCommDestroy(own));
 }
 
-CASE_BARE(nonblocking_not_polled, 2, .says = {"ncclAllReduce", "not ready|still being|in progress|ncclInProgress|poll"},
+CASE_BARE(nonblocking_not_polled, 2,
+          .says = {"ncclAllReduce", "not ready|still being|in progress|ncclInProgress|poll"},
           .processes = true) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclComm_t own;
@@ -351,7 +354,8 @@ CASE(host_memory_freed_as_device_memory, 2, .says = {"cudaFree", "cudaErrorInval
   else CUDA(cudaFreeHost(memory));
 }
 
-CASE(graph_uses_freed_buffer, 2, .missed = "a launch of a graph does not look at its buffers: SIGSEGV", .says = {"freed", "cudaGraphLaunch|ncclAllReduce"}) {
+CASE(graph_uses_freed_buffer, 2, .missed = "a launch of a graph does not look at its buffers: SIGSEGV",
+     .says = {"freed", "cudaGraphLaunch|ncclAllReduce"}) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   float *memory;
@@ -368,7 +372,8 @@ CASE(graph_uses_freed_buffer, 2, .missed = "a launch of a graph does not look at
   CUDA(cudaGraphDestroy(graph));
 }
 
-CASE(device_reset_before_destroy, 1, .missed = "cudaDeviceReset does not look for communicators", .says = {"cudaDeviceReset"}) {
+CASE(device_reset_before_destroy, 1, .missed = "cudaDeviceReset does not look for communicators",
+     .says = {"cudaDeviceReset"}) {
   ncclComm_t child = NULL;
   NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
   if (bug) CUDA(cudaDeviceReset()); /* its communicators still have memory and streams there */
@@ -385,7 +390,8 @@ CASE(stream_used_after_destroy, 2, .says = {"ncclAllReduce", "stream|invalid res
   if (!bug) CUDA(cudaStreamDestroy(own));
 }
 
-CASE(event_used_after_destroy, 2, .says = {"cuda(EventRecord|StreamWaitEvent)", "cudaErrorInvalidResourceHandle"}) {
+CASE(event_used_after_destroy, 2,
+     .says = {"cuda(EventRecord|StreamWaitEvent)", "cudaErrorInvalidResourceHandle"}) {
   cudaEvent_t event;
   CUDA(cudaEventCreate(&event));
   if (bug) CUDA(cudaEventDestroy(event));
@@ -408,7 +414,8 @@ CASE(graph_used_after_destroy, 2, .says = {"cudaGraphLaunch", "cudaErrorInvalid"
   if (!bug) CUDA(cudaGraphExecDestroy(exec));
 }
 
-CASE(graph_launched_after_destroy_of_its_communicator, 2, .says = {"destroyed|communicator", "cudaGraphLaunch|graph"}) {
+CASE(graph_launched_after_destroy_of_its_communicator, 2,
+     .says = {"destroyed|communicator", "cudaGraphLaunch|graph"}) {
   ncclComm_t child = NULL;
   cudaGraph_t graph;
   cudaGraphExec_t exec;

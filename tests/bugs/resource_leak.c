@@ -8,8 +8,8 @@ static ncclComm_t init(const struct job *job) {
   return comm;
 }
 
-CASE_BARE(communicator_never_destroyed, 2, .says = {"never destroyed", "ranks? [01]", "ncclCommInitRank|resource_leak.c"},
-          .processes = true) {
+CASE_BARE(communicator_never_destroyed, 2,
+          .says = {"never destroyed", "ranks? [01]", "ncclCommInitRank|resource_leak.c"}, .processes = true) {
   ncclComm_t own = init(job);
   sum(in, out, N, own, stream);
   CUDA(cudaStreamSynchronize(stream));
@@ -23,7 +23,8 @@ CASE_BARE(one_rank_never_destroys, 3, .says = {"never destroyed", "rank 2"}) {
   if (!(bug && rank == 2)) NCCL(ncclCommDestroy(own));
 }
 
-CASE(child_never_destroyed, 2, .says = {"never destroyed", "ncclCommSplit|resource_leak.c"}, .processes = true) {
+CASE(child_never_destroyed, 2, .says = {"never destroyed", "ncclCommSplit|resource_leak.c"},
+     .processes = true) {
   ncclComm_t child;
   NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
   sum(in, out, N, child, stream);
@@ -79,7 +80,8 @@ CASE_BARE(nonblocking_never_destroyed, 2, .says = {"never destroyed", "ranks? [0
   if (!bug) NCCL(ncclCommDestroy(own));
 }
 
-CASE(registration_never_removed, 2, .says = {"ncclCommDeregister|never deregistered", "ranks? [01]"}, .processes = true) {
+CASE(registration_never_removed, 2, .says = {"ncclCommDeregister|never deregistered", "ranks? [01]"},
+     .processes = true) {
   void *handle;
   NCCL(ncclCommRegister(comm, in, SIZE * sizeof(float), &handle));
   sum(in, out, N, comm, stream);
@@ -124,7 +126,8 @@ CASE(communication_memory_of_each_step, 2, .says = {"ncclMemFree|never freed"}) 
   NCCL(ncclMemFree(memory));
 }
 
-CASE(registered_memory_freed_first, 2, .missed = "a free does not look for registrations", .says = {"[Rr]egister", "rank|free"}) {
+CASE(registered_memory_freed_first, 2, .missed = "a free does not look for registrations",
+     .says = {"[Rr]egister", "rank|free"}) {
   float *memory;
   void *handle;
   CUDA(cudaMalloc((void **)&memory, N * sizeof(float)));

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Runs every case of the suite of bugs, the wrong program and its correct twin, and prints a table: how many
-wrong programs of each class were detected (recall), and how many reports were right (precision).
+"""Runs every case of the suite of bugs, the wrong program and its correct twin, and prints a table: how
+many wrong programs of each class were detected (recall), and how many reports were right (precision).
 
-    python3 tests/bugs/table.py [--build DIR] [--modes guarded,threads,processes] [--jobs N] [--seeds N] [--lines]
+    python3 tests/bugs/table.py [--build DIR] [--modes guarded,threads,processes] [--jobs N]
+                                [--seeds N] [--lines]
                                 [CASE...]
 
-A wrong program is detected if it ends by itself, without a signal, and its output matches everything that the
-case demands: the kind of error, the rank, often the line. A run that hangs until the timeout, crashes, or fails
-with another message is missed. A correct twin must print nothing and end with status 0. Where only some orders
-fail, seeds 1 to 200 are tried in guarded mode, and 200 runs with free threads.
+A wrong program is detected if it ends by itself, without a signal, and its output matches everything
+that the case demands: the kind of error, the rank, often the line. A run that hangs until the timeout,
+crashes, or fails with another message is missed. A correct twin must print nothing and end with status
+0. Where only some orders fail, seeds 1 to 200 are tried in guarded mode, and 200 runs with free threads.
 
---lines prints an `ok - ` or `not ok - ` line for each run instead of the table. --seeds N runs each correct twin
-with seeds 1 to N. The status is 0 if guarded mode and processes have precision and recall 1, apart from cases
-that state why they are missed."""
+--lines prints an `ok - ` or `not ok - ` line for each run instead of the table. --seeds N runs each
+correct twin with seeds 1 to N. The status is 0 if guarded mode and processes have precision and recall
+1, apart from cases that state why they are missed."""
 import argparse
 import collections
 import concurrent.futures
@@ -26,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SEEDS = 200  # within which the bug must be found
 SEEDS_RIGHT = 10  # of the correct twin of such a case
 TIMEOUT_S = 40
-STALL_SECONDS = 2  # ranks that wait for others are reported after this time, where nothing is known at once
+STALL_SECONDS = 2  # ranks that wait for others are reported after this time, if not at once
 MODES = ('guarded', 'threads', 'processes')
 ENVIRONMENT = re.compile('^(TUTTI|NCCL|CUDA)_')  # that the caller has set must not change the result
 
@@ -62,7 +63,8 @@ class Suite:
             command = [self.launcher, 'launch', '-n', str(case.ranks)] + command
         environment = {name: value for name, value in os.environ.items() if not ENVIRONMENT.match(name)}
         environment.update(LC_ALL='C', TUTTI_SEED=str(seed), TUTTI_TRACE=self.work + '/',
-                           TUTTI_STALL_SECONDS=str(STALL_SECONDS), TUTTI_INIT_TIMEOUT_SECONDS=str(STALL_SECONDS))
+                           TUTTI_STALL_SECONDS=str(STALL_SECONDS),
+                           TUTTI_INIT_TIMEOUT_SECONDS=str(STALL_SECONDS))
         if mode == 'threads':
             environment['TUTTI_EMU'] = 'mode=threads'
         with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -121,8 +123,8 @@ def row(name, results):
     hits = sum(result.good for result in wrong)
     alarms = sum(not result.good for result in results if result.right)
     precision = hits / (hits + alarms) if hits + alarms else 1
-    return '%-22s %5d %5d %5d %5d %10.3f %7.3f' % (name, len(wrong), hits, len(wrong) - hits, alarms, precision,
-                                                  hits / len(wrong))
+    return '%-22s %5d %5d %5d %5d %10.3f %7.3f' % (name, len(wrong), hits, len(wrong) - hits, alarms,
+                                                   precision, hits / len(wrong))
 
 
 def print_table(results):
@@ -162,7 +164,8 @@ def main():
     modes = options.modes.split(',')
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         suite = Suite(options.build, work, options.seeds)
-        cases = [case for case in read_cases(suite.program) if not options.names or case.name in options.names]
+        cases = [case for case in read_cases(suite.program)
+                 if not options.names or case.name in options.names]
         runs = [(case, mode, right) for mode in modes for case in cases for right in (False, True)
                 if mode != 'processes' or 'processes' in case.flags]
         results = list(pool.map(lambda run: suite.check(*run), runs))
