@@ -78,8 +78,8 @@ bool os_process_gone(const struct os_process *process);
 /* True if no thread of the process runs or could run: all sleep until something comes. False if it cannot be
  * seen. */
 bool os_process_asleep(const struct os_process *process);
-/* Sleeps while *word, which may be in shared memory, is `value`, for at most this long. True if something woke
- * the thread, or the word differs. */
+/* Sleeps while *word, which may be in shared memory, is `value`, for at most this long. True if something
+ * woke the thread, or the word differs. */
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms);
 void os_futex_wake(uint32_t *word); /* all that sleep */
 void os_host_name(char *out, size_t out_bytes);

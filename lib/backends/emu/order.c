@@ -1,6 +1,6 @@
 /* order.c: the page of an order of several processes (see order.h). Every word of it is read and written
- * atomically. A process writes its own row; the process that has the turn also writes the state, marks the rows
- * of others as touched, and passes the turn on. */
+ * atomically. A process writes its own row; the process that has the turn also writes the state, marks the
+ * rows of others as touched, and passes the turn on. */
 #include "backends/emu/order.h"
 
 #include <inttypes.h>
@@ -22,10 +22,10 @@ enum slot_life { SLOT_FREE, SLOT_LIVE, SLOT_LEFT, SLOT_LOST };
 struct order_slot {
   uint64_t member; /* 0: free */
   uint64_t best, event_limit;
-  uint32_t life;    /* enum slot_life */
-  uint32_t word;    /* its sleeping thread waits for a change of this */
-  uint32_t busy;    /* a thread of it is outside waiting calls */
-  uint32_t holds;   /* rendezvous that end soon */
+  uint32_t life;              /* enum slot_life */
+  uint32_t word;              /* its sleeping thread waits for a change of this */
+  uint32_t busy;              /* a thread of it is outside waiting calls */
+  uint32_t holds;             /* rendezvous that end soon */
   uint32_t excused, returned; /* others go on without its threads; one of them has come back */
   uint32_t ready, touched;
   uint32_t waiting, alone, outside;
@@ -64,7 +64,7 @@ static struct {
   uint32_t stops_seen;
   bool sleeping; /* a thread sleeps, or is about to */
   struct share_ticket ticket;
-  struct order_page *prepared, *unmap; /* before the join; to be unmapped by the thread that sleeps */
+  struct order_page *prepared, *unmap;    /* before the join; to be unmapped by the thread that sleeps */
   bool cancels[EMU_ORDER_PROCESSES_MOST]; /* slots that this process has filled for a join */
   /* the page that this process offers */
   struct order_page *offer;
@@ -124,29 +124,29 @@ static void offer_drop(void) {
   memset(&order.offer_ticket, 0, sizeof order.offer_ticket);
 }
 
-void emu_order_describe(struct emu_order_card *card) {
-  memset(card, 0, sizeof *card);
+void emu_order_describe(struct emu_order_peer *peer) {
+  memset(peer, 0, sizeof *peer);
   if (!order_wanted()) return;
   emu_lock();
-  card->member = member_id();
-  card->joined = emu_order_on();
-  card->page = card->joined ? order.ticket : order.offer_ticket;
+  peer->member = member_id();
+  peer->joined = emu_order_on();
+  peer->page = peer->joined ? order.ticket : order.offer_ticket;
   emu_unlock();
 }
 
 /* The page that all of them use: that of the order that some are in already, else that of the first. NULL if
  * one has none, or if they are in several orders. */
-static const struct emu_order_card *cards_choose(const struct emu_order_card *const *cards, uint32_t count) {
-  const struct emu_order_card *first = NULL, *joined = NULL;
+static const struct emu_order_peer *peers_choose(const struct emu_order_peer *const *peers, uint32_t count) {
+  const struct emu_order_peer *first = NULL, *joined = NULL;
   bool several = false;
   for (uint32_t i = 0; i < count; i++) {
-    if (cards[i] == NULL) continue;
-    if (cards[i]->page.bytes != ORDER_BYTES || !share_possible(&cards[i]->page)) return NULL;
-    if (first == NULL) first = cards[i];
-    several = several || cards[i]->member != first->member;
-    if (!cards[i]->joined) continue;
-    if (joined != NULL && joined->page.number != cards[i]->page.number) return NULL;
-    joined = cards[i];
+    if (peers[i] == NULL) continue;
+    if (peers[i]->page.bytes != ORDER_BYTES || !share_possible(&peers[i]->page)) return NULL;
+    if (first == NULL) first = peers[i];
+    several = several || peers[i]->member != first->member;
+    if (!peers[i]->joined) continue;
+    if (joined != NULL && joined->page.number != peers[i]->page.number) return NULL;
+    joined = peers[i];
   }
   return joined != NULL ? joined : several ? first : NULL;
 }
@@ -182,20 +182,21 @@ static void page_begin(struct order_page *page) {
 }
 
 /* By the process of the first rank: numbers the processes in the order of their ranks. */
-static bool page_fill(struct order_page *page, const struct emu_order_card *const *cards, uint32_t count) {
+static bool page_fill(struct order_page *page, const struct emu_order_peer *const *peers, uint32_t count) {
   if (page->magic != ORDER_MAGIC) page_begin(page);
   for (uint32_t i = 0; i < count; i++)
-    if (cards[i] != NULL && slot_find(page, cards[i]->member) == EMU_ORDER_NOBODY &&
-        !slot_take(page, cards[i]->member))
+    if (peers[i] != NULL && slot_find(page, peers[i]->member) == EMU_ORDER_NOBODY &&
+        !slot_take(page, peers[i]->member))
       return false;
   return true;
 }
 
-static uint32_t process_count(const struct emu_order_card *const *cards, uint32_t count) {
+static uint32_t process_count(const struct emu_order_peer *const *peers, uint32_t count) {
   uint32_t found = 0;
   for (uint32_t i = 0; i < count; i++) {
-    bool first = cards[i] != NULL;
-    for (uint32_t k = 0; first && k < i; k++) first = cards[k] == NULL || cards[k]->member != cards[i]->member;
+    bool first = peers[i] != NULL;
+    for (uint32_t k = 0; first && k < i; k++)
+      first = peers[k] == NULL || peers[k]->member != peers[i]->member;
     found += first;
   }
   return found;
@@ -208,24 +209,25 @@ static void prepared_take(struct order_page *page, const struct share_ticket *ti
   order.ticket = *ticket;
 }
 
-ncclResult_t emu_order_prepare(const struct emu_order_card *const *cards, uint32_t rank_count, bool *joins) {
-  const struct emu_order_card *chosen = cards_choose(cards, rank_count);
+ncclResult_t emu_order_prepare(const struct emu_order_peer *const *peers, uint32_t rank_count, bool *joins) {
+  const struct emu_order_peer *chosen = peers_choose(peers, rank_count);
   void *memory = NULL;
   uint32_t first = 0;
-  *joins = chosen != NULL && process_count(cards, rank_count) <= EMU_ORDER_PROCESSES_MOST;
+  *joins = chosen != NULL && process_count(peers, rank_count) <= EMU_ORDER_PROCESSES_MOST;
   if (!*joins) return ncclSuccess;
   if (!emu_order_on()) TRY(share_map(&chosen->page, &memory));
-  while (cards[first] == NULL) first += 1;
+  while (peers[first] == NULL) first += 1;
   emu_lock();
   if (memory != NULL) prepared_take((struct order_page *)memory, &chosen->page);
   struct order_page *page = order.prepared != NULL ? order.prepared : page_now();
-  const bool fits = cards[first]->member != member_id() || page_fill(page, cards, rank_count);
+  const bool fits = peers[first]->member != member_id() || page_fill(page, peers, rank_count);
   emu_unlock();
   if (fits) return ncclSuccess;
   emu_order_cancel();
-  return log_fail(ncclSystemError,
-                  "more than %d processes of this host would share one order of events; set TUTTI_EMU=order=0",
-                  EMU_ORDER_PROCESSES_MOST);
+  return log_fail(
+      ncclSystemError,
+      "more than %d processes of this host would share one order of events; set TUTTI_EMU=order=0",
+      EMU_ORDER_PROCESSES_MOST);
 }
 
 /* The number of events continues with the largest of the processes', so that no clock goes back. */
@@ -247,12 +249,12 @@ static void join_first(struct order_page *page) {
   if (order.offer != NULL && order.offer_ticket.number != order.ticket.number) offer_drop();
 }
 
-void emu_order_join(const struct emu_order_card *const *cards, uint32_t rank_count, uint32_t *slots) {
+void emu_order_join(const struct emu_order_peer *const *peers, uint32_t rank_count, uint32_t *slots) {
   emu_lock();
   struct order_page *page = order.prepared != NULL ? order.prepared : page_now();
   order.prepared = NULL;
   for (uint32_t i = 0; i < rank_count; i++)
-    slots[i] = cards[i] != NULL ? slot_find(page, cards[i]->member) : EMU_ORDER_NOBODY;
+    slots[i] = peers[i] != NULL ? slot_find(page, peers[i]->member) : EMU_ORDER_NOBODY;
   if (!emu_order_on()) {
     order.own = slot_find(page, member_id());
     join_first(page);
@@ -418,7 +420,8 @@ void emu_order_tell_alone(bool alone) { STORE(own_slot()->alone, alone); }
 /* A process whose connections were touched may have one actor more. */
 static uint32_t slot_weight(const struct order_slot *slot) { return LOAD(slot->ready) + LOAD(slot->touched); }
 
-static uint32_t choose_random(const struct order_page *page, uint32_t own, uint32_t (*below)(uint32_t bound)) {
+static uint32_t choose_random(const struct order_page *page, uint32_t own,
+                              uint32_t (*below)(uint32_t bound)) {
   uint32_t total = own;
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
     if (i != order.own && slot_live(&page->slots[i])) total += slot_weight(&page->slots[i]);
@@ -492,7 +495,9 @@ void emu_order_pass(uint32_t slot, bool picked, const struct emu_order_report *o
 
 void emu_order_touch(uint32_t slot) {
   struct order_page *page = page_now();
-  if (page != NULL && slot < EMU_ORDER_PROCESSES_MOST && slot != order.own && !LOAD(page->slots[slot].touched)) STORE(page->slots[slot].touched, 1);
+  if (page != NULL && slot < EMU_ORDER_PROCESSES_MOST && slot != order.own &&
+      !LOAD(page->slots[slot].touched))
+    STORE(page->slots[slot].touched, 1);
 }
 
 bool emu_order_touched(void) {
@@ -540,12 +545,13 @@ static uint32_t next_that(const struct order_page *page, bool (*test)(const stru
   return order.own;
 }
 
-enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const struct emu_order_state *state) {
+enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own,
+                                     const struct emu_order_state *state) {
   struct order_page *page = page_now();
-  if (returned_go_on(page)) return EMU_ORDER_AGAIN;
+  if (returned_go_on(page)) return EMU_ORDER_CHANGED;
   if (own->event_limit == UINT64_MAX && any_other(page, slot_polls)) {
     emu_order_pass(next_that(page, slot_polls), false, own, state);
-    return EMU_ORDER_AGAIN;
+    return EMU_ORDER_CHANGED;
   }
   if (any_other(page, slot_outside)) {
     emu_order_pass(next_that(page, slot_outside), false, own, state);
@@ -628,6 +634,4 @@ void emu_order_awake(bool woken) {
   }
 }
 
-bool emu_order_excused(void) {
-  return emu_order_on() && LOAD(own_slot()->excused) != 0;
-}
+bool emu_order_excused(void) { return emu_order_on() && LOAD(own_slot()->excused) != 0; }

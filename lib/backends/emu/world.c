@@ -402,7 +402,8 @@ static uint64_t best_priority(void) {
 static uint64_t owners_event_limit(void) {
   uint64_t limit = UINT64_MAX;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
-    if (!waiter->released && waiter->owner != NULL && waiter->event_limit < limit) limit = waiter->event_limit;
+    if (!waiter->released && waiter->owner != NULL && waiter->event_limit < limit)
+      limit = waiter->event_limit;
   return limit;
 }
 
@@ -678,7 +679,7 @@ static bool order_quiet(void) {
   const bool still = order_still();
   report.alone = !threads_beyond_waiters();
   const enum emu_order_quiet found = emu_order_quiet(&report, &state);
-  if (found == EMU_ORDER_AGAIN) return true;
+  if (found == EMU_ORDER_CHANGED) return true;
   if (found == EMU_ORDER_WAITS) {
     world.outside = emu_services_look_outside() || emu_lanes_outside() || world.outside_waits > 0;
     if (emu_lanes_waiting()) outside_complain(emu_lanes_progress());
