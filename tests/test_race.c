@@ -326,8 +326,10 @@ static void *rank_thread(void *argument) {
   return NULL;
 }
 
+/* The calling thread keeps no rank, because the guarded world would wait for it. */
 static void thread_each(struct scene *s, bool right) {
   struct rank_thread threads[RANKS];
+  for (int r = 0; r < RANKS; r++) ncclCommAbort(s->two[r]), s->two[r] = NULL;
   for (int r = 0; r < RANKS; r++) {
     threads[r] = (struct rank_thread){.scene = s, .rank = r, .right = right};
     assert_true(os_thread_start(&threads[r].thread, rank_thread, &threads[r]));

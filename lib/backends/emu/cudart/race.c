@@ -90,10 +90,19 @@ void emu_race_host_knows(const struct race_point *point) {
   race_host_add(point->clock);
 }
 
+void emu_race_tidy(struct emu_device *device) {
+  if (!race_is_on()) return;
+  for (struct emu_stream *stream = device->streams; stream != NULL; stream = stream->next_on_device)
+    race_clock_prune(&stream->race.clock);
+  race_clock_prune(&device->race.gone);
+  race_clock_prune(&device->race.gone_blocking);
+}
+
 void emu_race_stream_gone(struct emu_stream *stream) {
   struct race_device *device = &stream->device->race;
-  const struct race_point point = point_of(stream);
   if (race_is_on()) {
+    race_clock_prune(&stream->race.clock);
+    const struct race_point point = point_of(stream);
     race_clock_add(&device->gone, &point);
     if (stream->blocking || stream->legacy) race_clock_add(&device->gone_blocking, &point);
   }

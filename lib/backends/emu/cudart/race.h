@@ -108,6 +108,8 @@ void emu_race_point_copy(struct race_point *point, const struct race_point *from
 void emu_race_wait(struct emu_stream *stream, const struct race_point *point);
 /* The host knows that all up to the point has ended. */
 void emu_race_host_knows(const struct race_point *point);
+/* The host has waited for streams of the device: frees what they need not remember. */
+void emu_race_tidy(struct emu_device *device);
 /* A race that was found too late for the call that made it: RACE_ERROR, once. */
 int emu_race_take_error(void);
 void emu_race_stream_gone(struct emu_stream *stream);

@@ -252,6 +252,22 @@ bool race_clock_is_open(const struct race_clock *clock) {
   return false;
 }
 
+static bool entries_passed(const struct race_clock *clock) {
+  for (uint32_t i = 0; i < clock->entry_count; i++)
+    if (!race_has_passed(clock->entries[i].stream, clock->entries[i].epoch)) return false;
+  return true;
+}
+
+void race_clock_prune(struct race_clock **clock) {
+  if (*clock == NULL || !entries_passed(*clock)) return;
+  for (uint32_t i = 0; i < (*clock)->join_count; i++) {
+    const struct race_join *join = (*clock)->joins[i];
+    if (join->missing != 0 || join->clock.join_count != 0 || !entries_passed(&join->clock)) return;
+  }
+  race_clock_drop(*clock);
+  *clock = NULL;
+}
+
 /* ---- joins ---- */
 
 /* Takes over what complete joins contain, so that no chain of them goes back in time. */

@@ -45,6 +45,8 @@ bool race_clock_is_open(const struct race_clock *clock); /* contains a join that
 void race_clock_add(struct race_clock **clock, const struct race_point *point);
 void race_clock_add_clock(struct race_clock **clock, const struct race_clock *from);
 void race_clock_add_join(struct race_clock **clock, struct race_join *join);
+/* Drops it if the host has waited for all that it contains. */
+void race_clock_prune(struct race_clock **clock);
 /* The host's. */
 void race_host_add(const struct race_clock *clock);
 void race_host_set(uint32_t stream, uint64_t epoch);

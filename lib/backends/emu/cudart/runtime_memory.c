@@ -233,6 +233,7 @@ static int work_now(const struct emu_work *work) {
   error = legacy_now(stream, work);
   if (work_waits(work) || error != 0) emu_race_host_knows(&mark);
   emu_race_point_drop(&mark);
+  emu_race_tidy(stream->device);
   return error;
 }
 
