@@ -356,6 +356,27 @@ void os_thread_note(int more) { atomic_fetch_add(&threads_noted, more); }
 
 void os_at_exit(void (*function)(void)) { atexit(function); }
 
+static void call_with_status(int status, void *function) {
+  ((void (*)(int status))(uintptr_t)function)(status);
+}
+
+void os_at_exit_status(void (*function)(int status)) {
+  on_exit(call_with_status, (void *)(uintptr_t)function);
+}
+
+/* glibc's, as C++ compilers call it for the destructors of thread_local objects. */
+extern int __cxa_thread_atexit_impl(void (*function)(void *argument), void *argument, void *library);
+extern void *__dso_handle;
+
+void os_at_thread_exit(void (*function)(void *argument), void *argument) {
+  __cxa_thread_atexit_impl(function, argument, &__dso_handle);
+}
+
+void os_exit_now(int status) {
+  fflush(NULL);
+  _exit(status);
+}
+
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
   pthread_atfork(before, parent, child);
 }

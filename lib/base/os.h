@@ -55,6 +55,12 @@ void os_thread_note(int more);
 uint32_t os_fork_count(void);
 /* As atexit: runs after main has returned or exit was called. */
 void os_at_exit(void (*function)(void));
+/* The same; the function is told the status with which the process ends. */
+void os_at_exit_status(void (*function)(int status));
+/* Runs when the calling thread ends; for the thread that calls exit, before the handlers of os_at_exit. */
+void os_at_thread_exit(void (*function)(void *argument), void *argument);
+/* Ends the process without any further handler, when what streams hold has been written. */
+_Noreturn void os_exit_now(int status);
 /* As pthread_atfork. */
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);

@@ -32,7 +32,8 @@ static const struct option_row rows[] = {
      "there are several FILEs"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "dump, diff: print JSON"},
 };
-static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0],
+                                                false,   true, false};
 
 enum { LINE_BYTES = 256 };
 

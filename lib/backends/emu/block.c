@@ -13,6 +13,7 @@
 #include "backends/emu/scheduler_gate.h"
 #include "backends/emu/fault_injection.h"
 #include "backends/emu/record.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "trace/trace.h"
@@ -38,6 +39,7 @@ static void run_wake_lanes(struct emu_kernel_run *run) {
 }
 
 void emu_comm_abort_rank(struct device_comm *comm) {
+  emu_race_forget();
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm == comm && emu_options()->mode == EMU_GUARDED) run_wake_lanes(run);
@@ -759,6 +761,8 @@ static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
   hook_drop(&launch->hook);
+  os_free(launch->uses);
+  emu_race_rank_drop(kernel->race);
   comm->kernel_count -= 1;
   if (comm->closed && comm->kernel_count == 0) os_free(comm);
   for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
@@ -891,6 +895,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->captured = captured;
   launch->plan = *plan;
   launch->plan.hook = NULL;
+  launch->plan.calls = NULL;
   if (plan->hook != NULL) launch->hook = *plan->hook;
   launch->first_sequence = plan->first_sequence;
   launch->plan.works = (struct work *)(void *)behind;
@@ -944,6 +949,44 @@ struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
                                           const struct device_cached_launch *cached) {
   struct emu_launch *launch = launch_kept(comm, cached->serial, cached->first_sequence, cached->buffers);
   return launch != NULL ? &launch->kernel : NULL;
+}
+
+/* ---- what a launch accesses (race.h) ---- */
+
+static enum race_rule rule_of(uint8_t func) {
+  switch (func) {
+    case FUNC_BROADCAST:
+    case FUNC_SCATTER: return RACE_FROM_ROOT;
+    case FUNC_REDUCE:
+    case FUNC_GATHER: return RACE_TO_ROOT;
+    case FUNC_SEND: return RACE_SEND;
+    case FUNC_RECV: return RACE_RECEIVE;
+    default: return RACE_ALL;
+  }
+}
+
+/* Ranks may call those that are made of messages before or after other collectives of a group (match.h). */
+static bool is_of_messages(uint8_t func) {
+  return func == FUNC_ALL_TO_ALL || func == FUNC_GATHER || func == FUNC_SCATTER;
+}
+
+bool emu_launch_uses(struct emu_kernel *kernel, const struct plan_call *calls, uint32_t call_count) {
+  struct emu_launch *launch = (struct emu_launch *)kernel;
+  if (!array_grow(&launch->uses, &launch->use_capacity, call_count, sizeof *launch->uses)) return false;
+  for (uint32_t i = 0; i < call_count; i++)
+    launch->uses[i] = (struct race_use){.call = {calls[i].name, calls[i].caller},
+                                        .sequence = calls[i].sequence,
+                                        .in = calls[i].in,
+                                        .out = calls[i].out,
+                                        .in_bytes = calls[i].in_bytes,
+                                        .out_bytes = calls[i].out_bytes,
+                                        .rule = rule_of(calls[i].func),
+                                        .peer = calls[i].peer,
+                                        .order = is_of_messages(calls[i].func)};
+  if (kernel->race == NULL) kernel->race = emu_race_rank_keep(launch->comm->race);
+  kernel->uses = launch->uses;
+  kernel->use_count = call_count;
+  return true;
 }
 
 void emu_launch_drop_kept(struct device_comm *comm) {

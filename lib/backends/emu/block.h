@@ -101,6 +101,7 @@ struct device_comm {
   struct map conns;      /* its ends of connections, by backend_conn_key() */
   struct map peers;      /* struct emu_peer, by the number of its shared block */
   struct map slots;      /* sets of slots of pooled connections, by backend_slots_key() */
+  struct race_rank *race;
   uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
   bool ordered;          /* it has joined that order */
   uint64_t trace_id;     /* the communicator's number, or in an order one that is equal in every run */
@@ -167,6 +168,8 @@ struct emu_launch {
   bool captured; /* launched by graphs */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that have ended, for reuse */
+  struct race_use *uses;       /* kernel.uses */
+  uint32_t use_capacity;
 };
 
 struct emu_kernel_run {
@@ -288,6 +291,8 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
 /* A launch that is still kept, without a new reference; else NULL. */
 struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
                                           const struct device_cached_launch *cached);
+/* Says what the launch's next run, or all runs of a captured one, access. False if memory is out. */
+bool emu_launch_uses(struct emu_kernel *kernel, const struct plan_call *calls, uint32_t call_count);
 void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */

@@ -21,7 +21,7 @@ struct comm_handle {
   uint64_t magic;
   struct share_ticket ticket; /* of the arena; 0 bytes if there is none */
   uint64_t flags;
-  struct emu_order_member order; /* of its process */
+  struct emu_order_peer order; /* of its process */
 };
 static_assert(sizeof(struct comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle holds it");
 
@@ -79,21 +79,21 @@ ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle
 /* ---- the order of events that processes share ---- */
 
 /* What the ranks say, by rank; NULL if there is no memory. */
-static struct emu_order_member *order_members(const struct device_comm_handle *const *handles,
-                                              uint32_t rank_count, const struct emu_order_member ***places) {
-  struct emu_order_member *members = (struct emu_order_member *)os_alloc(
-      rank_count * (sizeof(struct emu_order_member) + sizeof(struct emu_order_member *)));
-  if (members == NULL) return NULL;
-  const struct emu_order_member **by_rank = (const struct emu_order_member **)(void *)(members + rank_count);
+static struct emu_order_peer *order_peers(const struct device_comm_handle *const *handles,
+                                          uint32_t rank_count, const struct emu_order_peer ***places) {
+  struct emu_order_peer *peers = (struct emu_order_peer *)os_alloc(
+      rank_count * (sizeof(struct emu_order_peer) + sizeof(struct emu_order_peer *)));
+  if (peers == NULL) return NULL;
+  const struct emu_order_peer **by_rank = (const struct emu_order_peer **)(void *)(peers + rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     struct comm_handle content;
     if (handles[rank] == NULL) continue;
     memcpy(&content, handles[rank]->bytes, sizeof content);
-    members[rank] = content.order;
-    by_rank[rank] = &members[rank];
+    peers[rank] = content.order;
+    by_rank[rank] = &peers[rank];
   }
   *places = by_rank;
-  return members;
+  return peers;
 }
 
 static ncclResult_t order_no_memory(const struct device_comm *comm) {
@@ -103,13 +103,13 @@ static ncclResult_t order_no_memory(const struct device_comm *comm) {
 
 ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct device_comm_handle *const *handles,
                                     uint32_t rank_count) {
-  const struct emu_order_member **by_rank = NULL;
+  const struct emu_order_peer **by_rank = NULL;
   bool joins = false;
-  struct emu_order_member *members = order_members(handles, rank_count, &by_rank);
-  if (members == NULL) return order_no_memory(comm);
+  struct emu_order_peer *peers = order_peers(handles, rank_count, &by_rank);
+  if (peers == NULL) return order_no_memory(comm);
   const ncclResult_t result = emu_order_prepare(by_rank, rank_count, &joins);
   if (result == ncclSuccess && joins) comm->order_slots = (uint32_t *)os_alloc(rank_count * sizeof(uint32_t));
-  os_free(members);
+  os_free(peers);
   if (result != ncclSuccess || !joins || comm->order_slots != NULL) return result;
   emu_order_cancel();
   return order_no_memory(comm);
@@ -117,15 +117,15 @@ ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct devic
 
 void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
                          uint32_t rank_count) {
-  const struct emu_order_member **by_rank = NULL;
+  const struct emu_order_peer **by_rank = NULL;
   if (comm->order_slots == NULL) return;
-  struct emu_order_member *members = order_members(handles, rank_count, &by_rank);
-  if (members != NULL) {
+  struct emu_order_peer *peers = order_peers(handles, rank_count, &by_rank);
+  if (peers != NULL) {
     emu_order_join(by_rank, rank_count, comm->order_slots);
     comm->trace_id = emu_order_comm(comm->order_slots, rank_count, comm->config.comm_id);
   }
-  comm->ordered = members != NULL;
-  os_free(members);
+  comm->ordered = peers != NULL;
+  os_free(peers);
 }
 
 void emu_comm_order_hold(int more) {

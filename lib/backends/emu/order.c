@@ -126,30 +126,29 @@ static void offer_drop(void) {
   memset(&order.offer_ticket, 0, sizeof order.offer_ticket);
 }
 
-void emu_order_describe(struct emu_order_member *info) {
-  memset(info, 0, sizeof *info);
+void emu_order_describe(struct emu_order_peer *peer) {
+  memset(peer, 0, sizeof *peer);
   if (!order_wanted()) return;
   emu_lock();
-  info->member = member_id();
-  info->joined = emu_order_on();
-  info->page = info->joined ? order.ticket : order.offer_ticket;
+  peer->member = member_id();
+  peer->joined = emu_order_on();
+  peer->page = peer->joined ? order.ticket : order.offer_ticket;
   emu_unlock();
 }
 
 /* The page that all of them use: that of the order that some are in already, else that of the first. NULL if
  * one has none, or if they are in several orders. */
-static const struct emu_order_member *members_choose(const struct emu_order_member *const *members,
-                                                     uint32_t count) {
-  const struct emu_order_member *first = NULL, *joined = NULL;
+static const struct emu_order_peer *peers_choose(const struct emu_order_peer *const *peers, uint32_t count) {
+  const struct emu_order_peer *first = NULL, *joined = NULL;
   bool several = false;
   for (uint32_t i = 0; i < count; i++) {
-    if (members[i] == NULL) continue;
-    if (members[i]->page.bytes != ORDER_BYTES || !share_possible(&members[i]->page)) return NULL;
-    if (first == NULL) first = members[i];
-    several = several || members[i]->member != first->member;
-    if (!members[i]->joined) continue;
-    if (joined != NULL && joined->page.number != members[i]->page.number) return NULL;
-    joined = members[i];
+    if (peers[i] == NULL) continue;
+    if (peers[i]->page.bytes != ORDER_BYTES || !share_possible(&peers[i]->page)) return NULL;
+    if (first == NULL) first = peers[i];
+    several = several || peers[i]->member != first->member;
+    if (!peers[i]->joined) continue;
+    if (joined != NULL && joined->page.number != peers[i]->page.number) return NULL;
+    joined = peers[i];
   }
   return joined != NULL ? joined : several ? first : NULL;
 }
@@ -185,22 +184,21 @@ static void page_begin(struct order_page *page) {
 }
 
 /* By the process of the first rank: numbers the processes in the order of their ranks. */
-static bool page_fill(struct order_page *page, const struct emu_order_member *const *members,
-                      uint32_t count) {
+static bool page_fill(struct order_page *page, const struct emu_order_peer *const *peers, uint32_t count) {
   if (page->magic != ORDER_MAGIC) page_begin(page);
   for (uint32_t i = 0; i < count; i++)
-    if (members[i] != NULL && slot_find(page, members[i]->member) == EMU_ORDER_NOBODY &&
-        !slot_take(page, members[i]->member))
+    if (peers[i] != NULL && slot_find(page, peers[i]->member) == EMU_ORDER_NOBODY &&
+        !slot_take(page, peers[i]->member))
       return false;
   return true;
 }
 
-static uint32_t process_count(const struct emu_order_member *const *members, uint32_t count) {
+static uint32_t process_count(const struct emu_order_peer *const *peers, uint32_t count) {
   uint32_t found = 0;
   for (uint32_t i = 0; i < count; i++) {
-    bool first = members[i] != NULL;
+    bool first = peers[i] != NULL;
     for (uint32_t k = 0; first && k < i; k++)
-      first = members[k] == NULL || members[k]->member != members[i]->member;
+      first = peers[k] == NULL || peers[k]->member != peers[i]->member;
     found += first;
   }
   return found;
@@ -213,19 +211,18 @@ static void prepared_take(struct order_page *page, const struct share_ticket *ti
   order.ticket = *ticket;
 }
 
-ncclResult_t emu_order_prepare(const struct emu_order_member *const *members, uint32_t rank_count,
-                               bool *joins) {
-  const struct emu_order_member *chosen = members_choose(members, rank_count);
+ncclResult_t emu_order_prepare(const struct emu_order_peer *const *peers, uint32_t rank_count, bool *joins) {
+  const struct emu_order_peer *chosen = peers_choose(peers, rank_count);
   void *memory = NULL;
   uint32_t first = 0;
-  *joins = chosen != NULL && process_count(members, rank_count) <= EMU_ORDER_PROCESSES_MOST;
+  *joins = chosen != NULL && process_count(peers, rank_count) <= EMU_ORDER_PROCESSES_MOST;
   if (!*joins) return ncclSuccess;
   if (!emu_order_on()) TRY(share_map(&chosen->page, &memory));
-  while (members[first] == NULL) first += 1;
+  while (peers[first] == NULL) first += 1;
   emu_lock();
   if (memory != NULL) prepared_take((struct order_page *)memory, &chosen->page);
   struct order_page *page = order.prepared != NULL ? order.prepared : page_now();
-  const bool fits = members[first]->member != member_id() || page_fill(page, members, rank_count);
+  const bool fits = peers[first]->member != member_id() || page_fill(page, peers, rank_count);
   emu_unlock();
   if (fits) return ncclSuccess;
   emu_order_cancel();
@@ -256,12 +253,12 @@ static void join_first(struct order_page *page) {
   if (order.offer != NULL && order.offer_ticket.number != order.ticket.number) offer_drop();
 }
 
-void emu_order_join(const struct emu_order_member *const *members, uint32_t rank_count, uint32_t *slots) {
+void emu_order_join(const struct emu_order_peer *const *peers, uint32_t rank_count, uint32_t *slots) {
   emu_lock();
   struct order_page *page = order.prepared != NULL ? order.prepared : page_now();
   order.prepared = NULL;
   for (uint32_t i = 0; i < rank_count; i++)
-    slots[i] = members[i] != NULL ? slot_find(page, members[i]->member) : EMU_ORDER_NOBODY;
+    slots[i] = peers[i] != NULL ? slot_find(page, peers[i]->member) : EMU_ORDER_NOBODY;
   if (!emu_order_on()) {
     order.own = slot_find(page, member_id());
     join_first(page);

@@ -23,7 +23,7 @@
 #define EMU_ORDER_NOBODY UINT32_MAX
 
 /* What a process says of itself before it joins. Plain data; part of a rank's handle. */
-struct emu_order_member {
+struct emu_order_peer {
   struct share_ticket page; /* of the order that it is in, or one that it offers; 0 bytes: none */
   uint64_t member;          /* names the process; random */
   uint32_t joined;          /* the page is that of an order that it is in */
@@ -53,14 +53,13 @@ bool emu_order_on(void); /* this process is in an order; not necessarily locked 
 /* Makes a page that others may join, unless this process is in an order. Without memory for it there is none.
  */
 void emu_order_offer(void);
-void emu_order_describe(struct emu_order_member *info);
+void emu_order_describe(struct emu_order_peer *peer);
 /* Joins the processes that these ranks (NULL: a rank that takes no part) belong to: the first of them lists
  * all in the page, and every process maps it. Nothing moves until each process has called emu_order_join,
  * after all have called this. *joins: there is such an order. */
-ncclResult_t emu_order_prepare(const struct emu_order_member *const *members, uint32_t rank_count,
-                               bool *joins);
+ncclResult_t emu_order_prepare(const struct emu_order_peer *const *peers, uint32_t rank_count, bool *joins);
 /* The number of each rank's process in the order, by rank; UINT32_MAX for those that take no part. */
-void emu_order_join(const struct emu_order_member *const *members, uint32_t rank_count, uint32_t *slots);
+void emu_order_join(const struct emu_order_peer *const *peers, uint32_t rank_count, uint32_t *slots);
 /* A number for a communicator, made of the processes of its ranks and how many communicators of the same ones
  * came before: equal in every run, and at all ranks. */
 uint64_t emu_order_comm(const uint32_t *slots, uint32_t rank_count, uint64_t comm_id);

@@ -43,6 +43,8 @@ static struct {
   uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
+  struct emu_actor *placeholders; /* no more than the ready set has places */
+  uint32_t placeholder_count, placeholder_free;
   bool pumping, inside; /* a thread runs events; it is within an event, and not in user code */
   bool change;          /* a waiter's condition may have become true */
   bool hopeless;        /* nothing can move in any process of the order, and no kernel waits */
@@ -136,9 +138,10 @@ static void world_prepare(void) {
   pthread_atfork(fork_before, fork_parent, fork_child);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
-  if (world.ready == NULL || world.pending == NULL) {
+  world.placeholders = (struct emu_actor *)os_pages_map(EMU_ACTORS_MAX * sizeof *world.placeholders);
+  if (world.ready == NULL || world.pending == NULL || world.placeholders == NULL) {
     log_urgent("the emulator cannot map %zu MiB of address space, and ends the program: raise `ulimit -v`",
-               2 * EMU_ACTORS_MAX * sizeof *world.ready >> 20);
+               EMU_ACTORS_MAX * (2 * sizeof *world.ready + sizeof *world.placeholders) >> 20);
     abort();
   }
   __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
@@ -212,11 +215,46 @@ static void ready_add(struct emu_actor *actor) {
   actor->ready_index = world.ready_count;
 }
 
+/* Stands in the ready set for an actor that was removed. */
+static bool placeholder_enabled(struct emu_actor *actor) {
+  (void)actor;
+  return false;
+}
+static const struct emu_actor_ops placeholder_ops = {placeholder_enabled, NULL};
+
+/* Free placeholders form a list; the key of each is the next one's index plus one. */
+static struct emu_actor *placeholder_take(void) {
+  struct emu_actor *taken = &world.placeholders[world.placeholder_count];
+  if (world.placeholder_free != 0) {
+    taken = &world.placeholders[world.placeholder_free - 1];
+    world.placeholder_free = (uint32_t)taken->key;
+  } else world.placeholder_count += 1;
+  taken->ops = &placeholder_ops;
+  return taken;
+}
+
+static void placeholder_give(struct emu_actor *actor) {
+  actor->key = world.placeholder_free;
+  world.placeholder_free = (uint32_t)(actor - world.placeholders) + 1;
+}
+
 static void ready_drop(struct emu_actor *actor) {
   struct emu_actor *last = world.ready[world.ready_count - 1];
   world.ready[actor->ready_index - 1] = last;
   last->ready_index = actor->ready_index;
   world.ready_count -= 1;
+  actor->ready_index = 0;
+  if (actor->ops == &placeholder_ops) placeholder_give(actor);
+}
+
+/* A host thread removes an actor at a time that the operating system chooses, perhaps while others remove
+ * theirs. So that later draws do not depend on it, a placeholder stays, as the stuck actor would have: it
+ * leaves the ready set when it is drawn. */
+static void ready_replace(struct emu_actor *actor) {
+  struct emu_actor *placeholder = placeholder_take();
+  placeholder->priority = actor->priority;
+  placeholder->ready_index = actor->ready_index;
+  world.ready[actor->ready_index - 1] = placeholder;
   actor->ready_index = 0;
 }
 
@@ -250,7 +288,8 @@ void emu_actor_wake(struct emu_actor *actor) {
 }
 
 void emu_actor_remove(struct emu_actor *actor) {
-  if (actor->ready_index != 0) ready_drop(actor);
+  if (actor->ready_index != 0 && world.inside) ready_drop(actor);
+  else if (actor->ready_index != 0) ready_replace(actor);
   if (actor->pending != 0) {
     struct emu_actor *last = world.pending[world.pending_count - 1];
     world.pending[actor->pending - 1] = last;

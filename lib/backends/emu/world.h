@@ -44,6 +44,8 @@ struct emu_options {
   uint64_t stall_seconds; /* TUTTI_STALL_SECONDS when the settings were read */
 };
 const struct emu_options *emu_options(void);
+/* Checks TUTTI_EMU alone, and changes nothing; false with a sentence in `fault` if it is wrong. */
+bool emu_settings_check(char *fault, size_t fault_bytes);
 
 /* Something that the guarded scheduler runs. Embedded in its owner's struct; the calls below need the lock.
  */
