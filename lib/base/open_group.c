@@ -1,5 +1,6 @@
 /* open_group.c: the streams of the open group. The first ones stand in the thread's own memory, which has to
- * be little (a library that is loaded late gets few bytes of it), the others in a block until the group ends. */
+ * be little (a library that is loaded late gets few bytes of it), the others in a block until the group ends.
+ */
 #include "base/open_group.h"
 
 #include "base/array.h"

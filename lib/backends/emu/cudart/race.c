@@ -132,7 +132,7 @@ void emu_race_forget(void) {
 
 void emu_race_restart(void) {
   forget();
-  race_try_again();
+  race_reset();
 }
 
 static void submit_begin(void) {

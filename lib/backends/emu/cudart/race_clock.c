@@ -29,7 +29,7 @@ void race_give_up(void) {
   given_up = true;
 }
 
-void race_try_again(void) {
+void race_reset(void) {
   given_up = false;
   wanted = -1;
 }
