@@ -469,13 +469,12 @@ static uint64_t receive_altered(const struct half_job *job, const struct oracle_
   return bytes_altered(image, 0, GUARD_BYTES) + bytes_altered(image, GUARD_BYTES + output_bytes, end);
 }
 
-/* Out-of-place calls must leave the send buffer as it was. */
-static bool send_compare(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
-                         uint64_t *altered) {
+/* Out-of-place calls must leave the send buffer as it was: as its image, which zones_load() left. */
+static bool send_compare(struct thread_ranks *own, const struct half_job *job, uint64_t *altered) {
+  const size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
   for (uint32_t index = 0; index < own->count; index++) {
     struct bench_rank *rank = &own->ranks[index];
-    size_t bytes = image_fill(job, c, rank->rank, true, 0, own->reference);
-    if (!cuda_ok(own, api->cudaMemcpy(rank->image, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
+    if (!cuda_ok(own, api->cudaMemcpy(own->reference, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
                  "cudaMemcpy")) {
       return false;
     }
@@ -499,6 +498,7 @@ static void mismatch_report(const struct thread_ranks *own, const struct half_jo
 static bool half_verify(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
                         struct bench_half *part) {
   uint64_t altered = 0;
+  if (!job->is_in_place && !send_compare(own, job, &altered)) return false;
   for (uint32_t index = 0; index < own->count; index++) {
     struct bench_rank *rank = &own->ranks[index];
     size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
@@ -513,7 +513,6 @@ static bool half_verify(struct thread_ranks *own, const struct half_job *job, co
   uint64_t found = oracle_check(c, own->rank_numbers, own->outputs, own->count, &first);
   if (found) mismatch_report(own, job, found, &first);
   part->wrong += found;
-  if (!job->is_in_place && !send_compare(own, job, c, &altered)) return false;
   part->out_of_bounds += altered;
   return true;
 }
