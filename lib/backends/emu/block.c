@@ -973,7 +973,7 @@ bool emu_lanes_outside(void) {
 
 /* guarded mode: writes the recorder's rows when no lane here can run, or not before another process has
  * acted. */
-static void lanes_record(void) {
+void emu_lanes_record(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) emu_record_block(&run->launch->blocks[b]);
 }
@@ -992,7 +992,7 @@ bool emu_lanes_look(void) {
     }
   static uint32_t idle_looks; /* locked */
   idle_looks = any ? 0 : idle_looks + 1;
-  if (idle_looks == RECORD_LOOKS) lanes_record();
+  if (idle_looks == RECORD_LOOKS) emu_lanes_record();
   return any;
 }
 
@@ -1029,7 +1029,7 @@ uint64_t emu_lanes_progress(void) {
 
 void emu_lanes_stop_stuck(void) {
   emu_report_stuck();
-  if (emu_options()->mode == EMU_GUARDED) lanes_record();
+  if (emu_options()->mode == EMU_GUARDED) emu_lanes_record();
   while (true) {
     struct emu_kernel_run *run = emu_runs;
     while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;

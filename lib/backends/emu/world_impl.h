@@ -33,6 +33,8 @@ uint32_t emu_lanes_crowd(void);
 /* block.c, guarded mode: wakes the lanes that can continue because another process has stored something; true
  * if there was one. */
 bool emu_lanes_look(void);
+/* Writes the recorder's rows of all lanes. */
+void emu_lanes_record(void);
 /* report.c: warns that nothing has moved for long and lists what the lanes wait for; the wait continues. */
 void emu_report_slow(void);
 /* block.c: a deadlock: reports every waiting lane and ends its kernel with an error. */
@@ -42,7 +44,7 @@ void emu_lanes_stop_stuck(void);
 bool emu_services_look_outside(void);
 void emu_world_outside_moved(void);
 uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
-bool emu_keeps_time(void);             /* see keeps_time of backend.h */
+uint64_t emu_records_progress(void);   /* see device_ops.def */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a started kernel has connections to other processes, which it may be waiting for. */
 bool emu_lanes_reach_out(void);
