@@ -228,7 +228,7 @@ int main(int argc, char **argv) {
   setenv("TUTTI_EMU", "mode=threads", 1);
   fake_net_reset(&options);
   check(emu_device_ops()->device_limits(&limits), "limits");
-  proxy_limits(&limits);
+  plan_limits_reserve(&limits);
   for (uint32_t rank = 0; rank < 2; rank++) open_rank(rank, fake_net_ops(), 1);
   idle("no connection", seconds);
   check(proxy_receive_open(proxies[1], &name, &handle), "receive_open");

@@ -38,13 +38,14 @@ typedef struct {
   uint32_t flag_bits;     /* bits of an LL line's flag, 5..32, default 32 */
   uint32_t depth;         /* slices in flight per lane (one work on one channel), 1..4, default 1 */
   uint32_t lag_percent;   /* percentage of moves that copy data at their end instead of at once, default 0 */
-  const char *trace_path; /* file for the trace of every event (guarded only), NULL = none */
+  const char
+      *trace_path; /* file for the trace of every event (guarded only); NULL: what TUTTI_EVENTS names */
 } tutti_emu_config_t;
 
 /* Replaces the emulator's settings. Allowed only while the process has no communicator and uses no emulated
- * stream, else ncclInvalidUsage. ncclInvalidArgument: a member is out of range; nothing changes. The emulator
- * restarts: the same settings and the same calls produce the same events and the same trace. Closes an open
- * trace first. */
+ * stream, else ncclInvalidUsage; so is an unknown or wrong TUTTI_* variable. ncclInvalidArgument: a member is
+ * out of range; nothing changes. The emulator restarts: the same settings and the same calls produce the same
+ * events and the same trace. Closes an open trace first. */
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config);
 
 /* Counters of the guarded emulator since it started. */

@@ -15,6 +15,7 @@
 #include "check/shrink.h"
 #include "collective.h"
 #include "core/plan/names.h"
+#include "explain_messages.h"
 #include "json.h"
 #include "kernels/kernels.h"
 #include "machine.h"
@@ -67,10 +68,12 @@ static const struct option_row rows[] = {
     {0, "min-slots", NULL, OPTION_FLAG, AT(min_slots), 0, 0,
      "with --plan: print the fewest slots of a connection with which it is proved"},
     {0, "print", NULL, OPTION_FLAG, AT(print), 0, 0,
-     "print the plans of the call, or the schedule of --plan, in the text that --plan reads; prove nothing"},
+     "print the plans of the call, or the schedule of --plan, in the text that --plan reads, or the rounds, "
+     "parts and channels of its messages; prove nothing"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print the finding as JSON"},
 };
-static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set check_options = {"check", rows, sizeof rows / sizeof rows[0],
+                                                false,   true, true};
 
 /* The state of one command. */
 struct check_command {
@@ -322,6 +325,20 @@ static enum exit_code prove(struct check_command *command) {
   return proved ? EXIT_GOOD : EXIT_WRONG;
 }
 
+/* True for a call that becomes messages, which the text of schedules does not have: they are listed by rank.
+ */
+static bool print_messages(struct check_command *command, const struct check_call *call) {
+  if (call->func <= FUNC_ALL_REDUCE || check_setup_make(&command->setup, call) != ncclSuccess) return false;
+  for (uint32_t rank = 0; rank < call->rank_count; rank++)
+    if (!messages_only(&command->setup.plans[rank])) return false;
+  printf("# %s: messages, in the rounds in which both ends meet\n", command->collective->name);
+  for (uint32_t rank = 0; rank < call->rank_count; rank++) {
+    printf("rank %u\n", rank);
+    messages_list(&command->setup.plans[rank]);
+  }
+  return true;
+}
+
 static enum exit_code print_plans(struct check_command *command) {
   const struct check_flags *flags = &command->flags;
   struct check_call call = command->c.call;
@@ -335,7 +352,8 @@ static enum exit_code print_plans(struct check_command *command) {
   snprintf(name, sizeof name, "%s%s%s", flags->algo ? flags->algo : "", flags->algo ? " " : "",
            command->collective->name);
   const bool any_count = flags->count == UNSET && flags->bytes == UNSET;
-  const enum exit_code code = check_plan_print(name, &command->setup, &call, any_count);
+  const enum exit_code code =
+      print_messages(command, &call) ? EXIT_GOOD : check_plan_print(name, &command->setup, &call, any_count);
   graph_free(&graph);
   return code;
 }

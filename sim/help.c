@@ -25,7 +25,7 @@ static const struct option_row help_rows[] = {
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "of params: print JSON"},
 };
 static const struct option_set help_options = {"help", help_rows, sizeof help_rows / sizeof help_rows[0],
-                                               false, false};
+                                               false,  false,     false};
 
 static const char exit_codes[] =
     "  0  success\n"
@@ -71,7 +71,8 @@ bool verb_parse(const struct option_set *set, int argc, char **argv, void *value
   const enum option_outcome outcome = option_parse(set, argc, argv, values, first_operand);
   if (outcome == OPTION_HELP) print_verb(verb_find(set->verb));
   *code = outcome == OPTION_MISUSE ? EXIT_USAGE : EXIT_GOOD;
-  return outcome == OPTION_GOOD;
+  if (outcome == OPTION_GOOD && set->reads_settings && !verb_settings_good(set->verb)) *code = EXIT_USAGE;
+  return outcome == OPTION_GOOD && *code == EXIT_GOOD;
 }
 
 /* ---- settings ---- */
@@ -85,7 +86,8 @@ static void print_default(const struct param_row *row) {
 
 static const char params_sources[] =
     "Settings are read from the environment, then from NCCL_CONF_FILE or ~/.nccl.conf, then from "
-    "/etc/nccl.conf.\n";
+    "/etc/nccl.conf. An unknown TUTTI_* name or a value that cannot be read makes the library's calls fail; "
+    "of NCCL_* it is ignored with a warning, as in NCCL.\n";
 static const char params_accepted[] =
     "Names that are accepted and have no effect; setting one is logged once (NCCL_DEBUG=INFO, subsystem "
     "ENV):\n";

@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Length of the UTF-8 sequence that starts here, 0 when it is none. */
-static int sequence_length(const unsigned char *text) {
+int json_sequence_length(const unsigned char *text) {
   int length = *text < 0x80                    ? 1
                : *text >= 0xc2 && *text < 0xe0 ? 2
                : *text >= 0xe0 && *text < 0xf0 ? 3
@@ -22,7 +21,7 @@ static int sequence_length(const unsigned char *text) {
 static void write_string(FILE *out, const char *string) {
   fputc('"', out);
   for (const unsigned char *text = (const unsigned char *)string; *text;) {
-    int length = sequence_length(text);
+    int length = json_sequence_length(text);
     if (length == 0) fputc('?', out);
     else if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
     else if (*text < 0x20) fprintf(out, "\\u%04x", *text);

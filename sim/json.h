@@ -24,5 +24,7 @@ void json_decimal(struct json *json, const char *name, double number);
 /* A number of millionths, exactly. */
 void json_millionths(struct json *json, const char *name, int64_t millionths);
 void json_bool(struct json *json, const char *name, bool value);
+/* Bytes of the UTF-8 sequence that starts here, in a terminated text; 0 if it is none. */
+int json_sequence_length(const unsigned char *text);
 
 #endif

@@ -45,7 +45,7 @@ static const struct option_row rows[] = {
     {'v', "verbose", NULL, OPTION_FLAG, offsetof(struct launch_flags, verbose), 0, 0,
      "report on standard error each process that is started, and how it ends"},
 };
-static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true, false};
+static const struct option_set options = {"launch", rows, sizeof rows / sizeof rows[0], true, false, false};
 
 /* The output of one rank on one of its two descriptors, up to the end of a line. */
 struct stream {
@@ -174,7 +174,7 @@ static int rank_start(struct launch_job *job, uint32_t rank) {
   char texts[OWN_VALUES][VALUE_BYTES];
   const char *extras[OWN_VALUES + OPTION_LIST_MOST + 1];
   int ends[2] = {-1, -1}, nothing = -1, why = 0;
-  struct child_plan plan = {job->arguments, extras, -1, -1, -1, &job->mask, 0, 0};
+  struct child_plan plan = {job->arguments, extras, -1, -1, -1, &job->mask, 0, 0, false};
   values_write(job, rank, texts, extras);
   if (rank > 0) plan.input = nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (rank > 0 && nothing < 0) why = errno;
@@ -316,26 +316,6 @@ static void ranks_watch(struct launch_job *job) {
   }
 }
 
-/* Programs that ranks have started and left running are now this process's children. The loop is bounded;
- * each round ends all current ones. */
-static void leftovers_end(const struct launch_job *job) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/self/task/%ld/children", os_tid());
-  for (int round = 0; round < 100; round++) {
-    char *list = os_file_read(path, NULL), *rest = list;
-    int ended = 0;
-    for (long pid = list ? strtol(list, &rest, 10) : 0; pid > 0; pid = strtol(rest, &rest, 10)) {
-      if (job->flags.verbose)
-        fprintf(stderr, "tutti launch: ending process %ld, left behind by a rank\n", pid);
-      kill((pid_t)pid, SIGKILL);
-      waitpid((pid_t)pid, NULL, 0);
-      ended++;
-    }
-    os_free(list);
-    if (ended == 0) return;
-  }
-}
-
 static bool job_prepare(struct launch_job *job) {
   static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
   sigset_t set;
@@ -379,7 +359,7 @@ static int job_run(struct launch_job *job) {
       ranks_hurry(job);
     }
     ranks_watch(job);
-    leftovers_end(job);
+    child_leftovers_end(job->flags.verbose ? "launch" : NULL);
     streams_read(job, true);
     status = job->status;
   }

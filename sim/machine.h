@@ -11,4 +11,9 @@
  * invalid number, ncclSystemError when memory is out. Free with graph_free(). */
 ncclResult_t machine_graph(const char *name, uint32_t nodes, uint32_t gpus, struct graph *graph);
 
+/* The same with `gpus` by node, on this number of channels, and with the topology's own settings, as a
+ * communicator takes them. */
+ncclResult_t machine_graph_of(const char *name, const uint32_t *gpus, uint32_t nodes, uint32_t channels,
+                              struct graph *graph);
+
 #endif

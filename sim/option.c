@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "input.h"
 #include "limit.h"
 
@@ -34,36 +35,6 @@ const struct option_row *option_row_at(const struct option_set *set, size_t inde
   return set->limited && index == set->count ? &limit_row : &help_row;
 }
 
-/* Edit distance (Levenshtein), names cut at NAME_MAX_LENGTH. */
-static size_t name_distance(const char *left, const char *right) {
-  size_t row[NAME_MAX_LENGTH + 1];
-  size_t right_length = strnlen(right, NAME_MAX_LENGTH), left_length = strnlen(left, NAME_MAX_LENGTH);
-  for (size_t column = 0; column <= right_length; column++) row[column] = column;
-  for (size_t line = 1; line <= left_length; line++) {
-    size_t diagonal = row[0];
-    row[0] = line;
-    for (size_t column = 1; column <= right_length; column++) {
-      size_t changed = diagonal + (left[line - 1] != right[column - 1]);
-      size_t shorter = row[column - 1] < row[column] ? row[column - 1] : row[column];
-      diagonal = row[column];
-      row[column] = changed < shorter + 1 ? changed : shorter + 1;
-    }
-  }
-  return row[right_length];
-}
-
-const char *option_nearest(const char *name, const char *const *names, size_t count) {
-  const char *nearest = NULL;
-  size_t least = strlen(name) / 3 + 2;
-  for (size_t index = 0; index < count; index++) {
-    size_t distance = name_distance(name, names[index]);
-    if (distance >= least) continue;
-    least = distance;
-    nearest = names[index];
-  }
-  return nearest;
-}
-
 /* Reports a flag that getopt rejected; `code` is its own if it takes no value. */
 static void report_refused(const struct option_set *set, int code, const char *given) {
   const char *names[ROWS_MAX + 2];
@@ -78,7 +49,7 @@ static void report_refused(const struct option_set *set, int code, const char *g
   char bare[NAME_MAX_LENGTH];
   snprintf(bare, sizeof bare, "%s", given + strspn(given, "-"));
   bare[strcspn(bare, "=")] = 0;
-  const char *nearest = strlen(bare) > 1 ? option_nearest(bare, names, option_row_count(set)) : NULL;
+  const char *nearest = strlen(bare) > 1 ? text_nearest(bare, names, option_row_count(set)) : NULL;
   if (nearest) fprintf(stderr, "; did you mean `--%s`?", nearest);
   fprintf(stderr, " (`tutti help %s` lists the flags)\n", set->verb);
 }

@@ -42,6 +42,7 @@ struct option_set {
   size_t count;
   bool ends_at_operand; /* arguments after the first operand are not parsed */
   bool limited;         /* reads files or checks calls whose work is not known beforehand: has --limit */
+  bool reads_settings;  /* the verb runs or plans operations: wrong TUTTI_* settings are a misuse of it */
 };
 
 enum option_outcome { OPTION_GOOD, OPTION_HELP, OPTION_MISUSE };
@@ -55,8 +56,5 @@ enum option_outcome option_parse(const struct option_set *set, int argc, char **
 /* The rows of the set, and after them that of --limit, if it is limited, and that of --help. */
 size_t option_row_count(const struct option_set *set);
 const struct option_row *option_row_at(const struct option_set *set, size_t index);
-
-/* The name that is nearest to `name`, if it is near enough; else NULL. */
-const char *option_nearest(const char *name, const char *const *names, size_t count);
 
 #endif

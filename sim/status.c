@@ -31,7 +31,7 @@ static const struct option_row rows[] = {
      "milliseconds between the two samples (default 300; 1500 with GPUs, whose records are updated once a "
      "second)"},
 };
-static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false, false};
+static const struct option_set options = {"status", rows, sizeof rows / sizeof rows[0], false, false, false};
 
 /* ---- a job ---- */
 

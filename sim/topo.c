@@ -33,7 +33,7 @@ static const struct option_row topo_rows[] = {
     {0, "dump", "FILE", OPTION_TEXT, AT(dump), 0, 0, "also write the node to FILE as XML"},
 };
 static const struct option_set topo_options = {"topo", topo_rows, sizeof topo_rows / sizeof topo_rows[0],
-                                               false, true};
+                                               false,  true,      true};
 
 /* ---- Lines of at most COLUMNS ---- */
 

@@ -30,7 +30,7 @@ struct verb {
 };
 
 extern const struct verb verb_bench, verb_check, verb_doctor, verb_explain, verb_goal, verb_launch,
-    verb_replay, verb_sim, verb_status, verb_topo, verb_trace, verb_help;
+    verb_replay, verb_run, verb_sim, verb_status, verb_topo, verb_trace, verb_help;
 
 extern const struct verb *const verbs[];
 extern const size_t verb_count;
@@ -39,6 +39,8 @@ extern const size_t verb_count;
  * sentence on stderr says what is wrong. */
 bool verb_parse(const struct option_set *set, int argc, char **argv, void *values, int *first_operand,
                 enum exit_code *code);
+/* False after a sentence on stderr for each setting that the library would refuse the verb's calls for. */
+bool verb_settings_good(const char *verb);
 /* One sentence on stderr: the verb has no `what` called `name`; lists the nearest one and all others. */
 void verb_no_such(const char *verb, const char *what, const char *name, const char *const *names,
                   size_t count);

@@ -64,9 +64,9 @@ ARROWS = (
     ('lib/audit/', '', '*'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
     ('sim/',
-     'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/settings.h '
+     'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h '
      'lib/core/stall/survey.h sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ '
-     'lib/kernels/kernels.h public', '*'),
+     'lib/kernels/kernels.h lib/kernels/launch_limits.h public', '*'),
     ('examples/', 'public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
 )

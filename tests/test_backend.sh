@@ -30,7 +30,7 @@ says() {
 
 TUTTI_BACKEND=emu says emu 'Backend emu: chosen by TUTTI_BACKEND'
 check $? "TUTTI_BACKEND=emu chooses the emulator, and the log says so"
-TUTTI_BACKEND=tpu says none 'TUTTI_BACKEND=tpu: there is no such backend'
+TUTTI_BACKEND=tpu says none 'TUTTI_BACKEND=tpu is none of emu and cuda'
 check $? "an unknown backend is an error that names it"
 TUTTI_EMU=channels=1 says emu 'Backend emu: TUTTI_EMU is set'
 check $? "emulator settings in the environment choose the emulator"

@@ -232,8 +232,7 @@ static void test_param_file_faults(void **state) {
 static void test_param_unknown_names(void **state) {
   static const char *const pairs[][2] = {{"NCCL_AGLO", "NCCL_ALGO"},
                                          {"NCCL_BUFFERSIZE", "NCCL_BUFFSIZE"},
-                                         {"NCCL_IB_GID_INDX", "NCCL_IB_GID_INDEX"},
-                                         {"TUTTI_SEEDS", "TUTTI_SEED"}};
+                                         {"NCCL_IB_GID_INDX", "NCCL_IB_GID_INDEX"}};
   char expected[200];
   (void)state;
   for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -250,6 +249,63 @@ static void test_param_unknown_names(void **state) {
   start_anew();
   param_int(PARAM_BUFFSIZE);
   assert_string_equal(log_last_error(), "");
+}
+
+/* Settings of tutti's own that are unknown or wrong are refused; what NCCL ignores is not. */
+static void test_param_check(void **state) {
+  static const char *const refused[][3] = {
+      {"TUTTI_SEEDS", "1", "TUTTI_SEEDS is no known setting; did you mean TUTTI_SEED\\?"},
+      {"TUTTI_SEED", "banana", "TUTTI_SEED=banana is no seed; give a number"},
+      {"TUTTI_SEED", "-1", "is no seed"},
+      {"TUTTI_SEED", " 1", "is no seed"},
+      {"TUTTI_SEED", "1x", "is no seed"},
+      {"TUTTI_SEED", "18446744073709551616", "is no seed"},
+      {"TUTTI_BACKEND", "emo", "TUTTI_BACKEND=emo is none of emu and cuda; did you mean emu\\?"},
+      {"TUTTI_STALL_SECONDS", "0", "TUTTI_STALL_SECONDS=0 is outside 1\\.\\.86400"},
+      {"TUTTI_STALL_SECONDS", "soon", "is no whole number from 1 to 86400"},
+      {"TUTTI_TRACE_BYTES", "1Q", "is no size .* from 65536 to 4294967296"},
+      {"TUTTI_EVENTS", "/nowhere/at/all", "=/nowhere/at/all cannot be written: /nowhere/at/: No such file"},
+      {"TUTTI_EVENTS", "/tmp", "TUTTI_EVENTS=/tmp is a folder; name a file"}};
+  static const char *const accepted[][2] = {{"TUTTI_SEED", "0x1f"},
+                                            {"TUTTI_SEED", "18446744073709551615"},
+                                            {"TUTTI_SEED", ""},
+                                            {"TUTTI_BACKEND", "EMU"},
+                                            {"TUTTI_TRACE", "off"},
+                                            {"TUTTI_TRACE", "/nowhere/%r/"},
+                                            {"TUTTI_EVENTS", "/dev/null"},
+                                            {"TUTTI_HOME", "/opt/tutti"},
+                                            {"TUTTI_TEST_THING", "1"},
+                                            {"NCCL_BUFFSIZE", "big"},
+                                            {"NCCL_AGLO", "ring"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    setenv(refused[i][0], refused[i][1], 1);
+    start_anew();
+    assert_int_equal(param_check(), ncclInvalidUsage);
+    assert_last_error(refused[i][2]);
+    assert_int_equal(param_check(), ncclInvalidUsage); /* each call is refused */
+    unsetenv(refused[i][0]);
+  }
+  for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+    setenv(accepted[i][0], accepted[i][1], 1);
+    start_anew();
+    assert_int_equal(param_check(), ncclSuccess);
+    unsetenv(accepted[i][0]);
+  }
+}
+
+/* A refused setting is found behind any number of others. */
+static void test_param_check_last(void **state) {
+  char name[32];
+  (void)state;
+  for (int i = 0; i < 40; i++) {
+    snprintf(name, sizeof name, "NCCL_UNKNOWN_%d", i);
+    setenv(name, "1", 1);
+  }
+  setenv("TUTTI_SED", "1", 1);
+  start_anew();
+  assert_int_equal(param_check(), ncclInvalidUsage);
+  assert_last_error("TUTTI_SED is no known setting");
 }
 
 /* Each error of a settings file is logged once, not at each call, and their number is bounded. */
@@ -379,7 +435,7 @@ static void test_log_levels(void **state) {
 
   log_to_file("LOUD");
   assert_false(log_enabled(LOG_WARN, 0));
-  assert_last_error("NCCL_DEBUG=LOUD is no level; use VERSION, WARN, INFO or TRACE");
+  assert_last_error("NCCL_DEBUG=LOUD is none of NONE, VERSION, WARN, INFO, ABORT and TRACE; it is ignored");
 }
 
 static void test_log_subsystems(void **state) {
@@ -657,6 +713,8 @@ int main(void) {
                                      TEST(test_param_refused_falls_back),
                                      TEST(test_param_file_faults),
                                      TEST(test_param_unknown_names),
+                                     TEST(test_param_check),
+                                     TEST(test_param_check_last),
                                      TEST(test_param_faults_once),
                                      TEST(test_param_report),
                                      TEST(test_param_accepted),

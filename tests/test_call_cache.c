@@ -506,8 +506,8 @@ static void group_not_now_body(struct rank *self) {
   EXPECT(cudaStreamDestroy(gone) == cudaSuccess);
   meet();
   EXPECT(ncclGroupStart() == ncclSuccess);
-  EXPECT(ncclSend(in, 1, ncclFloat, !self->rank, self->comm, gone) == ncclSuccess);
-  EXPECT(ncclRecv(out, 1, ncclFloat, !self->rank, self->comm, gone) == ncclSuccess);
+  EXPECT(ncclSend(in, 1, ncclFloat, !self->rank, self->comm, gone) != ncclSuccess);
+  EXPECT(ncclRecv(out, 1, ncclFloat, !self->rank, self->comm, gone) != ncclSuccess);
   EXPECT(ncclGroupEnd() != ncclSuccess);
 }
 

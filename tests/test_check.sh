@@ -273,7 +273,10 @@ refuses "--proto TCP: must be LL" --plan "$samples/ring4.txt" --proto TCP
 refuses "--min-slots is of a schedule; give --plan FILE" all_reduce --min-slots
 refuses "the schedule is for another protocol or place" --plan "$samples/wrong3.txt" --proto LL
 refuses "the schedule is for another protocol or place" --plan "$samples/msccl_all_gather4.xml" --in-place
-refuses "expected the plan of a collective that no schedule made" alltoall --ranks 4 --print
+try 0 alltoall --ranks 4 -b 64K --print && [ "$(grep -c '^rank' "$work/out")" -eq 4 ] &&
+  grep -q '^  round   1 to 1: LL, 2 parts of 8192 bytes in chunks of 32768, channels 0-1$' "$work/out" &&
+  [ "$(grep -c ' from ' "$work/out")" -eq 12 ]
+check $? "the messages of an all-to-all are printed by rank and round"
 refuses "its steps share slots, which lists do not" all_gather --algo pat --ranks 4 --print
 refuses "its works go over a switch or are fused, which lists do not" all_reduce --algo nvls --print
 

@@ -132,7 +132,7 @@ class Document:
         shm = self.scratch + '/shm'
         return dict(kept, LC_ALL='C', PATH=self.build + '/bin:' + kept['PATH'], TUTTI_TRACE=shm + '/',
                     PKG_CONFIG_PATH=self.build + '/lib/pkgconfig', NCCL_SOCKET_IFNAME='lo', HOME=self.scratch,
-                    LD_LIBRARY_PATH=self.build + '/lib')
+                    LD_LIBRARY_PATH=self.build + '/lib', TMPDIR=self.scratch)
 
     def start(self, command):
         command = command.replace('/dev/shm', self.scratch + '/shm')

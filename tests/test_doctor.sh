@@ -301,11 +301,13 @@ doctor 4 "cannot be looked at: there is none" -- --pid $none
 check $? "--pid: a process that has ended"
 
 # ---- settings and limits
-doctor 1 "not ok .*NCCL_MAX_CTAS=9999 .*out of range" NCCL_MAX_CTAS=9999 LD_PRELOAD="$ours" -- "$rpath"
+doctor 1 "not ok .*NCCL_MAX_CTAS=9999 is outside 1..64" NCCL_MAX_CTAS=9999 LD_PRELOAD="$ours" -- "$rpath"
 check $? "a setting out of range is reported"
-doctor 0 "note .*NCCL_BUFSIZE is no setting of this library; did you mean NCCL_BUFFSIZE" NCCL_BUFSIZE=1 \
-  NCCL_IB_MERGE_VFS=1 NCCL_ALGO=ring LD_PRELOAD="$ours" -- "$rpath" &&
-  grep -q 'NCCL_IB_MERGE_VFS=1 is accepted and has no effect in tutti: a virtual function' "$work/log" &&
+doctor 1 "not ok .*NCCL_BUFSIZE is no known .* mean NCCL_BUFFSIZE" NCCL_BUFSIZE=1 \
+  LD_PRELOAD="$ours" -- "$rpath" &&
+  doctor 0 "note .*NCCL_OF_A_LATER_VERSION is no known setting" NCCL_OF_A_LATER_VERSION=1 \
+    NCCL_IB_MERGE_VFS=1 NCCL_ALGO=ring LD_PRELOAD="$ours" -- "$rpath" &&
+  grep -q 'NCCL_IB_MERGE_VFS is accepted and has no effect in tutti: a virtual function' "$work/log" &&
     grep -q 'NCCL_ALGO=ring: over' "$work/log"
 check $? "settings that are unknown, have no effect, or change behaviour are listed"
 doctor 1 "VLLM_NCCL_SO_PATH names another library" VLLM_NCCL_SO_PATH="$work/other/libnccl.so.2" \

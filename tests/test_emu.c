@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/emu/world.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -563,21 +564,30 @@ static void configure_refuses_while_in_use(void **state) {
   assert_int_equal(ranks.limits.slots, 5);
 }
 
-static void bad_words_are_left_out(void **state) {
+static void bad_settings_are_refused(void **state) {
   (void)state;
-  struct plan_limits limits;
-  static const char *const bad[] = {"slots=0",     "slots=9",  "slots=x", "slots",          "rule=best",
-                                    "flag_bits=4", "sloths=2", "weak=2",  "weaken=nothings"};
+  static const char *const bad[][2] = {{"slots=0", "slots cannot be \"0\" (it takes a number from 1 to 8)"},
+                                       {"slots=9", "slots cannot be \"9\""},
+                                       {"slots=x", "slots cannot be \"x\""},
+                                       {"slots", "slots has no value"},
+                                       {"rule=best", "(it takes random, priority, round_robin)"},
+                                       {"flag_bits=4", "flag_bits cannot be"},
+                                       {"sloths=2", "no key sloths; did you mean slots? (the keys are"},
+                                       {"weak=2", "weak cannot be"},
+                                       {"mode=thread", "did you mean threads?"},
+                                       {"weaken=nothings", "did you mean nothing?"}};
   for (size_t i = 0; i < LENGTH(bad); i++) {
-    char emu[EMU_BYTES];
-    snprintf(emu, sizeof emu, "chunk=64,%s,channels=3", bad[i]);
-    world_begin(emu, 1, NULL);
-    assert_says("TUTTI_EMU: ");
-    assert_int_equal(emu_backend()->device->limits(&limits), ncclSuccess);
-    assert_int_equal(limits.slots, 8);
-    assert_int_equal(limits.channel_count, 3);
-    assert_int_equal(limits.flag_bits, 32);
+    char emu[EMU_BYTES], fault[1024];
+    tutti_emu_config_t config = {.size = sizeof config};
+    snprintf(emu, sizeof emu, "chunk=64,%s,channels=3", bad[i][0]);
+    setenv("TUTTI_EMU", emu, 1);
+    param_reset();
+    assert_int_equal(tutti_emu_configure(&config), ncclInvalidUsage);
+    assert_says(bad[i][1]);
+    assert_false(emu_settings_check(fault, sizeof fault));
+    assert_non_null(strstr(fault, bad[i][1]));
   }
+  world_begin("chunk=64,channels=3", 1, NULL); /* and right ones after them are taken */
 }
 
 static void stats_and_trace_paths_are_checked(void **state) {
@@ -636,7 +646,7 @@ int main(void) {
       cmocka_unit_test_teardown(two_threads_are_deterministic, ranks_drop),
       cmocka_unit_test_teardown(configure_refuses, ranks_drop),
       cmocka_unit_test_teardown(configure_refuses_while_in_use, ranks_drop),
-      cmocka_unit_test_teardown(bad_words_are_left_out, ranks_drop),
+      cmocka_unit_test_teardown(bad_settings_are_refused, ranks_drop),
       cmocka_unit_test_teardown(stats_and_trace_paths_are_checked, ranks_drop),
       cmocka_unit_test_teardown(nothing_is_left_over, ranks_drop),
   };

@@ -55,9 +55,44 @@ for work in answer['works']:
 PYTHON
 check $? "--json has each option, the choice and the work elements"
 
-printf 'all_reduce 1M 2M algo=Tree proto=LL128 channels=2\n' >"$work/tune"
+# The job of the emulator over its network: what it ran, what `explain plan` and `sim` plan, and the same time
+# where bench and explain plan print the model's.
+TUTTI_EMU=devices=32,nodes=4,net=1 timeout 300 "$tutti" bench all_reduce -b 256K -e 256K --ranks 32 -q \
+  >"$work/bench" 2>"$work/log"
+try 0 plan all_reduce -b 256K --nodes 4 --as emu && says "LL and Simple between nodes (--as emu)" &&
+  awk 'NR == FNR {time = $6; next} /chosen:/ {found = $3 == time} END {exit !found}' "$work/bench" "$work/out"
+check $? "explain plan and bench print the same time for a job over the emulated network"
+try 0 plan all_reduce -b 1M --nodes 4 --as emu &&
+  says " with Simple, " "forbidden: what joins the hosts does not carry LL128"
+check $? "between hosts LL128 is forbidden"
+try 0 plan all_reduce -b 1M --nodes 4 --as nccl && says "NCCL's, every protocol between nodes" &&
+  ! grep -q 'joins the hosts' "$work/out"
+check $? "--as nccl allows it"
+try 0 plan all_reduce -b 1M --nodes 2 --gpus 4,2 --as threads && says "on 6 ranks (2 nodes of 4,2)"
+check $? "nodes may differ"
+try 0 plan alltoall -b 1M --nodes 2 --rank 3 && says "messages, " "round   0 to itself: a copy" \
+  "round   8 to 11: Simple" "round   1 to 4: LL"
+check $? "an all-to-all is planned as messages in rounds"
+try 0 plan send -b 4K -g 4 --peer 2 && says "round   2 to 2: LL, 1 part of 4096 bytes" && ! says "from"
+check $? "a single message is planned"
+try 0 plan gather -b 1M -g 4 --root 1 --rank 1 --json && python3 - "$work/out" 2>>"$work/log" <<'PYTHON'
+import json, sys
+answer = json.load(open(sys.argv[1]))
+rows = answer['messages']
+assert [row['kind'] for row in rows] == ['copy', 'recv', 'recv', 'recv'], rows
+assert sorted(row['peer'] for row in rows[1:]) == [0, 2, 3]
+assert all(row['parts'] * row['part_bytes'] >= 1 << 18 and row['channels'] for row in rows)
+PYTHON
+check $? "--json has a row for each message"
+try 0 plan all_gather -b 1M --nodes 4 -g 1 --algo pat && says "PAT runs in the emulator alone"
+check $? "a named algorithm without a GPU kernel is planned, and its time explained"
+misuse 2 "must be cuda, emu, threads or nccl" plan all_reduce --as abacus
+misuse 2 "only nodes of the emulator share memory" plan all_reduce --no-net
+misuse 2 "or one for each of 3 nodes" plan all_reduce --nodes 3 -g 4,2
+
+printf 'all_reduce 1M 2M algo=Tree proto=LL channels=2\n' >"$work/tune"
 try 0 plan all_reduce -b 1M -g 4 --tune-file "$work/tune" &&
-  says "chosen by line 1 of the tuning file" "Tree with LL128" "at most 2 channels" \
+  says "chosen by line 1 of the tuning file" "Tree with LL," "at most 2 channels" \
     "the tuning file says otherwise"
 check $? "--tune-file applies its rules"
 echo 'all_reduce 1M 2M algo=Bush proto=LL' >"$work/tune"

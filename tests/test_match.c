@@ -1,5 +1,5 @@
-/* test_match.c: wrong programs whose ranks make different calls, or calls with wrong buffers, each beside its
- * right twin, on the emulator in both modes. */
+/* test_match.c: wrong programs whose ranks make different calls, send what is never received, leave too
+ * early, or make calls with wrong buffers, each beside its right twin, on the emulator in both modes. */
 /* sanitizers: address thread */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -201,6 +201,172 @@ static void test_discarded_group(void **state) {
   world_close(false);
 }
 
+/* ---- messages, and ranks that leave ---- */
+
+static void refused_with(ncclResult_t result, const char *one, const char *other) {
+  const char *said = ncclGetLastError(NULL);
+  assert_int_equal(result, ncclInvalidUsage);
+  if (!strstr(said, one) || !strstr(said, other) || !strstr(said, "test_match")) fail_msg("%s", said);
+}
+
+/* Rank 1 sends to rank 3. */
+static ncclResult_t exchange(size_t sent, ncclDataType_t send_type, size_t received,
+                             ncclDataType_t recv_type) {
+  int rank = 1;
+  good(ncclGroupStart());
+  good(ncclSend(world.in[rank], sent, send_type, 3, WHERE));
+  rank = 3;
+  const ncclResult_t result = ncclRecv(world.out[rank], received, recv_type, 1, WHERE);
+  const ncclResult_t ended = ncclGroupEnd();
+  return result != ncclSuccess ? result : ended;
+}
+
+static void messages_differ(bool threads) {
+  static const struct {
+    size_t received;
+    ncclDataType_t type;
+    const char *one, *other;
+  } cases[] = {{9, ncclFloat,
+                "message #2 from rank 1 to rank 3 has different counts: rank 1 called ncclSend(10 float, to",
+                "rank 3 called ncclRecv(9 float, from rank 1) "},
+               {20, ncclHalf, "has different datatypes: rank 1 called ncclSend(10 float, to rank 3) ",
+                "rank 3 called ncclRecv(20 half, from rank 1) "},
+               {0, ncclFloat, "different counts", "ncclRecv(0 float, from rank 1) "}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    world_open(threads);
+    for (int right = 0; right < 2; right++) good(exchange(10, ncclFloat, 10, ncclFloat));
+    refused_with(exchange(10, ncclFloat, cases[i].received, cases[i].type), cases[i].one, cases[i].other);
+    world_close(true);
+  }
+}
+
+static void test_messages_guarded(void **state) {
+  (void)state;
+  messages_differ(false);
+}
+
+static void test_messages_threads(void **state) {
+  (void)state;
+  messages_differ(true);
+}
+
+/* Short messages wait in their slots, so nothing hangs. */
+static void never_received(bool threads) {
+  const int rank = 0;
+  world_open(threads);
+  good(ncclSend(world.in[rank], 8, ncclFloat, 2, WHERE));
+  good_cuda(cudaSetDevice(rank));
+  good_cuda(cudaStreamSynchronize(world.streams[rank]));
+  good(ncclCommDestroy(world.comms[1])); /* has nothing to do with it */
+  refused_with(ncclCommDestroy(world.comms[2]),
+               "a message was never received: rank 0 called ncclSend(8 float, to rank 2) at ",
+               "; rank 2 called ncclCommDestroy after 0 collectives at ");
+  good(ncclCommAbort(world.comms[0]));
+  good(ncclCommAbort(world.comms[3]));
+}
+
+static void test_never_received(void **state) {
+  (void)state;
+  never_received(false);
+  never_received(true);
+}
+
+static void test_never_sent(void **state) {
+  (void)state;
+  int rank = 0;
+  world_open(true);
+  good(ncclSend(world.in[rank], 8, ncclFloat, 1, WHERE));
+  good(ncclRecv(world.in[rank], 8, ncclFloat, 2, WHERE));
+  rank = 1;
+  good(ncclRecv(world.in[rank], 8, ncclFloat, 0, WHERE));
+  good(ncclCommFinalize(world.comms[1]));
+  refused_with(ncclCommFinalize(world.comms[2]),
+               "a message was never sent: rank 0 called ncclRecv(8 float, from rank 2) at ",
+               "; rank 2 called ncclCommFinalize after 0 collectives at ");
+  world_close(true);
+}
+
+/* The call comes after the other rank has left. */
+static void test_partner_left(void **state) {
+  (void)state;
+  int rank = 0;
+  for (int call = 0; call < 3; call++) {
+    world_open(call == 1);
+    good(all_call(&differences[0], false));
+    for (int i = 0; i < RANKS; i++) {
+      good_cuda(cudaSetDevice(i));
+      good_cuda(cudaStreamSynchronize(world.streams[i]));
+    }
+    good(ncclCommFinalize(world.comms[ODD]));
+    refused_with(call == 0   ? ncclSend(world.in[rank], 8, ncclFloat, ODD, WHERE)
+                 : call == 1 ? ncclRecv(world.in[rank], 8, ncclFloat, ODD, WHERE)
+                             : datatype(rank, false),
+                 "rank 0 called nccl", "; rank 2 called ncclCommFinalize after 1 collective at ");
+    world_close(true);
+  }
+}
+
+/* Three ranks wait in a collective that the fourth never calls. */
+static void test_left_early(void **state) {
+  (void)state;
+  world_open(true);
+  for (int rank = 0; rank < RANKS; rank++)
+    if (rank != ODD) good(datatype(rank, false));
+  refused_with(ncclCommDestroy(world.comms[ODD]), "collective #0 was not called by rank 2: rank 0 called ",
+               "; rank 2 called ncclCommDestroy after 0 collectives at ");
+  world.comms[ODD] = NULL;
+  world_close(true);
+}
+
+/* Right: a rank leaves when it has made all of its calls, before others have made theirs; a rank sends before
+ * and receives after its peer has left; a simulated group is not made. */
+static void test_leave_in_time(void **state) {
+  (void)state;
+  int rank = 1;
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  world_open(true);
+  good(ncclGroupStart());
+  good(ncclSend(world.in[rank], 8, ncclFloat, 0, WHERE));
+  good(ncclRecv(world.out[rank], 8, ncclFloat, 0, WHERE));
+  good(ncclAllReduce(world.in[rank], world.out[rank], 8, ncclFloat, ncclSum, WHERE));
+  good(ncclGroupSimulateEnd(&info));
+  rank = 3;
+  good(ncclSend(world.in[rank], 8, ncclFloat, 1, WHERE));
+  good_cuda(cudaSetDevice(rank));
+  good_cuda(cudaStreamSynchronize(world.streams[rank]));
+  good(ncclCommFinalize(world.comms[rank]));
+  rank = 1;
+  good(ncclRecv(world.in[rank], 8, ncclFloat, 3, WHERE));
+  good(ncclSend(world.in[rank], 4, ncclFloat, 0, WHERE));
+  rank = 0;
+  good(ncclRecv(world.in[rank], 4, ncclFloat, 1, WHERE));
+  world_close(false);
+}
+
+/* Right: rank 0 sends out of a graph that runs twice, rank 1 receives twice without one. */
+static void test_messages_of_graphs(void **state) {
+  (void)state;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  int rank = 0;
+  world_open(true);
+  good_cuda(cudaSetDevice(rank));
+  good_cuda(cudaStreamBeginCapture(world.streams[rank], cudaStreamCaptureModeThreadLocal));
+  good(ncclSend(world.in[rank], 8, ncclFloat, 1, WHERE));
+  good_cuda(cudaStreamEndCapture(world.streams[rank], &graph));
+  good_cuda(cudaGraphInstantiate(&exec, graph, 0));
+  for (int launch = 0; launch < 2; launch++) good_cuda(cudaGraphLaunch(exec, world.streams[rank]));
+  rank = 1;
+  for (int launch = 0; launch < 2; launch++) good(ncclRecv(world.in[rank], 8, ncclFloat, 0, WHERE));
+  for (int i = 0; i < 2; i++) {
+    good_cuda(cudaSetDevice(i));
+    good_cuda(cudaStreamSynchronize(world.streams[i]));
+  }
+  good_cuda(cudaGraphExecDestroy(exec));
+  good_cuda(cudaGraphDestroy(graph));
+  world_close(false);
+}
+
 /* ---- buffers ---- */
 
 static void refused(ncclResult_t result, const char *words) {
@@ -257,6 +423,14 @@ int main(void) {
                                      cmocka_unit_test(test_groups),
                                      cmocka_unit_test(test_what_may_differ),
                                      cmocka_unit_test(test_discarded_group),
+                                     cmocka_unit_test(test_messages_guarded),
+                                     cmocka_unit_test(test_messages_threads),
+                                     cmocka_unit_test(test_never_received),
+                                     cmocka_unit_test(test_never_sent),
+                                     cmocka_unit_test(test_partner_left),
+                                     cmocka_unit_test(test_left_early),
+                                     cmocka_unit_test(test_leave_in_time),
+                                     cmocka_unit_test(test_messages_of_graphs),
                                      cmocka_unit_test(test_buffers),
                                      cmocka_unit_test(test_in_place)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -491,8 +491,10 @@ static void test_devices(void **state) {
   config.size = sizeof config;
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
   assert_null(emu_net_ops());
-  network("fault=nonsense", 1);
-  assert_non_null(strstr(log_last_error(), "fault=nonsense is ignored; it takes nothing, drop"));
+  setenv("TUTTI_EMU", "net=1,fault=nonsense", 1);
+  param_reset();
+  assert_int_equal(tutti_emu_configure(&config), ncclInvalidUsage);
+  assert_non_null(strstr(log_last_error(), "fault cannot be \"nonsense\" (it takes nothing, drop,"));
 }
 
 static void test_chosen(void **state) {

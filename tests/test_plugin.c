@@ -389,9 +389,11 @@ static void test_fault_net(void **state) {
     if (i == 1) assert_said("fault injection: fault 'drop' happens to message 5");
   }
   setenv("TUTTI_NET_FAULTS", "fault=nonsense", 1);
-  fault = "nothing";
-  in_child(NULL, path, suffer);
-  assert_said("TUTTI_NET_FAULTS: 'fault=nonsense' is ignored");
+  in_child(NULL, path, choose_other);
+  assert_said("TUTTI_NET_FAULTS: 'fault=nonsense' is none of fault=NAME (drop,");
+  setenv("TUTTI_NET_FAULTS", "fault_at=soon", 1);
+  in_child(NULL, path, choose_other);
+  assert_said("TUTTI_NET_FAULTS: 'fault_at=soon' is none of");
   unsetenv("TUTTI_NET_FAULTS");
   unsetenv("NCCL_SOCKET_IFNAME");
 }

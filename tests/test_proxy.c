@@ -167,7 +167,7 @@ static void world_open(const char *emu, uint64_t seed, bool threads, uint32_t ra
   world.starts = world.first_sequence = 0;
   good(emu_backend()->device->limits(&limits), emu);
   limits.direct = false;
-  proxy_limits(&limits);
+  plan_limits_reserve(&limits);
   good(ranks_open_bare(&world.ranks, rank_count, &limits), emu);
   world.ranks.launch = launch;
   world.ranks.remote = (const uint8_t(*)[RANKS_MAX])world.remote;
@@ -827,7 +827,7 @@ static void both_ends_know_every_message(void **state) {
     good(ranks_configure(&config), emu);
     good(emu_backend()->device->limits(&limits), emu);
     limits.direct = false;
-    proxy_limits(&limits);
+    plan_limits_reserve(&limits);
     call_draw(&call, rank_count, 300);
     if (production) call.count = DRAW(counts);
     good(graph_flat(rank_count, &graph), emu);
@@ -1101,7 +1101,7 @@ static void pxn_takes_no_nonsense(void **state) {
       {.begin = 0, .end = 0},                                         /* none */
       {.begin = 0, .end = UINT64_MAX},                                /* negative */
       {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},                /* more than a slot holds */
-      {.begin = 0, .end = 1, .bytes = 64 + PROXY_RESERVED_BYTES - 8}, /* no space for the reserved bytes */
+      {.begin = 0, .end = 1, .bytes = 64 + PLAN_RESERVED_BYTES - 8}, /* no space for the reserved bytes */
       {.begin = 0, .end = 2}                                          /* across the end of the slots */
   };
   (void)state;

@@ -21,7 +21,7 @@ refused() {
 }
 
 for trace in "$root"/traces/*/ "$root"/traces/gpu/*/; do
-  [ -e "$trace/expected" ] || continue
+  [ -e "$trace/replayed" ] || continue
   name=${trace#"$root"/traces/} name=${name%/}
   timeout 60 "$tutti" replay "$trace"*.txt >"$work/log" 2>&1 && cmp -s "$work/log" "$trace/replayed"
   check $? "$name: $(sed -n 2p "$trace/replayed" | cut -c 1-100)"
@@ -143,8 +143,8 @@ timeout 60 "$tutti" replay "$work/lines" >"$work/log" 2>&1 && said '^reached: th
 check $? 'LL lines that stop arriving over a network are replayed'
 other=
 for at in 5 14 33; do
-  TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at,seed=$at TUTTI_TRACE=$work/messages timeout 60 \
-    "$build/tests/hang_program" fault_messages >/dev/null 2>&1
+  TUTTI_SEED=$at TUTTI_EMU=nodes=2,devices=4,net=1,fault=stop,fault_at=$at TUTTI_TRACE=$work/messages \
+    timeout 60 "$build/tests/hang_program" fault_messages >/dev/null 2>&1
   timeout 60 "$tutti" replay "$work/messages" >"$work/log" 2>&1 && said '^reached: the 4 ranks' &&
     said '^missing: "rank [0-9] channel [01] send [0-9]*": rank [0-9] has sent it' &&
     ! said 'comes out another' || other="$other $at"
@@ -167,6 +167,145 @@ for seed in 66 125 180 286 20415; do
 done
 [ ! -e "$work/random" ]
 check $? 'runs with random faults are replayed'
+
+# Drawn runs: devices, nodes, networks, sizes, algorithms, protocols, settings, splits, groups and graphs. The
+# records hold what the planner was given, so a replay makes the same plans, or fails.
+for seed in $(seq 30); do
+  TUTTI_TRACE=$work/drawn timeout 60 "$build/tests/replay_program" "$seed" >"$work/settings" 2>&1
+  timeout 60 "$tutti" replay "$work/drawn" >"$work/log" 2>&1 && said '^reached: ' ||
+    echo "$seed: $(cat "$work/settings")" >>"$work/unlike"
+  rm -f "$work/drawn" "$work/drawn.rules"
+done
+[ ! -e "$work/unlike" ]
+check $? "30 drawn runs reach their recorded states$(cat "$work/unlike" 2>/dev/null)"
+TUTTI_TRACE=$work/small TUTTI_EMU=chunk=64,devices=4 timeout 60 "$build/examples/forgets" >/dev/null 2>&1
+timeout 60 "$tutti" replay "$work/small" >"$work/log" 2>&1 && said '^missing: "rank 2 call"' &&
+  said '^with it: all ranks end all that was called, 4 kernels'
+check $? 'chunks of 64 bytes are replayed'
+"$tutti" trace dump "$work/small" >"$work/text" && "$tutti" replay "$work/text" >"$work/other" 2>&1 &&
+  cmp "$work/log" "$work/other" >"$work/differs" &&
+  grep -q '^input @[0-9]* used=1 name=chunk_bytes a=64$' "$work/text"
+check $? 'the text form of records holds what plans were made from'
+altered() {
+  sed "$1" "$work/text" >"$work/altered" && ! cmp -s "$work/text" "$work/altered" &&
+    timeout 60 "$tutti" replay "$work/altered" >"$work/log" 2>&1
+  [ $? -eq 4 ]
+}
+altered 's/name=channels a=2$/name=channels a=1/' &&
+  said 'rank 0 of comm .1. comes out different from the job.s: it was Ring LL128, 2 channels'
+check $? 'records with another setting are refused: the plans differ'
+altered '/name=slots/d' && said 'do not hold all that its plans were made from: a setting is missing' &&
+  altered '/name=end/d' && said ': they are incomplete' &&
+  altered 's/name=end a=\([0-9]*\)/name=end a=\1 b=1/' && said 'there was no space for all' &&
+  altered 's/name=slots a=8/name=slots a=800/' && said 'its limits are impossible' &&
+  altered '/name=places/d' && said 'the places of some ranks are missing' &&
+  altered 's/name=ranks a=4/name=ranks a=5/' && said 'its number of ranks differs'
+check $? 'records with incomplete or impossible inputs of plans are refused, with the reason'
+sed 's/input_rows=[0-9]* input_offset=[0-9]*//; /^input/d' "$work/text" >"$work/older" &&
+  timeout 60 "$tutti" replay "$work/older" >"$work/log" 2>&1 && said '^missing: "rank 2 call"'
+check $? 'records of earlier releases, which lack them, are replayed'
+NCCL_TOPO_DUMP_FILE=$work/topology.xml TUTTI_EMU=devices=4,nodes=2 "$build/examples/init_all" >/dev/null 2>&1
+NCCL_TOPO_FILE=$work/topology.xml TUTTI_TRACE=$work/placed TUTTI_EMU=devices=4,nodes=2 timeout 60 \
+  "$build/examples/forgets" >/dev/null 2>&1
+NCCL_TOPO_FILE=$work/topology.xml timeout 60 "$tutti" replay "$work/placed" >"$work/log" 2>&1 &&
+  said '^reached: the 4 ranks'
+check $? 'a topology from a file is found by NCCL_TOPO_FILE'
+timeout 60 "$tutti" replay "$work/placed" >"$work/log" 2>&1
+[ $? -eq 4 ] && said 'cannot be made again: NCCL_TOPO_FILE was set, and is not set now' &&
+  sed 's/<nic>/<nic >/; s/$/ /' "$work/topology.xml" >"$work/other.xml" && {
+  NCCL_TOPO_FILE=$work/other.xml timeout 60 "$tutti" replay "$work/placed" >"$work/log" 2>&1
+  [ $? -eq 4 ] && said 'NCCL_TOPO_FILE has another content than the job.s'
+}
+check $? 'without that file, or with another, the replay is refused'
+
+# ---- sessions: commands as in a debugger
+absent=$root/traces/absent/0.txt
+session() { timeout 60 "$tutti" replay "$@" >"$work/log" 2>&1; }
+printf '%s\n' 'break op all_reduce #2' 'continue' 'print ranks' 'continue' '' 'reverse-continue' \
+  'delete 1' 'break rank 1 channel 0 step 1' 'goto 0' 'continue' 'info breakpoints' 'continue' 'continue' \
+  'continue' 'print waits' 'quit' | session -I "$absent"
+check $? 'commands come from standard input'
+sed -n '/^breakpoint [12], at\|^rank\|^waits\|^the run\|^breakpoint 2: /p' "$work/log" >"$work/told"
+cat >"$work/expected" <<'END'
+breakpoint 1, at event 45
+rank 0 of comm '1', device 0: 2 of 3 kernels ended; in operation #2 AllReduce, Direct Simple
+rank 1 of comm '1', device 1: 1 of 3 kernels ended; in operation #1 AllReduce, Direct Simple
+rank 2 of comm '1', device 2: 1 of 2 kernels ended; in operation #1 AllReduce, Direct Simple
+rank 3 of comm '1', device 3: 1 of 3 kernels ended; in operation #1 AllReduce, Direct Simple
+breakpoint 1, at event 50
+breakpoint 1, at event 54
+breakpoint 1, at event 50
+breakpoint 2: rank 1 channel 0 step 1
+breakpoint 2, at event 2
+breakpoint 2: rank 1 channel 0 step 1
+breakpoint 2, at event 26
+breakpoint 2, at event 53
+the run ends at event 57, in the recorded state
+waits for no rank: rank 2 of comm '1', device 2: 2 of 2 kernels ended
+END
+diff "$work/expected" "$work/told" >"$work/differs" || cp "$work/differs" "$work/log"
+[ ! -s "$work/differs" ]
+check $? 'breakpoints at operations and steps stop, forward and back; ranks and waits are printed'
+wrong=
+for event in 1 7 23 44 56; do
+  for back in 1 2 13; do
+    session -e "goto $event" -e 'print state' "$absent" && tail -n +2 "$work/log" >"$work/state.1" &&
+      session -e "goto $event" -e "step $back" -e 'goto 57' -e "goto $((event + 1))" -e back \
+        -e 'print state' "$absent" && sed -n '/^event/,$p' "$work/log" >"$work/state.2" &&
+      sed -n '/^event/,$p' "$work/state.1" | cmp - "$work/state.2" >"$work/differs" 2>&1 ||
+      wrong="$wrong $event"
+  done
+done
+for trace in cycle graph frozen_slot lost; do
+  session -e 'goto 6' -e 'print state' "$root/traces/$trace/"*.txt &&
+    sed -n '/^event/,$p' "$work/log" >"$work/state.1"
+  session -e 'step 7' -e back -e 'print state' "$root/traces/$trace/"*.txt &&
+    sed -n '/^event/,$p' "$work/log" | cmp - "$work/state.1" >"$work/differs" 2>&1 || wrong="$wrong $trace"
+done
+[ -z "$wrong" ] && grep -q '^event 6, hash of all events [0-9a-f]*$' "$work/state.1"
+check $? "a step back gives exactly the state before it$wrong"
+session -e continue -e 'print rank 0 channel 0' -e 'print plan rank 0 op #2' -e 'bt rank 0 channel 0 3' \
+  -e 'list 2' "$absent" &&
+  said '^  rank 0 of comm .1., channel 0, lane 0: AllReduce #2, Direct Simple, batch 0' &&
+  said '^    to rank 1: step 3, posted 3, seen 0; head 2, tail 3, 8 slots of 131072 bytes' &&
+  said '^      steps in the slots: -, -, 2, -, -, -, -, -; next: slot 3' &&
+  said '^  channel 0, batch 0, lane 0: AllReduce #2, Direct Simple, 1024 of 1024 elements' &&
+  said '^47 lane comm 00000001 rank 0 channel 0 lane 0 begin'
+check $? 'lanes with their slots and counters, plans, and the last events are printed'
+NCCL_ALGO=Ring NCCL_PROTO=LL hang absent
+session -e continue -e 'print rank 1' "$work/run" &&
+  said '^      flags in the slots: 9 (128 of 4096 lines, then 0), 10 ' &&
+  said '^      [0-9]* steps of LL before; the next has flag [0-9]*'
+check $? 'flags of LL lines are printed'
+rm -f "$work/run"
+session -e continue -e 'print waits' "$root"/traces/cycle/*.txt &&
+  said "^a cycle: rank 0 of comm '1' -> rank 2 of comm '1' -> rank 2 of comm 'other' -> "
+check $? 'a cycle over two communicators is printed'
+session -e 'inject rank 2 call' -e continue "$absent" && said '^the run ends at event 72' &&
+  session --inject 'rank 2 call' -e continue "$absent" && said '^the run ends at event 72'
+check $? 'a missing event is injected'
+printf '# a comment\n\ngoto 3\nback 2\n' >"$work/script" && session -x "$work/script" "$absent" &&
+  [ "$(sed -n 's/ .*//p' "$work/log" | uniq | tr '\n' ' ')" = '3 1 ' ]
+check $? 'commands come from a file'
+fails() {
+  timeout 60 "$tutti" replay "$@" "$absent" >"$work/log" 2>&1
+  [ $? -eq 2 ]
+}
+fails -e bogus -e step && said 'there is no command "bogus"' && ! said '^1 ' &&
+  fails -k -e bogus -e step && said '^1 ' &&
+  fails -e 'b' && said 'a place was expected' &&
+  fails -e 'break rank 9' && said 'a number up to 3 was expected' &&
+  fails -e 'break op nothing' && said 'an operation was expected' &&
+  fails -e 'step x' && fails -e 'delete 7' &&
+  fails -e 'goto' && fails -e 'print nothing' && fails -e 're' && said 'may be reverse-continue or restart' &&
+  fails -e 'inject rank 3 call' && said '`rank 2 call` is' && fails -e 'break comm x' && fails -e back &&
+  said 'this is the begin' && fails -e 'c' -e 'c' && said 'the run has ended' && fails -x "$work/nothing" &&
+  fails --json -e step && said 'a session takes no --json'
+check $? 'commands that fail end a script with status 2 and a sentence, unless --keep-going is given'
+NCCL_ALGO=Ring NCCL_PROTO=Simple TUTTI_TRACE=$work/long TUTTI_EMU=chunk=16,devices=8 timeout 60 \
+  "$build/examples/forgets" >/dev/null 2>&1
+session -e 'inject rank 2 call' -e 'goto 1000000' -e back "$work/long" && said '^999999 lane'
+check $? 'a step back in a run of a million events'
 
 # ---- flags
 absent=$root/traces/absent/0.txt lost=$root/traces/lost/0.txt

@@ -70,6 +70,11 @@ for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL 
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
 
+# A direct collective leaves its last slots to the operation that follows, here a ring that needs all of them.
+printf 'all_reduce 0 6M algo=TwoShot proto=Simple\nall_reduce 6M max algo=Ring proto=Simple\n' >"$work/rules"
+ctas=1 TUTTI_TUNE_FILE=$work/rules bench all_reduce -g 2 -b 4M -e 8M -f 2
+check $? "a ring after a direct collective gives right results"
+
 # Processes map each other's memory, or use TCP, and end.
 starter="$tutti launch -n 3"
 for collective in all_reduce sendrecv; do

@@ -115,7 +115,7 @@ static void test_images_give_the_same_diagnosis(void **state) {
 
 struct section {
   struct record_comm comm;
-  uint8_t gap[512 - sizeof(struct record_comm)];
+  uint8_t gap[RECORD_COMM_BYTES - sizeof(struct record_comm)];
   struct record_lane lanes[LANES];
   union record ring[RING];
 };

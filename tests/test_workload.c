@@ -15,23 +15,24 @@
 #include "simulate/run.h"
 
 static struct cluster cluster;
-static uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];
+static struct planning any, four; /* of any number of channels; of 4 */
 
 static int setup(void **state) {
   (void)state;
   struct cluster_spec spec;
   cluster_spec_begin(&spec);
   spec.nodes = spec.gpus = 2;
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    algos[func] = (1u << ALGO_COUNT) - 1;
-    protos[func] = (1u << PROTO_COUNT) - 1;
-  }
+  const struct planning_ask ask = {.verb = "sim", .usual = PLANNING_NCCL};
+  const struct planning_ask ask4 = {.verb = "sim", .usual = PLANNING_NCCL, .channels = 4};
+  if (planning_open(&ask, &any) != EXIT_GOOD || planning_open(&ask4, &four) != EXIT_GOOD) return -1;
   return cluster_make(&spec, &cluster) == ncclSuccess ? 0 : -1;
 }
 
 static int teardown(void **state) {
   (void)state;
   cluster_free(&cluster);
+  planning_close(&any);
+  planning_close(&four);
   return 0;
 }
 
@@ -58,12 +59,8 @@ static ncclResult_t all(struct run_report *report, bool exact) {
   uint64_t wrong = 0;
   memset(report, 0, sizeof *report);
   memcpy(copy, text, sizeof text);
-  const struct run_request request = {.cluster = &cluster,
-                                      .workload = &workload,
-                                      .algo_mask = algos,
-                                      .proto_mask = protos,
-                                      .channels = 4,
-                                      .exact = exact};
+  const struct run_request request = {
+      .cluster = &cluster, .workload = &workload, .job = &four, .exact = exact};
   ncclResult_t result = workload_parse("job", copy, 4, &workload);
   if (result == ncclSuccess) result = workload_match(&workload, tell, &told, &wrong);
   assert_false(told || wrong > 0);
@@ -117,8 +114,7 @@ static void job_run(const char *job, uint32_t nodes, const char *fault, bool exa
   if (fault && !cluster_fault(&own, fault, why, sizeof why)) fail_msg("%s", why);
   snprintf(copy, sizeof copy, "%s", job);
   assert_int_equal(workload_parse("job", copy, own.ranks, &workload), ncclSuccess);
-  const struct run_request request = {
-      .cluster = &own, .workload = &workload, .algo_mask = algos, .proto_mask = protos, .exact = exact};
+  const struct run_request request = {.cluster = &own, .workload = &workload, .job = &any, .exact = exact};
   assert_int_equal(run_workload(&request, report), ncclSuccess);
   workload_free(&workload);
   cluster_free(&own);
@@ -256,12 +252,8 @@ static void streams_keep_their_order(void **state) {
   memcpy(copy, text, sizeof text);
   assert_int_equal(workload_parse("job", copy, 4, &workload), ncclSuccess);
   const struct run_watch watch = {.context = &times, .kernel = hear};
-  const struct run_request request = {.cluster = &cluster,
-                                      .workload = &workload,
-                                      .algo_mask = algos,
-                                      .proto_mask = protos,
-                                      .channels = 4,
-                                      .watch = &watch};
+  const struct run_request request = {
+      .cluster = &cluster, .workload = &workload, .job = &four, .watch = &watch};
   assert_int_equal(run_workload(&request, &report), ncclSuccess);
   assert_false(report.stalled);
   assert_int_equal(times.count[0], 3);
@@ -293,12 +285,8 @@ static void progress_knows_all_slices(void **state) {
   memcpy(copy, text, sizeof text);
   assert_int_equal(workload_parse("job", copy, 4, &workload), ncclSuccess);
   progress_open(&progress, "sim", "slices", stderr, true, os_time_ns());
-  const struct run_request request = {.cluster = &cluster,
-                                      .workload = &workload,
-                                      .algo_mask = algos,
-                                      .proto_mask = protos,
-                                      .channels = 4,
-                                      .progress = &progress};
+  const struct run_request request = {
+      .cluster = &cluster, .workload = &workload, .job = &four, .progress = &progress};
   assert_int_equal(run_workload(&request, &report), ncclSuccess);
   assert_true(report.slice_count > 0);
   assert_int_equal(progress.work_count, report.slice_count);

@@ -92,6 +92,7 @@ static const struct backend *chosen_ops; /* once it is filled; read atomically *
 #define REASON_BYTES 512
 
 static const struct backend *backend_take(const struct backend *ops, const char *why) {
+  if (ops == emu_backend() && emu_settings_read() != ncclSuccess) return NULL;
   backend_fill(&chosen, ops);
   log_info(LOG_INIT, "Backend %s: %s", ops->name, why);
   return &chosen.backend;
@@ -109,13 +110,12 @@ static const struct backend *backend_default(void) {
 
 static const struct backend *backend_choose(void) {
   const char *wanted = param_text(PARAM_TUTTI_BACKEND);
-  char reason[REASON_BYTES] = "there is no such backend";
+  char reason[REASON_BYTES] = "";
+  if (param_check() != ncclSuccess) return NULL;
   if (wanted[0] == '\0') return backend_default();
   if (strcasecmp(wanted, "emu") == 0) return backend_take(emu_backend(), "chosen by TUTTI_BACKEND");
-  if (strcasecmp(wanted, "cuda") == 0) {
-    const struct backend *cuda = backend_load_cuda(reason, sizeof reason);
-    if (cuda != NULL) return backend_take(cuda, "chosen by TUTTI_BACKEND");
-  }
+  const struct backend *cuda = backend_load_cuda(reason, sizeof reason);
+  if (cuda != NULL) return backend_take(cuda, "chosen by TUTTI_BACKEND");
   log_warn("TUTTI_BACKEND=%s: %s; unset it or use TUTTI_BACKEND=emu", wanted, reason);
   return NULL;
 }

@@ -17,6 +17,8 @@ struct recorder_live;
 struct device_comm; /* one rank's device-side communicator: connections, abort flag, order of launches; owned
                        by the backend */
 
+enum stream_place { STREAM_DEFAULT, STREAM_ON, STREAM_GONE };
+
 enum pointer_kind { POINTER_UNKNOWN, POINTER_HOST, POINTER_DEVICE, POINTER_MANAGED };
 
 struct pointer_info {
@@ -253,6 +255,8 @@ struct device_cached_launch {
   uint64_t first_sequence;            /* as plan.first_sequence, now */
   const struct plan_buffers *buffers; /* by work */
   device_stream stream;
+  const struct plan_call *calls; /* as plan.calls */
+  uint32_t call_count;
 };
 
 /* What the backend calls at every start of a kernel, also of one that a graph launches again; from any
@@ -273,6 +277,9 @@ struct launch_hook {
 const struct backend *emu_backend(void);
 /* True when the process has asked for the emulator by other means than TUTTI_BACKEND: *how says which. */
 bool emu_is_wanted(const char **how);
+/* The emulator reads its settings, unless it has. An error if they are wrong (TUTTI_EMU, an unwritable
+ * TUTTI_EVENTS) or if param_check refuses others; its sentence goes to stderr once. */
+ncclResult_t emu_settings_read(void);
 
 /* load.c: the CUDA backend's table out of libtutti-cuda.so, which lies beside this library. NULL, and one
  * sentence of a reason, where it is not there or of no use. */

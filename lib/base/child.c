@@ -6,12 +6,15 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/os.h"
 
 uint32_t child_core_count(void) {
   cpu_set_t allowed;
@@ -54,7 +57,7 @@ static bool environment_extend(const char *const *extras) {
 
 /* In the child: executes the program, or reports why it cannot. */
 static void child_become(const struct child_plan *plan, pid_t parent, int report) {
-  bool good = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+  bool good = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && (!plan->own_group || setpgid(0, 0) == 0);
   if (getppid() != parent) _exit(127); /* the parent ended before prctl */
   good = good && descriptor_place(plan->input, 0) && descriptor_place(plan->output, 1) &&
          descriptor_place(plan->error, 2) && environment_extend(plan->extras) &&
@@ -83,6 +86,24 @@ int child_start(const struct child_plan *plan, int *pid) {
   if (got == (ssize_t)sizeof why) return why; /* the caller reaps the child as usual */
   *pid = child;
   return 0;
+}
+
+/* The loop is bounded; each round ends all current ones. */
+void child_leftovers_end(const char *verb) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/task/%ld/children", os_tid());
+  for (int round = 0; round < 100; round++) {
+    char *list = os_file_read(path, NULL), *rest = list;
+    int ended = 0;
+    for (long pid = list ? strtol(list, &rest, 10) : 0; pid > 0; pid = strtol(rest, &rest, 10)) {
+      if (verb) fprintf(stderr, "tutti %s: ending process %ld, left behind by a rank\n", verb, pid);
+      kill((pid_t)pid, SIGKILL);
+      waitpid((pid_t)pid, NULL, 0);
+      ended++;
+    }
+    os_free(list);
+    if (ended == 0) return;
+  }
 }
 
 int child_port_hold(int *fd, unsigned *port) {

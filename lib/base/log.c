@@ -76,7 +76,7 @@ static char last_warning[LOG_TEXT_BYTES];
 static bool last_is_urgent; /* the last warning was a log_urgent */
 
 static _Thread_local int thread_device = -1;
-static _Thread_local bool thread_gathers_evidence;
+static _Thread_local bool thread_gathers_evidence, thread_hushed;
 
 static const struct log_name *name_find(const struct log_name *names, const char *text, size_t length) {
   for (; names->text; names++) {
@@ -123,16 +123,16 @@ static FILE *file_open(const char *pattern, char *path) {
   return fopen(path, "we");
 }
 
-static void setup_level(const char **unknown_level) {
+/* The parameter table has refused unknown levels. */
+static void setup_level(void) {
   const char *text = param_text_silent(PARAM_DEBUG);
   const struct log_name *name = name_find(level_names, text, strlen(text));
   log_level = name ? (enum log_level)name->value : LOG_NONE;
-  if (!name && *text) *unknown_level = text;
 }
 
 /* Reads the settings once. Reports their errors after unlocking, because logging takes the lock. */
 static void log_setup(void) {
-  const char *unknown_level = NULL, *unknown_subsystem = NULL, *unknown_stamp = NULL;
+  const char *unknown_subsystem = NULL, *unknown_stamp = NULL;
   char path[LOG_PATH_BYTES] = "";
   int open_error = 0;
   os_mutex_lock(&log_mutex);
@@ -142,7 +142,7 @@ static void log_setup(void) {
   }
   os_host_name(host_name, sizeof host_name);
   host_name[strcspn(host_name, ".")] = '\0';
-  setup_level(&unknown_level);
+  setup_level();
   log_subsystems = name_set_parse(subsystem_names, param_text_silent(PARAM_DEBUG_SUBSYS), &unknown_subsystem);
   const char *stamped = param_text_silent(PARAM_DEBUG_TIMESTAMP_LEVELS);
   stamped_levels = name_set_parse(level_bits, stamped, &unknown_stamp);
@@ -155,7 +155,6 @@ static void log_setup(void) {
   atomic_store(&ready, true);
   os_mutex_unlock(&log_mutex);
 
-  if (unknown_level) log_warn("NCCL_DEBUG=%s is no level; use VERSION, WARN, INFO or TRACE", unknown_level);
   if (unknown_subsystem) {
     log_warn("NCCL_DEBUG_SUBSYS has an unknown name at \"%s\"; `tutti help params` lists them",
              unknown_subsystem);
@@ -307,10 +306,17 @@ static struct thread_texts *texts_of_thread(void) {
   return NULL;
 }
 
-static void warn_write(const char *file, int line, bool urgent, const char *format, va_list arguments) {
+enum warning { WARNING_PLAIN, WARNING_VISIBLE, WARNING_URGENT };
+
+static void warn_write(const char *file, int line, enum warning kind, const char *format, va_list arguments) {
+  const bool urgent = kind == WARNING_URGENT;
   char prefix[384], text[LOG_TEXT_BYTES];
   log_prepare(); /* first, because what it reports is older than this warning */
   vsnprintf(text, sizeof text, format, arguments);
+  if (thread_hushed && !urgent) {
+    log_info(LOG_INIT, "%s", text);
+    return;
+  }
   struct thread_texts *texts = texts_of_thread();
   if (texts != NULL) memcpy(texts->own, text, strlen(text) + 1);
   os_mutex_lock(&log_mutex);
@@ -320,7 +326,7 @@ static void warn_write(const char *file, int line, bool urgent, const char *form
   }
   os_mutex_unlock(&log_mutex);
   const bool enabled = log_enabled(LOG_WARN, LOG_ALL);
-  if (!enabled && (!urgent || param_is_set(PARAM_DEBUG))) return;
+  if (!enabled && (kind == WARNING_PLAIN || param_is_set(PARAM_DEBUG))) return;
   int used = speaker_write(prefix, sizeof prefix);
   snprintf(prefix + used, sizeof prefix - (size_t)used, "%s:%d NCCL WARN ", file_base_name(file), line);
   line_write_to(enabled ? NULL : stderr, LOG_WARN, prefix, text);
@@ -329,21 +335,28 @@ static void warn_write(const char *file, int line, bool urgent, const char *form
 void log_warn_at(const char *file, int line, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  warn_write(file, line, false, format, arguments);
+  warn_write(file, line, WARNING_PLAIN, format, arguments);
+  va_end(arguments);
+}
+
+void log_visible_at(const char *file, int line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  warn_write(file, line, WARNING_VISIBLE, format, arguments);
   va_end(arguments);
 }
 
 void log_urgent_at(const char *file, int line, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  warn_write(file, line, true, format, arguments);
+  warn_write(file, line, WARNING_URGENT, format, arguments);
   va_end(arguments);
 }
 
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  warn_write(file, line, false, format, arguments);
+  warn_write(file, line, WARNING_PLAIN, format, arguments);
   va_end(arguments);
   return code;
 }
@@ -365,6 +378,8 @@ const char *log_own_error(void) {
 }
 
 void log_evidence(bool gathered) { thread_gathers_evidence = gathered; }
+
+void log_hush(bool hushed) { thread_hushed = hushed; }
 
 void log_set_device(int device_index) { thread_device = device_index; }
 

@@ -47,6 +47,7 @@ void log_call(const char *format, ...) LOG_FORMAT(1, 2);
 /* A warning: what failed, on what, why, and one next action. Kept as the last error even if not printed. Use
  * the macros below, which add file and line. */
 void log_urgent_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
+void log_visible_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 void log_warn_at(const char *file, int line, const char *format, ...) LOG_FORMAT(3, 4);
 ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const char *format, ...)
     LOG_FORMAT(4, 5);
@@ -54,6 +55,8 @@ ncclResult_t log_fail_at(const char *file, int line, ncclResult_t code, const ch
 /* A warning that goes to stderr even if NCCL_DEBUG is not set: the diagnosis of a failed run. If NCCL_DEBUG
  * is set, it decides as for any warning. */
 #define log_urgent(...) log_urgent_at(__FILE__, __LINE__, __VA_ARGS__)
+/* The same for a warning that is no diagnosis: a setting that cannot be read. */
+#define log_visible(...) log_visible_at(__FILE__, __LINE__, __VA_ARGS__)
 /* Logs the warning and yields `code`: return log_fail(ncclInvalidArgument, "..."); */
 #define log_fail(code, ...) log_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)
 /* Reports that memory is out; the format says for what. Logs "WHAT: out of memory (N bytes); free some and
@@ -74,6 +77,10 @@ const char *log_own_error(void);
  * Used by code whose failures another part of the library diagnoses: a connection that closes after its
  * communicator's diagnosis must not hide it. log_evidence(false), the initial state, ends it. */
 void log_evidence(bool gathered);
+
+/* log_hush(true): this thread's warnings from now on are information, and no last error: a caller expects
+ * that what it tries may fail, and goes on then. log_hush(false), the initial state, ends it. */
+void log_hush(bool hushed);
 
 /* Sets the device number in brackets in this thread's lines; initially -1, which is printed as such. */
 void log_set_device(int device_index);

@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -209,6 +211,40 @@ bool os_process_gone(const struct os_process *process) {
   return process_born(process->number) != process->born;
 }
 
+/* The state that the kernel shows for a thread, or '\0'. */
+static char thread_state(const char *path) {
+  char text[512], state = '\0';
+  FILE *file = fopen(path, "re");
+  const size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+  if (file != NULL) fclose(file);
+  text[bytes] = '\0';
+  const char *behind = strrchr(text, ')');
+  return behind != NULL && sscanf(behind, ") %c", &state) == 1 ? state : '\0';
+}
+
+bool os_process_asleep(const struct os_process *process) {
+  char path[320];
+  bool asleep = process->realm != 0 && process->realm == process_realm();
+  snprintf(path, sizeof path, "/proc/%d/task", process->number);
+  DIR *folder = asleep ? opendir(path) : NULL;
+  if (folder == NULL) return false;
+  for (const struct dirent *entry; asleep && (entry = readdir(folder)) != NULL;) {
+    if (entry->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "/proc/%d/task/%s/stat", process->number, entry->d_name);
+    const char state = thread_state(path);
+    asleep = state == 'S' || state == 'T' || state == 't' || state == '\0';
+  }
+  closedir(folder);
+  return asleep;
+}
+
+bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms) {
+  const struct timespec timeout = {(time_t)(timeout_ms / 1000), (long)(timeout_ms % 1000 * 1000000)};
+  return syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0) == 0 || errno != ETIMEDOUT;
+}
+
+void os_futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+
 void os_host_name(char *out, size_t out_bytes) {
   if (out_bytes == 0) return;
   if (gethostname(out, out_bytes) != 0 || out[0] == '\0') snprintf(out, out_bytes, "unknown");
@@ -319,7 +355,27 @@ static atomic_int threads_noted;
 void os_thread_note(int more) { atomic_fetch_add(&threads_noted, more); }
 
 void os_at_exit(void (*function)(void)) { atexit(function); }
-void os_at_exit_status(void (*function)(int status, void *argument)) { on_exit(function, NULL); }
+
+static void call_with_status(int status, void *function) {
+  ((void (*)(int status))(uintptr_t)function)(status);
+}
+
+void os_at_exit_status(void (*function)(int status)) {
+  on_exit(call_with_status, (void *)(uintptr_t)function);
+}
+
+/* glibc's, as C++ compilers call it for the destructors of thread_local objects. */
+extern int __cxa_thread_atexit_impl(void (*function)(void *argument), void *argument, void *library);
+extern void *__dso_handle;
+
+void os_at_thread_exit(void (*function)(void *argument), void *argument) {
+  __cxa_thread_atexit_impl(function, argument, &__dso_handle);
+}
+
+void os_exit_now(int status) {
+  fflush(NULL);
+  _exit(status);
+}
 
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void)) {
   pthread_atfork(before, parent, child);

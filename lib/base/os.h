@@ -58,8 +58,12 @@ void os_thread_note(int more);
 uint32_t os_fork_count(void);
 /* As atexit: runs after main has returned or exit was called. */
 void os_at_exit(void (*function)(void));
-/* The same, and tells the status that the process exits with. */
-void os_at_exit_status(void (*function)(int status, void *argument));
+/* The same; the function is told the status with which the process ends. */
+void os_at_exit_status(void (*function)(int status));
+/* Runs when the calling thread ends; for the thread that calls exit, before the handlers of os_at_exit. */
+void os_at_thread_exit(void (*function)(void *argument), void *argument);
+/* Ends the process without any further handler, when what streams hold has been written. */
+_Noreturn void os_exit_now(int status);
 /* As pthread_atfork. */
 void os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void));
 int os_pid(void);
@@ -74,6 +78,13 @@ struct os_process {
 void os_process_self(struct os_process *process);
 /* True if the process has certainly ended; false also for processes that this one cannot see. */
 bool os_process_gone(const struct os_process *process);
+/* True if no thread of the process runs or could run: all sleep until something comes. False if it cannot be
+ * seen. */
+bool os_process_asleep(const struct os_process *process);
+/* Sleeps while *word, which may be in shared memory, is `value`, for at most this long. True if something
+ * woke the thread, or the word differs. */
+bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms);
+void os_futex_wake(uint32_t *word); /* all that sleep */
 void os_host_name(char *out, size_t out_bytes);
 /* Reads a whole file into a new zero-terminated os_alloc block (*bytes excludes the zero, may be NULL); NULL
  * with errno if it cannot be read. */

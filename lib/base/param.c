@@ -1,7 +1,7 @@
 /* param.c: reads the settings of params.def from the environment and the settings files, once. Promises: the
- * first source with a valid value wins, in the order environment, user's file, /etc/nccl.conf; errors are
- * reported once and never stop the program; no allocation outlives the reading. Does not know what a setting
- * does, nor which texts are valid: the code that uses a setting checks that. */
+ * first source with a valid value wins, in the order environment, user's file, /etc/nccl.conf; each fault is
+ * kept as a sentence, for the log (param_report), for the first call of the library (param_check) and for
+ * `tutti doctor`; no allocation outlives the reading. Does not know what a setting does. */
 #include "base/param.h"
 
 #include <errno.h>
@@ -13,6 +13,8 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param_text.h"
+#include "base/text.h"
 
 #define SYSTEM_FILE "/etc/nccl.conf"
 #define USER_FILE_NAME ".nccl.conf"
@@ -20,8 +22,9 @@
 #define PATH_BYTES 4096
 #define VALUES_BYTES 16384
 #define NAME_BYTES 64
-#define NOTICE_BYTES 384
-#define NOTICE_LIMIT 24
+#define FAULT_BYTES 640
+#define FAULT_LIMIT 24
+#define SLIP_MOST 2 /* edits between a known name and a mistyped one */
 
 #define TEXT_ROW 0, 0, 0
 static const struct param_row rows[PARAM_COUNT] = {
@@ -51,23 +54,45 @@ struct param_value {
 static os_mutex load_mutex = OS_MUTEX_INITIALIZER;
 static atomic_bool loaded;
 static atomic_bool report_due;
+static atomic_bool refusal_said; /* param_check has printed the faults */
 static struct param_value values[PARAM_COUNT];
 static const char *accepted_sources[ACCEPTED_COUNT]; /* NULL: not set */
 static char value_texts[VALUES_BYTES];
 static size_t value_texts_used;
 static char user_file[PATH_BYTES];
-static char notices[NOTICE_LIMIT][NOTICE_BYTES];
-static unsigned notice_count; /* may exceed NOTICE_LIMIT: further notices are only counted */
+static char fault_texts[FAULT_LIMIT][FAULT_BYTES];
+static struct param_fault faults[FAULT_LIMIT];
+static unsigned fault_count;   /* may exceed FAULT_LIMIT: further faults are only counted */
+static unsigned first_refused; /* the first fault for which calls are refused; FAULT_LIMIT: none */
 
-/* Keeps a warning for param_report: the log is not available while the table is read. */
-static void notice_add(const char *format, ...) LOG_FORMAT(1, 2);
-static void notice_add(const char *format, ...) {
-  unsigned index = notice_count++;
-  if (index >= NOTICE_LIMIT) return;
+/* Keeps a fault: the log is not available while the table is read. */
+static void fault_add(enum param_fault_kind kind, const char *format, ...) LOG_FORMAT(2, 3);
+static void fault_add(enum param_fault_kind kind, const char *format, ...) {
+  unsigned index = fault_count++;
+  /* A fault that refuses calls has a place whatever else is wrong. */
+  if (index >= FAULT_LIMIT && (kind != PARAM_FAULT_REFUSED || first_refused < FAULT_LIMIT)) return;
+  if (index >= FAULT_LIMIT) index = FAULT_LIMIT - 1;
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(notices[index], NOTICE_BYTES, format, arguments);
+  vsnprintf(fault_texts[index], FAULT_BYTES, format, arguments);
   va_end(arguments);
+  faults[index] = (struct param_fault){kind, fault_texts[index]};
+  if (kind == PARAM_FAULT_REFUSED && first_refused == FAULT_LIMIT) first_refused = index;
+}
+
+/* A wrong value of NCCL's settings is ignored, as NCCL does. One of tutti's own refuses the library's calls:
+ * a run with another seed than the user meant tests something else. */
+static bool name_is_ours(const char *name) { return strncmp(name, "TUTTI_", 6) == 0; }
+
+static void value_fault(const char *where, const struct param_row *row, const char *value, const char *what) {
+  const char *shown = value, *stays = "";
+  char number[48] = "";
+  if (row->kind != PARAM_TEXT) snprintf(number, sizeof number, ", and %lld stays", (long long)row->initial);
+  else stays = row->text[0] != '\0' ? ", and the default stays: " : "";
+  if (name_is_ours(row->name)) fault_add(PARAM_FAULT_REFUSED, "%s: %s=%s %s", where, row->name, shown, what);
+  else
+    fault_add(PARAM_FAULT_IGNORED, "%s: %s=%s %s; it is ignored%s%s%s", where, row->name, shown, what, number,
+              stays, *stays ? row->text : "");
 }
 
 /* Copies a text for the life of the table; NULL if the space for texts is used up. */
@@ -105,6 +130,20 @@ static bool number_parse(const char *text, enum param_kind kind, int64_t *number
   return multiplier != 0 && !__builtin_mul_overflow((int64_t)parsed, multiplier, number);
 }
 
+/* Reads a number of a row; if it is none, or out of bounds, says so in `what`. */
+static bool number_check(const struct param_row *row, const char *text, int64_t *number, char *what,
+                         size_t what_bytes) {
+  const bool parsed = number_parse(text, row->kind, number);
+  if (!parsed)
+    snprintf(what, what_bytes, "is no %s from %lld to %lld",
+             row->kind == PARAM_BYTES ? "size (a number, or one with K, M or G)" : "whole number",
+             (long long)row->lowest, (long long)row->highest);
+  else if (*number < row->lowest || *number > row->highest)
+    snprintf(what, what_bytes, "is outside %lld..%lld", (long long)row->lowest, (long long)row->highest);
+  else return true;
+  return false;
+}
+
 /* Sets a row's value unless an earlier source did. An empty text counts as unset, as in NCCL. */
 static void value_set(enum param_id id, const char *text, size_t length, const char *source,
                       const char *where) {
@@ -113,18 +152,14 @@ static void value_set(enum param_id id, const char *text, size_t length, const c
   if (values[id].source || length == 0) return;
   value.text = value_text_keep(text, length);
   if (!value.text) {
-    notice_add("%s: no space for the value of %s (%zu bytes); it is ignored", where, row->name, length);
+    fault_add(name_is_ours(row->name) ? PARAM_FAULT_REFUSED : PARAM_FAULT_IGNORED,
+              "%s: no space for the value of %s (%zu bytes); it is ignored", where, row->name, length);
     return;
   }
-  if (row->kind != PARAM_TEXT && !number_parse(value.text, row->kind, &value.number)) {
-    notice_add("%s: %s=%s is no %s; it is ignored, and %lld stays", where, row->name, value.text,
-               row->kind == PARAM_BYTES ? "size (a number, or one with K, M or G)" : "whole number",
-               (long long)row->initial);
-    return;
-  }
-  if (row->kind != PARAM_TEXT && (value.number < row->lowest || value.number > row->highest)) {
-    notice_add("%s: %s=%s is outside %lld..%lld; it is ignored, and %lld stays", where, row->name, value.text,
-               (long long)row->lowest, (long long)row->highest, (long long)row->initial);
+  char what[PARAM_WHAT_BYTES];
+  if (row->kind == PARAM_TEXT ? !param_text_check(id, value.text, what, sizeof what)
+                              : !number_check(row, value.text, &value.number, what, sizeof what)) {
+    value_fault(where, row, value.text, what);
     return;
   }
   values[id] = value;
@@ -148,67 +183,58 @@ static size_t accepted_find(const char *name, size_t length) {
   return index;
 }
 
-/* Minimum number of insertions, deletions, changes and swaps of neighbours (restricted Damerau). */
-static unsigned edit_distance(const char *a, const char *b) {
-  unsigned table[3][NAME_BYTES + 1];
-  size_t b_length = strlen(b);
-  unsigned *before = table[0], *above = table[1], *here = table[2];
-  for (size_t j = 0; j <= b_length; j++) above[j] = (unsigned)j;
-  for (size_t i = 1; a[i - 1]; i++) {
-    here[0] = (unsigned)i;
-    for (size_t j = 1; j <= b_length; j++) {
-      unsigned least = above[j - 1] + (a[i - 1] != b[j - 1]);
-      if (above[j] + 1 < least) least = above[j] + 1;
-      if (here[j - 1] + 1 < least) least = here[j - 1] + 1;
-      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      here[j] = swapped && before[j - 2] + 1 < least ? before[j - 2] + 1 : least;
-    }
-    unsigned *free_row = before;
-    before = above;
-    above = here;
-    here = free_row;
-  }
-  return above[b_length];
-}
-
-static const char *nearest_name(const char *name) {
+/* The nearest name with the same prefix, and how far it is. */
+static const char *nearest_name(const char *name, unsigned *far) {
   const char *nearest = rows[0].name;
   unsigned least = ~0u;
   for (size_t i = 0; i < PARAM_COUNT + ACCEPTED_COUNT; i++) {
     const char *known = i < PARAM_COUNT ? rows[i].name : accepted_rows[i - PARAM_COUNT].name;
-    const unsigned distance = edit_distance(name, known);
+    if (name_is_ours(name) != name_is_ours(known)) continue;
+    const unsigned distance = text_distance(name, known);
     if (distance >= least) continue;
     nearest = known;
     least = distance;
   }
+  *far = least;
   return nearest;
 }
 
 /* Names that begin with NCCL_ or TUTTI_ and belong to other programs: build scripts, container images,
  * plugins, old frameworks. */
 static bool name_is_foreign(const char *name) {
-  static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_", "NCCL_FASTRAK_", "NCCL_UCX_",
-                                         "NCCL_INSPECTOR_"};
-  static const char *const exact[] = {
-      "NCCL_HOME",        "NCCL_ROOT",    "NCCL_ROOT_DIR", "NCCL_DIR",           "NCCL_VERSION",
-      "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR", "NCCL_LIBRARY",  "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
-      "NCCL_DESYNC_DEBUG"};
+  static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_",       "NCCL_FASTRAK_",
+                                         "NCCL_UCX_",   "NCCL_INSPECTOR_", "TUTTI_TEST_"};
+  static const char *const of_builds[] = {"HOME",    "ROOT",        "ROOT_DIR", "DIR", "PREFIX",
+                                          "VERSION", "INCLUDE_DIR", "LIB_DIR",  "LIB", "LIBRARY"};
+  static const char *const of_pytorch[] = {"NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
+                                           "NCCL_DESYNC_DEBUG"};
   if (strncmp(name, "NCCL_", 5) != 0 && strncmp(name, "TUTTI_", 6) != 0) return true;
   for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
     if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return true;
   }
-  for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
-    if (strcmp(name, exact[i]) == 0) return true;
+  for (size_t i = 0; i < sizeof of_builds / sizeof *of_builds; i++) {
+    if (strcmp(strchr(name, '_') + 1, of_builds[i]) == 0) return true;
+  }
+  for (size_t i = 0; i < sizeof of_pytorch / sizeof *of_pytorch; i++) {
+    if (strcmp(name, of_pytorch[i]) == 0) return true;
   }
   return false;
 }
 
-static void unknown_name_log(const char *text, size_t length, const char *where) {
+/* NCCL ignores names that it does not know, and newer versions have more of them: such a name is worth a line
+ * of the log. One that is nearly a known name is a slip of the pen. */
+static void unknown_name_fault(const char *text, size_t length, const char *where) {
   char name[NAME_BYTES];
+  unsigned far;
   snprintf(name, sizeof name, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), text);
   if (name_is_foreign(name)) return;
-  notice_add("%s: %s is no known setting and is ignored; did you mean %s? `tutti help params` lists them all",
-             where, name, nearest_name(name));
+  const char *nearest = nearest_name(name, &far);
+  const bool ours = name_is_ours(name);
+  fault_add(ours               ? PARAM_FAULT_REFUSED
+            : far <= SLIP_MOST ? PARAM_FAULT_IGNORED
+                               : PARAM_FAULT_UNKNOWN,
+            "%s: %s is no known setting%s; did you mean %s? `tutti help params` lists them all", where, name,
+            ours ? "" : " and is ignored", nearest);
 }
 
 /* One setting from one source, whichever table it belongs to. */
@@ -217,7 +243,7 @@ static void setting_take(const char *name, size_t name_length, const char *value
   const enum param_id id = row_find(name, name_length);
   const size_t accepted = accepted_find(name, name_length);
   if (id != PARAM_COUNT) value_set(id, value, value_length, source, where);
-  else if (accepted == ACCEPTED_COUNT) unknown_name_log(name, name_length, where);
+  else if (accepted == ACCEPTED_COUNT) unknown_name_fault(name, name_length, where);
   else if (value_length > 0 && !accepted_sources[accepted]) accepted_sources[accepted] = source;
 }
 
@@ -252,7 +278,8 @@ static void file_line_read(const char *begin, const char *end, const char *path,
   const char *equals = (const char *)memchr(begin, '=', (size_t)(end - begin));
   const char *name_end = equals ? blank_trim(begin, equals) : begin;
   if (name_end == begin) {
-    notice_add("%s: \"%.*s\" is not of the form NAME=value; it is ignored", where, (int)(end - begin), begin);
+    fault_add(PARAM_FAULT_IGNORED, "%s: \"%.*s\" is not of the form NAME=value; it is ignored", where,
+              (int)(end - begin), begin);
     return;
   }
   const char *value = blank_skip(equals + 1, end);
@@ -265,7 +292,8 @@ static void file_read(const char *path, bool must_exist) {
   if (!text) {
     bool silent = !must_exist && (errno == ENOENT || errno == ENOTDIR);
     if (!silent)
-      notice_add("cannot read the settings file %s: %s; check NCCL_CONF_FILE", path, strerror(errno));
+      fault_add(PARAM_FAULT_IGNORED, "cannot read the settings file %s: %s; check NCCL_CONF_FILE", path,
+                strerror(errno));
     return;
   }
   unsigned line = 1;
@@ -292,7 +320,9 @@ static void param_load(void) {
     memset(values, 0, sizeof values);
     memset(accepted_sources, 0, sizeof accepted_sources);
     value_texts_used = 0;
-    notice_count = 0;
+    fault_count = 0;
+    first_refused = FAULT_LIMIT;
+    refusal_said = false;
     environment_read();
     files_read();
     atomic_store(&report_due, true);
@@ -318,11 +348,31 @@ void param_report(void) {
     if (accepted_sources[i])
       log_info(LOG_ENV, "%s is accepted and has no effect in tutti: %s", accepted_rows[i].name,
                accepted_rows[i].why);
-  for (unsigned i = 0; i < notice_count && i < NOTICE_LIMIT; i++) log_warn("%s", notices[i]);
-  if (notice_count > NOTICE_LIMIT) {
-    log_warn("%u more faults in the environment and settings files are not listed",
-             notice_count - NOTICE_LIMIT);
+  for (unsigned i = 0; i < fault_count && i < FAULT_LIMIT; i++) {
+    if (faults[i].kind == PARAM_FAULT_UNKNOWN) log_warn("%s", faults[i].text);
+    else if (faults[i].kind == PARAM_FAULT_IGNORED) log_visible("%s", faults[i].text);
   }
+  if (fault_count > FAULT_LIMIT) {
+    log_warn("%u more faults in the environment and settings files are not listed",
+             fault_count - FAULT_LIMIT);
+  }
+}
+
+ncclResult_t param_check(void) {
+  param_prepare();
+  if (first_refused == FAULT_LIMIT) return ncclSuccess;
+  const bool said = atomic_exchange(&refusal_said, true);
+  for (unsigned i = 0; !said && i < fault_count && i < FAULT_LIMIT; i++)
+    if (faults[i].kind == PARAM_FAULT_REFUSED && i != first_refused) log_visible("%s", faults[i].text);
+  /* Last, so that it is the text of ncclGetLastError. */
+  if (said) log_warn("%s", faults[first_refused].text);
+  else log_visible("%s", faults[first_refused].text);
+  return ncclInvalidUsage;
+}
+
+const struct param_fault *param_fault(size_t index) {
+  if (!atomic_load_explicit(&loaded, memory_order_acquire)) param_load();
+  return index < fault_count && index < FAULT_LIMIT ? &faults[index] : NULL;
 }
 
 int64_t param_int(enum param_id id) {

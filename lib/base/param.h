@@ -1,8 +1,9 @@
 /* param.h: the settings, in one table (params.def), with the source of each value, and the names that are
  * accepted without effect (params_accepted.def). The table generates the parser, the range check, the text of
  * `tutti help params`, the man page and the log of what is set. A value is looked up in the environment, then
- * in NCCL_CONF_FILE or ~/.nccl.conf, then in /etc/nccl.conf. A value that is malformed or out of range is
- * logged with its bounds and ignored. An unknown NCCL_* name causes one warning, with the nearest known name.
+ * in NCCL_CONF_FILE or ~/.nccl.conf, then in /etc/nccl.conf. An unknown TUTTI_* name, or a value of one that
+ * cannot be read, makes the library's calls fail (param_check). For NCCL_* both are ignored, as NCCL does,
+ * with one warning. Either sentence has the nearest name, or what is allowed.
  * Values are read once, at the first call; param_reset() makes the next call read them again. */
 #ifndef TUTTI_BASE_PARAM_H
 #define TUTTI_BASE_PARAM_H
@@ -10,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/err.h"
 
 enum param_kind { PARAM_INT, PARAM_BYTES, PARAM_TEXT }; /* BYTES accepts K, M, G suffixes of 1024 */
 
@@ -43,6 +46,21 @@ struct param_accepted {
 };
 const struct param_accepted *param_accepted(size_t index); /* NULL after the last */
 const char *param_accepted_source(size_t index);           /* as param_source; NULL: not set */
+
+enum param_fault_kind {
+  PARAM_FAULT_UNKNOWN, /* an NCCL_* name that is far from all known ones: logged */
+  PARAM_FAULT_IGNORED, /* a value of NCCL_* that cannot be read, or a mistyped name: on stderr in any case */
+  PARAM_FAULT_REFUSED  /* of TUTTI_*: calls fail */
+};
+struct param_fault {
+  enum param_fault_kind kind;
+  const char *text; /* a sentence; valid until param_reset */
+};
+const struct param_fault *param_fault(size_t index); /* NULL after the last */
+
+/* ncclSuccess, or ncclInvalidUsage if a TUTTI_* setting is unknown or wrong: for the first call of a program.
+ * The faults go to stderr once for each reading; the text of ncclGetLastError is the first of them. */
+ncclResult_t param_check(void);
 
 /* For the log only, which cannot print while it reads its settings: param_text without the report, and then
  * the report: what is set and where (INFO, subsystem ENV) and what is wrong (WARN), once for each reading. */

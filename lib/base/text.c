@@ -8,6 +8,8 @@
 #include "base/array.h"
 #include "base/os.h"
 
+enum { DISTANCE_BYTES = 64 };
+
 static bool text_reserve(struct text *text, size_t bytes) {
   if (text->failed) return false;
   if (text->capacity > text->bytes + bytes) return true;
@@ -62,4 +64,38 @@ void text_append(char *text, size_t bytes, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text + used, bytes - used, format, arguments);
   va_end(arguments);
+}
+
+unsigned text_distance(const char *a, const char *b) {
+  unsigned table[3][DISTANCE_BYTES + 1];
+  const size_t b_length = strnlen(b, DISTANCE_BYTES);
+  unsigned *before = table[0], *above = table[1], *here = table[2];
+  for (size_t j = 0; j <= b_length; j++) above[j] = (unsigned)j;
+  for (size_t i = 1; i <= DISTANCE_BYTES && a[i - 1]; i++) {
+    here[0] = (unsigned)i;
+    for (size_t j = 1; j <= b_length; j++) {
+      unsigned least = above[j - 1] + (a[i - 1] != b[j - 1]);
+      if (above[j] + 1 < least) least = above[j] + 1;
+      if (here[j - 1] + 1 < least) least = here[j - 1] + 1;
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      here[j] = swapped && before[j - 2] + 1 < least ? before[j - 2] + 1 : least;
+    }
+    unsigned *free_row = before;
+    before = above;
+    above = here;
+    here = free_row;
+  }
+  return above[b_length];
+}
+
+const char *text_nearest(const char *name, const char *const *names, size_t count) {
+  const char *nearest = NULL;
+  size_t least = strlen(name) / 3 + 2;
+  for (size_t index = 0; index < count; index++) {
+    const size_t distance = text_distance(name, names[index]);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = names[index];
+  }
+  return nearest;
 }

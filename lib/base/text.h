@@ -24,4 +24,10 @@ void text_clean(char *text, size_t bytes);
 /* Appends to the text in an array of `bytes`; truncates what does not fit. */
 void text_append(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Minimum number of insertions, deletions, changes and swaps of neighbours between two names (restricted
+ * Damerau), of which the first 64 characters count. */
+unsigned text_distance(const char *a, const char *b);
+/* The name that is nearest to `name`, if it is near enough; else NULL. */
+const char *text_nearest(const char *name, const char *const *names, size_t count);
+
 #endif

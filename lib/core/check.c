@@ -14,27 +14,6 @@ static ncclResult_t check_fail(const struct collective_call *call, ncclResult_t 
                   call->comm->name, call->count, objection);
 }
 
-/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
- */
-static void buffers_used(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks) {
-  const struct ncclComm *comm = call->comm;
-  const bool root = (uint32_t)call->peer == comm->rank;
-  const size_t all = comm->rank_count;
-  *in_blocks = *out_blocks = 1;
-  switch (call->func) {
-    case FUNC_BROADCAST: *in_blocks = root; break;
-    case FUNC_REDUCE: *out_blocks = root; break;
-    case FUNC_ALL_GATHER: *out_blocks = all; break;
-    case FUNC_REDUCE_SCATTER: *in_blocks = all; break;
-    case FUNC_SEND: *out_blocks = 0; break;
-    case FUNC_RECV: *in_blocks = 0; break;
-    case FUNC_ALL_TO_ALL: *in_blocks = *out_blocks = all; break;
-    case FUNC_SCATTER: *in_blocks = root ? all : 0; break;
-    case FUNC_GATHER: *out_blocks = root ? all : 0; break;
-    default: break;
-  }
-}
-
 static ncclResult_t check_numbers(const struct collective_call *call) {
   const struct ncclComm *comm = call->comm;
   char text[128];
@@ -59,36 +38,33 @@ static ncclResult_t check_numbers(const struct collective_call *call) {
   return ncclSuccess;
 }
 
+ncclResult_t check_memory(const struct ncclComm *comm, const char *which, const void *pointer, size_t bytes,
+                          char text[CHECK_TEXT_BYTES]) {
+  struct pointer_info info;
+  memset(&info, 0, sizeof info);
+  TRY(comm->ops->memory->query(pointer, &info));
+  const size_t offset = info.base ? (size_t)((const char *)pointer - (const char *)info.base) : 0;
+  if (info.freed)
+    snprintf(text, CHECK_TEXT_BYTES, "%s %p was freed; free it when the last call that uses it has ended",
+             which, pointer);
+  else if (info.kind == POINTER_UNKNOWN)
+    snprintf(text, CHECK_TEXT_BYTES,
+             "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which, pointer);
+  else if (info.kind == POINTER_DEVICE && info.device_index != comm->device_index)
+    snprintf(text, CHECK_TEXT_BYTES, "%s %p is memory of device %u, the rank is on device %u", which, pointer,
+             info.device_index, comm->device_index);
+  else if (info.bytes > 0 && offset + bytes > info.bytes)
+    snprintf(text, CHECK_TEXT_BYTES, "%s %p has %zu bytes left in its allocation, the call needs %zu", which,
+             pointer, info.bytes - offset, bytes);
+  return ncclSuccess;
+}
+
 /* NCCL_CHECK_POINTERS: the memory must be the device's, and large enough if its size is known. */
 static ncclResult_t check_pointer(const struct collective_call *call, const char *which, const void *pointer,
                                   size_t bytes) {
-  const struct ncclComm *comm = call->comm;
-  struct pointer_info info;
-  char text[192];
-  memset(&info, 0, sizeof info);
-  TRY(comm->ops->memory->query(pointer, &info));
-  if (info.freed) {
-    snprintf(text, sizeof text, "%s %p was freed; free it when the last call that uses it has ended", which,
-             pointer);
-    return check_fail(call, ncclInvalidArgument, text);
-  }
-  if (info.kind == POINTER_UNKNOWN) {
-    snprintf(text, sizeof text,
-             "%s %p is not memory of a device; allocate it with cudaMalloc or ncclMemAlloc", which, pointer);
-    return check_fail(call, ncclInvalidArgument, text);
-  }
-  if (info.kind == POINTER_DEVICE && info.device_index != comm->device_index) {
-    snprintf(text, sizeof text, "%s %p is memory of device %u, the rank is on device %u", which, pointer,
-             info.device_index, comm->device_index);
-    return check_fail(call, ncclInvalidArgument, text);
-  }
-  const size_t offset = info.base ? (size_t)((const char *)pointer - (const char *)info.base) : 0;
-  if (info.bytes > 0 && offset + bytes > info.bytes) {
-    snprintf(text, sizeof text, "%s %p has %zu bytes left in its allocation, the call needs %zu", which,
-             pointer, info.bytes - offset, bytes);
-    return check_fail(call, ncclInvalidArgument, text);
-  }
-  return ncclSuccess;
+  char text[CHECK_TEXT_BYTES] = "";
+  TRY(check_memory(call->comm, which, pointer, bytes, text));
+  return text[0] == '\0' ? ncclSuccess : check_fail(call, ncclInvalidArgument, text);
 }
 
 static ncclResult_t check_buffer(const struct collective_call *call, const char *which, const void *pointer,
@@ -136,11 +112,35 @@ static ncclResult_t check_overlap(const struct collective_call *call, size_t in_
   return check_fail(call, ncclInvalidArgument, text);
 }
 
+static ncclResult_t check_stream(const struct collective_call *call) {
+  const struct ncclComm *comm = call->comm;
+  uint32_t device_index = comm->device_index;
+  char text[192];
+  if (!comm->settings.check_pointers) return ncclSuccess;
+  const enum stream_place place = comm->ops->device->stream_place(call->stream, &device_index);
+  if (place == STREAM_GONE) {
+    snprintf(
+        text, sizeof text,
+        "stream %p is not a stream of this process, or was destroyed; destroy it behind the last call that "
+        "uses it",
+        call->stream);
+    return check_fail(call, ncclInvalidArgument, text);
+  }
+  if (device_index == comm->device_index) return ncclSuccess;
+  snprintf(
+      text, sizeof text,
+      "stream %p belongs to device %u, the rank is on device %u; create the stream with the rank's device "
+      "selected",
+      call->stream, device_index, comm->device_index);
+  return check_fail(call, ncclInvalidArgument, text);
+}
+
 ncclResult_t collective_check(const struct collective_call *call) {
   size_t in_blocks, out_blocks;
   TRY(comm_check_ready(call->comm, call->name));
   TRY(check_numbers(call));
-  buffers_used(call, &in_blocks, &out_blocks);
+  TRY(check_stream(call));
+  collective_blocks(call, &in_blocks, &out_blocks);
   TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
   TRY(check_buffer(call, "recvbuff", call->out, out_blocks));
   return check_overlap(call, in_blocks, out_blocks);

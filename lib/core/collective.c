@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/open_group.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
@@ -74,7 +75,7 @@ static ncclResult_t p2p_expand(const struct collective_call *call) {
                          call->comm->name, capacity);
   }
   expansion_describe(&expansion);
-  const ncclResult_t result = group_add_ops(call->comm, expansion.ops, expansion.op_count, call->stream);
+  const ncclResult_t result = group_add_ops(call, expansion.ops, expansion.op_count);
   os_free(expansion.ops);
   return result;
 }
@@ -86,17 +87,18 @@ static ncclResult_t reduction_note(const struct collective_call *call) {
   op.dtype = (uint8_t)call->dtype;
   TRY(redop_resolve(call->comm, call->name, call->op, call->dtype, &op.op, &op.op_arg));
   if (call->func == FUNC_REDUCE && op.peer != call->comm->rank) op.out = NULL;
-  return group_add_ops(call->comm, &op, 1, call->stream);
+  return group_add_ops(call, &op, 1);
 }
 
 static ncclResult_t move_note(const struct collective_call *call) {
   const size_t bytes = call->count * kernel_type_bytes((uint8_t)call->dtype);
   const struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, bytes);
-  return group_add_ops(call->comm, &op, 1, call->stream);
+  return group_add_ops(call, &op, 1);
 }
 
 ncclResult_t collective_note(const struct collective_call *call) {
   TRY(collective_check(call));
+  TRY(group_check_owner(call->comm, call->name));
   log_info(LOG_COLL,
            "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%u] "
            "stream %p",
@@ -125,6 +127,7 @@ static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   const uint64_t ticks = ticks_now();
   ncclResult_t result = alone ? collective_note(call) : group_note(call);
   if (result == ncclSuccess) result = match_call(call);
+  if (result == ncclSuccess && !alone) open_group_add(call->stream, call->comm->device_index);
   if (result == ncclSuccess) call_record(call, ticks);
   else record_refused(call, result);
   return result;
@@ -142,6 +145,7 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
     result = match_call(&call);
     if (result == ncclSuccess) {
       call_record(&call, ticks_now());
+      open_group_add(stream, comm->device_index);
       return ncclSuccess;
     }
     group_enter();

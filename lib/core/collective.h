@@ -9,4 +9,10 @@ ncclResult_t collective_check(const struct collective_call *call);
 /* Checks the call and adds it to the group. */
 ncclResult_t collective_note(const struct collective_call *call);
 
+/* Says in `text` what is wrong with memory that the rank's kernels are to use; leaves it as it is if nothing
+ * is. */
+#define CHECK_TEXT_BYTES 192
+ncclResult_t check_memory(const struct ncclComm *comm, const char *which, const void *pointer, size_t bytes,
+                          char text[CHECK_TEXT_BYTES]);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
+#include "core/comm/leaks.h"
 #include "core/comm/record.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
@@ -85,6 +86,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   TRY(comm_check_ready(comm, call));
   TRY(comm_check_unqueued(comm, call));
+  TRY(match_end(comm, MATCH_END_FINALIZE, __builtin_return_address(0)));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
   recorder_life(&comm->recorder, LIFE_FINALIZE, comm->sequence);
   if (!comm->config.blocking) return ncclInProgress;
@@ -117,7 +119,9 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
   recorder_life(&comm->recorder, LIFE_DESTROY, comm->sequence);
-  const ncclResult_t result = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
+  const ncclResult_t ended = match_end(comm, MATCH_END_DESTROY, __builtin_return_address(0));
+  const ncclResult_t drained = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
+  const ncclResult_t result = ended != ncclSuccess ? ended : drained;
   if (aborted) return result; /* the aborting thread frees it */
   if (comm->shared && comm->shared->remote && !comm->revoked) remote_report_error(comm);
   if (comm_state(comm) != COMM_FINALIZED && comm->device_comm)
@@ -146,6 +150,7 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   TRY(comm_check_handle(comm, "ncclCommAbort"));
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Abort START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
+  leaks_excuse();
   comm->ops->device->lock();
   __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
   __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);

@@ -9,11 +9,14 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/open_group.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/collective.h"
 #include "core/connect.h"
 #include "core/plan/plan_cache.h"
+#include "core/comm/handles.h"
+#include "core/comm/leaks.h"
 #include "core/comm/record.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
@@ -23,6 +26,7 @@
 struct group {
   uint32_t depth;
   uint32_t number; /* 0: the implicit group of a single call */
+  bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
@@ -61,6 +65,8 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
   return array_grow(&queue->ops, &queue->op_capacity, (uint64_t)queue->op_count + op_count,
                     sizeof *queue->ops) &&
+         array_grow(&queue->calls, &queue->call_capacity, (uint64_t)queue->call_count + 1,
+                    sizeof *queue->calls) &&
          array_grow(&queue->streams, &queue->stream_capacity, (uint64_t)queue->stream_count + 1,
                     sizeof *queue->streams);
 }
@@ -72,10 +78,24 @@ static void queue_add_stream(struct comm_queue *queue, device_stream stream) {
   queue->streams[queue->stream_count++] = stream;
 }
 
+static bool group_owns(const struct ncclComm *comm) {
+  return !comm->queue.queued || comm->queue.group == (const void *)&group;
+}
+
+ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call) {
+  if (group_owns(comm)) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: rank %u of comm '%s' has calls in a group that another thread has open; let one thread "
+      "at a time use a communicator, from ncclGroupStart to ncclGroupEnd",
+      call, comm->rank, comm->name);
+}
+
 static void group_list(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   if (queue->queued) return;
   queue->queued = true;
+  queue->group = &group;
   queue->next = NULL;
   queue->first_sequence = comm->sequence;
   queue->first_collective = comm->recorder.collectives;
@@ -84,8 +104,8 @@ static void group_list(struct ncclComm *comm) {
   group.last_comm = &queue->next;
 }
 
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
-                           device_stream stream) {
+ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count) {
+  struct ncclComm *comm = call->comm;
   struct comm_queue *queue = &comm->queue;
   if (!queue_reserve(queue, op_count)) {
     return log_no_memory("rank %u of comm '%s': %u operations in the group", comm->rank, comm->name,
@@ -97,13 +117,15 @@ ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uin
     queue->ops[queue->op_count] = ops[i];
     queue->ops[queue->op_count++].sequence = comm->sequence;
   }
+  queue->calls[queue->call_count++] = collective_uses(call, comm->sequence);
   __atomic_store_n(&comm->sequence, comm->sequence + 1, __ATOMIC_RELAXED);
-  queue_add_stream(queue, stream);
+  queue_add_stream(queue, call->stream);
   return ncclSuccess;
 }
 
 bool group_follow(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
+  if (comm && handles_has(comm) && !group_owns(comm)) return false;
   if (comm && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
   group.followed = call_cache_follow(call) ? comm : NULL;
   if (group.followed) group_list(comm);
@@ -128,6 +150,7 @@ static ncclResult_t comm_unfollow(struct ncclComm *comm) {
 
 ncclResult_t group_note(const struct collective_call *call) {
   TRY(comm_check_handle(call->comm, call->name));
+  TRY(group_check_owner(call->comm, call->name));
   TRY(comm_unfollow(call->comm));
   return call_note(call);
 }
@@ -135,7 +158,7 @@ ncclResult_t group_note(const struct collective_call *call) {
 static void queue_clear(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   queue->plan.work_count = 0;
-  queue->op_count = queue->stream_count = 0;
+  queue->op_count = queue->call_count = queue->stream_count = 0;
   queue->queued = false;
   queue->next = NULL;
   if (comm->recorder.comm != NULL) comm->recorder.comm->open_group = 0;
@@ -204,30 +227,6 @@ static void job_report(const struct ncclComm *comm, const char *call) {
            (unsigned long long)comm->comm_id, comm->name);
 }
 
-/* Returns the communicators to the caller, or drops them. A communicator that is still in its rendezvous is
- * returned too: it is a non-blocking one. */
-static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
-  bool pending = false;
-  for (struct group_job *job = jobs, *next; job; job = next) {
-    struct ncclComm *comm = job->call.comm;
-    next = job->next;
-    if (result != ncclSuccess && comm) comm_discard(comm);
-    if (result == ncclSuccess) {
-      *job->result = comm;
-      pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
-      if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
-      if (comm && comm_state(comm) == COMM_READY) record_met(comm);
-      if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
-    }
-    os_free(job->call.roots);
-    os_free(job);
-  }
-  if (result != ncclSuccess) return result;
-  return pending ? ncclInProgress : ncclSuccess;
-}
-
-/* ---- Launching operations ---- */
-
 void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
                    struct plan_request *request) {
   const struct remote *remote = comm->shared->remote;
@@ -241,6 +240,36 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
                                    .ops = ops,
                                    .op_count = op_count};
 }
+
+static void comm_record_met(struct ncclComm *comm) {
+  struct plan_request request;
+  group_request(comm, NULL, 0, &request);
+  record_met(comm, &request);
+}
+
+/* Returns the communicators to the caller, or drops them. A communicator that is still in its rendezvous is
+ * returned too: it is a non-blocking one. */
+static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
+  bool pending = false;
+  for (struct group_job *job = jobs, *next; job; job = next) {
+    struct ncclComm *comm = job->call.comm;
+    next = job->next;
+    if (result != ncclSuccess && comm) comm_discard(comm);
+    if (result == ncclSuccess) {
+      *job->result = comm;
+      pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
+      if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
+      if (comm && comm_state(comm) == COMM_READY) comm_record_met(comm);
+      if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
+    }
+    os_free(job->call.roots);
+    os_free(job);
+  }
+  if (result != ncclSuccess) return result;
+  return pending ? ncclInProgress : ncclSuccess;
+}
+
+/* ---- Launching operations ---- */
 
 /* An all-to-all includes a message to the rank itself. */
 static bool op_meets_self(const struct ncclComm *comm, const struct plan_op *op, uint8_t func) {
@@ -359,13 +388,18 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
     TRY(proxy_ops_create(remote->proxies[comm->rank], &queue->plan, remote->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};
   queue->plan.hook = ops ? &hook : NULL;
+  queue->plan.calls = queue->calls;
+  queue->plan.call_count = queue->call_count;
   const uint64_t number = record_launched(comm);
+  if (record_lacks_met(comm)) comm_record_met(comm); /* a non-blocking init: this is its first launch */
   record_plan(comm, &queue->plan);
   const ncclResult_t result =
       comm->ops->device->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
   if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
+  queue->plan.calls = NULL;
+  queue->plan.call_count = 0;
   return result;
 }
 
@@ -390,7 +424,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
     const ncclResult_t result = comm_launch(comm);
     if (result == ncclSuccess) continue;
-    if (result == ncclSystemError) comm_give_up(comm, result);
+    if (result == ncclSystemError || result == ncclInvalidUsage) comm_give_up(comm, result);
     if (comm != comms) group_break(comms, result);
     return result;
   }
@@ -421,6 +455,7 @@ static ncclResult_t group_run(void) {
   ncclResult_t result = ended.first_error;
   group.comms = group.followed = NULL;
   group.jobs = NULL;
+  if (ended.number != 0) open_group_end();
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
   if (result == ncclSuccess) result = group_launch(ended.comms);
   group_clear(ended.comms, result != ncclSuccess);
@@ -433,10 +468,25 @@ ncclResult_t group_leave(ncclResult_t result) {
   return group.depth > 0 ? result : group_run();
 }
 
-ncclResult_t pncclGroupStart(void) {
+/* A thread ends whose group is open. */
+static void group_abandon(void *argument) {
+  (void)argument;
+  if (group.depth > 0) leaks_group(open_group_caller(), open_group_calls());
+}
+
+static void group_open(const void *caller) {
   static uint32_t last_number;
+  group.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  open_group_begin(caller);
+  if (group.watched) return;
+  group.watched = true;
+  leaks_watch();
+  os_at_thread_exit(group_abandon, NULL);
+}
+
+ncclResult_t pncclGroupStart(void) {
   group_enter();
-  if (group.depth == 1) group.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
+  if (group.depth == 1) group_open(__builtin_return_address(0));
   log_call("ncclGroupStart()");
   return ncclSuccess;
 }
@@ -481,6 +531,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   if (result == ncclSuccess) result = group_unfollow(group.comms);
   if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
   group_clear(group.comms, true);
+  open_group_end();
   /* Communicators of a simulated group are not created; dropped as after an error, without an error. */
   jobs_finish(group.jobs, ncclInvalidUsage);
   group.depth = 0;

@@ -4,6 +4,8 @@
 
 #include "core/rendezvous/rendezvous.h"
 
+struct collective_call;
+
 /* Creation of one communicator. The group owns call.comm until the job has succeeded. */
 struct group_job {
   struct group_job *next;
@@ -19,12 +21,13 @@ bool group_is_open(void);    /* true if the calling thread has an open group */
 uint32_t group_number(void); /* number of the open group in this process, from 1; 0: no ncclGroupStart */
 ncclResult_t group_leave(ncclResult_t result);
 
+/* ncclInvalidUsage if another thread's open group has calls of the communicator: they are in one group at a
+ * time, of one thread. */
+ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call);
 /* Between the two: queue work. On failure nothing is queued (a job's communicator stays the caller's). */
 ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result);
-ncclResult_t group_add_ops(struct ncclComm *comm, const struct plan_op *ops, uint32_t op_count,
-                           device_stream stream);
+ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count);
 
-struct collective_call;
 /* A call in an open group, without checks. True if it continues a group that was executed before, so that
  * nothing has to be queued now. */
 bool group_follow(const struct collective_call *call);

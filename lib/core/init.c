@@ -16,6 +16,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
   if (!uniqueId)
     return log_fail(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL; pass where to put the id");
   log_version();
+  TRY(param_check());
   return bootstrap_id_create(uniqueId);
 }
 API_EXPORT(GetUniqueId);
@@ -42,7 +43,7 @@ static ncclResult_t init_check(const char *call, ncclComm_t *comm, int rank_coun
 /* Queues the job of one rank. */
 static ncclResult_t init_note(struct rendezvous_call *call, ncclComm_t *comm, const ncclConfig_t *config,
                               uint32_t device_index) {
-  TRY(comm_create(call->call, config, device_index, &call->comm));
+  TRY(comm_create(call->call, call->caller, config, device_index, &call->comm));
   const ncclResult_t result = group_add_job(call, comm);
   if (result != ncclSuccess) comm_discard(call->comm);
   return result;
@@ -88,10 +89,11 @@ static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, co
 }
 
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
-                             const ncclUniqueId *ids, const ncclConfig_t *config) {
+                             const ncclUniqueId *ids, const ncclConfig_t *config, const void *caller) {
   struct rendezvous_call call;
   memset(&call, 0, sizeof call);
   call.call = name;
+  call.caller = caller;
   call.kind = RENDEZVOUS_INIT;
   call.rank_count = (uint32_t)rank_count;
   call.rank = (uint32_t)rank;
@@ -110,25 +112,27 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
 }
 
 static ncclResult_t init_entry(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
-                               const ncclUniqueId *ids, const ncclConfig_t *config) {
+                               const ncclUniqueId *ids, const ncclConfig_t *config, const void *caller) {
   group_enter();
-  return group_leave(init_one(name, comm, rank_count, rank, id_count, ids, config));
+  return group_leave(init_one(name, comm, rank_count, rank, id_count, ids, config, caller));
 }
 
+#define CALLER __builtin_return_address(0)
+
 ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) {
-  return init_entry("ncclCommInitRank", comm, nranks, rank, 1, &commId, NULL);
+  return init_entry("ncclCommInitRank", comm, nranks, rank, 1, &commId, NULL, CALLER);
 }
 API_EXPORT(CommInitRank);
 
 ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                      ncclConfig_t *config) {
-  return init_entry("ncclCommInitRankConfig", comm, nranks, rank, 1, &commId, config);
+  return init_entry("ncclCommInitRankConfig", comm, nranks, rank, 1, &commId, config, CALLER);
 }
 API_EXPORT(CommInitRankConfig);
 
 ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
                                        ncclUniqueId *commIds, ncclConfig_t *config) {
-  return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config);
+  return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, CALLER);
 }
 API_EXPORT(CommInitRankScalable);
 
@@ -155,7 +159,7 @@ static ncclResult_t init_all_check_devices(int device_count, const int *devices,
   return result;
 }
 
-static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devices) {
+static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devices, const void *caller) {
   static const char *const name = "ncclCommInitAll";
   ncclUniqueId id;
   uint32_t present = 0;
@@ -170,6 +174,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   struct rendezvous_call call;
   memset(&call, 0, sizeof call);
   call.call = name;
+  call.caller = caller;
   call.kind = RENDEZVOUS_INIT;
   call.rank_count = (uint32_t)rank_count;
   struct bootstrap_id content;
@@ -187,6 +192,6 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
 
 ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist) {
   group_enter();
-  return group_leave(init_all(comm, ndev, devlist));
+  return group_leave(init_all(comm, ndev, devlist, CALLER));
 }
 API_EXPORT(CommInitAll);

@@ -16,6 +16,7 @@ ncclResult_t tutti_launch_read(tutti_launch_t *launch) {
   if (!launch || launch->size != sizeof *launch)
     return log_fail(ncclInvalidArgument,
                     "tutti_launch_read: launch is NULL or its size member is not sizeof(tutti_launch_t)");
+  TRY(param_check());
   TRY(launch_read(&found));
   launch->rank = found.rank;
   launch->rank_count = found.rank_count;

@@ -3,6 +3,7 @@
 #include "base/param.h"
 #include "core/api.h"
 #include "core/comm/comm.h"
+#include "core/comm/leaks.h"
 #include "core/proxy/proxy.h"
 #include "tutti.h"
 
@@ -82,9 +83,14 @@ ncclResult_t pncclMemAlloc(void **ptr, size_t size) {
   TRY(ops->device->current(&device_index));
   void *memory = NULL;
   TRY(ops->memory->alloc(device_index, size, &memory));
-  const ncclResult_t noted = proxy_memory_offer((uintptr_t)memory, size);
-  if (noted == ncclSuccess) *ptr = memory;
-  else ops->memory->free(memory);
+  ncclResult_t noted = leaks_memory_add(memory, size, device_index, __builtin_return_address(0));
+  if (noted == ncclSuccess) noted = proxy_memory_offer((uintptr_t)memory, size);
+  if (noted == ncclSuccess) {
+    *ptr = memory;
+    return ncclSuccess;
+  }
+  leaks_memory_remove(memory);
+  ops->memory->free(memory);
   return noted;
 }
 API_EXPORT(MemAlloc);
@@ -94,6 +100,7 @@ ncclResult_t pncclMemFree(void *ptr) {
   const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
   proxy_memory_withdraw((uintptr_t)ptr);
+  leaks_memory_remove(ptr);
   return ops->memory->free(ptr);
 }
 API_EXPORT(MemFree);

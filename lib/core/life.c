@@ -11,6 +11,7 @@
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
 #include "core/comm/handles.h"
+#include "core/comm/leaks.h"
 #include "core/custom/custom.h"
 #include "core/remote/remote.h"
 #include "core/group.h"
@@ -19,6 +20,7 @@
 #include "core/stall/watchdog.h"
 
 static uint32_t live_count; /* communicators of the process; under the backend's lock */
+static uint32_t live_forks; /* os_fork_count() of the process that made them */
 
 /* One rank leaves; the last one closes everything. Until then no thread uses the rank that left. */
 static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
@@ -39,6 +41,7 @@ static void comm_shared_leave(struct comm_shared *shared, uint32_t rank) {
 
 static void comm_count(const struct backend *ops, bool born) {
   ops->device->lock();
+  if (born) live_forks = os_fork_count();
   live_count += born ? 1 : (uint32_t)-1;
   if (live_count == 0 && !rendezvous_any()) bootstrap_restart_numbers();
   ops->device->unlock();
@@ -46,10 +49,24 @@ static void comm_count(const struct backend *ops, bool born) {
   else watchdog_leave();
 }
 
-ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t device_index,
-                         struct ncclComm **comm) {
+/* CUDA's state does not survive a fork. */
+static ncclResult_t fork_check(const struct backend *ops, const char *call) {
+  ops->device->lock();
+  const bool inherited = live_count > 0 && live_forks != os_fork_count();
+  ops->device->unlock();
+  if (!inherited) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: this process was forked from one that has communicators, and neither CUDA nor NCCL works "
+      "in such a child; fork before the first communicator, or start another program (exec)",
+      call);
+}
+
+ncclResult_t comm_create(const char *call, const void *caller, const ncclConfig_t *config,
+                         uint32_t device_index, struct ncclComm **comm) {
   const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
+  TRY(fork_check(ops, call));
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   const struct custom_schedule *custom = NULL;
@@ -69,6 +86,8 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   fresh->ops = ops;
   fresh->device_index = device_index;
   fresh->fork_count = os_fork_count();
+  fresh->made_by = call;
+  fresh->caller = caller;
   fresh->settings = settings;
   fresh->custom = custom;
   fresh->config = *config;
@@ -76,6 +95,7 @@ ncclResult_t comm_create(const char *call, const ncclConfig_t *config, uint32_t 
   fresh->state = COMM_RENDEZVOUS;
   if (config->commName) snprintf(fresh->name, sizeof fresh->name, "%s", config->commName);
   comm_count(ops, true);
+  leaks_watch();
   *comm = fresh;
   return ncclSuccess;
 }
@@ -85,6 +105,7 @@ static void comm_free(struct ncclComm *comm) {
   recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
   call_cache_free(&comm->call_cache);
   os_free(comm->queue.ops);
+  os_free(comm->queue.calls);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
   settings_free(&comm->settings);
@@ -99,6 +120,7 @@ static void comm_free(struct ncclComm *comm) {
 
 void comm_discard(struct ncclComm *comm) {
   group_forget(comm);
+  leaks_leave(comm);
   rendezvous_withdraw(comm, "was dropped");
   rendezvous_forget_parent(comm);
   match_leave(comm);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
+#include "core/collective.h"
 #include "core/comm/comm.h"
 #include "core/remote/remote.h"
 #include "core/proxy/proxy.h"
@@ -22,7 +23,7 @@ static struct proxy_comm *register_proxy(const struct ncclComm *comm) {
 }
 
 static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
-                                 struct registration **handle) {
+                                 const void *caller, struct registration **handle) {
   struct registration *row = register_find(comm, (uintptr_t)buffer, bytes);
   if (!row) {
     row = (struct registration *)os_alloc(sizeof *row);
@@ -37,6 +38,7 @@ static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *
     }
     row->begin = (uintptr_t)buffer;
     row->bytes = bytes;
+    row->caller = caller;
     row->next = comm->registrations;
     comm->registrations = row;
   }
@@ -58,10 +60,15 @@ static ncclResult_t register_check(const struct ncclComm *comm, const char *call
 
 /* Host memory is ignored: NULL. */
 static ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
-                                    struct registration **handle) {
+                                    const void *caller, struct registration **handle) {
   struct pointer_info info;
+  char text[CHECK_TEXT_BYTES] = "";
   TRY(comm->ops->memory->query(buffer, &info));
-  if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, handle);
+  if (comm->settings.check_pointers && info.kind != POINTER_HOST)
+    TRY(check_memory(comm, "the buffer", buffer, bytes, text));
+  if (text[0] != '\0')
+    return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %s", call, comm->rank, comm->name, text);
+  if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, caller, handle);
   *handle = NULL;
   return ncclSuccess;
 }
@@ -70,7 +77,7 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
   struct registration *row = NULL;
   TRY(comm_check_ready(comm, "ncclCommRegister"));
   TRY(register_check(comm, "ncclCommRegister", buff, size, handle));
-  TRY(register_device(comm, "ncclCommRegister", buff, size, &row));
+  TRY(register_device(comm, "ncclCommRegister", buff, size, __builtin_return_address(0), &row));
   *handle = row;
   return ncclSuccess;
 }
@@ -112,7 +119,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
                     comm->name, (unsigned)winFlags);
   }
   struct registration *row = NULL;
-  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, &row));
+  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, __builtin_return_address(0), &row));
   *win = (ncclWindow_t)(void *)row;
   return ncclSuccess;
 }

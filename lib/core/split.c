@@ -19,15 +19,17 @@ static ncclResult_t split_add(struct rendezvous_call *call, ncclComm_t *result, 
   call->key[0] = parent->shared->serial;
   TRY(config_read(call->call, config, &parent->config, &full));
   if (call->color != NCCL_SPLIT_NOCOLOR)
-    TRY(comm_create(call->call, &full, parent->device_index, &call->comm));
+    TRY(comm_create(call->call, call->caller, &full, parent->device_index, &call->comm));
   const ncclResult_t added = group_add_job(call, result);
   if (added != ncclSuccess && call->comm) comm_discard(call->comm);
   return added;
 }
 
-static void split_begin(struct rendezvous_call *call, const char *name, struct ncclComm *comm) {
+static void split_begin(struct rendezvous_call *call, const char *name, const void *caller,
+                        struct ncclComm *comm) {
   memset(call, 0, sizeof *call);
   call->call = name;
+  call->caller = caller;
   call->kind = RENDEZVOUS_SPLIT;
   call->parent = comm;
 }
@@ -54,8 +56,8 @@ static ncclResult_t split_check(struct ncclComm *comm, const char *call, const n
                   comm->rank, comm->name);
 }
 
-static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *result,
-                          const ncclConfig_t *config) {
+static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *result, const ncclConfig_t *config,
+                          const void *caller) {
   static const char *const name = "ncclCommSplit";
   TRY(split_check(comm, name, result));
   if (!comm->revoked) TRY(comm_check_ready(comm, name));
@@ -65,7 +67,7 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
                     comm->rank, comm->name, color);
   }
   struct rendezvous_call call;
-  split_begin(&call, name, comm);
+  split_begin(&call, name, caller, comm);
   call.rank_count = comm->rank_count;
   call.rank = comm->rank;
   call.color = color;
@@ -76,7 +78,7 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
 
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
   group_enter();
-  return group_leave(split(comm, color, key, newcomm, config));
+  return group_leave(split(comm, color, key, newcomm, config, __builtin_return_address(0)));
 }
 API_EXPORT(CommSplit);
 
@@ -103,7 +105,7 @@ static ncclResult_t shrink_mark(const struct ncclComm *comm, const int *excluded
 }
 
 static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_count, ncclComm_t *result,
-                           const ncclConfig_t *config, int flags) {
+                           const ncclConfig_t *config, int flags, const void *caller) {
   static const char *const name = "ncclCommShrink";
   TRY(split_check(comm, name, result));
   if (!excluded || excluded_count <= 0 || (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)) {
@@ -114,7 +116,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
   }
   if (!comm->revoked && flags == NCCL_SHRINK_DEFAULT) TRY(comm_check_ready(comm, name));
   struct rendezvous_call call;
-  split_begin(&call, name, comm);
+  split_begin(&call, name, caller, comm);
   uint8_t *marks = (uint8_t *)os_alloc(comm->rank_count);
   if (!marks) return log_no_memory("%s: rank %u of comm '%s': a communicator", name, comm->rank, comm->name);
   ncclResult_t marked = shrink_mark(comm, excluded, excluded_count, marks, &call);
@@ -130,6 +132,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
                              ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags) {
   group_enter();
-  return group_leave(shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags));
+  return group_leave(shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags,
+                            __builtin_return_address(0)));
 }
 API_EXPORT(CommShrink);

@@ -12,6 +12,7 @@
 #error "include protocol/prim.h before anything of schedule/: PRIM_FN is already bound to the host"
 #endif
 #define PRIM_FN static __device__ __forceinline__
+#define PRIM_FREES_LATE   /* direct.h: a store to another GPU delays the end of a kernel */
 #define PRIM_OFFER_SHIFTS /* another process maps our output at another address */
 
 /* Rings and messages have one link per side, so that a lane's state fits in registers. A kernel for trees and

@@ -337,8 +337,11 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
     struct link *link = &lane->recv[i];
     link_open(link, recv[i].step, work->chunk_steps);
     link_open_ll(link, recv[i].line);
-    /* Rounding skipped these steps: return their slots to the sender. */
-    if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);
+    /* Return the slots of steps that rounding skipped, and those that the last operation did not free. */
+#ifndef PRIM_FREES_LATE
+    if (link->step != recv[i].step)
+#endif
+      prim_store_head(prim, &link->sender->head, link->step);
   }
   PRIM_UNROLL FIFO_EACH_LINK(i, work->send_count, FIFO_ALL_LINKS) {
     struct link *link = &lane->send[i];

@@ -18,6 +18,8 @@
  *   PRIM_OFFER_SHIFTS        optional: links have an offset from our addresses to the sender's
  *   PRIM_COHERENT            optional: one cache line arrives as a whole, and reading what the other end
  *                            wrote costs a cache miss: see fifo.h
+ *   PRIM_FREES_LATE          optional: an operation may leave slots that it read to the next one, which frees
+ *                            them when it begins
  *   PRIM_OUTLINE             optional: storage class of functions that should not be inlined
  *   PRIM_UNROLL              optional: before a loop, asks the compiler to unroll it
  *   struct prim              a worker's context, filled by the backend: its index, their number, abort flag

@@ -50,6 +50,18 @@ struct plan_buffers {
   void *out;
 };
 
+/* What one call of the launch reads and writes, as the user passed it; for checks. */
+struct plan_call {
+  const char *name;   /* "ncclAllReduce"; lives for ever */
+  const void *caller; /* the call's return address; 0: not known */
+  const void *in;
+  void *out;
+  size_t in_bytes, out_bytes; /* 0: not used by this rank */
+  uint8_t func;               /* enum work_func */
+  uint32_t peer;              /* root, or other rank of a message */
+  uint64_t sequence;          /* number of the call on its communicator */
+};
+
 struct launch_hook;
 
 struct plan {
@@ -66,6 +78,8 @@ struct plan {
    * for one can be used again. Works number their operations from first_sequence. */
   uint64_t serial, first_sequence;
   const struct launch_hook *hook; /* called at each start (backend.h); 0: no hook */
+  const struct plan_call *calls;  /* that the operations come from; until the launch returns */
+  uint32_t call_count;
 };
 
 /* Bytes per slot of the pool that a rank's messages share (backend.h, net_slots): one of their chunks plus

@@ -29,6 +29,7 @@ static inline bool func_reduces(uint32_t func) {
 static inline bool func_has_root(uint32_t func) {
   return func == FUNC_REDUCE || func == FUNC_BROADCAST || func == FUNC_GATHER || func == FUNC_SCATTER;
 }
+static inline bool func_is_p2p(uint32_t func) { return func == FUNC_SEND || func == FUNC_RECV; }
 /* Numbers 0-6 are NCCL's ids. */
 enum work_algo {
   ALGO_TREE = 0,

@@ -90,8 +90,12 @@ struct record_comm {
   /* Kernels launched by graphs leave no records. graph_operation: low bits of the captured operation that is
    * under way, plus one; 0 if none is. graph_runs: how many such kernels have started; 0 if not counted. */
   uint32_t graph_operation, graph_runs;
+  uint32_t input_rows, input_offset; /* sections whose header_bytes end before them have none */
 };
-static_assert(sizeof(struct record_comm) == 512, "the format says so");
+/* The tables of a section begin here; those of earlier releases at byte 512. */
+#define RECORD_COMM_BYTES 1024u
+#define RECORD_COMM_LEAST 512u
+static_assert(sizeof(struct record_comm) <= RECORD_COMM_BYTES, "tables come after it");
 
 enum record_kind {
   RECORD_NONE = 0,
@@ -150,6 +154,50 @@ struct record_plan {
   uint8_t chunk_steps, slice_steps, slots, element_bytes;
 };
 
+/* One of the inputs of all plans of the communicator besides its calls: settings, topology, the places of its
+ * ranks. core/plan/plan_inputs.c says what a, b and c are of each. */
+enum record_input_name {
+  INPUT_END, /* the last one; a: rows before it; b: 1 if there was no space for all */
+  INPUT_RANKS,
+  INPUT_PLACES,
+  INPUT_TOPOLOGY,
+  INPUT_TOPOLOGY_RULES,
+  INPUT_MASKS,   /* index: enum work_func */
+  INPUT_THREADS, /* index: enum work_proto */
+  INPUT_RULE_BYTES,
+  INPUT_RULE_CHOICE,
+  INPUT_SLOTS,
+  INPUT_STEP_BYTES_LL,
+  INPUT_STEP_BYTES_LL128,
+  INPUT_STEP_BYTES_SIMPLE,
+  INPUT_CHUNK_BYTES,
+  INPUT_P2P_CHUNK_BYTES,
+  INPUT_CHANNELS,
+  INPUT_P2P_CHANNELS,
+  INPUT_P2P_CHANNELS_PER_PEER,
+  INPUT_FLAG_BITS,
+  INPUT_DIRECT,
+  INPUT_ALGOS,
+  INPUT_ALGOS_LAST,
+  INPUT_LINKS,
+  INPUT_PROTOS,
+  INPUT_RESERVED_BYTES,
+  INPUT_CORES,
+  INPUT_QUICK_PROTOS,
+  INPUT_PROTOS_TORN,
+  INPUT_ALGOS_OFF,
+  INPUT_P2P_LL_THRESHOLD,
+  INPUT_NET_PEER_CHANNELS,
+  INPUT_NET_PLAIN,
+  INPUT_NAMES
+};
+struct record_input {
+  uint8_t used, name; /* used: 1; enum record_input_name */
+  uint16_t index;
+  uint32_t zero;
+  uint64_t a, b, c;
+};
+
 /* The position of a lane that has waited for long. */
 enum record_wait { WAITS_NOT, WAITS_OFFER, WAITS_DATA, WAITS_SLOT, WAITS_LL, WAITS_LIST };
 struct record_lane {
@@ -204,5 +252,6 @@ static_assert(sizeof(struct record_lane) == RECORD_BYTES, "the format says so");
 static_assert(sizeof(struct record_link) == RECORD_BYTES, "the format says so");
 static_assert(sizeof(struct record_proxy) == RECORD_BYTES, "the format says so");
 static_assert(sizeof(struct record_pace) == RECORD_BYTES, "the format says so");
+static_assert(sizeof(struct record_input) == RECORD_BYTES, "the format says so");
 
 #endif

@@ -6,8 +6,6 @@
 /* Records kept from before the first operation that has not ended: earlier calls may be mismatched already.
  */
 #define PAST_RECORDS 64u
-#define COMM_BYTES 512u /* of the section, before its tables */
-static_assert(sizeof(struct record_comm) <= COMM_BYTES, "tables come after it");
 
 struct image {
   struct record_comm *comm;
@@ -81,10 +79,11 @@ static void records_put(struct image *image, const struct record_view *view) {
 
 uint32_t record_image_section(const struct record_view *view, uint8_t *out, uint32_t capacity) {
   struct record_comm *comm = (struct record_comm *)(void *)out;
-  struct image image = {comm, out, COMM_BYTES, capacity & ~(RECORD_PAGE_BYTES - 1)};
+  struct image image = {comm, out, RECORD_COMM_BYTES, capacity & ~(RECORD_PAGE_BYTES - 1)};
   memcpy(comm, view->comm, sizeof *comm);
   comm->section.header_bytes = sizeof *comm;
   memset(comm->streams, 0, sizeof comm->streams);
+  comm->input_rows = comm->input_offset = 0; /* a diagnosis needs no plans */
   comm->lane_rows = rows_put(&image, view->lanes, view->lane_rows, &comm->lane_offset);
   comm->link_rows = rows_put(&image, view->links, view->link_rows, &comm->link_offset);
   comm->proxy_rows = rows_put(&image, view->proxies, view->proxy_rows, &comm->proxy_offset);

@@ -82,12 +82,12 @@ const struct record_caller *record_caller_of(const struct record_file *file, uin
 static uint32_t table_rows(const struct reading *reading, const struct record_view *view, uint64_t capacity,
                            uint32_t offset, uint32_t rows, const char *what) {
   if (rows == 0) return 0;
-  if (offset % 8 != 0 || offset < sizeof(struct record_comm)) {
+  if (offset % 8 != 0 || offset < RECORD_COMM_LEAST) {
     tell(reading, view->offset,
          "the %s of rank %" PRIu32 " begin at byte %" PRIu32
-         " of their section; a multiple of 8 behind %zu "
+         " of their section; a multiple of 8 behind %u "
          "was expected",
-         what, view->comm->rank, offset, sizeof(struct record_comm));
+         what, view->comm->rank, offset, RECORD_COMM_LEAST);
     return 0;
   }
   if (offset >= capacity) {
@@ -160,6 +160,9 @@ static bool comm_read(const struct reading *reading, uint64_t offset, uint64_t c
   view.link_rows = table_rows(reading, &view, capacity, comm->link_offset, comm->link_rows, "connections");
   view.proxy_rows = table_rows(reading, &view, capacity, comm->proxy_offset, comm->proxy_rows, "proxies");
   view.pace_rows = table_rows(reading, &view, capacity, comm->pace_offset, comm->pace_rows, "paces");
+  if (comm->section.header_bytes >= offsetof(struct record_comm, input_offset) + sizeof comm->input_offset)
+    view.input_rows = table_rows(reading, &view, capacity, comm->input_offset, comm->input_rows, "inputs");
+  view.inputs = (const struct record_input *)row_at(&view, view.input_rows > 0 ? comm->input_offset : 0);
   view.paces = (const struct record_pace *)row_at(&view, comm->pace_offset);
   view.proxies = (const struct record_proxy *)row_at(&view, comm->proxy_offset);
   view.plans = (const struct record_plan *)row_at(&view, comm->plan_offset);

@@ -34,9 +34,10 @@ struct record_view {
   const struct record_link *links;
   const struct record_proxy *proxies;
   const struct record_pace *paces;
+  const struct record_input *inputs;
   uint64_t offset;       /* of the section in the file */
   uint32_t ring_records; /* a power of two; 0 if the ring cannot be read */
-  uint32_t plan_rows, lane_rows, link_rows, proxy_rows, pace_rows;
+  uint32_t plan_rows, lane_rows, link_rows, proxy_rows, pace_rows, input_rows;
   uint64_t first, end; /* the ring holds the records [first, end) */
 };
 

@@ -39,10 +39,44 @@ static const char *const proto_words[] = {"LL", "LL128", "Simple"};
 static const char *const state_words[] = {"open", "ended", "aborted"};
 static const char *const life_words[] = {"none", "finalize", "destroy", "abort", "revoke", "split"};
 static const char *const wait_words[] = {"nothing", "offer", "data", "slot", "lines", "list"};
+static const char *const input_words[] = {"end",
+                                          "ranks",
+                                          "places",
+                                          "topology",
+                                          "topology_rules",
+                                          "masks",
+                                          "threads",
+                                          "rule_bytes",
+                                          "rule_choice",
+                                          "slots",
+                                          "ll_bytes",
+                                          "ll128_bytes",
+                                          "simple_bytes",
+                                          "chunk_bytes",
+                                          "p2p_chunk_bytes",
+                                          "channels",
+                                          "p2p_channels",
+                                          "p2p_channels_per_peer",
+                                          "flag_bits",
+                                          "direct",
+                                          "algos",
+                                          "algos_last",
+                                          "links",
+                                          "protos",
+                                          "reserved",
+                                          "cores",
+                                          "quick_protos",
+                                          "protos_torn",
+                                          "algos_off",
+                                          "p2p_ll_threshold",
+                                          "net_peer_channels",
+                                          "net_plain"};
+static_assert(sizeof input_words / sizeof input_words[0] == INPUT_NAMES, "a name each");
 static const struct names func_names = NAMES(func_words), type_names = NAMES(type_words),
                           op_names = NAMES(op_words), algo_names = NAMES(algo_words),
                           proto_names = NAMES(proto_words), state_names = NAMES(state_words),
-                          life_names = NAMES(life_words), wait_names = NAMES(wait_words);
+                          life_names = NAMES(life_words), wait_names = NAMES(wait_words),
+                          input_names = NAMES(input_words);
 static_assert(sizeof func_words / sizeof func_words[0] == FUNC_COUNT, "a name each");
 static_assert(sizeof algo_words / sizeof algo_words[0] == ALGO_COUNT, "a name each");
 
@@ -138,7 +172,9 @@ static const struct field comm_fields[] = {{"kind", 0, 4, FIELD_DECIMAL, NULL},
                                            C(pace_offset),
                                            C(paces_used),
                                            C(graph_operation),
-                                           C(graph_runs)};
+                                           C(graph_runs),
+                                           C(input_rows),
+                                           C(input_offset)};
 static const struct field call_fields[] = {N(record_call, func, func_names),
                                            N(record_call, dtype, type_names),
                                            N(record_call, op, op_names),
@@ -191,6 +227,10 @@ static const struct field proxy_fields[] = {P(used),     P(channel),  N(record_p
 static const struct field pace_fields[] = {S(used),  S(channel), S(device), S(conn), S(peer),
                                            S(begin), S(since),   S(waited), S(count)};
 
+#define I(member) D(record_input, member)
+static const struct field input_fields[] = {I(used), N(record_input, name, input_names), I(index), I(a), I(b),
+                                            I(c)};
+
 enum line_kind {
   LINE_HEADER,
   LINE_COMM,
@@ -199,6 +239,7 @@ enum line_kind {
   LINE_LINK,
   LINE_PROXY,
   LINE_PACE,
+  LINE_INPUT,
   LINE_RECORD
 };
 struct line_type {
@@ -217,6 +258,7 @@ static const struct line_type line_types[] = {
     {"link", LINE_LINK, 0, FIELDS(link_fields)},
     {"proxy", LINE_PROXY, 0, FIELDS(proxy_fields)},
     {"pace", LINE_PACE, 0, FIELDS(pace_fields)},
+    {"input", LINE_INPUT, 0, FIELDS(input_fields)},
     {"call", LINE_RECORD, RECORD_CALL, FIELDS(call_fields)},
     {"place", LINE_RECORD, RECORD_PLACE, FIELDS(place_fields)},
     {"launch", LINE_RECORD, RECORD_LAUNCH, FIELDS(launch_fields)},
@@ -339,6 +381,7 @@ static void dump_view(const struct dump *dump, const struct record_view *view) {
   dump_rows(dump, LINE_LINK, view->links, view->link_rows);
   dump_rows(dump, LINE_PROXY, view->proxies, view->proxy_rows);
   dump_rows(dump, LINE_PACE, view->paces, view->pace_rows);
+  dump_rows(dump, LINE_INPUT, view->inputs, view->input_rows);
   for (uint64_t number = view->first; number < view->end; number++) dump_record(dump, view, number);
 }
 
@@ -501,7 +544,7 @@ static ncclResult_t pack_section(struct packing *packing, struct words *words) {
 static uint8_t *pack_row(const struct packing *packing, uint64_t offset, uint64_t rows, uint64_t number) {
   const struct record_comm *comm = pack_comm(packing);
   if (comm == NULL || number >= rows || rows > SECTION_BYTES_MOST / RECORD_BYTES) return NULL;
-  if (offset < sizeof *comm || offset + (number + 1) * RECORD_BYTES > comm->section.bytes) return NULL;
+  if (offset < RECORD_COMM_LEAST || offset + (number + 1) * RECORD_BYTES > comm->section.bytes) return NULL;
   return packing->bytes + packing->section + offset + number * RECORD_BYTES;
 }
 
@@ -514,6 +557,7 @@ static uint8_t *pack_place(const struct packing *packing, enum line_kind kind, u
     case LINE_LINK: return pack_row(packing, comm->link_offset, comm->link_rows, number);
     case LINE_PROXY: return pack_row(packing, comm->proxy_offset, comm->proxy_rows, number);
     case LINE_PACE: return pack_row(packing, comm->pace_offset, comm->pace_rows, number);
+    case LINE_INPUT: return pack_row(packing, comm->input_offset, comm->input_rows, number);
     default: break;
   }
   const uint32_t ring = comm->ring_records;

@@ -22,6 +22,7 @@
 #define LINK_ROWS 256u
 #define PROXY_ROWS 128u
 #define PACE_ROWS 48u
+#define INPUT_ROWS 96u
 #define SHORT_RING_RECORDS 256u
 #define SHORT_LANE_ROWS 64u
 #define SHORT_LINK_ROWS 64u
@@ -131,8 +132,7 @@ static void clock_note(void) {
 }
 
 /* The file of a process that exits with an open communicator is kept: other ranks may wait for this one. */
-static void process_exit(int status, void *argument) {
-  (void)argument;
+static void process_exit(int status) {
   if (process.mapped.memory == NULL || process.fork_count != os_fork_count()) return;
   header()->exit_status = (uint32_t)status;
   header()->exits = 1;
@@ -141,11 +141,15 @@ static void process_exit(int status, void *argument) {
   if (process.volatile_name && all_is_well()) mapped_file_remove(&process.mapped);
 }
 
+/* A job does not fail for want of records; but whoever has asked for them learns that there are none. */
 static void file_refuse(const char *path) {
-  log_info(LOG_INIT,
-           "TUTTI_TRACE: nothing is recorded: %s: %s; set it to a folder that can be written, with "
-           "a / at its end, or to off",
-           path, errno != 0 ? strerror(errno) : "the name is too long");
+  static const char format[] =
+      "TUTTI_TRACE: nothing is recorded: %s: %s; set it to a folder that can be written, with a / at its "
+      "end, "
+      "or to off";
+  const char *why = errno != 0 ? strerror(errno) : "the name is too long";
+  if (param_is_set(PARAM_TUTTI_TRACE)) log_visible(format, path, why);
+  else log_info(LOG_INIT, format, path, why);
 }
 
 static bool file_open(uint32_t rank) {
@@ -214,15 +218,16 @@ static void section_lay_out(struct record_comm *comm, bool is_short) {
   comm->proxy_rows = is_short ? SHORT_PROXY_ROWS : PROXY_ROWS;
   comm->pace_rows = is_short ? SHORT_PACE_ROWS : PACE_ROWS;
   comm->ring_records = is_short ? SHORT_RING_RECORDS : RING_RECORDS;
-  comm->plan_offset = RECORD_PAGE_BYTES / 8;
+  comm->input_rows = INPUT_ROWS;
+  comm->plan_offset = RECORD_COMM_BYTES;
   comm->lane_offset = comm->plan_offset + comm->plan_rows * RECORD_BYTES;
   comm->link_offset = comm->lane_offset + comm->lane_rows * RECORD_BYTES;
   comm->proxy_offset = comm->link_offset + comm->link_rows * RECORD_BYTES;
   comm->pace_offset = comm->proxy_offset + comm->proxy_rows * RECORD_BYTES;
-  comm->ring_offset = (uint32_t)round_page(comm->pace_offset + comm->pace_rows * RECORD_BYTES);
+  comm->input_offset = comm->pace_offset + comm->pace_rows * RECORD_BYTES;
+  comm->ring_offset = (uint32_t)round_page(comm->input_offset + comm->input_rows * RECORD_BYTES);
   comm->section.bytes = round_page(comm->ring_offset + (uint64_t)comm->ring_records * RECORD_BYTES);
 }
-static_assert(sizeof(struct record_comm) <= RECORD_PAGE_BYTES / 8, "plans come after it");
 
 /* Appends a section to the file. Locked. */
 static struct record_comm *section_append(void) {
@@ -275,6 +280,7 @@ static void recorder_bind(struct recorder *recorder, struct record_comm *comm) {
   recorder->links = (struct record_link *)section_at(comm, comm->link_offset);
   recorder->proxies = (struct record_proxy *)section_at(comm, comm->proxy_offset);
   recorder->paces = (struct record_pace *)section_at(comm, comm->pace_offset);
+  recorder->inputs = (struct record_input *)section_at(comm, comm->input_offset);
   recorder->mask = comm->ring_records - 1;
 }
 

@@ -28,6 +28,7 @@ struct recorder {
   struct record_link *links;
   struct record_proxy *proxies;
   struct record_pace *paces;
+  struct record_input *inputs;
   uint64_t tail;
   uint32_t mask;
   uint32_t collectives; /* called so far */

@@ -90,10 +90,9 @@ static const struct option_row rows[] = {
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0,
      "print the results as JSON on standard output instead of the table"},
     {'q', "quiet", NULL, OPTION_FLAG, AT(quiet), 0, 0, "print the rows alone, without comment lines"},
-    {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0,
-     "report each phase of the run on standard error"},
+    {'v', "verbose", NULL, OPTION_FLAG, AT(verbose), 0, 0, "report each phase of the run on standard error"},
 };
-const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false, false};
+const struct option_set bench_options = {"bench", rows, sizeof rows / sizeof rows[0], false, false, true};
 
 void bench_flags_initial(struct bench_flags *flags) {
   memset(flags, 0, sizeof *flags);

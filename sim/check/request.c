@@ -224,9 +224,9 @@ static void list_p2p_expansion(struct op_list *list, const struct check_call *ca
   }
 }
 
-/* Without messages, planning takes an all-to-all as it is. */
+/* Without messages, planning takes an all-to-all as it is; for a job it decides itself. */
 static bool is_direct_all_to_all(const struct check_call *call) {
-  return call->func == FUNC_ALL_TO_ALL && (call->algo_mask & 1u << ALGO_RING) == 0;
+  return call->func == FUNC_ALL_TO_ALL && (call->job || (call->algo_mask & 1u << ALGO_RING) == 0);
 }
 
 static void list_fill(struct op_list *list, const struct check_call *call, uint32_t rank) {
@@ -252,6 +252,11 @@ uint32_t check_call_ops(const struct check_call *call, uint32_t rank, struct pla
   (1u << ALGO_NVLS | 1u << ALGO_NVLS_TREE | 1u << ALGO_COLLNET_DIRECT | 1u << ALGO_COLLNET_CHAIN)
 
 void check_call_request(const struct check_call *call, struct plan_request *request) {
+  if (call->job) {
+    *request = *call->job;
+    request->custom = call->custom;
+    return;
+  }
   plan_request_begin(request, call->rank_count, call->graph);
   request->custom = call->custom;
   request->settings.tune_file = call->tune_file;

@@ -21,6 +21,8 @@ struct check_call {
   uint32_t place, unit_bytes;           /* for the calls of a group; check_setup_frame() sets them */
   const struct custom_schedule *custom; /* steps from a file, or NULL; outlives the plans */
   const struct tune_file *tune_file;    /* rules that choose, or NULL */
+  /* A job's settings, groups and domains, used instead of the masks, limits and rules above; or NULL. */
+  const struct plan_request *job;
 };
 
 /* Everything that check_run() needs, with its memory; all zero at first, reused from call to call. */

@@ -39,7 +39,7 @@ static const struct option_row rows[] = {
      "load the library WHAT, or the driver with `gpus`, into this process and print what was found; the "
      "doctor runs itself with this flag"},
 };
-static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true, false};
+static const struct option_set options = {"doctor", rows, sizeof rows / sizeof rows[0], true, false, false};
 
 /* ---- findings */
 
@@ -190,7 +190,8 @@ int doctor_ask(char *const *arguments, const char *const *extras, unsigned secon
     close(nothing);
     return -1;
   }
-  const struct child_plan plan = {arguments, extras ? extras : none, nothing, both[1], nothing, &mask, 0, 0};
+  const struct child_plan plan = {arguments, extras ? extras : none, nothing, both[1], nothing, &mask, 0, 0,
+                                  false};
   const int why = child_start(&plan, &pid);
   close(both[1]);
   close(nothing);

@@ -10,17 +10,21 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "backends/emu/world.h"
+#include "base/launch.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
 #include "base/share.h"
+#include "core/plan/names.h"
+#include "core/plan/tune_file.h"
+#include "core/settings/settings.h"
 #include "doctor/doctor.h"
-#include "option.h"
 
 #ifndef TUTTI_CAPABILITY_LEAST
 #define TUTTI_CAPABILITY_LEAST 80
 #endif
-enum { PAIRS_SHOWN = 16, FILES_LEAST = 4096, CAPABILITY_LEAST = TUTTI_CAPABILITY_LEAST, NAMES_MOST = 512 };
+enum { PAIRS_SHOWN = 16, FILES_LEAST = 4096, CAPABILITY_LEAST = TUTTI_CAPABILITY_LEAST };
 
 /* ---- GPUs */
 
@@ -212,46 +216,67 @@ static const struct {
     {"TUTTI_EVENTS", NULL, "the emulator writes every event to a file: slow"},
 };
 
-static void setting_known(struct doctor *doctor, enum param_id id, const char *value) {
-  const struct param_row *row = param_row(id);
-  if (*value && !param_is_set(id)) {
-    doctor_add(doctor, DOCTOR_BAD, "setting", "`tutti help params` has each setting's range",
-               "%s=%s cannot be read, or is out of range, and does not count", row->name, value);
-    return;
-  }
-  if (!strcmp(row->name, "TUTTI_BACKEND") && !strcmp(value, "emu"))
+/* Valid, or its fault is a finding of its own. */
+static void setting_known(struct doctor *doctor, const char *name, const char *value) {
+  if (!strcmp(name, "TUTTI_BACKEND") && !strcmp(value, "emu"))
     doctor_add(doctor, doctor->gpu_count > 0 ? DOCTOR_BAD : DOCTOR_NOTE, "setting",
                doctor->gpu_count > 0 ? "unset TUTTI_BACKEND" : NULL,
                "TUTTI_BACKEND=emu: GPUs are left alone");
   for (size_t i = 0; i < sizeof telling / sizeof telling[0]; i++) {
-    if (strcmp(telling[i].name, row->name) || (telling[i].value && strcmp(telling[i].value, value))) continue;
-    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s: %s", row->name, value, telling[i].text);
+    if (strcmp(telling[i].name, name) || (telling[i].value && strcmp(telling[i].value, value))) continue;
+    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s: %s", name, value, telling[i].text);
   }
 }
 
-static void setting_diagnose(struct doctor *doctor, const char *name, const char *value) {
-  const char *names[NAMES_MOST];
-  const size_t prefix = strcspn(name, "_") + 1; /* compared without the common prefix */
-  size_t count = 0;
-  for (int id = 0; id < PARAM_COUNT; id++) {
-    if (!strcmp(param_name((enum param_id)id), name)) {
-      setting_known(doctor, (enum param_id)id, value);
-      return;
-    }
-    const char *each = param_name((enum param_id)id);
-    if (count < NAMES_MOST && !strncmp(each, name, prefix)) names[count++] = each + prefix;
+/* The files that settings name, and the launcher's variables. */
+static void settings_read_files(struct doctor *doctor, const char *cure) {
+  const char *tune = param_text_silent(PARAM_TUTTI_TUNE_FILE), *custom = param_text_silent(PARAM_CUSTOM_FILE);
+  struct tune_file *rules = NULL;
+  struct launch launch;
+  if (*tune && tune_file_read(tune, &rules) != ncclSuccess)
+    doctor_add(doctor, DOCTOR_BAD, "setting", cure, "TUTTI_TUNE_FILE: %s; no communicator can be made",
+               log_own_error());
+  os_free(rules);
+  if (*custom && access(custom, R_OK) != 0)
+    doctor_add(doctor, DOCTOR_BAD, "setting", "name a schedule that is there, or unset TUTTI_CUSTOM_FILE",
+               "TUTTI_CUSTOM_FILE=%s cannot be read: %s; no communicator can be made", custom,
+               strerror(errno));
+  const char *trace = param_text_silent(PARAM_TUTTI_TRACE);
+  const size_t length = strlen(trace);
+  if (param_is_set(PARAM_TUTTI_TRACE) && trace[length - 1] == '/' && strchr(trace, '%') == NULL &&
+      access(trace, W_OK | X_OK) != 0)
+    doctor_add(doctor, DOCTOR_BAD, "setting", "make the folder, or name another",
+               "TUTTI_TRACE=%s: nothing is "
+               "recorded: %s",
+               trace, strerror(errno));
+  if (launch_read(&launch) != ncclSuccess)
+    doctor_add(doctor, DOCTOR_BAD, "setting", "let the launcher set its variables, or unset them", "%s",
+               log_own_error());
+}
+
+/* What the library itself would say of the settings, wherever they are set. */
+static void settings_faults(struct doctor *doctor) {
+  static const char cure[] = "`tutti help params` has each setting's values";
+  char fault[DOCTOR_TEXT];
+  const struct param_fault *each;
+  uint32_t masks[FUNC_COUNT];
+  for (size_t i = 0; (each = param_fault(i)) != NULL; i++) {
+    const bool bad = each->kind != PARAM_FAULT_UNKNOWN;
+    doctor_add(doctor, bad ? DOCTOR_BAD : DOCTOR_NOTE, "setting", bad ? cure : NULL, "%s%s", each->text,
+               each->kind == PARAM_FAULT_REFUSED ? "; calls of the library fail" : "");
   }
-  const struct param_accepted *accepted = param_accepted(0);
-  for (size_t i = 0; accepted && strcmp(accepted->name, name) != 0; i++) accepted = param_accepted(i + 1);
-  if (accepted) {
-    doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s=%s is accepted and has no effect in tutti: %s", name,
-               value, accepted->why);
-    return;
-  }
-  const char *nearest = option_nearest(name + prefix, names, count);
-  doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s is no setting of this library%s%.*s%s%s", name,
-             nearest ? "; did you mean " : "", nearest ? (int)prefix : 0, name, nearest ? nearest : "",
-             nearest ? "?" : "");
+  if (!emu_settings_check(fault, sizeof fault))
+    doctor_add(doctor, DOCTOR_BAD, "setting", cure, "%s; calls of the library fail", fault);
+  if (settings_parse_list("NCCL_ALGO", param_text_silent(PARAM_ALGO), names_algo, ALGO_COUNT, masks) !=
+          ncclSuccess ||
+      settings_parse_list("NCCL_PROTO", param_text_silent(PARAM_PROTO), names_proto, PROTO_COUNT, masks) !=
+          ncclSuccess)
+    doctor_add(doctor, DOCTOR_BAD, "setting", cure, "%s; no communicator can be made", log_own_error());
+  settings_read_files(doctor, cure);
+  for (size_t i = 0; param_accepted(i); i++)
+    if (param_accepted_source(i))
+      doctor_add(doctor, DOCTOR_NOTE, "setting", NULL, "%s is accepted and has no effect in tutti: %s",
+                 param_accepted(i)->name, param_accepted(i)->why);
 }
 
 /* Replaces this process's settings by those of the inspected process. */
@@ -279,14 +304,13 @@ void doctor_settings(struct doctor *doctor) {
     settings_adopt(doctor->pid);
     path = os_env("VLLM_NCCL_SO_PATH");
   }
+  settings_faults(doctor);
   for (const char *const *each = os_environ(); each && *each; each++) {
     char name[128];
     const size_t length = strcspn(*each, "=");
     if ((strncmp(*each, "NCCL_", 5) && strncmp(*each, "TUTTI_", 6)) || length >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)length, *each);
-    if (!strcmp(name, "NCCL_VERSION"))
-      continue; /* NVIDIA's container images set it to the version that they contain */
-    setting_diagnose(doctor, name, (*each)[length] ? *each + length + 1 : "");
+    setting_known(doctor, name, (*each)[length] ? *each + length + 1 : "");
   }
   if (!path || !*path) return;
   doctor_file_look(doctor, path, &file);

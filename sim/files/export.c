@@ -7,6 +7,7 @@
 
 #include "base/mapped_file.h"
 #include "base/log.h"
+#include "base/text.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -74,7 +75,7 @@ static bool format_check(const char *format) {
   const size_t count = sizeof formats / sizeof formats[0];
   for (size_t i = 0; format != NULL && i < count; i++)
     if (strcmp(format, formats[i]) == 0) return true;
-  const char *nearest = format != NULL ? option_nearest(format, formats, count) : NULL;
+  const char *nearest = format != NULL ? text_nearest(format, formats, count) : NULL;
   fprintf(stderr,
           "tutti trace export: --to %s: %s%s%sperfetto, flight, flight-json or prometheus was expected\n",
           format != NULL ? format : "FORMAT", nearest != NULL ? "did you mean `" : "",

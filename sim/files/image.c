@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "schedule/work.h"
 
-enum { RING_OFFSET = 512, RECORDS_A_CALL = 3, RING_LEAST = 4 };
+enum { RING_OFFSET = RECORD_COMM_BYTES, RECORDS_A_CALL = 3, RING_LEAST = 4 };
 static_assert(RING_OFFSET >= sizeof(struct record_comm), "the ring lies behind it");
 
 uint32_t image_comm_add(struct image *image) {

@@ -38,7 +38,8 @@ static const struct option_row rows[] = {
      "clean: only files whose process has shown no sign of life for so long (default 0)"},
     {0, "dry-run", NULL, OPTION_FLAG, AT(dry_run), 0, 0, "clean: print what would be removed"},
 };
-static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0],
+                                                false,   true, false};
 
 enum { LINE_BYTES = 256 };
 

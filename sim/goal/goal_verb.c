@@ -64,7 +64,7 @@ static const struct option_row rows[] = {
      "sim: print the end of every rank, whatever their number"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "sim: print JSON"},
 };
-static const struct option_set goal_options = {"goal", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set goal_options = {"goal", rows, sizeof rows / sizeof rows[0], false, true, true};
 
 static enum exit_code complain(enum exit_code code) {
   fprintf(stderr, "tutti goal: %s\n", log_own_error());

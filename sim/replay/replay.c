@@ -8,10 +8,10 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "files/job_choice.h"
 #include "json.h"
 #include "progress.h"
-#include "files/job_choice.h"
-#include "replay/replay.h"
+#include "replay/replay_session.h"
 #include "schedules/schedules.h"
 #include "verb.h"
 
@@ -23,7 +23,9 @@ struct replay_flags {
   const char *inject, *until, *plan;
   int64_t steps, rank;
   uint64_t seed;
-  bool json;
+  bool json, interactive, keeps_going;
+  struct option_list commands;
+  const char *command_file;
 };
 #define AT(member) offsetof(struct replay_flags, member)
 
@@ -41,8 +43,16 @@ static const struct option_row rows[] = {
     {0, "plan", "FILE", OPTION_INPUT, AT(plan), 0, 0,
      "the schedule file with which the job ran (TUTTI_CUSTOM_FILE)"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
+    {'I', "interactive", NULL, OPTION_FLAG, AT(interactive), 0, 0,
+     "step to and fro by commands from standard input; `help` lists them"},
+    {'e', "execute", "COMMAND", OPTION_LIST, AT(commands), 0, 0,
+     "run this command of the interactive mode, and end; may be repeated"},
+    {'x', "commands", "FILE", OPTION_INPUT, AT(command_file), 0, 0, "run the commands in a file, and end"},
+    {'k', "keep-going", NULL, OPTION_FLAG, AT(keeps_going), 0, 0,
+     "run the other commands after one that fails"},
 };
-static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set replay_options = {"replay", rows, sizeof rows / sizeof rows[0],
+                                                 false,    true, true};
 
 /* The flags and the results. */
 struct answer {
@@ -78,21 +88,26 @@ static void lanes_print(void *argument) {
   replay_print_lanes(rank >= 0 ? (uint32_t)rank : REPLAY_NONE, rank >= 0 ? UINT32_MAX : LANES_MOST);
 }
 
+static struct replay_scenario answer_scenario(const struct answer *answer,
+                                              const struct replay_event *injected, bool goes_on) {
+  const struct replay_scenario scenario = {.seed = answer->flags.seed,
+                                           .transport = answer->transport,
+                                           .injected = injected,
+                                           .missing = answer->base.events,
+                                           .missing_count = goes_on ? answer->base.event_count : 0,
+                                           .goes_on = goes_on,
+                                           .assumes = answer->assumes,
+                                           .holds_seen = answer->holds_seen};
+  return scenario;
+}
+
 static ncclResult_t answer_run(struct answer *answer, const struct replay_event *injected, bool goes_on,
                                void (*look)(void *argument), void *argument, struct replay_outcome *outcome) {
-  const struct replay_scenario scenario = {
-      .seed = answer->flags.seed,
-      .transport = answer->transport,
-      .injected = injected,
-      .missing = answer->base.events,
-      .missing_count = goes_on ? answer->base.event_count : 0,
-      .goes_on = goes_on,
-      .until = answer->flags.until != NULL && look != NULL ? &answer->mark : NULL,
-      .event_limit = look != NULL ? (uint64_t)answer->flags.steps : 0,
-      .assumes = answer->assumes,
-      .holds_seen = answer->holds_seen,
-      .look = look,
-      .argument = argument};
+  struct replay_scenario scenario = answer_scenario(answer, injected, goes_on);
+  scenario.until = answer->flags.until != NULL && look != NULL ? &answer->mark : NULL;
+  scenario.event_limit = look != NULL ? (uint64_t)answer->flags.steps : 0;
+  scenario.look = look;
+  scenario.argument = argument;
   return replay_run(&answer->replay, &scenario, outcome);
 }
 
@@ -176,22 +191,30 @@ static bool anybody_seen(const struct replay *replay) {
   return false;
 }
 
+/* Whether data was stored directly into outputs is recorded, except that GPUs' kernels do it otherwise. */
+static bool tries_transports(const struct replay *replay) {
+  bool known = true;
+  for (uint32_t c = 0; c < replay->comm_count; c++) known = known && replay->comms[c].known;
+  return !known || anybody_seen(replay);
+}
+
 /* Tries what the files leave open: whether data was stored directly into outputs; whether ranks without files
  * called what has not ended elsewhere; if only counters are known, whether lanes waited for something that
  * had arrived; and if graphs' launches are not counted, whether ranks in no graph had ended it or not begun.
  * If all attempts fail, the first one's reason is reported. */
 static ncclResult_t answer_reach(struct answer *answer) {
   const uint32_t assumptions = anybody_absent(&answer->replay) ? 2 : 1;
-  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * TRANSPORT_COUNT;
+  const uint32_t tried = tries_transports(&answer->replay) ? TRANSPORT_COUNT : 1;
+  const uint32_t one = (anybody_seen(&answer->replay) ? 2 : 1) * assumptions * tried;
   const uint32_t transports = replay_graph_guess(&answer->replay, false) ? 2 * one : one;
   const uint32_t remark_count = answer->replay.remark_count;
   struct replay_outcome *first = (struct replay_outcome *)os_alloc(sizeof *first);
   ncclResult_t result = ncclSuccess;
   if (first == NULL) return log_no_memory("a replay");
   for (uint32_t i = 0; i < transports && result == ncclSuccess && !answer->base.reached; i++) {
-    answer->transport = (enum replay_transport)(i % TRANSPORT_COUNT);
-    answer->assumes = i / TRANSPORT_COUNT % assumptions != 0;
-    answer->holds_seen = i % one >= assumptions * TRANSPORT_COUNT;
+    answer->transport = (enum replay_transport)(i % tried);
+    answer->assumes = i / tried % assumptions != 0;
+    answer->holds_seen = i % one >= assumptions * tried;
     replay_graph_guess(&answer->replay, i >= one);
     attempt_begin(&answer->replay, remark_count, false);
     result = answer_run(answer, NULL, false, NULL, NULL, &answer->base);
@@ -351,6 +374,18 @@ static bool rank_is_there(const struct replay *replay, const char *flag, uint64_
   return rank < most;
 }
 
+static bool flags_want_session(const struct replay_flags *flags) {
+  return flags->interactive || flags->command_file != NULL || flags->commands.count > 0;
+}
+
+static enum exit_code answer_session(const struct answer *answer, struct replay *replay) {
+  const struct session_flags flags = {&answer->flags.commands, answer->flags.command_file,
+                                      answer->flags.keeps_going};
+  const bool goes_on = answer->flags.inject != NULL;
+  const struct replay_scenario scenario = answer_scenario(answer, goes_on ? answer->event : NULL, goes_on);
+  return (enum exit_code)session_run(replay, &scenario, &answer->base, &flags);
+}
+
 static enum exit_code answer_give(struct answer *answer) {
   const struct replay_flags *flags = &answer->flags;
   if (flags->rank >= 0 && !rank_is_there(&answer->replay, "--rank", (uint64_t)flags->rank)) return EXIT_USAGE;
@@ -361,8 +396,10 @@ static enum exit_code answer_give(struct answer *answer) {
   if (answer->flags.inject != NULL) {
     answer->event = replay_event_find(&answer->replay, &answer->base, answer->flags.inject);
     if (answer->event == NULL) return event_unknown(answer);
+    if (flags_want_session(flags)) return answer_session(answer, &answer->replay);
     result = answer_run(answer, answer->event, true, NULL, NULL, &answer->with);
-  } else if (answer->base.reached) result = answer_choose(answer);
+  } else if (flags_want_session(flags)) return answer_session(answer, &answer->replay);
+  else if (answer->base.reached) result = answer_choose(answer);
   if (result == ncclSuccess && !answer->flags.json) result = answer_print(answer);
   if (result != ncclSuccess) return answer_fail(result);
   if (answer->flags.json) answer_json(answer);
@@ -412,6 +449,9 @@ static enum exit_code replay_verb(int argc, char **argv) {
   else if (answer->flags.json &&
            (answer->flags.until != NULL || answer->flags.steps > 0 || answer->flags.rank >= 0))
     fputs("tutti replay: --json prints no lanes: leave out --until, --step and --rank\n", stderr);
+  else if (flags_want_session(&answer->flags) &&
+           (answer->flags.json || answer->flags.until != NULL || answer->flags.steps > 0))
+    fputs("tutti replay: a session takes no --json, --until and --step; it has `break` and `step`\n", stderr);
   else if (answer->flags.until != NULL && answer->flags.steps > 0)
     fputs("tutti replay: --until and --step: give one of them\n", stderr);
   else if (answer->flags.until != NULL && !replay_mark_parse(answer->flags.until, &answer->mark))
@@ -425,12 +465,17 @@ static enum exit_code replay_verb(int argc, char **argv) {
 const struct verb verb_replay = {
     "replay",
     "replay a hung job from its records, up to the recorded hang and beyond",
-    "[--inject EVENT] [--until PLACE] [--step N] [--rank RANK] [--seed SEED] [--plan FILE] FILE...",
+    "[--inject EVENT] [--until PLACE] [--step N] [--rank RANK] [--seed SEED] [--plan FILE] FILE...\n"
+    "--interactive FILE...\n"
+    "--execute COMMAND... FILE...\n"
+    "--commands FILE FILE...",
     "FILE",
     "  tutti replay traces/absent/*.txt\n"
     "  tutti replay --inject 'rank 2 call' traces/absent/*.txt\n"
     "  tutti replay --until 'rank 0 channel 0 step 1' --rank 0 traces/absent/*.txt\n"
-    "  tutti replay --json traces/absent/*.txt\n",
+    "  tutti replay --json traces/absent/*.txt\n"
+    "  tutti replay -e 'break rank 1 channel 0 step 1' -e continue -e 'print waits' -e back "
+    "traces/absent/*.txt\n",
     "Reads the files that each rank left behind (TUTTI_TRACE; binary, or their text), makes the same "
     "communicators, plans and calls in the guarded emulator, whether the job ran on GPUs or not, and runs "
     "every rank up to the point that its records show. It reports whether the schedule can hang there (a "
@@ -442,6 +487,16 @@ const struct verb verb_replay = {
     "a step that it has sent or freed and that has not reached the rank that waits for it (`rank 7 channel 2 "
     "send 41`, `recv`; `channel 0-21` if several channels wait for the same step); `comm NAME` selects a "
     "communicator. Steps are counted as the connection counts them.\n"
+    "\n"
+    "With --interactive, or commands from --execute or a file, the run is stepped as in a debugger, event by "
+    "event: forward, and back, because the emulator runs the same events each time. It stops where a rank "
+    "begins an operation (`break op all_reduce #3`), where a lane comes to a step (`break rank 2 channel 0 "
+    "step "
+    "5`), or at an event, and prints ranks, waits, plans, and lanes with the slots, counters and flags of "
+    "their "
+    "connections. Without a terminal there is no prompt, and the first command that fails ends the session "
+    "with "
+    "status 2.\n"
     "\n"
     "The exit status is 0 when the recorded hang is reached, 1 when the schedule cannot hang there.\n",
     &replay_options,

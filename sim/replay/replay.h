@@ -6,7 +6,7 @@
 #define TUTTI_SIM_REPLAY_H
 
 #include "core/custom/custom.h"
-#include "core/plan/plan.h"
+#include "core/plan/plan_inputs.h"
 #include "explain/rank_state.h"
 #include "files/records.h"
 
@@ -52,11 +52,14 @@ struct replay_comm {
   bool captured;     /* a graph runs: its kernels from the first to the last that a rank is in are replayed */
   bool whole;        /* from the first operation on: counters begin with 0 */
   bool net;          /* some connections led over networks */
+  bool overtaken;    /* recorded after another communicator had failed (replay_failed.c) */
   uint32_t channels; /* most that a plan of it has */
   uint32_t slots, step_bytes[PROTO_COUNT]; /* of its connections; 0: production's */
   uint32_t message_chunk_bytes;            /* of a plan in Simple that recorded it; 0: none did */
   enum replay_transport transport;
   struct graph graph;
+  bool known; /* the records hold what its plans were made from: */
+  struct plan_inputs inputs;
   uint32_t fit[2]; /* which limits matched the previous plan, second for messages: replay_plan.c */
   bool refitted;   /* earlier messages were planned differently from later ones */
   bool unlike;     /* at least once, no limits matched */
@@ -88,6 +91,8 @@ void replay_graph_count(struct replay *replay, struct replay_comm *comm);
 /* Sets whether ranks whose state in the graph is unknown have launched and ended it, or not begun. False:
  * there is no such rank. */
 bool replay_graph_guess(struct replay *replay, bool ended);
+/* Sets `overtaken` where it is so, when all communicators are read. */
+void replay_find_overtaken(struct replay *replay);
 /* The call of this collective that most ranks made, and one of those ranks; NULL: no rank made it. */
 const struct record_call *replay_majority(const struct replay_comm *comm, uint32_t collective,
                                           const struct replay_rank **of);
@@ -96,8 +101,10 @@ const struct record_call *replay_find(const struct replay_rank *rank, uint32_t c
 /* Whether they are the same collective with the same arguments. */
 bool replay_calls_agree(const struct record_call *left, const struct record_call *right);
 
-/* The plan of these operations for one rank, as close to the recorded one as possible; `memory` is where the
- * rank's input begins, its output is replay->buffer_bytes after it. Free with plan_free(). */
+/* The plan of these operations for one rank. If the records hold the inputs of plans, it is the recorded
+ * plan, or ncclInvalidArgument, with a sentence that says what differs; else it is as close as possible;
+ * `memory` is where the rank's input begins, its output is replay->buffer_bytes after it. Free with
+ * plan_free(). */
 ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const struct replay_rank *rank,
                          const struct replay_op *ops, const struct replay_launch *launch, uint8_t *memory,
                          struct plan *plan);
@@ -128,6 +135,13 @@ struct replay_mark { /* a lane's step, for --until */
   uint32_t rank, channel;
   uint64_t step;
 };
+/* A place in a session: what a breakpoint or a command names. Members that the words leave out are
+ * REPLAY_NONE, UINT64_MAX or NULL. */
+struct replay_place {
+  uint32_t rank, channel, lane, func;
+  uint64_t step, sequence, count; /* sequence: of the operation; count: a bare number at the end */
+  uint32_t comm;                  /* index */
+};
 struct replay_scenario {
   uint64_t seed;
   enum replay_transport transport;
@@ -156,9 +170,18 @@ struct replay_outcome {
 bool replay_mark_parse(const char *from, struct replay_mark *mark);
 const struct replay_event *replay_event_find(const struct replay *replay,
                                              const struct replay_outcome *outcome, const char *from);
+/* Parses `rank 2 channel 0 lane 1 step 5 op all_reduce #3 comm NAME 10`, any of them. False, with a sentence.
+ */
+bool replay_place_parse(const struct replay *replay, const char *from, struct replay_place *place,
+                        char why[REPLAY_TEXT_BYTES]);
 /* ncclSuccess also if the state is not reached. */
 ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
                         struct replay_outcome *outcome);
+/* The same in pieces: begins a run, which replay_end() ends; advances it to event number `event` (*more: it
+ * is there; false: the run ends before it). `outcome` is of this run, initially all zero. */
+ncclResult_t replay_begin(struct replay *replay, const struct replay_scenario *scenario);
+ncclResult_t replay_advance(uint64_t event, struct replay_outcome *outcome, bool *more);
+void replay_end(void);
 /* From within look(): prints the lanes that have not ended, of one rank or (REPLAY_NONE) of all. */
 void replay_print_lanes(uint32_t rank, uint32_t most);
 

@@ -160,7 +160,19 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
   request->settings.tune_file = file;
 }
 
+/* What the records hold; how data reached outputs is tried only for GPUs, whose kernels differ in it. */
+static void limits_known(const struct replay_comm *comm, struct plan_limits *limits) {
+  *limits = comm->inputs.settings.limits;
+  if (comm->transport == TRANSPORT_SLOTS) return;
+  limits->direct = true;
+  limits->cores = comm->transport == TRANSPORT_CORES;
+}
+
 void replay_limits(const struct replay_comm *comm, struct plan_limits *limits) {
+  if (comm->known) {
+    limits_known(comm, limits);
+    return;
+  }
   plan_limits_default(limits);
   limits->algos_last = 0;
   limits->direct = comm->transport != TRANSPORT_SLOTS;
@@ -302,6 +314,55 @@ static ncclResult_t plan_try(struct replay *replay, struct replay_comm *comm, co
   return result;
 }
 
+static const char *library_of(const struct replay_rank *rank) {
+  return rank->state != NULL ? rank->state->file->header.library : "?";
+}
+
+static ncclResult_t plan_differs(const struct replay_comm *comm, const struct replay_rank *rank,
+                                 const struct record_plan *row, const struct plan *plan) {
+  const struct work *work = &plan->works[0];
+  if (plan->work_count == 0)
+    return log_fail(ncclInvalidArgument, "plan %u of rank %u of comm '%s' comes out empty", row->number,
+                    rank->rank, comm->name);
+  return log_fail(
+      ncclInvalidArgument,
+      "plan %u of rank %u of comm '%s' comes out different from the job's: it was %s %s, %u channels, %u "
+      "works, chunks of %u; here %s %s, %d channels, %u works, chunks of %zu: this release of tutti plans "
+      "differently; use the one that wrote the records (\"%.32s\")",
+      row->number, rank->rank, comm->name, record_algo_name(row->algo), record_proto_name(row->proto),
+      row->channels, row->works, row->chunk_elements, record_algo_name(work->algo),
+      record_proto_name(work->proto), __builtin_popcountll(plan->channel_mask), plan->work_count,
+      work->chunk_count, library_of(rank));
+}
+
+/* From the recorded inputs. Other calls than the recorded ones, as injected events make, have no row. */
+static ncclResult_t plan_known(struct replay *replay, struct replay_comm *comm,
+                               const struct replay_rank *rank, const struct replay_launch *launch,
+                               const struct op_list *list, struct plan *plan) {
+  const struct plan_inputs *inputs = &comm->inputs;
+  struct plan_request request = {.rank = rank->rank,
+                                 .rank_count = comm->rank_count,
+                                 .custom = inputs->custom_digest != 0 ? replay->custom : NULL,
+                                 .graph = &comm->graph,
+                                 .settings = inputs->settings,
+                                 .groups = inputs->groups,
+                                 .p2p_domains = inputs->p2p_domains,
+                                 .ops = list->ops,
+                                 .op_count = list->count};
+  const struct record_plan *row = launch->plan;
+  limits_known(comm, &request.settings.limits);
+  if (request.custom != NULL && custom_digest(request.custom) != inputs->custom_digest)
+    return log_fail(ncclInvalidArgument, "--plan: comm '%s' ran another schedule than that of this file",
+                    comm->name);
+  TRY(plan_build(&request, plan));
+  if (row == NULL || launch->borrowed || comm->transport != TRANSPORT_SLOTS ||
+      plan_fits(plan, row, launch->borrowed))
+    return ncclSuccess;
+  const ncclResult_t result = plan_differs(comm, rank, row, plan);
+  plan_free(plan);
+  return result;
+}
+
 ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const struct replay_rank *rank,
                          const struct replay_op *ops, const struct replay_launch *launch, uint8_t *memory,
                          struct plan *plan) {
@@ -314,7 +375,9 @@ ncclResult_t replay_plan(struct replay *replay, struct replay_comm *comm, const 
                       comm->name);
   if (result == ncclSuccess && !list_fill(&list, replay, comm, rank->rank, ops, launch->op_count, memory))
     result = log_no_memory("%u operations", launch->op_count);
-  if (result == ncclSuccess) result = plan_try(replay, comm, rank, launch, &list, plan);
+  if (result == ncclSuccess)
+    result = comm->known ? plan_known(replay, comm, rank, launch, &list, plan)
+                         : plan_try(replay, comm, rank, launch, &list, plan);
   os_free(list.ops);
   return result;
 }

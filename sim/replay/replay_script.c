@@ -120,7 +120,7 @@ static bool comm_is_whole(const struct replay_comm *comm) {
 
 static bool plan_is_sane(const struct record_plan *row) {
   return row->func < FUNC_COUNT && row->algo < ALGO_COUNT && row->proto < PROTO_COUNT && row->slots >= 1 &&
-         row->slots <= 8 && row->step_bytes >= 512 && row->step_bytes <= 1u << 26 &&
+         row->slots <= 8 && row->step_bytes >= 16 && row->step_bytes <= 1u << 26 &&
          row->step_bytes % 16 == 0 && (row->proto != PROTO_LL128 || row->step_bytes % 128 == 0);
 }
 
@@ -354,6 +354,13 @@ static uint64_t comm_digest(const struct replay_comm *comm) {
   return 0;
 }
 
+/* The release that wrote the records. */
+static const char *comm_library(const struct replay_comm *comm) {
+  for (uint32_t i = 0; i < comm->rank_count; i++)
+    if (comm->ranks[i].state != NULL) return comm->ranks[i].state->file->header.library;
+  return "?";
+}
+
 /* By host. The host of ranks without a file is unknown: they are assumed to be on the previous rank's. */
 static uint32_t places_by_host(const struct replay_comm *comm, struct graph_place *places) {
   uint32_t nodes = 0, first = 0;
@@ -400,8 +407,43 @@ static bool graph_find(struct replay_comm *comm, struct graph_place *places, uin
   return false;
 }
 
+/* The inputs of plans, which are equal on all ranks. Records of earlier releases have none. */
+static ncclResult_t comm_take_inputs(struct replay_comm *comm) {
+  for (uint32_t i = 0; i < comm->rank_count; i++) {
+    const struct rank_state *state = comm->ranks[i].state;
+    if (state == NULL || state->view->input_rows == 0 || state->view->comm->topology_digest == 0) continue;
+    const char *wrong =
+        plan_inputs_read(state->view->inputs, state->view->input_rows, comm->rank_count, &comm->inputs);
+    if (wrong != NULL)
+      return log_fail(ncclInvalidArgument,
+                      "rank %u of comm '%s': the records do not hold all that its plans were made from: %s",
+                      i, comm->name, wrong);
+    comm->known = true;
+    return ncclSuccess;
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t comm_lay_out_known(struct replay_comm *comm) {
+  const ncclResult_t result =
+      layout_graph_of_origin(&comm->inputs.origin, comm->inputs.places, comm->rank_count, &comm->graph);
+  if (result == ncclSystemError) return result;
+  if (result != ncclSuccess) {
+    char why[REPLAY_TEXT_BYTES];
+    replay_say(why, "%s", log_own_error());
+    return log_fail(ncclInvalidArgument, "the topology of comm '%s' cannot be made again: %s", comm->name,
+                    why);
+  }
+  if (comm_digest(comm) == graph_digest(&comm->graph)) return ncclSuccess;
+  return log_fail(ncclInvalidArgument,
+                  "the rings of comm '%s' come out different from the job's: this release of tutti orders "
+                  "them differently; use the one that wrote the records (\"%.32s\")",
+                  comm->name, comm_library(comm));
+}
+
 /* The record has a digest of rings and nodes: tries hosts, and nodes that divide the ranks evenly. */
 static ncclResult_t comm_lay_out(struct replay *replay, struct replay_comm *comm) {
+  if (comm->known) return comm_lay_out_known(comm);
   struct graph_place *places = (struct graph_place *)os_alloc(comm->rank_count * sizeof *places);
   if (places == NULL) return no_memory();
   ncclResult_t result = ncclSuccess;
@@ -458,6 +500,7 @@ static ncclResult_t comm_read(struct replay *replay, struct replay_comm *comm,
     comm->ranks[i].device = comm->ranks[i].state != NULL ? REPLAY_NONE : replay->device_count++;
   for (uint32_t i = 0; i < comm->rank_count; i++)
     if (comm->ranks[i].state != NULL) comm->ranks[i].device = device_of(replay, comm->ranks[i].state);
+  TRY(comm_take_inputs(comm));
   replay_graph_find(comm);
   comm->whole = !comm->captured && comm_is_whole(comm);
   if (!comm->captured) comm->first_collective = comm->whole ? 0 : comm_first(comm);
@@ -517,6 +560,7 @@ ncclResult_t replay_read(const struct records *records, struct replay *replay) {
     replay->comm_count += 1;
     TRY(comm_read(replay, &replay->comms[replay->comm_count - 1], &replay->states[begin], end - begin));
   }
+  replay_find_overtaken(replay);
   if (replay->device_count > DEVICES_MOST)
     return log_fail(ncclInvalidArgument, "these files are of %u devices; a replay takes %u at most",
                     replay->device_count, DEVICES_MOST);
@@ -531,6 +575,7 @@ void replay_free(struct replay *replay) {
       os_free(comm->ranks[r].launches);
     }
     graph_free(&comm->graph);
+    plan_inputs_free(&comm->inputs);
     os_free(comm->ranks);
   }
   custom_free(replay->custom);

@@ -13,8 +13,6 @@ static const char *const wait_texts[] = {"nothing",        "the address of", "da
 
 /* ---- every lane that has not ended ---- */
 
-typedef bool (*lane_seen)(void *argument, struct emu_lane *emu); /* false: stop */
-
 static bool run_each(const struct emu_kernel_run *run, lane_seen seen, void *argument) {
   for (uint32_t b = 0; b < run->launch->block_count; b++)
     for (uint32_t i = 0; i < run->launch->blocks[b].lane_count; i++) {
@@ -24,8 +22,7 @@ static bool run_each(const struct emu_kernel_run *run, lane_seen seen, void *arg
   return true;
 }
 
-/* In the order of communicators and ranks. */
-static void lanes_each(lane_seen seen, void *argument) {
+void lanes_each(lane_seen seen, void *argument) {
   for (uint32_t c = 0; c < world.replay->comm_count; c++)
     for (uint32_t r = 0; r < world.replay->comms[c].rank_count; r++)
       for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
@@ -67,8 +64,7 @@ static bool slots_are_owed(struct emu_lane *emu, const struct record_lane *row) 
 
 /* ---- descriptions ---- */
 
-/* What is equal on several channels of a rank: the operation, its step, what it waits for. */
-static void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
+void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]) {
   struct lane_wait wait = lane_wait_first(&emu->lane, &emu->prim);
   int used = snprintf(out, REPLAY_TEXT_BYTES, "operation #%" PRIu64 ", step %" PRIu64, emu_lane_sequence(emu),
                       emu->lane.steps_done);

@@ -27,12 +27,17 @@ struct live_rank *live_of(const struct device_comm *comm) {
   return &world.ranks[comm->config.comm_id - 1][comm->config.rank];
 }
 
-static bool lane_has_peer(const struct emu_lane *emu, uint32_t peer) {
+static bool row_sends(const struct record_lane *row) {
+  return row->wait == WAITS_SLOT || row->wait == WAITS_OFFER;
+}
+
+/* Several batches of an operation have a lane of this number; only one has this link. */
+static bool lane_has_link(const struct emu_lane *emu, const struct record_lane *row) {
   const struct work *work = emu->lane.work;
-  for (uint32_t i = 0; i < work->recv_count; i++)
-    if (work->recv_peer[i] == peer) return true;
-  for (uint32_t i = 0; i < work->send_count; i++)
-    if (work->send_peer[i] == peer) return true;
+  const uint32_t *peers = row_sends(row) ? work->send_peer : work->recv_peer;
+  const uint32_t count = row_sends(row) ? work->send_count : work->recv_count;
+  for (uint32_t i = 0; i < count; i++)
+    if (peers[i] == row->peer) return true;
   return false;
 }
 
@@ -44,14 +49,10 @@ struct target *target_of(const struct emu_lane *emu) {
         row->lane != emu->lane_index)
       continue;
     if (row->sequence != (uint32_t)emu_lane_sequence(emu)) continue;
-    if (row->wait == WAITS_NOT || row->wait == WAITS_LIST || lane_has_peer(emu, row->peer))
+    if (row->wait == WAITS_NOT || row->wait == WAITS_LIST || lane_has_link(emu, row))
       return &rank->targets[i];
   }
   return NULL;
-}
-
-static bool row_sends(const struct record_lane *row) {
-  return row->wait == WAITS_SLOT || row->wait == WAITS_OFFER;
 }
 
 const struct record_link *link_row(const struct live_rank *rank, const struct work *work, uint32_t peer,
@@ -223,12 +224,22 @@ static bool link_was_net(const struct device_comm *comm, const struct work *work
   return false;
 }
 
+/* The lane was further than it is. */
+static bool lane_is_behind(const struct emu_lane *emu) {
+  const struct emu_kernel_run *run = emu->block->run;
+  const struct live_rank *rank = live_of(run->launch->comm);
+  const struct target *target = target_of(emu);
+  return world.lifted || (target != NULL ? !target->held : run->turn < rank->script->ended);
+}
+
 /* A network has the same number of slots at each end, so a sender may be ahead by both. Here there are only
- * those of one end; as data is not read, an unread slot is overwritten, and its announcement may be lost. */
+ * those of one end; as data is not read, an unread slot is overwritten, and its announcement may be lost. So
+ * this is the last resort: it begins when nothing moves without it, and is for lanes that were further. */
 static bool lane_give_credit(struct emu_lane *emu) {
   const struct device_comm *comm = emu->block->run->launch->comm;
   const struct work *work = emu->lane.work;
   bool given = false;
+  if (!world.credit || !lane_is_behind(emu)) return false;
   if (!world.replay->comms[comm->config.comm_id - 1].net || emu->lane.phase != LANE_RUN) return false;
   for (uint32_t i = 0; i < work->send_count; i++) {
     struct link *link = &emu->lane.send[i];
@@ -283,6 +294,7 @@ static bool row_is_now(const struct replay_comm *comm, const struct replay_rank 
                        const struct record_lane *row) {
   const uint64_t sequence = widen(rank->state->view->comm->calls, row->sequence);
   if (row->used != 1 || row->wait > WAITS_LIST || sequence >= rank->state->called) return false;
+  if (comm->overtaken) return false;
   if (!comm->captured) return sequence >= rank->state->done && !rank->state->graph;
   if (rank->ended >= rank->started) return false;
   const struct replay_launch *launch = &rank->launches[rank->ended];
@@ -442,6 +454,12 @@ static bool settle(uint64_t event_limit, struct replay_outcome *outcome) {
   return settled;
 }
 
+static bool anybody_over_network(void) {
+  for (uint32_t c = 0; c < world.replay->comm_count; c++)
+    if (world.replay->comms[c].net) return true;
+  return false;
+}
+
 /* Records the place of every lane that has not ended. */
 static void lanes_look(void) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
@@ -488,28 +506,71 @@ static void holds_lift(void) {
   emu_gate_loosened();
 }
 
-static ncclResult_t world_run(struct replay_outcome *outcome) {
-  const struct replay_scenario *scenario = world.scenario;
-  TRY(launches_make());
-  TRY(calls_assume());
-  settle(EVENTS_MOST, outcome);
+/* ---- the phases of a run ---- */
+
+static void phase_credit(void) {
+  emu_lock();
+  world.credit = true;
+  emu_gate_loosened();
+  emu_unlock();
+}
+
+static void state_examine(struct replay_outcome *outcome) {
   emu_lock();
   lanes_look();
   state_compare(outcome);
   state_find_events(outcome);
   emu_unlock();
-  if (scenario->goes_on && !world.stopped && !outcome->moving) {
-    if (scenario->injected != NULL) TRY(calls_make_event(scenario->injected));
-    emu_lock();
-    holds_lift();
-    emu_unlock();
-    settle(scenario->event_limit > 0 ? scenario->event_limit : EVENTS_MOST, outcome);
+}
+
+static ncclResult_t phase_go_on(void) {
+  if (world.scenario->injected != NULL) TRY(calls_make_event(world.scenario->injected));
+  emu_lock();
+  holds_lift();
+  emu_unlock();
+  return ncclSuccess;
+}
+
+/* Nothing can move: what comes next. False: nothing. */
+static ncclResult_t phase_next(struct replay_outcome *outcome, bool *more) {
+  *more = false;
+  if (world.phase == PHASE_HELD) {
+    world.phase = PHASE_CREDIT;
+    *more = anybody_over_network() && !outcome->moving && !world.stopped;
+    if (*more) phase_credit();
+    if (*more) return ncclSuccess;
+  }
+  if (world.phase != PHASE_CREDIT) return ncclSuccess;
+  world.phase = PHASE_LIFTED;
+  state_examine(outcome);
+  *more = world.scenario->goes_on && !world.stopped && !outcome->moving;
+  return *more ? phase_go_on() : ncclSuccess;
+}
+
+static ncclResult_t world_run(struct replay_outcome *outcome) {
+  const uint64_t limit = world.scenario->event_limit;
+  bool more = true;
+  while (more) {
+    settle(world.phase == PHASE_LIFTED && limit > 0 ? limit : EVENTS_MOST, outcome);
+    TRY(phase_next(outcome, &more));
   }
   outcome->until_reached = world.stopped;
   emu_lock();
   state_sum(outcome);
   emu_unlock();
-  if (scenario->look != NULL) scenario->look(scenario->argument);
+  if (world.scenario->look != NULL) world.scenario->look(world.scenario->argument);
+  return ncclSuccess;
+}
+
+ncclResult_t replay_advance(uint64_t event, struct replay_outcome *outcome, bool *more) {
+  *more = true;
+  while (*more && emu_event_count() < event) {
+    emu_lock();
+    const bool settled = emu_world_settle(event - emu_event_count());
+    emu_unlock();
+    outcome->events_run = emu_event_count();
+    if (settled) TRY(phase_next(outcome, more));
+  }
   return ncclSuccess;
 }
 
@@ -559,11 +620,9 @@ static void world_close(void) {
   os_free(world.ranks);
 }
 
-ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
-                        struct replay_outcome *outcome) {
+ncclResult_t replay_begin(struct replay *replay, const struct replay_scenario *scenario) {
   const tutti_emu_config_t config = {
       .size = sizeof config, .seed = scenario->seed, .device_count = replay->device_count};
-  memset(outcome, 0, sizeof *outcome);
   TRY(tutti_emu_configure(&config));
   if (emu_options()->mode != EMU_GUARDED)
     return log_fail(ncclInvalidUsage,
@@ -574,7 +633,19 @@ ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *sce
   world.ops = emu_backend();
   emu_gate = &gate;
   ncclResult_t result = world_open();
-  if (result == ncclSuccess) result = world_run(outcome);
+  if (result == ncclSuccess) result = launches_make();
+  if (result == ncclSuccess) result = calls_assume();
+  if (result != ncclSuccess) world_close();
+  return result;
+}
+
+void replay_end(void) { world_close(); }
+
+ncclResult_t replay_run(struct replay *replay, const struct replay_scenario *scenario,
+                        struct replay_outcome *outcome) {
+  memset(outcome, 0, sizeof *outcome);
+  TRY(replay_begin(replay, scenario));
+  const ncclResult_t result = world_run(outcome);
   world_close();
   return result;
 }

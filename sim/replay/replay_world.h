@@ -36,7 +36,13 @@ struct stream_of {
   cudaStream_t stream;
 };
 
+/* First every lane is held at its recorded place; when nothing moves, senders over networks get the slots of
+ * both ends; when nothing moves again, the state is examined, and if the run goes on, the holds are lifted.
+ */
+enum replay_phase { PHASE_HELD, PHASE_CREDIT, PHASE_LIFTED };
+
 struct replay_world {
+  enum replay_phase phase;
   struct replay *replay;
   const struct replay_scenario *scenario;
   const struct backend *ops;
@@ -47,6 +53,7 @@ struct replay_world {
   size_t stride;        /* distance between ranks; 0: all share */
   uint64_t launches;    /* made, of all ranks */
   bool lifted, stopped; /* holds are lifted; the awaited lane has arrived */
+  bool credit;          /* senders over networks may be ahead by the slots of both ends */
   bool failed;
   char failure[REPLAY_TEXT_BYTES];
 };
@@ -89,6 +96,11 @@ uint32_t messages_missing(const struct replay_comm *comm, uint32_t r, struct rep
 /* replay_state.c. Locked: compares the state with the record, and finds what is missing. */
 void state_compare(struct replay_outcome *outcome);
 void state_find_events(struct replay_outcome *outcome);
+/* Every lane that has not ended, in the order of communicators and ranks. */
+typedef bool (*lane_seen)(void *argument, struct emu_lane *emu); /* false: stop */
+void lanes_each(lane_seen seen, void *argument);
+/* What is equal on several channels of a rank: the operation, its step, what it waits for. */
+void lane_say_wait(struct emu_lane *emu, char out[REPLAY_TEXT_BYTES]);
 /* What has ended, and where the rest waits. */
 void state_sum(struct replay_outcome *outcome);
 

@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-void call_limits_kernels(struct plan_limits *limits) {
-  limits->algos = PLAN_ALGOS_LAST;
-  limits->algos_last = PLAN_ALGOS_LAST;
-  limits->quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-  limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-  limits->links = 7;
-}
-
 void call_fill(const struct graph *graph, uint8_t func, uint8_t dtype, size_t count, uint32_t channels,
                struct check_call *call) {
   memset(call, 0, sizeof *call);

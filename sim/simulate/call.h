@@ -8,8 +8,4 @@
 void call_fill(const struct graph *graph, uint8_t func, uint8_t dtype, size_t count, uint32_t channels,
                struct check_call *call);
 
-/* Replaces the defaults by the limits of this library's kernels on GPUs of one node that reach each other's
- * memory (lib/backends/cuda). Small calls are direct collectives then. */
-void call_limits_kernels(struct plan_limits *limits);
-
 #endif

@@ -42,7 +42,7 @@ static ncclResult_t topology_get(const struct cluster_spec *spec, struct topolog
   return topology_make(&made, topology);
 }
 
-static ncclResult_t graph_get(struct cluster *cluster) {
+static ncclResult_t graph_get(const struct cluster_spec *spec, struct cluster *cluster) {
   const struct paths_rules rules = PATHS_RULES_DEFAULT;
   struct graph_request request;
   struct graph_place *places = (struct graph_place *)os_alloc(cluster->ranks * sizeof *places);
@@ -55,7 +55,8 @@ static ncclResult_t graph_get(struct cluster *cluster) {
   request.topology = &cluster->topology;
   request.places = places;
   request.rank_count = cluster->ranks;
-  request.channels_min = request.channels_max = cluster->ranks > 16384 ? 16 : PLAN_CHANNELS_MAX;
+  const uint32_t channels = spec->channels ? spec->channels : PLAN_CHANNELS_MAX;
+  request.channels_min = request.channels_max = cluster->ranks > 16384 && channels > 16 ? 16 : channels;
   request.cross_nic = 2;
   request.rules = rules;
   const ncclResult_t result = graph_build(&request, &cluster->graph);
@@ -111,7 +112,7 @@ static ncclResult_t cluster_fill(const struct cluster_spec *spec, struct cluster
     return log_fail(ncclInvalidUsage, "%u nodes of %s, which has no NIC; take 1 node", cluster->nodes,
                     cluster->topology.name);
   TRY(paths_find(&cluster->topology, &rules, &cluster->paths));
-  TRY(graph_get(cluster));
+  TRY(graph_get(spec, cluster));
   return links_make(cluster);
 }
 
@@ -214,7 +215,10 @@ double cluster_wire(uint8_t proto) { return proto == PROTO_LL ? 2 : proto == PRO
 double cluster_most_gbps(const struct cluster *cluster, const struct cluster_route *route, uint8_t proto,
                          uint32_t rank) {
   const double lane_gbps = cluster_wire(proto) * cluster->costs.lane_gbps[proto] / cluster->rank_slow[rank];
-  return !route->network && lane_gbps < route->gbps ? lane_gbps : route->gbps;
+  const double proxy_gbps = cluster_wire(proto) * cluster->costs.proxy_ll_gbps;
+  const bool proxied = route->network && proto == PROTO_LL && proxy_gbps > 0;
+  const double most_gbps = proxied ? proxy_gbps : lane_gbps;
+  return (!route->network || proxied) && most_gbps < route->gbps ? most_gbps : route->gbps;
 }
 
 /* A NIC's port to the network or, with `down`, from it: where routes over the NIC end or begin. */

@@ -23,10 +23,11 @@ struct cluster_costs {
   double link_share;                            /* the part of a link's nominal bandwidth that data may use */
   double proxy_us;                              /* until a proxy has seen what a lane posted */
   double message_us;                            /* of a NIC, per message */
-  double side_us;    /* of a lane, per side of a slice that it has: receive and send */
-  double gap_us;     /* of a NIC: least time from the end of a message to the next one */
-  double links_gbps; /* bandwidth of every link; 0: the machine's */
-  double zero_copy;  /* not 0: data stored directly into outputs costs a receiver no move */
+  double side_us;       /* of a lane, per side of a slice that it has: receive and send */
+  double gap_us;        /* of a NIC: least time from the end of a message to the next one */
+  double links_gbps;    /* bandwidth of every link; 0: the machine's */
+  double zero_copy;     /* not 0: data stored directly into outputs costs a receiver no move */
+  double proxy_ll_gbps; /* most data of a connection in LL that proxies convert; 0: the NIC sends lines */
 };
 
 /* The network between the nodes. */
@@ -40,6 +41,7 @@ struct cluster_spec {
   const char *machine;  /* a preset's name; NULL: dgx-h100 */
   const char *topology; /* or a file of NCCL's XML; NULL: none */
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
+  uint32_t channels;    /* that the graph is searched for; 0: PLAN_CHANNELS_MAX */
   struct cluster_fabric fabric;
   struct cluster_costs costs;
   const char *costs_text; /* the origin of the costs, for users */

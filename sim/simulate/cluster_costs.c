@@ -22,6 +22,7 @@ static const struct cluster_costs costs_default = {
     0,
     0,
     0,
+    0.7, /* tune_proxied_ll_gbps */
 };
 
 void cluster_spec_begin(struct cluster_spec *spec) {
@@ -78,6 +79,7 @@ static const struct cost_row {
     {"message_us", AT(message_us), 1, 0},
     {"side_us", AT(side_us), 1, 0},
     {"gap_us", AT(gap_us), 1, 0},
+    {"proxy_ll_gbps", AT(proxy_ll_gbps), 1, 0},
     {"links_gbps", AT(links_gbps), 1, 0},
 };
 enum { COST_ROWS = sizeof cost_rows / sizeof cost_rows[0] };
@@ -86,7 +88,7 @@ static const char cost_expected[] =
     "NAME=VALUE with a value of 0 to 1e6 (gbps of lanes and shares from 0.001), NAME one of launch_us, "
     "slice_us, move_us, nvlink_post_us, pci_post_us, network_post_us, lane_gbps (with .LL, .LL128 or .Simple "
     "behind it, or for all three), message_launch_us, link_share, proxy_us, message_us, side_us, gap_us, "
-    "links_gbps and zero_copy";
+    "links_gbps, zero_copy and proxy_ll_gbps";
 
 /* Which of a row's costs the rest of the name selects: all, one, or none (PROTO_COUNT + 1). */
 static uint32_t cost_proto(const char *rest, size_t length) {

@@ -4,6 +4,7 @@
 #ifndef TUTTI_SIM_SIMULATE_RUN_H
 #define TUTTI_SIM_SIMULATE_RUN_H
 
+#include "planning.h"
 #include "simulate/engine.h"
 #include "progress.h"
 #include "simulate/workload.h"
@@ -27,14 +28,11 @@ struct run_watch {
 struct run_request {
   const struct cluster *cluster;
   const struct workload *workload;
-  const uint32_t *algo_mask, *proto_mask; /* by enum work_func: the choices of planning */
-  const struct tune_file *tune_file;      /* rules that choose, or NULL */
-  uint32_t channels;                      /* the most; 0: no limit */
-  double compute;                         /* speed-up of computing; 0: none */
-  bool kernels;                           /* plans are those of call_limits_kernels() */
-  bool exact;                             /* every rank runs; also with callbacks */
-  const struct run_watch *watch;          /* NULL: none */
-  struct progress *progress;              /* open; NULL: no reports */
+  const struct planning *job;         /* plans are those of its communicators */
+  double compute;                /* speed-up of computing; 0: none */
+  bool exact;                    /* every rank runs; also with callbacks */
+  const struct run_watch *watch; /* NULL: none */
+  struct progress *progress;     /* open; NULL: no reports */
 };
 
 /* Calls that are alike, of all ranks. */

@@ -39,17 +39,12 @@ static ncclResult_t graph_get(struct run *run, uint32_t comm_index, const struct
 }
 
 /* One operation of a group, in planning's form. */
-static void op_call(const struct run *run, const struct graph *graph, const struct workload_op *op,
-                    uint32_t place, struct check_call *call) {
-  const struct run_request *request = run->request;
-  const uint8_t func = op->func < FUNC_SEND_RECV || op->func == FUNC_ALL_TO_ALL ? op->func : FUNC_ALL_REDUCE;
-  call_fill(graph, op->func, op->dtype, (size_t)op->count, request->channels, call);
-  if (request->kernels) call_limits_kernels(&call->limits);
+static void op_call(const struct plan_request *request, const struct workload_op *op, uint32_t place,
+                    struct check_call *call) {
+  call_fill(request->graph, op->func, op->dtype, (size_t)op->count, 0, call);
+  call->job = request;
   call->op = op->op;
   call->root = op->peer;
-  call->algo_mask = request->algo_mask[func];
-  call->proto_mask = request->proto_mask[func];
-  call->tune_file = request->tune_file;
   call->place = place;
 }
 
@@ -79,17 +74,12 @@ static ncclResult_t plan_make(struct run *run, struct shape *shape) {
   const uint64_t most = (2 * (uint64_t)comm->rank_count + 2) * call->op_count;
   if (!array_grow(&run->ops, &run->op_capacity, most, sizeof *run->ops)) return run_no_memory(run);
   uint32_t count = 0;
-  for (uint32_t i = call->op_count; i-- > 0;) { /* the first one last: the request is about it */
-    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
-  }
-  check_call_request(&row, &request);
+  planning_request(run->request->job, graph, &request);
   for (uint32_t i = 0; i < call->op_count; i++) {
-    op_call(run, graph, &run->workload->ops[call->first_op + i], i, &row);
+    op_call(&request, &run->workload->ops[call->first_op + i], i, &row);
     count += row.func == FUNC_SEND || row.func == FUNC_RECV
                  ? message_fill(&row, &run->ops[count])
                  : check_call_ops(&row, shape->place, &run->ops[count]);
-    request.settings.algo_mask[row.func] = row.algo_mask;
-    request.settings.proto_mask[row.func] = row.proto_mask;
   }
   request.rank = shape->place;
   request.ops = run->ops;

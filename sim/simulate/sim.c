@@ -12,7 +12,7 @@
 #include "collective.h"
 #include "schedules/schedules.h"
 #include "core/plan/names.h"
-#include "core/settings/settings.h"
+#include "planning.h"
 #include "json.h"
 #include "simulate/call.h"
 #include "simulate/engine.h"
@@ -28,9 +28,9 @@ enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
 struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
   const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
-      *plan, *loggp, *tune;
+      *plan, *loggp, *tune, *as;
   struct option_list faults, costs, scales;
-  bool kernels, exact, json, rate, progress, records, chakra, gaps, print;
+  bool kernels, exact, json, rate, progress, records, chakra, gaps, print, no_net;
 };
 #define AT(member) offsetof(struct sim_flags, member)
 
@@ -59,7 +59,12 @@ static const struct option_row rows[] = {
      "set one cost (above), as launch_us.Simple=5; may be repeated"},
     {0, "algo", "ALGO,...", OPTION_TEXT, AT(algo), 0, 0, "sets NCCL_ALGO: ring, tree, direct, ..."},
     {0, "proto", "PROTO,...", OPTION_TEXT, AT(proto), 0, 0, "sets NCCL_PROTO: LL, LL128, Simple"},
-    {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX, "channels at most (default 32)"},
+    {0, "as", "WHOSE", OPTION_TEXT, AT(as), 0, 0,
+     PLANNING_AS_HELP " (default cuda; of one node without --kernels: nccl)"},
+    {0, "no-net", NULL, OPTION_FLAG, AT(no_net), 0, 0,
+     "with --as emu or threads: nodes share memory, as without net=1 in TUTTI_EMU"},
+    {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX,
+     "channels at most (default the backend's: 32 on GPUs)"},
     {0, "compare", "ALGO,...", OPTION_TEXT, AT(compare), 0, 0,
      "one column of times for each of these algorithms instead"},
     {'d', "type", "TYPE", OPTION_TEXT, AT(type), 0, 0,
@@ -104,7 +109,7 @@ static const struct option_row rows[] = {
      "say on standard error once a second how far it has come, also where that is no terminal"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
-static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false, true};
+static const struct option_set sim_options = {"sim", rows, sizeof rows / sizeof rows[0], false, true, true};
 
 struct sim {
   struct sim_flags flags;
@@ -117,8 +122,8 @@ struct sim {
   struct cluster cluster;
   struct check_call call;
   struct check_setup setup;
-  uint32_t algos[FUNC_COUNT], protos[FUNC_COUNT];   /* the choices of planning */
-  uint32_t algo_mask, proto_mask;                   /* the same for the collective */
+  struct planning job;                              /* whose plans */
+  struct plan_request request;                      /* its communicator of all ranks */
   uint32_t compared[COMPARED_MOST], compared_count; /* sets of one algorithm each */
   uint64_t slices, events, spent_ns;
   struct progress progress;
@@ -127,6 +132,7 @@ struct sim {
   struct plot plot;
   struct custom_schedule *schedule; /* of --plan, NULL: none */
   uint64_t possible;                /* sizes that some option could carry */
+  uint32_t algos_shown;             /* set of those in the table */
 };
 
 /* The result of one size with one option. */
@@ -154,24 +160,24 @@ static bool type_find(struct sim *sim) {
   return false;
 }
 
-static bool masks_read(struct sim *sim) {
-  uint32_t *algos = sim->algos, *protos = sim->protos;
-  for (uint32_t func = 0; func < FUNC_COUNT; func++) {
-    algos[func] = (1u << ALGO_COUNT) - 1;
-    protos[func] = (1u << PROTO_COUNT) - 1;
-  }
-  const char *algo = sim->flags.algo ? sim->flags.algo : "",
-             *proto = sim->flags.proto ? sim->flags.proto : "";
-  if (settings_parse_list("--algo", algo, names_algo, ALGO_COUNT, algos) != ncclSuccess ||
-      settings_parse_list("--proto", proto, names_proto, PROTO_COUNT, protos) != ncclSuccess) {
-    fprintf(stderr, "tutti sim: %s\n", log_last_error());
-    return false;
-  }
-  const uint8_t func =
-      sim->func < FUNC_SEND_RECV || sim->func == FUNC_ALL_TO_ALL ? sim->func : FUNC_ALL_REDUCE;
-  sim->algo_mask = sim->schedule ? 1u << ALGO_CUSTOM : algos[func];
-  sim->proto_mask = protos[func];
-  return true;
+/* The costs of one node are those of NCCL's kernels, unless --kernels is given, and so are the plans. */
+static enum exit_code job_get(struct sim *sim) {
+  const struct sim_flags *flags = &sim->flags;
+  const bool own = flags->kernels || sim->spec.nodes > 1;
+  const struct planning_ask ask = {.verb = "sim",
+                                   .as = flags->as,
+                                   .usual = own ? PLANNING_CUDA : PLANNING_NCCL,
+                                   .algo = flags->algo,
+                                   .proto = flags->proto,
+                                   .channels = (uint32_t)flags->channels,
+                                   .no_net = flags->no_net};
+  planning_close(&sim->job);
+  const enum exit_code code = planning_open(&ask, &sim->job);
+  if (code != EXIT_GOOD) return code;
+  if (sim->fit.rules) sim->job.settings.plan.tune_file = sim->fit.rules;
+  if (sim->job.as == PLANNING_NCCL) sim->spec.costs.proxy_ll_gbps = 0; /* its NICs send lines */
+  sim->spec.channels = sim->job.settings.plan.limits.channel_count;
+  return EXIT_GOOD;
 }
 
 /* "ring,tree": a set of one algorithm for each word. */
@@ -241,11 +247,14 @@ static enum exit_code cluster_get(struct sim *sim, uint32_t ranks) {
   if (!flags->gpus && sim->schedule && ranks < sim->spec.gpus * sim->spec.nodes)
     sim->spec.gpus = (ranks + sim->spec.nodes - 1) / sim->spec.nodes;
   if (!flags->nodes && !flags->cluster) sim->spec.nodes = (ranks + sim->spec.gpus - 1) / sim->spec.gpus;
+  const enum exit_code code = job_get(sim);
+  if (code != EXIT_GOOD) return code;
   const ncclResult_t result = cluster_make(&sim->spec, &sim->cluster);
   if (result != ncclSuccess) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
     return result == ncclSystemError ? EXIT_ENVIRONMENT : EXIT_USAGE;
   }
+  planning_request(&sim->job, &sim->cluster.graph, &sim->request);
   return EXIT_GOOD;
 }
 
@@ -289,8 +298,6 @@ static enum exit_code jobs_ask(struct sim *sim, int operand_count, char **operan
     fprintf(stderr, "tutti sim: --compare and --plot are of a collective\n");
     return EXIT_USAGE;
   }
-  sim->func = FUNC_ALL_REDUCE;
-  if (!masks_read(sim)) return EXIT_USAGE;
   enum exit_code code = spec_get(sim);
   if (code == EXIT_GOOD) code = cluster_get(sim, 1);
   if (code != EXIT_GOOD) return code;
@@ -353,7 +360,7 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
   if (code != EXIT_GOOD) return code;
   sizes_complete(&sim->flags);
   sim->func = collective_func(sim->collective);
-  if (!type_find(sim) || !masks_read(sim) || !compared_read(sim)) return EXIT_USAGE;
+  if (!type_find(sim) || !compared_read(sim)) return EXIT_USAGE;
   if (sim->flags.max_bytes < sim->flags.min_bytes) {
     fprintf(stderr, "tutti sim: --maxbytes is less than --minbytes\n");
     return EXIT_USAGE;
@@ -367,13 +374,16 @@ static enum exit_code sim_ask(struct sim *sim, int argc, char **argv) {
 
 /* ---- one size ---- */
 
-static void row_call(struct sim *sim, size_t count, uint32_t algo_mask) {
-  call_fill(&sim->cluster.graph, sim->func, sim->type, count, (uint32_t)sim->flags.channels, &sim->call);
-  if (sim->flags.kernels) call_limits_kernels(&sim->call.limits);
+/* `algo_mask`: the algorithms of a column of --compare or of --plan; 0: those of the job. */
+static void row_call(struct sim *sim, size_t count, uint32_t algo_mask, struct plan_request *request) {
+  *request = sim->request;
+  for (uint32_t func = 0; func < FUNC_COUNT && algo_mask; func++)
+    request->settings.algo_mask[func] = algo_mask;
+  request->settings.algos_off &= ~algo_mask;
+  if (algo_mask) planning_borrow(request, algo_mask);
+  call_fill(&sim->cluster.graph, sim->func, sim->type, count, 0, &sim->call);
+  sim->call.job = request;
   sim->call.root = (uint32_t)sim->flags.root;
-  sim->call.algo_mask = algo_mask;
-  sim->call.proto_mask = sim->proto_mask;
-  sim->call.tune_file = sim->fit.rules;
   if (algo_mask == 1u << ALGO_CUSTOM) sim->call.custom = sim->schedule;
   sim->call.in_place = sim->call.custom && (sim->schedule->places & CUSTOM_OUT_OF_PLACE) == 0;
 }
@@ -434,20 +444,33 @@ static bool row_fold(const struct sim *sim, const struct sim_row *row, const str
   return false;
 }
 
+/* Lanes of a fold stand for others, so the report of a stall needs a run of all lanes. */
+static ncclResult_t run_folded(const struct sim *sim, struct engine_request *request, struct sim_row *row,
+                               const struct sim_net *whole) {
+  const ncclResult_t result = engine_run(request, &row->report);
+  if (result != ncclSuccess || !request->fold || !row->report.stalled) return result;
+  request->cluster = &sim->cluster;
+  request->net = whole;
+  request->fold = NULL;
+  return engine_run(request, &row->report);
+}
+
 /* If planning finds no option, row->possible stays false. */
 static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row *row) {
   struct sim_net net;
   struct cluster cluster;
   struct fold fold;
+  struct plan_request plans;
   char what[64];
   snprintf(what, sizeof what, "%zu bytes", row->bytes);
   progress_begin(&sim->progress, what, 0, os_time_ns());
-  row_call(sim, row->count, algo_mask);
+  row_call(sim, row->count, algo_mask, &plans);
   ncclResult_t result = check_setup_make(&sim->setup, &sim->call);
   if (result == ncclInvalidUsage && (sim->compared_count || sim->schedule)) return ncclSuccess;
   TRY(result);
   sim->possible += 1;
   row_option(sim, row);
+  if (!row->is_messages) sim->algos_shown |= 1u << row->algo;
   row->possible = true;
   TRY(sim_net_make(sim->setup.plans, sim->cluster.ranks, &net));
   const bool drawn = sim->flags.perfetto || sim->flags.svg;
@@ -460,7 +483,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
                                    .report_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
   progress_begin(&sim->progress, what, sim->progress.out ? sim_net_slices(request.net) : 0, begin_ns);
-  result = drawn ? run_drawn(sim, &request, row) : engine_run(&request, &row->report);
+  result = drawn ? run_drawn(sim, &request, row) : run_folded(sim, &request, row, &net);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;
   sim->events += row->report.event_count;
@@ -477,11 +500,9 @@ static double row_us(const struct sim_row *row) { return (double)row->report.end
 
 /* The machine of the times, its parts separated by `between`. */
 static void model_text(const struct sim *sim, const char *between, char *out, size_t out_bytes) {
-  struct check_call call;
-  call_fill(&sim->cluster.graph, sim->func, sim->type, 0, (uint32_t)sim->flags.channels, &call);
   snprintf(out, out_bytes, "every slice over slots, links and proxies%s%s%s%sat most %u channels", between,
            sim->spec.costs_text, sim->spec.costs_changed ? " but for those given" : "", between,
-           call.limits.channel_count);
+           sim->request.settings.limits.channel_count);
 }
 
 static void head_print(const struct sim *sim) {
@@ -491,6 +512,8 @@ static void head_print(const struct sim *sim) {
   printf("# tutti sim %s: %u ranks, %u nodes of %u, %s (simulated)\n", sim->collective->name, cluster->ranks,
          cluster->nodes, cluster->gpus, cluster->topology.name);
   printf("# Model: %s\n", model);
+  planning_text(&sim->job, cluster->nodes, model, sizeof model);
+  printf("# Plans: %s\n", model);
   if (sim->flags.tune)
     printf("# costs fitted to %u times, %.1f %% off in the geometric mean\n", sim->fit.time_count,
            100 * (sim->fit.off - 1));
@@ -533,6 +556,8 @@ static void row_json(const struct sim *sim, struct json *json, const struct sim_
   json_text(json, "proto", names_proto[row->proto]);
   json_number(json, "channels", row->channel_count);
   json_decimal(json, "time_us", us);
+  if (!row->is_messages && planning_time_note(row->algo))
+    json_text(json, "time_note", planning_time_note(row->algo));
   json_decimal(json, "algbw", gbps);
   json_decimal(json, "busbw", gbps * sim->collective->factor(sim->cluster.ranks));
   json_number(json, "lanes", row->lane_count);
@@ -583,7 +608,8 @@ static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) 
     memset(&row, 0, sizeof row);
     row.count = collective_count(sim->collective, (size_t)size, sim->type_bytes, sim->cluster.ranks);
     row.bytes = collective_bytes(sim->collective, row.count, sim->type_bytes, sim->cluster.ranks);
-    const enum exit_code code = row_do(sim, sim->compared_count ? sim->compared[i] : sim->algo_mask, &row);
+    const uint32_t usual = sim->schedule ? 1u << ALGO_CUSTOM : 0;
+    const enum exit_code code = row_do(sim, sim->compared_count ? sim->compared[i] : usual, &row);
     if (code != EXIT_GOOD) return code;
     if (sim->flags.plot && row.possible && !row_plot(sim, i, &row)) return EXIT_ENVIRONMENT;
     if (sim->flags.json && row.possible) row_json(sim, json, &row);
@@ -596,6 +622,16 @@ static enum exit_code size_do(struct sim *sim, int64_t size, struct json *json) 
   if (sim->compared_count && !sim->flags.json) putchar('\n');
   fflush(stdout);
   return EXIT_GOOD;
+}
+
+/* What the times of algorithms mean for which there is no GPU kernel. */
+static void notes_print(uint32_t algos) {
+  const char *last = NULL;
+  for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {
+    const char *note = (algos >> algo & 1) != 0 ? planning_time_note(algo) : NULL;
+    if (note && note != last) printf("# %s\n", note);
+    if (note) last = note;
+  }
 }
 
 static enum exit_code sizes_do(struct sim *sim) {
@@ -611,6 +647,7 @@ static enum exit_code sizes_do(struct sim *sim) {
     size = sim->flags.step_bytes ? size + sim->flags.step_bytes : size * sim->flags.step_factor;
   }
   if (sim->flags.json) json_close(&json, ']');
+  else notes_print(sim->algos_shown);
   if (sim->flags.json) putchar('\n');
   if (code == EXIT_GOOD && sim->schedule && sim->possible == 0) {
     fprintf(stderr, "tutti sim: %s\n", log_last_error());
@@ -627,17 +664,15 @@ static enum exit_code sizes_do(struct sim *sim) {
 
 static enum exit_code jobs_do(const struct sim *sim) {
   const struct sim_flags *flags = &sim->flags;
-  char model[200];
+  char model[200], plans[200];
   model_text(sim, ",\n#   ", model, sizeof model);
+  planning_text(&sim->job, sim->cluster.nodes, plans, sizeof plans);
   const struct workload_ask ask = {.cluster = &sim->cluster,
                                    .model = model,
+                                   .plans = plans,
                                    .workload = &sim->workload,
-                                   .algo_mask = sim->algos,
-                                   .proto_mask = sim->protos,
-                                   .tune_file = sim->fit.rules,
-                                   .channels = (uint32_t)flags->channels,
+                                   .job = &sim->job,
                                    .compute = sim->compute,
-                                   .kernels = flags->kernels,
                                    .exact = flags->exact,
                                    .drawing = {flags->perfetto, flags->svg},
                                    .json = flags->json,
@@ -662,6 +697,7 @@ static enum exit_code sim_run(int argc, char **argv) {
   custom_free(sim.schedule);
   cluster_free(&sim.cluster);
   os_free(sim.cluster_text);
+  planning_close(&sim.job);
   os_free(sim.fit.rules);
   return code;
 }
@@ -695,7 +731,9 @@ const struct verb verb_sim = {
     "Costs without a suffix: link_share (part of a link's bandwidth that data may use), proxy_us (until a "
     "proxy sees what a lane posted), message_us (of a NIC, per message), side_us (of a lane, for receiving "
     "and for sending), gap_us (of a NIC, the least between messages), links_gbps (of every link; 0: the "
-    "machine's), zero_copy (1: data stored directly into outputs costs its receiver no move; 0: it does). "
+    "machine's), zero_copy (1: data stored directly into outputs costs its receiver no move; 0: it does), "
+    "proxy_ll_gbps (the most of a connection between nodes in LL, whose lines proxies convert; 0: NICs send "
+    "lines, as with --as nccl). "
     "With LogGP, L is the time of a post on every link, o is side_us, g gap_us, 1/G links_gbps; all others "
     "are 0.\n"
     "\n"

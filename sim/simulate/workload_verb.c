@@ -84,7 +84,7 @@ static void report_print(const struct workload_ask *ask, const struct run_report
   const struct shares shares = shares_of(ask->workload, report);
   printf("# tutti sim %s:\n# %u ranks on %u nodes of %u, %s (simulated)\n", ask->workload->name,
          ask->workload->rank_count, cluster->nodes, cluster->gpus, cluster->topology.name);
-  printf("# Model: %s\n", ask->model);
+  printf("# Model: %s\n# Plans: %s\n", ask->model, ask->plans);
   kinds_print(ask, report);
   printf("#\n# end            %.2f us\n", us(report->end_ps));
   printf("# in kernels     %.1f %% of a rank's time (%.1f %% rank %u to %.1f %% rank %u)\n", shares.busy,
@@ -175,12 +175,8 @@ enum exit_code workload_do(const struct workload_ask *ask) {
   struct progress progress;
   struct run_request request = {.cluster = ask->cluster,
                                 .workload = ask->workload,
-                                .algo_mask = ask->algo_mask,
-                                .proto_mask = ask->proto_mask,
-                                .tune_file = ask->tune_file,
-                                .channels = ask->channels,
+                                .job = ask->job,
                                 .compute = ask->compute,
-                                .kernels = ask->kernels,
                                 .exact = ask->exact,
                                 .progress = &progress};
   struct run_report report;

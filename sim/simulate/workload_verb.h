@@ -3,19 +3,18 @@
 #ifndef TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
 #define TUTTI_SIM_SIMULATE_WORKLOAD_VERB_H
 
+#include "planning.h"
 #include "simulate/drawing.h"
 #include "verb.h"
 
 struct workload_ask {
-  const char *model; /* the machine of the times, for users */
+  const char *model, *plans; /* the machine of the times, and whose plans they are, for users */
   const struct cluster *cluster;
   const struct workload *workload;
-  const uint32_t *algo_mask, *proto_mask; /* by enum work_func */
-  const struct tune_file *tune_file;      /* or NULL */
-  uint32_t channels;                      /* 0: any */
-  double compute;                         /* speed-up of computing; 1 */
+  const struct planning *job; /* whose plans */
+  double compute;        /* speed-up of computing; 1 */
   struct drawing_ask drawing;
-  bool kernels, exact, json, rate, progress;
+  bool exact, json, rate, progress;
 };
 
 enum exit_code workload_do(const struct workload_ask *ask);

@@ -107,6 +107,21 @@ plant('lib/base/log.c', 'urgent_errors_stay', 'last_is_urgent = urgent;',
       'last_is_urgent |= urgent;',
       'test_base', 'test_log_evidence')
 
+# ---- settings
+
+PARAM, PARAM_TEXT = 'lib/base/param.c', 'lib/base/param_text.c'
+plant(PARAM, 'wrong_settings_are_let_in', 'if (first_refused == FAULT_LIMIT) return ncclSuccess;',
+      'if (true) return ncclSuccess;', 'test_base', 'test_param_check')
+plant(PARAM, 'refusal_only_once', 'return ncclInvalidUsage;', 'return said ? ncclSuccess : ncclInvalidUsage;',
+      'test_base', 'test_param_check')
+plant(PARAM, 'late_faults_are_forgotten',
+      'if (index >= FAULT_LIMIT && (kind != PARAM_FAULT_REFUSED || first_refused < FAULT_LIMIT)) return;',
+      'if (index >= FAULT_LIMIT) return;', 'test_base', 'test_param_check_last')
+plant(PARAM_TEXT, 'seed_with_a_sign', "text[0] >= '0' && text[0] <= '9' && *end", '*end', 'test_base',
+      'test_param_check')
+plant(PARAM_TEXT, 'folder_is_a_file', 'if (is_folder(path)) {', 'if (false) {', 'test_base',
+      'test_param_check')
+
 # ---- bootstrap: launchers, unique ids, the control server, the gather
 
 LAUNCH, ROOT_FORWARD = 'lib/base/launch.c', 'lib/core/bootstrap/root_forward.c'

@@ -10,6 +10,7 @@
 #include "backends/cuda/capability.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/ipc.h"
+#include "kernels/launch_limits.h"
 #include "kernels/link_test.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
@@ -195,22 +196,7 @@ static bool all_possible(uint32_t device_count) {
 static ncclResult_t cuda_device_limits(struct plan_limits *limits) {
   uint32_t device_count = 0;
   TRY(cuda_device_count(&device_count));
-  memset(limits, 0, sizeof *limits);
-  limits->slots = 8;
-  limits->step_bytes[PROTO_SIMPLE] = 524288;
-  limits->step_bytes[PROTO_LL] = 65536;
-  limits->step_bytes[PROTO_LL128] = 614400;
-  limits->p2p_chunk_bytes = 524288;
-  limits->channel_count = 32;
-  limits->p2p_channel_count = 32;
-  limits->p2p_channels_per_peer = 32;
-  limits->flag_bits = 32;
-  limits->direct = all_possible(device_count);
-  limits->algos = limits->direct ? PLAN_ALGOS_LAST : 0;
-  limits->algos_last = PLAN_ALGOS_LAST;
-  limits->quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-  limits->links = limits->direct ? LAUNCH_LINKS : 1;
-  limits->protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+  launch_limits(limits, all_possible(device_count));
   return ncclSuccess;
 }
 

@@ -9,9 +9,11 @@
 #include <string.h>
 
 #include "backends/emu/check.h"
+#include "backends/emu/order.h"
 #include "backends/emu/scheduler_gate.h"
 #include "backends/emu/fault_injection.h"
 #include "backends/emu/record.h"
+#include "base/array.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "trace/trace.h"
@@ -37,6 +39,7 @@ static void run_wake_lanes(struct emu_kernel_run *run) {
 }
 
 void emu_comm_abort_rank(struct device_comm *comm) {
+  emu_race_forget();
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm == comm && emu_options()->mode == EMU_GUARDED) run_wake_lanes(run);
@@ -150,6 +153,14 @@ static inline void lane_wake(struct emu_lane *emu) {
   if (emu != NULL) emu_actor_wake(&emu->actor);
 }
 
+/* Wakes the lane at the other end of a connection, or notes that its process should look. */
+static inline void lane_wake_end(const struct emu_lane *emu, const struct emu_conn *conn, bool sends) {
+  const struct device_comm *comm = emu->block->run->launch->comm;
+  lane_wake(sends ? conn->recv_lane : conn->send_lane);
+  if (emu_conn_is_remote(conn) && comm->order_slots != NULL)
+    emu_order_touch(comm->order_slots[sends ? conn->receiver_rank : conn->sender_rank]);
+}
+
 /* A step of a list has ended: wakes the rank's other lanes, which may wait for it. */
 static void lane_wake_lists(const struct emu_lane *emu) {
   if (emu->lane.progress == NULL || emu->lane.work->algo != ALGO_CUSTOM) return;
@@ -163,11 +174,11 @@ static inline void lane_wake_peers(struct emu_lane *emu, uint32_t action) {
   if (action == LANE_BEGIN || action == LANE_FINISH || action == LANE_END) return;
   bool net = false;
   for (uint32_t i = 0; i < work->recv_count; i++) {
-    lane_wake(emu->recv_conn[i]->send_lane);
+    lane_wake_end(emu, emu->recv_conn[i], false);
     net |= emu->recv_conn[i]->net;
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
-    lane_wake(emu->send_conn[i]->recv_lane);
+    lane_wake_end(emu, emu->send_conn[i], true);
     net |= emu->send_conn[i]->net;
   }
   if (net) emu_services_poke();
@@ -277,7 +288,7 @@ static const struct emu_actor_ops lane_actor_ops = {lane_actor_enabled, lane_act
 /* ---- blocks ---- */
 
 static uint64_t lane_actor_key(const struct device_comm *comm, const struct work *work, uint32_t lane_index) {
-  return LANE_KEY_KIND << 56 | (comm->config.comm_id & 0xffff) << 40 | (uint64_t)comm->config.rank << 16 |
+  return LANE_KEY_KIND << 56 | (comm->trace_id & 0xffff) << 40 | (uint64_t)comm->config.rank << 16 |
          (uint64_t)work->channel_index << 8 | lane_index;
 }
 
@@ -750,6 +761,8 @@ static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
   hook_drop(&launch->hook);
+  os_free(launch->uses);
+  emu_race_rank_drop(kernel->race);
   comm->kernel_count -= 1;
   if (comm->closed && comm->kernel_count == 0) os_free(comm);
   for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
@@ -882,6 +895,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->captured = captured;
   launch->plan = *plan;
   launch->plan.hook = NULL;
+  launch->plan.calls = NULL;
   if (plan->hook != NULL) launch->hook = *plan->hook;
   launch->first_sequence = plan->first_sequence;
   launch->plan.works = (struct work *)(void *)behind;
@@ -937,6 +951,44 @@ struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
   return launch != NULL ? &launch->kernel : NULL;
 }
 
+/* ---- what a launch accesses (race.h) ---- */
+
+static enum race_rule rule_of(uint8_t func) {
+  switch (func) {
+    case FUNC_BROADCAST:
+    case FUNC_SCATTER: return RACE_FROM_ROOT;
+    case FUNC_REDUCE:
+    case FUNC_GATHER: return RACE_TO_ROOT;
+    case FUNC_SEND: return RACE_SEND;
+    case FUNC_RECV: return RACE_RECEIVE;
+    default: return RACE_ALL;
+  }
+}
+
+/* Ranks may call those that are made of messages before or after other collectives of a group (match.h). */
+static bool is_of_messages(uint8_t func) {
+  return func == FUNC_ALL_TO_ALL || func == FUNC_GATHER || func == FUNC_SCATTER;
+}
+
+bool emu_launch_uses(struct emu_kernel *kernel, const struct plan_call *calls, uint32_t call_count) {
+  struct emu_launch *launch = (struct emu_launch *)kernel;
+  if (!array_grow(&launch->uses, &launch->use_capacity, call_count, sizeof *launch->uses)) return false;
+  for (uint32_t i = 0; i < call_count; i++)
+    launch->uses[i] = (struct race_use){.call = {calls[i].name, calls[i].caller},
+                                        .sequence = calls[i].sequence,
+                                        .in = calls[i].in,
+                                        .out = calls[i].out,
+                                        .in_bytes = calls[i].in_bytes,
+                                        .out_bytes = calls[i].out_bytes,
+                                        .rule = rule_of(calls[i].func),
+                                        .peer = calls[i].peer,
+                                        .order = is_of_messages(calls[i].func)};
+  if (kernel->race == NULL) kernel->race = emu_race_rank_keep(launch->comm->race);
+  kernel->uses = launch->uses;
+  kernel->use_count = call_count;
+  return true;
+}
+
 void emu_launch_drop_kept(struct device_comm *comm) {
   for (uint32_t i = 0; i < COMM_LAUNCHES_KEPT; i++) {
     struct emu_launch *launch = comm->kept[i];
@@ -958,7 +1010,7 @@ static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from
 
 /* In threads mode only their own threads may read lanes, so the answer is that of the whole rank. */
 static bool run_is_outside(const struct emu_kernel_run *run) {
-  if (comm_aborted(run->launch->comm)) return false;
+  if (comm_aborted(run->launch->comm) || run->launch->comm->order_slots != NULL) return false;
   if (emu_options()->mode == EMU_THREADS) return run->launch->comm->has_remote;
   for (uint32_t b = 0; b < run->launch->block_count; b++)
     if (block_remote_lane(&run->launch->blocks[b], 0) != NULL) return true;

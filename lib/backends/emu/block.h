@@ -101,6 +101,10 @@ struct device_comm {
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by the number of its shared block */
   struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
+  struct race_rank *race;
+  uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
+  bool ordered;     /* it has joined that order */
+  uint64_t trace_id; /* the communicator's number, or in an order one that is equal in every run */
   bool pinned;      /* others may map the arena with this ticket */
   struct share_ticket ticket;
   uint64_t arena_base;
@@ -164,6 +168,8 @@ struct emu_launch {
   bool captured; /* launched by graphs */
   struct emu_block *blocks;
   struct emu_kernel_run *idle; /* runs that have ended, for reuse */
+  struct race_use *uses;       /* kernel.uses */
+  uint32_t use_capacity;
 };
 
 struct emu_kernel_run {
@@ -199,6 +205,11 @@ ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes
 ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
 ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                             bool *reach);
+ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                                    uint32_t rank_count);
+void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                         uint32_t rank_count);
+void emu_comm_order_hold(int more);
 bool emu_conn_both_ends(void);
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_handle *handle);
@@ -280,6 +291,8 @@ struct emu_kernel *emu_launch_find(struct device_comm *comm, const struct plan *
 /* A launch that is still kept, without a new reference; else NULL. */
 struct emu_kernel *emu_launch_find_cached(struct device_comm *comm,
                                           const struct device_cached_launch *cached);
+/* Says what the launch's next run, or all runs of a captured one, access. False if memory is out. */
+bool emu_launch_uses(struct emu_kernel *kernel, const struct plan_call *calls, uint32_t call_count);
 void emu_launch_drop_kept(struct device_comm *comm);
 /* Ends the whole communicator: every rank of it in this process gets the error, every waiting lane ends.
  * Locked. */
@@ -321,7 +334,7 @@ static inline uint64_t emu_trace_key(uint8_t kind, const struct device_comm *com
                                      uint32_t lane) {
   return ((uint64_t)kind << 56 | (uint64_t)(channel & 0xff) << 40 | (uint64_t)(lane & 0xff) << 32 |
           comm->config.rank) ^
-         comm->config.comm_id * UINT64_C(0x9e3779b97f4a7c15);
+         comm->trace_id * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* Adds an event to the hash, also if no trace is written. guarded mode only. */

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/order.h"
+#include "backends/emu/world_impl.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -19,6 +21,7 @@ struct comm_handle {
   uint64_t magic;
   struct share_ticket ticket; /* of the arena; 0 bytes if there is none */
   uint64_t flags;
+  struct emu_order_peer order; /* of its process */
 };
 static_assert(sizeof(struct comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle holds it");
 
@@ -68,8 +71,68 @@ ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle
                "comm %s: rank %" PRIu32 " shares no memory with other processes, and takes the network: %s",
                comm->name, comm->config.rank, log_own_error());
   }
+  if (content.ticket.bytes > 0) emu_order_describe(&content.order);
   memcpy(handle->bytes, &content, sizeof content);
   return ncclSuccess;
+}
+
+/* ---- the order of events that processes share ---- */
+
+/* What the ranks say, by rank; NULL if there is no memory. */
+static struct emu_order_peer *order_peers(const struct device_comm_handle *const *handles,
+                                          uint32_t rank_count, const struct emu_order_peer ***places) {
+  struct emu_order_peer *peers = (struct emu_order_peer *)os_alloc(
+      rank_count * (sizeof(struct emu_order_peer) + sizeof(struct emu_order_peer *)));
+  if (peers == NULL) return NULL;
+  const struct emu_order_peer **by_rank = (const struct emu_order_peer **)(void *)(peers + rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    struct comm_handle content;
+    if (handles[rank] == NULL) continue;
+    memcpy(&content, handles[rank]->bytes, sizeof content);
+    peers[rank] = content.order;
+    by_rank[rank] = &peers[rank];
+  }
+  *places = by_rank;
+  return peers;
+}
+
+static ncclResult_t order_no_memory(const struct device_comm *comm) {
+  return log_no_memory("comm %s: rank %" PRIu32 ": one order of events with other processes", comm->name,
+                       comm->config.rank);
+}
+
+ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                                    uint32_t rank_count) {
+  const struct emu_order_peer **by_rank = NULL;
+  bool joins = false;
+  struct emu_order_peer *peers = order_peers(handles, rank_count, &by_rank);
+  if (peers == NULL) return order_no_memory(comm);
+  const ncclResult_t result = emu_order_prepare(by_rank, rank_count, &joins);
+  if (result == ncclSuccess && joins) comm->order_slots = (uint32_t *)os_alloc(rank_count * sizeof(uint32_t));
+  os_free(peers);
+  if (result != ncclSuccess || !joins || comm->order_slots != NULL) return result;
+  emu_order_cancel();
+  return order_no_memory(comm);
+}
+
+void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
+                         uint32_t rank_count) {
+  const struct emu_order_peer **by_rank = NULL;
+  if (comm->order_slots == NULL) return;
+  struct emu_order_peer *peers = order_peers(handles, rank_count, &by_rank);
+  if (peers != NULL) {
+    emu_order_join(by_rank, rank_count, comm->order_slots);
+    comm->trace_id = emu_order_comm(comm->order_slots, rank_count, comm->config.comm_id);
+  }
+  comm->ordered = peers != NULL;
+  os_free(peers);
+}
+
+void emu_comm_order_hold(int more) {
+  emu_lock();
+  if (more < 0) emu_world_release(); /* threads that the result releases are busy now */
+  emu_order_hold(more);
+  emu_unlock();
 }
 
 /* ---- mappings of other processes' memory ---- */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/order.h"
 #include "backends/emu/record.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -113,7 +114,7 @@ static ncclResult_t emu_ops_memory_alloc(uint32_t device_index, size_t bytes, vo
 }
 
 static ncclResult_t emu_ops_memory_free(void *pointer) {
-  return cuda_result(emu_memory_free(pointer), "freeing device memory");
+  return emu_memory_free(pointer) == 0 ? ncclSuccess : ncclInvalidArgument; /* it says what is wrong */
 }
 
 static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *info) {
@@ -137,6 +138,20 @@ static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes
 
 /* ---- communicators ---- */
 
+/* In the order of ids and ranks, not of the threads that open them: a run that fails reports its ranks in
+ * this order, and is to be the same each time. */
+static void comm_list(struct device_comm *fresh) {
+  struct device_comm **place = &emu_comms;
+  const struct device_comm_config *own = &fresh->config;
+  while (*place != NULL && ((*place)->config.comm_id < own->comm_id ||
+                            ((*place)->config.comm_id == own->comm_id && (*place)->config.rank < own->rank)))
+    place = &(*place)->next;
+  fresh->next = *place;
+  *place = fresh;
+}
+
+static void comm_raced(uint64_t comm_id) { emu_comm_fail(comm_id, ncclInvalidUsage); }
+
 static ncclResult_t emu_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
   struct device_comm *fresh = (struct device_comm *)os_alloc(sizeof *fresh);
   if (fresh == NULL) return log_no_memory("rank %" PRIu32 ": its device's part", config->rank);
@@ -144,6 +159,7 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   snprintf(fresh->name, sizeof fresh->name, "%s", config->name != NULL ? config->name : "communicator");
   fresh->config.name = fresh->name;
   fresh->config.live = NULL;
+  fresh->trace_id = config->comm_id;
   if (config->live != NULL) fresh->live = *config->live;
   emu_record_counts(fresh);
   fresh->memory_bytes = sizeof *fresh;
@@ -153,8 +169,9 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
   if (owned) {
-    fresh->next = emu_comms;
-    emu_comms = fresh;
+    fresh->race = emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count,
+                                     comm_raced);
+    comm_list(fresh);
   }
   emu_unlock();
   if (!owned) {
@@ -212,6 +229,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
   emu_launch_drop_kept(comm);
+  emu_race_rank_close(comm->race);
   if (comm->kernel_count > 0)
     log_warn("comm %s: rank %" PRIu32 " is destroyed while %" PRIu32
              " kernels of it are held by graphs; destroy those graphs first",
@@ -224,6 +242,10 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_comm_unshare(comm);
   emu_net_slots_free(comm);
   scratch_free_all(comm);
+  if (comm->ordered) emu_order_leave();
+  if (emu_comms == NULL) emu_order_withdraw();
+  os_free(comm->order_slots);
+  comm->order_slots = NULL;
   emu_changed();
   comm->closed = true;
   comm->live.comm = NULL;
@@ -313,9 +335,16 @@ static int launch_on(struct device_comm *comm, const struct plan *plan, const de
   struct emu_kernel *kernel =
       emu_stream_capture_id(first) != 0 ? emu_launch_create(comm, plan, true) : emu_launch_find(comm, plan);
   if (kernel == NULL) return launch_refused(plan, 2);
-  const int error = emu_stream_launch(first, kernel, others, stream_count - 1);
+  const int error = emu_launch_uses(kernel, plan->calls, plan->call_count)
+                        ? emu_stream_launch(first, kernel, others, stream_count - 1)
+                        : 2;
   emu_kernel_drop(kernel);
   return error;
+}
+
+static ncclResult_t launch_result(int error) {
+  if (error == RACE_ERROR) return log_fail(ncclInvalidUsage, "%s", emu_race_text());
+  return cuda_result(error, "launching a kernel");
 }
 
 /* Default-stream names mean the rank's device, whatever device the calling thread has selected. */
@@ -328,7 +357,7 @@ static ncclResult_t emu_launch(struct device_comm *comm, const struct plan *plan
   const int error = launch_on(comm, plan, streams, stream_count);
   emu_unlock();
   emu_device_select(selected);
-  return cuda_result(error, "launching a kernel");
+  return launch_result(error);
 }
 
 static bool launch_cached_on(struct device_comm *comm, const struct device_cached_launch *cached,
@@ -337,7 +366,8 @@ static bool launch_cached_on(struct device_comm *comm, const struct device_cache
   if (stream == NULL || emu_stream_capture_id(stream) != 0) return false;
   struct emu_kernel *kernel = emu_launch_find_cached(comm, cached);
   if (kernel == NULL) return false;
-  if (!emu_stream_launch_whole(stream, kernel)) *error = emu_stream_launch(stream, kernel, NULL, 0);
+  if (!emu_launch_uses(kernel, cached->calls, cached->call_count)) return false;
+  if (!emu_stream_launch_whole(stream, kernel, error)) *error = emu_stream_launch(stream, kernel, NULL, 0);
   return true;
 }
 
@@ -353,7 +383,7 @@ static bool emu_launch_cached(struct device_comm *comm, const struct device_cach
   const bool launched = launch_cached_on(comm, cached, &error);
   emu_unlock();
   if (selects) emu_device_select(selected);
-  if (launched) *result = error == 0 ? ncclSuccess : cuda_result(error, "launching a kernel");
+  if (launched) *result = launch_result(error);
   return launched;
 }
 
@@ -364,6 +394,15 @@ static ncclResult_t emu_stream_capture(device_stream stream, uint64_t *graph_id)
   emu_unlock();
   return found != NULL ? ncclSuccess
                        : log_fail(ncclInvalidArgument, "stream %p is not a stream of this process", stream);
+}
+
+static enum stream_place emu_stream_place(device_stream stream, uint32_t *device_index) {
+  if ((uintptr_t)stream <= 2) return STREAM_DEFAULT;
+  emu_lock();
+  const struct emu_stream *found = emu_stream_find(stream);
+  if (found != NULL) *device_index = emu_stream_device(found);
+  emu_unlock();
+  return found != NULL ? STREAM_ON : STREAM_GONE;
 }
 
 static ncclResult_t emu_wait_until(bool (*done)(void *argument), void *argument, uint64_t deadline_ms) {
@@ -425,6 +464,7 @@ static const struct device_ops device_table = {
     .launch = emu_launch,
     .launch_cached = emu_launch_cached,
     .stream_capture = emu_stream_capture,
+    .stream_place = emu_stream_place,
     .wait_until = emu_wait_until,
     .progress = emu_progress,
     .outside_wait = emu_world_outside_wait,
@@ -442,6 +482,7 @@ static const struct memory_ops memory_table = {
     .read = emu_memory_read,
     .scratch = emu_comm_scratch,
     .dmabuf = emu_memory_dmabuf,
+    .generation = emu_memory_generation,
 };
 static const struct process_ops process_table = {
     .size = sizeof(struct process_ops),
@@ -450,6 +491,11 @@ static const struct process_ops process_table = {
     .conn_export = emu_conn_export,
     .conn_import = emu_conn_import,
     .conn_both_ends = emu_conn_both_ends,
+    .order_offer = emu_order_offer,
+    .order_prepare = emu_comm_order_prepare,
+    .order_join = emu_comm_order_join,
+    .order_cancel = emu_order_cancel,
+    .order_hold = emu_comm_order_hold,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

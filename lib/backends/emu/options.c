@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/emu/cudart/cudart.h"
 #include "backends/emu/fault_injection.h"
+#include "backends/emu/scheduler_gate.h"
 #include "backends/fault.h"
 #include "base/launch.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "trace/trace.h"
 #include "tutti.h"
 
@@ -19,13 +22,17 @@
 #define EMU_SPAN_LINES PRIM_FRAGMENT_LINES
 #define EMU_NICS_MAX 64
 #define EMU_NET_DELAY 4
+#define FAULT_BYTES 1024
 
 static struct emu_options options;
-static int options_loaded; /* atomic */
+static int options_loaded;              /* atomic */
+static int options_result;              /* atomic: of the last reading of the environment */
+static char options_fault[FAULT_BYTES]; /* its sentence */
 static os_mutex options_lock = OS_MUTEX_INITIALIZER;
 
 static struct trace_writer *trace_file;
 struct emu_meter emu_meter;
+static void (*trace_watcher)(const struct trace_record *record);
 
 enum option_id {
   OPTION_MODE,
@@ -49,6 +56,7 @@ enum option_id {
   OPTION_FAULT,
   OPTION_FAULT_AT,
   OPTION_ENDS,
+  OPTION_ORDER,
   OPTION_COUNT
 };
 
@@ -82,6 +90,7 @@ static const struct option_row {
     {"fault", 0, FAULT_COUNT - 1, FAULT_NOTHING, fault_names},
     {"fault_at", 1, 1u << 30, 0, NULL},
     {"ends", 1, 2, 1, NULL},
+    {"order", 0, 1, 1, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -107,6 +116,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_FAULT: o->fault = value; break;
     case OPTION_FAULT_AT: o->fault_at = value; break;
     case OPTION_ENDS: o->both_ends = value == 2; break;
+    case OPTION_ORDER: o->order = value != 0; break;
     case OPTION_COUNT: break;
   }
 }
@@ -134,6 +144,7 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_FAULT: return o->fault;
     case OPTION_FAULT_AT: return o->fault_at;
     case OPTION_ENDS: return o->both_ends ? 2 : 1;
+    case OPTION_ORDER: return o->order;
     case OPTION_COUNT: break;
   }
   return 0;
@@ -172,76 +183,96 @@ static bool option_value(const struct option_row *row, const char *text, uint32_
   return true;
 }
 
-/* Lists the values of a key or, without a row, the keys: "a, b, c". */
-static void option_names(char *out, size_t out_bytes, const struct option_row *row) {
-  size_t used = 0;
-  out[0] = '\0';
-  for (uint32_t i = 0; used < out_bytes && (row == NULL ? i < OPTION_COUNT : row->words[i] != NULL); i++)
-    used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i > 0 ? ", " : "",
-                             row == NULL ? option_rows[i].name : row->words[i]);
+/* Appends the nearest name to `name`, then all names of a key's values or, without a row, of the keys. */
+static void option_names(char *out, size_t out_bytes, const struct option_row *row, const char *name) {
+  const char *names[OPTION_COUNT + WEAKEN_COUNT + FAULT_COUNT];
+  size_t count = 0;
+  for (uint32_t i = 0; row == NULL ? i < OPTION_COUNT : row->words[i] != NULL; i++)
+    names[count++] = row == NULL ? option_rows[i].name : row->words[i];
+  const char *nearest = text_nearest(name, names, count);
+  if (nearest != NULL) text_append(out, out_bytes, "; did you mean %s?", nearest);
+  text_append(out, out_bytes, " (%s ", row == NULL ? "the keys are" : "it takes");
+  for (size_t i = 0; i < count; i++) text_append(out, out_bytes, "%s%s", i > 0 ? ", " : "", names[i]);
+  text_append(out, out_bytes, ")");
 }
 
-static void option_complain(const struct option_row *row, const char *name, const char *value) {
-  char names[256];
-  if (row == NULL || row->words != NULL) option_names(names, sizeof names, row);
-  if (row == NULL) log_warn("TUTTI_EMU: there is no key \"%s\"; the keys are %s", name, names);
-  else if (row->words != NULL) log_warn("TUTTI_EMU: %s=%s is ignored; it takes %s", name, value, names);
-  else
-    log_warn("TUTTI_EMU: %s=%s is ignored; it takes a number from %u to %u", name, value, row->lowest,
-             row->highest);
+/* Appends a sentence; `fault` may have earlier ones. */
+static void option_complain(const struct option_row *row, const char *name, const char *value, char *fault,
+                            size_t fault_bytes) {
+  text_append(fault, fault_bytes, "%s", fault[0] == '\0' ? "TUTTI_EMU: " : "; ");
+  if (row == NULL) text_append(fault, fault_bytes, "there is no key %.60s", name);
+  else if (value == NULL) text_append(fault, fault_bytes, "%s has no value", name);
+  else text_append(fault, fault_bytes, "%s cannot be \"%.60s\"", name, value);
+  if (row == NULL) option_names(fault, fault_bytes, row, name);
+  else if (row->words != NULL) option_names(fault, fault_bytes, row, value != NULL ? value : "");
+  else text_append(fault, fault_bytes, " (it takes a number from %u to %u)", row->lowest, row->highest);
 }
 
-/* Reads one key=value of TUTTI_EMU. A bad one is ignored, with a warning unless `quiet`. */
-static void option_parse(struct emu_options *o, char *item, bool quiet) {
+/* Reads one key=value of TUTTI_EMU; false with a sentence added to `fault` if it is wrong. */
+static bool option_parse(struct emu_options *o, char *item, char *fault, size_t fault_bytes) {
   const struct option_row *row = NULL;
   uint32_t value;
   char *equals = strchr(item, '=');
   if (equals != NULL) *equals = '\0';
   for (uint32_t id = 0; id < OPTION_COUNT && row == NULL; id++)
     if (strcmp(item, option_rows[id].name) == 0) row = &option_rows[id];
-  if (row != NULL && equals != NULL && option_value(row, equals + 1, &value))
+  if (row != NULL && equals != NULL && option_value(row, equals + 1, &value)) {
     option_store(o, (enum option_id)(row - option_rows), value);
-  else if (!quiet) option_complain(row, item, equals != NULL ? equals + 1 : "");
+    return true;
+  }
+  option_complain(row, item, equals != NULL ? equals + 1 : NULL, fault, fault_bytes);
+  return false;
 }
 
-static uint64_t seed_of_environment(void) {
-  char *end;
-  const char *text = param_text(PARAM_TUTTI_SEED);
-  const uint64_t seed = strtoull(text, &end, 0);
-  if (end != text && *end == '\0') return seed;
-  log_warn("TUTTI_SEED: \"%s\" is not a number; using 1; give decimal or 0x hexadecimal", text);
-  return 1;
+/* Reads TUTTI_EMU; false with a sentence for each fault. */
+static bool options_parse(struct emu_options *o, char *fault, size_t fault_bytes) {
+  char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
+  bool good = list != NULL;
+  fault[0] = '\0';
+  if (list == NULL) snprintf(fault, fault_bytes, "TUTTI_EMU" LOG_OUT_OF_MEMORY);
+  for (char *item = good ? strtok_r(list, ",", &rest) : NULL; item != NULL; item = strtok_r(NULL, ",", &rest))
+    good = option_parse(o, item, fault, fault_bytes) && good;
+  os_free(list);
+  return good;
+}
+
+bool emu_settings_check(char *fault, size_t fault_bytes) {
+  struct emu_options unused;
+  return options_parse(&unused, fault, fault_bytes);
 }
 
 /* The default number of devices: each process of a launch uses its own, so one for each process on this host.
- */
-static uint32_t devices_usual(void) {
-  struct launch launch;
-  if (launch_read(&launch) != ncclSuccess || launch.local_count <= EMU_DEVICES_DEFAULT)
-    return EMU_DEVICES_DEFAULT;
-  return launch.local_count < EMU_DEVICES_MAX ? (uint32_t)launch.local_count : EMU_DEVICES_MAX;
+ * Wrong variables of another launcher may be none of this program's business. */
+static ncclResult_t devices_usual(uint32_t *count) {
+  struct launch launch = {0, 1, 0, 1, "none"};
+  const ncclResult_t result = launch_read(&launch);
+  const bool ours = param_is_set(PARAM_TUTTI_RANK) || param_is_set(PARAM_TUTTI_SIZE);
+  if (result != ncclSuccess && ours) {
+    log_visible("%s", log_own_error());
+    return result;
+  }
+  *count = launch.local_count <= EMU_DEVICES_DEFAULT ? EMU_DEVICES_DEFAULT
+           : launch.local_count < EMU_DEVICES_MAX    ? (uint32_t)launch.local_count
+                                                     : EMU_DEVICES_MAX;
+  return ncclSuccess;
 }
 
-static struct emu_options options_of_environment(void) {
-  struct emu_options o;
-  memset(&o, 0, sizeof o); /* guarded, random, production sizes */
-  o.device_count = devices_usual();
-  o.node_count = 1;
-  o.depth = 1;
-  o.span_lines = EMU_SPAN_LINES;
-  o.net_delay = EMU_NET_DELAY;
-  o.direct = true;
-  o.seed = seed_of_environment();
-  o.stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
-  static char warned[512]; /* the last text with a warning: the environment is read more than once */
-  char *list = os_strdup(param_text(PARAM_TUTTI_EMU)), *rest = NULL;
-  const bool quiet = list != NULL && strcmp(list, warned) == 0;
-  if (list != NULL) snprintf(warned, sizeof warned, "%s", list);
-  for (char *item = list == NULL ? NULL : strtok_r(list, ",", &rest); item != NULL;
-       item = strtok_r(NULL, ",", &rest))
-    option_parse(&o, item, quiet);
-  os_free(list);
-  return o;
+static ncclResult_t options_of_environment(struct emu_options *o) {
+  char fault[FAULT_BYTES];
+  memset(o, 0, sizeof *o); /* guarded, random, production sizes */
+  o->device_count = EMU_DEVICES_DEFAULT;
+  o->node_count = 1;
+  o->depth = 1;
+  o->span_lines = EMU_SPAN_LINES;
+  o->net_delay = EMU_NET_DELAY;
+  o->direct = o->order = true;
+  o->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
+  o->stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
+  TRY(param_check());
+  TRY(devices_usual(&o->device_count));
+  if (options_parse(o, fault, sizeof fault)) return ncclSuccess;
+  log_visible("%s", fault);
+  return ncclInvalidUsage;
 }
 
 #define PATH_BYTES 4096
@@ -269,8 +300,19 @@ static ncclResult_t trace_open(const char *path) {
 static ncclResult_t trace_close(void) {
   const ncclResult_t result = trace_writer_close(trace_file);
   trace_file = NULL;
-  emu_meter.tracing = false;
+  emu_meter.tracing = trace_watcher != NULL;
   return result;
+}
+
+void emu_trace_watch(void (*watcher)(const struct trace_record *record)) {
+  trace_watcher = watcher;
+  emu_meter.tracing = trace_file != NULL || watcher != NULL;
+}
+
+/* What TUTTI_EVENTS names; "" if nothing. */
+static const char *trace_path_of_environment(void) {
+  const char *events = param_text(PARAM_TUTTI_EVENTS);
+  return events[0] != '\0' ? events : param_text(PARAM_TUTTI_MOVES);
 }
 
 static void options_apply(const struct emu_options *fresh) {
@@ -286,12 +328,14 @@ static void options_apply(const struct emu_options *fresh) {
 static void options_load(void) {
   os_mutex_lock(&options_lock);
   if (!options_loaded) {
-    const struct emu_options fresh = options_of_environment();
+    struct emu_options fresh;
+    options_result = options_of_environment(&fresh);
     options_apply(&fresh);
     __atomic_store_n(&options_loaded, 1, __ATOMIC_RELEASE);
-    const char *events = param_text(PARAM_TUTTI_EVENTS);
-    const char *path = events[0] != '\0' ? events : param_text(PARAM_TUTTI_MOVES);
-    if (path[0] != '\0' && options.mode == EMU_GUARDED) trace_open(path);
+    const char *path = trace_path_of_environment();
+    if (path[0] != '\0' && options.mode == EMU_GUARDED && options_result == ncclSuccess)
+      options_result = trace_open(path);
+    if (options_result != ncclSuccess) snprintf(options_fault, sizeof options_fault, "%s", log_own_error());
   }
   os_mutex_unlock(&options_lock);
 }
@@ -299,6 +343,16 @@ static void options_load(void) {
 const struct emu_options *emu_options(void) {
   if (!__atomic_load_n(&options_loaded, __ATOMIC_ACQUIRE)) options_load();
   return &options;
+}
+
+ncclResult_t emu_settings_read(void) {
+  emu_options();
+  const ncclResult_t result = (ncclResult_t)__atomic_load_n(&options_result, __ATOMIC_RELAXED);
+  return result == ncclSuccess ? ncclSuccess : log_fail(result, "%s", options_fault);
+}
+
+cudaError_t tutti_cudart_refusal(void) {
+  return emu_settings_read() == ncclSuccess ? cudaSuccess : cudaErrorInitializationError;
 }
 
 /* ---- exported functions ---- */
@@ -331,8 +385,7 @@ static ncclResult_t config_check(const tutti_emu_config_t *config) {
   return ncclSuccess;
 }
 
-static struct emu_options config_merge(const tutti_emu_config_t *config) {
-  struct emu_options o = options_of_environment();
+static struct emu_options config_merge(const tutti_emu_config_t *config, struct emu_options o) {
   if (config->seed != 0) o.seed = config->seed;
   if (config->threads) o.mode = EMU_THREADS;
   if (config->device_count) o.device_count = config->device_count;
@@ -373,7 +426,8 @@ static ncclResult_t configure_locked(const struct emu_options *fresh, const char
   const ncclResult_t closed = trace_close();
   options_apply(fresh);
   TRY(closed);
-  return trace_path != NULL && fresh->mode == EMU_GUARDED ? trace_open(trace_path) : ncclSuccess;
+  const char *path = trace_path != NULL ? trace_path : trace_path_of_environment();
+  return path[0] != '\0' && fresh->mode == EMU_GUARDED ? trace_open(path) : ncclSuccess;
 }
 
 ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
@@ -382,10 +436,13 @@ ncclResult_t tutti_emu_configure(const tutti_emu_config_t *config) {
         ncclInvalidArgument,
         "tutti_emu_configure: config is NULL or its size member is not sizeof(tutti_emu_config_t)");
   TRY(config_check(config));
-  const struct emu_options fresh = config_merge(config);
+  struct emu_options fresh;
   emu_options(); /* reads the environment and opens its trace, before both are replaced */
+  TRY(options_of_environment(&fresh));
+  fresh = config_merge(config, fresh);
   emu_lock();
   const ncclResult_t result = configure_locked(&fresh, config->trace_path);
+  if (result == ncclSuccess) __atomic_store_n(&options_result, ncclSuccess, __ATOMIC_RELAXED);
   emu_unlock();
   return result;
 }
@@ -429,8 +486,9 @@ void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *com
                                       (uint8_t)channel,
                                       (uint8_t)lane,
                                       comm->config.rank,
-                                      (uint32_t)comm->config.comm_id,
+                                      (uint32_t)comm->trace_id,
                                       chunk,
                                       value};
-  trace_writer_put(trace_file, &record);
+  if (trace_watcher != NULL) trace_watcher(&record);
+  if (trace_file != NULL) trace_writer_put(trace_file, &record);
 }

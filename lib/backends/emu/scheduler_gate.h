@@ -20,4 +20,9 @@ struct emu_gate {
 extern const struct emu_gate *emu_gate;
 void emu_gate_loosened(void);
 
+/* Calls a function with each record of the events' trace, whether or not it is written to a file; NULL: none.
+ * It runs within the event, and must not change the world. */
+struct trace_record;
+void emu_trace_watch(void (*watcher)(const struct trace_record *record));
+
 #endif

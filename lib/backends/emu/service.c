@@ -111,6 +111,12 @@ void emu_service_remove(void *handle) {
   os_free(service);
 }
 
+bool emu_services_are_outside(void) {
+  for (const struct emu_service *service = services; service != NULL; service = service->next)
+    if (is_outside(service)) return true;
+  return false;
+}
+
 bool emu_services_look_outside(void) {
   bool any = false;
   for (struct emu_service *service = services; service != NULL; service = service->next) {

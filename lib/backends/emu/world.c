@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/emu/order.h"
 #include "backends/emu/world_impl.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -42,8 +43,15 @@ static struct {
   uint32_t sleepers; /* threads that sleep until something changes */
   struct emu_actor **ready, **pending;
   uint32_t ready_count, pending_count;
+  struct emu_actor *placeholders; /* no more than the ready set has places */
+  uint32_t placeholder_count, placeholder_free;
   bool pumping, inside; /* a thread runs events; it is within an event, and not in user code */
   bool change;          /* a waiter's condition may have become true */
+  bool hopeless;        /* nothing can move in any process of the order, and no kernel waits */
+  bool turn_sleeper;    /* a thread sleeps until the turn comes (order.h) */
+  bool passed;          /* the last events ended because the turn was passed on */
+  uint32_t naps;        /* sleeps of it since something moved */
+  uint32_t turn_word;   /* emu_order_word() when a thread last looked whether it can go on */
   bool outside;         /* no actor can run until something comes from outside the world */
   int outside_waits;    /* host threads that wait for other processes, which may unblock kernels */
   uint64_t generation;  /* counts emu_changed() and wakes, to notice changes between two runs of events */
@@ -119,6 +127,7 @@ static void fork_child(void) {
     owner->waiting = 0;
     if (owner != self) owner->ended = true;
   }
+  emu_order_forked();
   emu_streams_forked();
   emu_pool_forked();
 }
@@ -129,9 +138,10 @@ static void world_prepare(void) {
   pthread_atfork(fork_before, fork_parent, fork_child);
   world.ready = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.ready);
   world.pending = (struct emu_actor **)os_pages_map(EMU_ACTORS_MAX * sizeof *world.pending);
-  if (world.ready == NULL || world.pending == NULL) {
+  world.placeholders = (struct emu_actor *)os_pages_map(EMU_ACTORS_MAX * sizeof *world.placeholders);
+  if (world.ready == NULL || world.pending == NULL || world.placeholders == NULL) {
     log_urgent("the emulator cannot map %zu MiB of address space, and ends the program: raise `ulimit -v`",
-               2 * EMU_ACTORS_MAX * sizeof *world.ready >> 20);
+               EMU_ACTORS_MAX * (2 * sizeof *world.ready + sizeof *world.placeholders) >> 20);
     abort();
   }
   __atomic_store_n(&world.prepared, 1, __ATOMIC_RELEASE);
@@ -167,10 +177,13 @@ static void world_give(void) {
  */
 static _Thread_local uint32_t lock_depth;
 
+static void order_come_back(void);
+
 void emu_lock(void) {
   uint32_t *depth = &lock_depth; /* finding a thread-local variable takes a call */
   if (*depth == 0) world_take();
   *depth += 1;
+  if (*depth == 1 && emu_order_excused()) order_come_back();
 }
 
 void emu_unlock(void) {
@@ -189,7 +202,9 @@ void emu_world_restart(uint64_t seed) {
 void emu_changed(void) {
   world.change = true;
   world.generation += 1;
-  if (!world.inside && world.sleepers > 0) pthread_cond_broadcast(&world.changed);
+  if (world.inside) return;
+  if (world.sleepers > 0) pthread_cond_broadcast(&world.changed);
+  if (world.turn_sleeper) emu_order_wake();
 }
 
 /* ---- actors ---- */
@@ -200,12 +215,55 @@ static void ready_add(struct emu_actor *actor) {
   actor->ready_index = world.ready_count;
 }
 
+/* Stands in the ready set for an actor that was removed. */
+static bool placeholder_enabled(struct emu_actor *actor) {
+  (void)actor;
+  return false;
+}
+static const struct emu_actor_ops placeholder_ops = {placeholder_enabled, NULL};
+
+/* Free placeholders form a list; the key of each is the next one's index plus one. */
+static struct emu_actor *placeholder_take(void) {
+  struct emu_actor *taken = &world.placeholders[world.placeholder_count];
+  if (world.placeholder_free != 0) {
+    taken = &world.placeholders[world.placeholder_free - 1];
+    world.placeholder_free = (uint32_t)taken->key;
+  } else world.placeholder_count += 1;
+  taken->ops = &placeholder_ops;
+  return taken;
+}
+
+static void placeholder_give(struct emu_actor *actor) {
+  actor->key = world.placeholder_free;
+  world.placeholder_free = (uint32_t)(actor - world.placeholders) + 1;
+}
+
 static void ready_drop(struct emu_actor *actor) {
   struct emu_actor *last = world.ready[world.ready_count - 1];
   world.ready[actor->ready_index - 1] = last;
   last->ready_index = actor->ready_index;
   world.ready_count -= 1;
   actor->ready_index = 0;
+  if (actor->ops == &placeholder_ops) placeholder_give(actor);
+}
+
+/* A host thread removes an actor at a time that the operating system chooses, perhaps while others remove
+ * theirs. So that later draws do not depend on it, a placeholder stays, as the stuck actor would have: it
+ * leaves the ready set when it is drawn. */
+static void ready_replace(struct emu_actor *actor) {
+  struct emu_actor *placeholder = placeholder_take();
+  placeholder->priority = actor->priority;
+  placeholder->ready_index = actor->ready_index;
+  world.ready[actor->ready_index - 1] = placeholder;
+  actor->ready_index = 0;
+}
+
+/* Outside events the random numbers may be those of another process, which has the turn. */
+static uint64_t priority_draw(uint64_t key) {
+  if (emu_options()->rule != EMU_RULE_PRIORITY) return 0;
+  if (world.inside || !emu_order_on()) return random_next();
+  uint64_t state = emu_options()->seed ^ key * HASH_STEP;
+  return hash_draw(&state);
 }
 
 void emu_actor_init(struct emu_actor *actor, const struct emu_actor_ops *ops, uint64_t key) {
@@ -213,7 +271,7 @@ void emu_actor_init(struct emu_actor *actor, const struct emu_actor_ops *ops, ui
   actor->key = key;
   actor->ready_index = 0;
   actor->pending = 0;
-  actor->priority = emu_options()->rule == EMU_RULE_PRIORITY ? random_next() : 0;
+  actor->priority = priority_draw(key);
 }
 
 void emu_actor_wake(struct emu_actor *actor) {
@@ -230,7 +288,8 @@ void emu_actor_wake(struct emu_actor *actor) {
 }
 
 void emu_actor_remove(struct emu_actor *actor) {
-  if (actor->ready_index != 0) ready_drop(actor);
+  if (actor->ready_index != 0 && world.inside) ready_drop(actor);
+  else if (actor->ready_index != 0) ready_replace(actor);
   if (actor->pending != 0) {
     struct emu_actor *last = world.pending[world.pending_count - 1];
     world.pending[actor->pending - 1] = last;
@@ -290,11 +349,17 @@ static uint64_t waiters_event_limit(void) {
   return limit;
 }
 
+/* A thread is outside waiting calls. */
+static void owner_left(struct emu_owner *owner) {
+  owner->away_since_ns = os_time_ns();
+  if (owner->rank_count > 0 && !owner->ended) emu_order_busy();
+}
+
 static void waiter_release(struct emu_waiter *waiter) {
   waiter->released = true;
   if (waiter->owner != NULL) {
     waiter->owner->waiting -= 1;
-    if (waiter->owner->waiting == 0) waiter->owner->away_since_ns = os_time_ns();
+    if (waiter->owner->waiting == 0) owner_left(waiter->owner);
   }
 }
 
@@ -313,6 +378,10 @@ static bool waiters_release(void) {
   return any;
 }
 
+void emu_world_release(void) {
+  if (emu_options()->mode == EMU_GUARDED) waiters_release();
+}
+
 /* True if every thread that owns a rank is in a waiting call. */
 static bool owners_wait(void) {
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next)
@@ -320,9 +389,66 @@ static bool owners_wait(void) {
   return true;
 }
 
-/* Runs events until a waiter's condition holds (true) or no actor can run (false). */
-static bool pump(void) {
+/* ---- one order of several processes (order.h) ---- */
+
+static uint64_t best_priority(void) {
+  uint64_t best = 0;
+  for (uint32_t i = 0; emu_options()->rule == EMU_RULE_PRIORITY && i < world.ready_count; i++)
+    if (world.ready[i]->priority > best) best = world.ready[i]->priority;
+  return best;
+}
+
+/* Polls of threads that drive no rank do not count: they come at any time. */
+static uint64_t owners_event_limit(void) {
+  uint64_t limit = UINT64_MAX;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
+    if (!waiter->released && waiter->owner != NULL && waiter->event_limit < limit)
+      limit = waiter->event_limit;
+  return limit;
+}
+
+static struct emu_order_report order_report(void) {
+  return (struct emu_order_report){.ready = world.ready_count,
+                                   .best = best_priority(),
+                                   .event_limit = owners_event_limit(),
+                                   .waiting = emu_lanes_waiting(),
+                                   .outside = world.outside};
+}
+
+static struct emu_order_state order_state(void) {
+  return (struct emu_order_state){{world.random[0], world.random[1]}, emu_events, 0};
+}
+
+/* True if the next event is of this process; else the turn may have been passed on. */
+static bool order_stays(bool *picked) {
+  const bool ours = *picked && world.ready_count > 0;
+  *picked = false;
+  if (!emu_order_free()) return false;
+  if (ours) return true;
+  const struct emu_order_report report = order_report();
+  bool polls;
+  const uint32_t slot = emu_order_choose(&report, emu_events, random_below, &polls);
+  if (slot == emu_order_own()) return true;
+  if (slot == EMU_ORDER_NOBODY) return false;
+  const struct emu_order_state state = order_state();
+  emu_order_pass(slot, !polls, &report, &state);
+  world.passed = true;
+  return false;
+}
+
+static void order_settle(void) {
+  if (world.passed || !emu_order_on()) return;
+  const struct emu_order_report report = order_report();
+  const struct emu_order_state state = order_state();
+  emu_order_settle(&report, &state);
+}
+
+/* Runs events until a waiter's condition holds (true), no actor can run, or the turn is another process's
+ * (false). `picked`: see struct emu_order_state. */
+static bool pump_from(bool picked) {
   const enum emu_rule rule = emu_options()->rule;
+  const bool ordered = emu_order_on();
+  world.passed = false;
   uint64_t limit = waiters_event_limit();
   bool any = false;
   world.pumping = true;
@@ -334,6 +460,7 @@ static bool pump(void) {
     }
     /* Only after the release: actors that the released threads wake must enter together with these. */
     if (world.pending_count > 0) pending_enter();
+    if (ordered && !order_stays(&picked)) break;
     if (world.ready_count == 0) break;
     struct emu_actor *actor = pick(rule);
     if (!actor->ops->enabled(actor)) {
@@ -346,9 +473,12 @@ static bool pump(void) {
     world.inside = false;
   }
   world.pumping = false;
+  if (ordered) order_settle();
   pthread_cond_broadcast(&world.changed);
   return any;
 }
+
+static bool pump(void) { return pump_from(false); }
 
 void emu_call_out(void (*function)(void *argument), void *argument) {
   const bool inside = world.inside;
@@ -495,14 +625,92 @@ static void waiter_leave(struct emu_waiter *waiter) {
   while (*place != waiter) place = &(*place)->next;
   *place = waiter->next;
   if (!waiter->released) waiter_release(waiter);
+  if (emu_order_on()) pthread_cond_broadcast(&world.changed); /* another thread waits for the turn now */
 }
 
 static uint64_t world_turns; /* turns of waiting threads that could run events; locked */
 
+/* All threads of this process wait: says so to the others. */
+static void order_park(void) {
+  pending_enter();
+  world.outside = emu_services_are_outside() || emu_lanes_outside() || world.outside_waits > 0;
+  const struct emu_order_report report = order_report();
+  emu_order_park(&report);
+}
+
+/* Takes over the state from the process that had the turn. True: this process was picked. */
+static bool order_take(void) {
+  struct emu_order_state state;
+  emu_order_load(&state);
+  world.random[0] = state.random[0];
+  world.random[1] = state.random[1];
+  emu_events = state.events;
+  world.hopeless = false;
+  if (emu_order_touched()) emu_lanes_look();
+  if (emu_order_stopped() && emu_lanes_waiting()) emu_lanes_stop_stuck();
+  return state.picked != 0;
+}
+
+/* Nothing has moved in any process for long. */
+static bool order_still(void) {
+  static uint64_t events, since_ns; /* locked */
+  const uint64_t now_ns = os_time_ns();
+  if (since_ns == 0 || events != emu_events) since_ns = now_ns;
+  events = emu_events;
+  return now_ns - since_ns >= emu_options()->stall_seconds * 1000000000u;
+}
+
+/* Ends the polls of this process, after a moment, so that a loop of them does not take a core. */
+static bool order_end_polls(void) {
+  bool any = false;
+  wait_for_change(1);
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
+    if (waiter->released || waiter->owner == NULL || waiter->event_limit == UINT64_MAX) continue;
+    waiter_release(waiter);
+    any = true;
+  }
+  return any;
+}
+
+/* Nothing can move in any process, and all threads wait. True if that has changed. */
+static bool order_quiet(void) {
+  struct emu_order_report report = order_report();
+  const struct emu_order_state state = order_state();
+  const bool still = order_still();
+  report.alone = !threads_beyond_waiters();
+  const enum emu_order_quiet found = emu_order_quiet(&report, &state);
+  if (found == EMU_ORDER_CHANGED) return true;
+  if (found == EMU_ORDER_WAITS) {
+    world.outside = emu_services_look_outside() || emu_lanes_outside() || world.outside_waits > 0;
+    if (emu_lanes_waiting()) outside_complain(emu_lanes_progress());
+    return emu_lanes_look();
+  }
+  const bool polls = report.event_limit != UINT64_MAX;
+  if (!still && polls) return order_end_polls();
+  if (!still && found == EMU_ORDER_THREADS) return false;
+  world.hopeless = !emu_order_kernels_wait(&report);
+  if (!world.hopeless) emu_order_stop();
+  return !world.hopeless || (polls && order_end_polls());
+}
+
+/* One turn of a guarded wait whose process shares its order of events with others. */
+static bool ordered_turn(void) {
+  if (owners_wait()) order_park();
+  if (!emu_order_mine()) {
+    if (world.pending_count > 0) emu_order_ask();
+    return false;
+  }
+  if (!emu_order_free()) return false;
+  if (pump_from(order_take())) return true;
+  return !world.passed && emu_order_free() && order_quiet();
+}
+
 /* One turn of a guarded wait: runs events, or sleeps until something changes. */
 static bool guarded_turn(struct quiet *quiet) {
-  if (!world.pumping && owners_wait()) {
+  if (emu_order_on()) world.turn_word = emu_order_word();
+  if (!world.pumping && (owners_wait() || emu_order_excused())) {
     world_turns += 1;
+    if (emu_order_on()) return ordered_turn();
     if ((world.ready_count > 0 || world.pending_count > 0 || world.change) && pump()) return true;
     if (emu_lanes_look()) { /* a long operation with another process must not hold the lock all the time */
       emu_unlock();
@@ -516,12 +724,38 @@ static bool guarded_turn(struct quiet *quiet) {
   return false;
 }
 
+#define TURN_NAP_MS 20
+#define TURN_NAPS_MOST 5
+
+/* Sleeps until the turn comes. One thread of the process does; the others sleep until something changes. */
+static void turn_nap(uint64_t timeout_ms) {
+  if (world.turn_sleeper || world.pumping) {
+    wait_for_change(timeout_ms);
+    return;
+  }
+  const uint64_t nap_ms = TURN_NAP_MS * (world.naps < TURN_NAPS_MOST ? world.naps + 1 : TURN_NAPS_MOST);
+  world.turn_sleeper = true;
+  emu_order_asleep();
+  const uint32_t depth = lock_depth;
+  lock_depth = 0;
+  world_give();
+  const bool woken = emu_order_sleep(world.turn_word, nap_ms < timeout_ms ? nap_ms : timeout_ms);
+  world_take();
+  lock_depth = depth;
+  world.turn_sleeper = false;
+  world.naps = woken ? 0 : world.naps + 1;
+  if (!woken && emu_order_on() && owners_wait()) emu_order_tell_alone(!threads_beyond_waiters());
+  emu_order_awake(woken);
+}
+
 static void nap(uint64_t timeout_ms) {
-  if (world.outside && !world.pumping) outside_nap();
+  if (world.outside && !world.pumping && (!emu_order_on() || emu_order_mine())) outside_nap();
+  else if (emu_order_on()) turn_nap(timeout_ms);
   else wait_for_change(timeout_ms);
 }
 
 static bool nothing_can_come(uint64_t deadline_ms, struct quiet *quiet) {
+  if (emu_order_on()) return deadline_ms == 0 && world.hopeless;
   return deadline_ms == 0 && !world.pumping && !world.outside && world.outside_waits == 0 && owners_wait() &&
          world.ready_count == 0 && world.pending_count == 0 && !emu_lanes_waiting() && quiet_is_final(quiet);
 }
@@ -614,10 +848,31 @@ ncclResult_t emu_wait(bool (*done)(void *argument), void *argument, uint64_t dea
   return result;
 }
 
+/* Ends when the turn comes back after that many events of all processes, or nothing can move in any. */
+static void ordered_poll(bool (*done)(void *argument), void *argument, uint32_t event_count) {
+  struct emu_order_state state;
+  emu_order_load(&state);
+  struct emu_waiter waiter = {done, argument, state.events + event_count, false, NULL, NULL};
+  waiter_enter(&waiter);
+  const bool drives = waiter.owner != NULL && waiter.owner->rank_count > 0;
+  while (!guarded_turn(NULL) && !waiter.released) {
+    if (!drives || !emu_order_on()) {
+      nap(1);
+      break;
+    }
+    turn_nap(100);
+  }
+  waiter_leave(&waiter);
+}
+
 void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count) {
   if (done(argument)) return;
   if (emu_options()->mode == EMU_THREADS) {
     if (!emu_streams_help()) threads_pause(0, 0);
+    return;
+  }
+  if (emu_order_on()) {
+    ordered_poll(done, argument, event_count);
     return;
   }
   struct emu_waiter waiter = {done, argument, emu_events + event_count, false, NULL, NULL};
@@ -668,10 +923,29 @@ uint64_t emu_records_progress(void) {
   return progress;
 }
 
+/* The threads of this process are away, and others may wait for its actors. */
+static bool order_drive_idle(void) {
+  struct emu_waiter waiter = {never, NULL, UINT64_MAX, false, NULL, NULL};
+  const uint64_t until_ns = os_time_ns() + DRIVE_IDLE_MS * 1000000u;
+  waiter_enter(&waiter);
+  bool drives = true;
+  while (drives && os_time_ns() < until_ns) {
+    drives = emu_order_on() && (emu_order_excused() || (owners_wait() && waiter.next == NULL));
+    if (drives && !guarded_turn(NULL)) turn_nap(DRIVE_IDLE_MS);
+  }
+  waiter_leave(&waiter);
+  return drives;
+}
+
 uint32_t emu_drive_idle(void) {
   static uint64_t seen_turns; /* locked */
   if (emu_options()->mode != EMU_GUARDED) return UINT32_MAX;
   emu_lock();
+  if (emu_order_on()) {
+    const bool drives = order_drive_idle();
+    emu_unlock();
+    return drives ? 0 : DRIVE_IDLE_MS;
+  }
   bool busy = false;
   if (world_turns == seen_turns && !world.pumping) {
     owners_excuse();
@@ -730,5 +1004,20 @@ void emu_owner_set(struct emu_owner **slot) {
   }
   owner->rank_count += 1;
   *slot = owner;
+  if (owner->waiting == 0) emu_order_busy();
   emu_changed();
+}
+
+/* ---- an excused process ---- */
+
+static bool not_excused(void *argument) {
+  (void)argument;
+  return !emu_order_excused();
+}
+
+/* Others went on without this thread, and do so until nothing can move. */
+static void order_come_back(void) {
+  const struct emu_owner *owner = owner_current();
+  if (owner == NULL || owner->rank_count == 0 || owner->ended || owner->waiting > 0) return;
+  emu_wait(not_excused, NULL, 0);
 }

@@ -33,6 +33,7 @@ struct emu_options {
   uint32_t span_lines; /* LL lines that one event carries at most; 0 = all that are ready */
   bool direct;         /* offer direct stores between ranks */
   bool both_ends;      /* connections between processes need handles from both ends, as on GPUs */
+  bool order;          /* the processes of a host have one order of events (order.h) */
   bool weak, tear;     /* see weak.h; lines of 128 bytes arrive in pieces */
   uint32_t weaken;     /* enum weak_point: what is left out of the protocol */
   bool net;            /* nodes are connected by the emulated network (network.c) */
@@ -43,6 +44,8 @@ struct emu_options {
   uint64_t stall_seconds; /* TUTTI_STALL_SECONDS when the settings were read */
 };
 const struct emu_options *emu_options(void);
+/* Checks TUTTI_EMU alone, and changes nothing; false with a sentence in `fault` if it is wrong. */
+bool emu_settings_check(char *fault, size_t fault_bytes);
 
 /* Something that the guarded scheduler runs. Embedded in its owner's struct; the calls below need the lock.
  */

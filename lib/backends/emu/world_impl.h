@@ -12,6 +12,7 @@ struct emu_options;
 /* Resets the event count and the random numbers; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+void emu_world_release(void); /* the waiters whose conditions hold now */
 /* guarded mode: runs events until no actor can run (true), or `event_count` were run. Reports no deadlock. */
 bool emu_world_settle(uint64_t event_count);
 /* service.c: draws the priorities of the services again. */
@@ -42,6 +43,7 @@ void emu_lanes_stop_stuck(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
  * something came from outside. */
 bool emu_services_look_outside(void);
+bool emu_services_are_outside(void); /* there are such services; wakes none */
 void emu_world_outside_moved(void);
 uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
 uint64_t emu_records_progress(void);   /* see device_ops.def */

@@ -67,27 +67,33 @@ static bool plan_item(const char *item, enum fault_kind *kind, uint64_t *at, uin
   const char *value = strchr(item, '=');
   if (value == NULL) return false;
   value += 1;
-  if (strncmp(item, "fault_at=", 9) == 0) *at = strtoull(value, NULL, 0);
-  else if (strncmp(item, "seed=", 5) == 0) *seed = strtoull(value, NULL, 0);
-  else if (strncmp(item, "fault=", 6) == 0) return plan_kind(value, kind);
+  char *end;
+  if (strncmp(item, "fault=", 6) == 0) return plan_kind(value, kind);
+  const uint64_t number = strtoull(value, &end, 0);
+  if (value[0] < '0' || value[0] > '9' || *end != '\0') return false;
+  if (strncmp(item, "fault_at=", 9) == 0) *at = number;
+  else if (strncmp(item, "seed=", 5) == 0) *seed = number;
   else return false;
   return true;
 }
 
-static void plan_begin(void) {
+static bool plan_begin(void) {
   const char *text = os_env("TUTTI_NET_FAULTS");
   char list[LIST_BYTES], *rest = NULL;
   enum fault_kind kind = FAULT_NOTHING;
   uint64_t at = 0, seed = 1;
   snprintf(list, sizeof list, "%s", text != NULL ? text : "");
   for (char *item = strtok_r(list, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest))
-    if (!plan_item(item, &kind, &at, &seed))
-      log_warn(
-          "TUTTI_NET_FAULTS: '%s' is ignored; it takes fault=NAME (drop, duplicate, hold, cut, stop, "
-          "reset), fault_at=K and seed=S",
+    if (!plan_item(item, &kind, &at, &seed)) {
+      log_visible(
+          "TUTTI_NET_FAULTS: '%s' is none of fault=NAME (drop, duplicate, hold, cut, stop, reset), "
+          "fault_at=K "
+          "and seed=S",
           item);
+      return false;
+    }
   fault_plan_make(&faults.plan, kind, at, seed);
-  faults.begun = true;
+  return faults.begun = true;
 }
 
 static enum fault_kind plan_next(void) {
@@ -111,8 +117,12 @@ static ncclResult_t fault_net_init(void **context, uint64_t comm_id, struct abi_
   if (fresh == NULL) return ncclSystemError;
   fresh->comm_id = comm_id;
   os_mutex_lock(&faults.mutex);
-  if (!faults.begun) plan_begin();
+  const bool planned = faults.begun || plan_begin();
   os_mutex_unlock(&faults.mutex);
+  if (!planned) {
+    os_free(fresh);
+    return ncclInvalidArgument;
+  }
   *context = fresh;
   return ncclSuccess;
 }

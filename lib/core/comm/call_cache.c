@@ -31,9 +31,14 @@ static void args_set(struct call_cache_args *args, const struct collective_call 
                                    (uint8_t)call->op, 0};
 }
 
+/* Buffers that were checked are checked again if memory was freed since; 0: before each call. */
+static uint64_t generation_now(const struct ncclComm *comm) {
+  return comm->settings.check_pointers ? comm->ops->memory->generation() : UINT64_MAX;
+}
+
 /* Not cached: a user's operator, which may change its meaning, and a call with count 0. */
 static bool call_keeps(const struct collective_call *call) {
-  return (uint32_t)call->op < ncclNumOps && call->count != 0 && !call->comm->settings.check_pointers;
+  return (uint32_t)call->op < ncclNumOps && call->count != 0 && generation_now(call->comm) != 0;
 }
 
 /* If calls are logged, they take the full path. */
@@ -44,9 +49,12 @@ static bool call_is_quiet(const struct collective_call *call) {
 /* ---- a call ---- */
 
 static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buffers *buffers,
-                   const struct call_cache_args *args, uint32_t call_count, ncclResult_t *result) {
+                   const struct collective_call *calls, uint32_t call_count, ncclResult_t *result) {
+  struct plan_call uses[CALL_CACHE_GROUP_CALLS];
+  for (uint32_t i = 0; i < call_count; i++) uses[i] = collective_uses(&calls[i], comm->sequence + i);
   comm_own(comm);
-  const struct device_cached_launch cache = {serial, comm->sequence, buffers, args->stream};
+  const struct device_cached_launch cache = {serial,           comm->sequence, buffers,
+                                             calls[0].stream,  uses,           call_count};
   if (!comm->ops->device->launch_cached(comm->device_comm, &cache, result)) return false;
   if (*result == ncclSuccess)
     __atomic_store_n(&comm->sequence, comm->sequence + call_count, __ATOMIC_RELAXED);
@@ -54,14 +62,15 @@ static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buf
 }
 
 bool call_cache_launch(const struct collective_call *call, ncclResult_t *result) {
-  if (!call_is_quiet(call)) return false;
+  if (!call_is_quiet(call) || call->comm->queue.queued) return false; /* queued: by another thread */
   const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
   if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
+  if (entry->generation != generation_now(call->comm)) return false;
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
   match_begin(call->comm);
   *result = match_call(call);
   if (*result != ncclSuccess) return true;
-  if (!launch(call->comm, entry->serial, entry->buffers, &entry->args, 1, result)) {
+  if (!launch(call->comm, entry->serial, entry->buffers, call, 1, result)) {
     match_undo(call->comm);
     return false;
   }
@@ -69,9 +78,11 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   return true;
 }
 
-/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. */
+/* Proxies must be notified of each launch, and a plan that is not cached cannot be launched again. A world
+ * that moves only while its threads wait gains nothing. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
-  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL;
+  const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL &&
+                    comm->ops->device->keeps_time();
   comm->call_cache.serial = kept ? plan->serial : 0;
   comm->call_cache.sequence = comm->queue.first_sequence;
   comm->call_cache.work_count = plan->work_count;
@@ -92,6 +103,7 @@ void call_cache_note(const struct collective_call *call) {
   struct call_cache_entry *entry = call_cache_place(cache, call);
   args_set(&entry->args, call);
   entry->serial = serial;
+  entry->generation = generation_now(call->comm);
   for (uint32_t i = 0; i < cache->work_count; i++) entry->buffers[i] = cache->buffers[i];
 }
 
@@ -116,9 +128,9 @@ bool call_cache_follow(const struct collective_call *call) {
   struct call_cache *cache = &call->comm->call_cache;
   const struct call_cache_group *path =
       cache->groups != NULL && cache->noted == 0 ? find_path(cache, call) : NULL;
-  if (path == NULL) return false;
+  if (path == NULL || path->generation != generation_now(call->comm)) return false;
   cache->path = path;
-  cache->followed += 1;
+  cache->callers[cache->followed++] = call->caller;
   return true;
 }
 
@@ -126,19 +138,8 @@ bool call_cache_follow_on(struct call_cache *cache, const struct collective_call
   const struct call_cache_group *path = cache->path;
   const uint32_t count = cache->followed;
   if (count == 0 || count >= path->call_count || !args_are(&path->calls[count], call)) return false;
+  cache->callers[count] = call->caller;
   cache->followed = count + 1;
-  return true;
-}
-
-bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
-  struct call_cache *cache = &comm->call_cache;
-  const uint32_t count = cache->followed;
-  if (count == 0 || !comm_is_ready(comm)) return false;
-  const struct call_cache_group *path =
-      cache->path->call_count == count ? cache->path : find_path(cache, NULL);
-  const uint64_t number = record_launched(comm), sequence = comm->sequence;
-  if (path == NULL || !launch(comm, path->serial, path->buffers, path->calls, count, result)) return false;
-  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
   return true;
 }
 
@@ -154,8 +155,24 @@ struct collective_call call_cache_followed(struct ncclComm *comm, uint32_t i) {
                                        args->peer,
                                        comm,
                                        args->stream,
-                                       NULL};
+                                       comm->call_cache.callers[i]};
   return call;
+}
+
+bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
+  struct call_cache *cache = &comm->call_cache;
+  const uint32_t count = cache->followed;
+  if (count == 0 || !comm_is_ready(comm)) return false;
+  const struct call_cache_group *path =
+      cache->path->call_count == count ? cache->path : find_path(cache, NULL);
+  const uint64_t number = record_launched(comm), sequence = comm->sequence;
+  struct collective_call calls[CALL_CACHE_GROUP_CALLS];
+  if (path == NULL) return false;
+  cache->path = path;
+  for (uint32_t i = 0; i < count; i++) calls[i] = call_cache_followed(comm, i);
+  if (!launch(comm, path->serial, path->buffers, calls, count, result)) return false;
+  if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
+  return true;
 }
 
 ncclResult_t call_cache_note_call(const struct collective_call *call) {
@@ -183,6 +200,7 @@ void call_cache_note_group(struct ncclComm *comm) {
   cache->groups->next = (cache->groups->next + 1) % CALL_CACHE_GROUPS;
   group->call_count = count;
   group->serial = serial;
+  group->generation = generation_now(comm);
   for (uint32_t i = 0; i < cache->work_count; i++) group->buffers[i] = cache->buffers[i];
 }
 

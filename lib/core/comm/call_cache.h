@@ -33,14 +33,16 @@ struct call_cache_args {
 
 struct call_cache_entry {
   struct call_cache_args args;
-  uint64_t serial; /* of the plan; 0: the entry is empty */
+  uint64_t serial;     /* of the plan; 0: the entry is empty */
+  uint64_t generation; /* of memory (memory_ops.def), when the buffers were checked */
   struct plan_buffers buffers[CALL_CACHE_ENTRY_WORKS];
 };
 
 struct call_cache_group {
   struct call_cache_args calls[CALL_CACHE_GROUP_CALLS];
   uint32_t call_count;
-  uint64_t serial; /* of the plan; 0: the entry is empty */
+  uint64_t serial;     /* of the plan; 0: the entry is empty */
+  uint64_t generation; /* as above */
   struct plan_buffers buffers[CALL_CACHE_WORKS];
 };
 
@@ -56,6 +58,7 @@ struct call_cache {
    * place, more than CALL_CACHE_GROUP_CALLS if the group cannot be cached */
   uint32_t followed, noted;
   const struct call_cache_group *path;
+  const void *callers[CALL_CACHE_GROUP_CALLS]; /* of the followed calls */
   /* the last launch, from which call_cache_note() and call_cache_note_group() take the plan */
   uint64_t serial, sequence;
   uint32_t work_count;

@@ -18,4 +18,10 @@ struct collective_call {
   const void *caller; /* return address of the call; NULL: not recorded */
 };
 
+/* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
+ */
+void collective_blocks(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks);
+/* The same in bytes, as backends need it. */
+struct plan_call collective_uses(const struct collective_call *call, uint64_t sequence);
+
 #endif

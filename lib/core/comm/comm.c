@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "core/plan/plan_cache.h"
 #include "core/comm/handles.h"
+#include "core/comm/leaks.h"
 #include "core/comm/record.h"
 #include "core/topology/layout.h"
 
@@ -98,6 +99,7 @@ ncclResult_t comm_async_error(const struct ncclComm *comm) {
 }
 
 void comm_set_async_error(struct ncclComm *comm, ncclResult_t error) {
+  leaks_excuse();
   uint32_t none = ncclSuccess;
   __atomic_compare_exchange_n(&comm->async_error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
@@ -107,6 +109,7 @@ static void break_for(struct ncclComm *comm, ncclResult_t error, const char *rea
   if (__atomic_compare_exchange_n(&comm->broken, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     snprintf(comm->reason, sizeof comm->reason, "%s", reason);
     comm->reason_code = error;
+    leaks_excuse();
     recorder_break(comm->recorder.comm, error, reason);
     __atomic_store_n(&comm->broken, 2, __ATOMIC_RELEASE);
     __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
@@ -212,6 +215,7 @@ void comm_own(struct ncclComm *comm) {
 uint64_t comm_core_bytes(const struct ncclComm *comm) {
   uint64_t bytes = sizeof *comm + call_cache_bytes(&comm->call_cache);
   bytes += comm->queue.op_capacity * sizeof *comm->queue.ops;
+  bytes += comm->queue.call_capacity * sizeof *comm->queue.calls;
   bytes += comm->queue.stream_capacity * sizeof *comm->queue.streams;
   bytes += comm->queue.plan_memory.task_bytes + comm->queue.plan_memory.draft_bytes;
   bytes += comm->queue.plan_memory.plan_bytes + plan_cache_bytes(comm->queue.plan_memory.cache);

@@ -46,9 +46,12 @@ enum comm_state {
 /* What a group queues for a communicator. */
 struct comm_queue {
   struct ncclComm *next; /* next communicator of the group, in order of first use */
-  bool queued;           /* is in a group's list */
+  bool queued;           /* is in a group's list ... */
+  const void *group;     /* ... of this group */
   struct plan_op *ops;
   uint32_t op_count, op_capacity;
+  struct plan_call *calls; /* that the operations come from */
+  uint32_t call_count, call_capacity;
   device_stream *streams; /* distinct, in order of first use */
   uint32_t stream_count, stream_capacity;
   uint64_t first_sequence;   /* restored if the group is discarded ... */
@@ -63,6 +66,8 @@ struct ncclComm {
   uint32_t async_error; /* ncclResult_t; locked, read atomically */
   uint32_t rank, rank_count, device_index;
   uint32_t fork_count; /* os_fork_count() of the process that it is valid in */
+  const char *made_by; /* "ncclCommInitRank" */
+  const void *caller;  /* of that call; NULL: unknown */
   uint64_t comm_id;
   struct comm_shared *shared;    /* NULL until all ranks have joined; locked */
   struct rendezvous *rendezvous; /* while COMM_RENDEZVOUS; locked */

@@ -90,3 +90,16 @@ bool handles_has(const void *handle) {
   const uintptr_t wanted = (uintptr_t)handle;
   return wanted != 0 && wanted != REMOVED && place_find(now, wanted) != NULL;
 }
+
+static bool is_handle(uintptr_t there) { return there != 0 && there != REMOVED; }
+
+uint32_t handles_count(void) {
+  uint32_t count = 0;
+  for (uint32_t place = 0; place < table->capacity; place++) count += is_handle(table->handles[place]);
+  return count;
+}
+
+void handles_visit(void (*visit)(const void *handle, void *argument), void *argument) {
+  for (uint32_t place = 0; place < table->capacity; place++)
+    if (is_handle(table->handles[place])) visit((const void *)table->handles[place], argument);
+}

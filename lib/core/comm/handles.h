@@ -4,10 +4,14 @@
 #define TUTTI_CORE_HANDLES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* False if memory is out. */
 bool handles_add(const void *handle);
 void handles_remove(const void *handle);
 bool handles_has(const void *handle);
+/* For a thread that runs alone. */
+uint32_t handles_count(void);
+void handles_visit(void (*visit)(const void *handle, void *argument), void *argument);
 
 #endif

@@ -1,4 +1,5 @@
-/* match.c: a ring of calls for each order, that ranks which are behind compare their own with. */
+/* match.c: a ring of collectives for each order, that ranks which are behind compare their own with; a table
+ * of messages (match_p2p.h); and who has left. */
 #include "core/comm/match.h"
 
 #include <inttypes.h>
@@ -6,10 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/comm/collective_call.h"
+#include "core/comm/match_p2p.h"
 #include "core/plan/names.h"
 #include "kernels/kernels.h"
 
@@ -36,6 +39,10 @@ struct match {
   struct match_ring rings[MATCH_ORDERS];
   uint64_t *next;          /* by order and rank: the number after those compared here */
   struct ncclComm **comms; /* by rank; of this process */
+  struct match_p2p p2p;
+  struct match_entry *left; /* those who have left */
+  uint32_t left_count, left_capacity;
+  bool captured; /* some calls are in graphs: which run, and when, is not known */
 };
 
 struct match *match_create(uint32_t rank_count) {
@@ -53,6 +60,8 @@ struct match *match_create(uint32_t rank_count) {
 void match_free(struct match *match) {
   if (!match) return;
   for (int order = 0; order < MATCH_ORDERS; order++) os_free(match->rings[order].kept);
+  match_p2p_clear(&match->p2p);
+  os_free(match->left);
   os_free(match->next);
   os_free(match->comms);
   os_mutex_destroy(&match->lock);
@@ -111,61 +120,163 @@ static bool ring_cover(struct match *match, int order, uint64_t number) {
 
 /* ---- comparing ---- */
 
+static bool factors_differ(const struct match_entry *one, const struct match_entry *other) {
+  return one->factor != 0 && other->factor != 0 && one->factor != other->factor;
+}
+
 /* What differs, in words; NULL: nothing. */
 static const char *difference(const struct match_entry *one, const struct match_entry *other) {
-  if (one->func != other->func) return "different functions";
+  if (one->func != other->func && one->order != MATCH_P2P) return "different functions";
   if (one->dtype != other->dtype) return "different datatypes";
   if (one->op != other->op) return "different reduction operators";
-  if (one->root != other->root) return "different roots";
+  if (one->root != other->root && one->order != MATCH_P2P) return "different roots";
   if (one->count != other->count) return "different counts";
   if (one->in_group != other->in_group) return "different places in groups (ncclGroupStart)";
   if (one->before != other->before) return "different numbers of other collectives before its group";
+  if (factors_differ(one, other)) return "different factors of premultiplied sums";
   return NULL;
+}
+
+/* How many collectives of an order a rank that has left had called. */
+static uint64_t left_calls(const struct match_entry *left, int order) {
+  return order == MATCH_COLLECTIVES ? left->number : left->before;
 }
 
 static void rank_compared(struct match *match, const struct match_entry *entry) {
   match->next[(size_t)entry->order * match->rank_count + entry->rank] = entry->number + 1;
 }
 
-ncclResult_t match_compare(struct match *match, const struct match_entry *entry, struct match_entry *other,
-                           bool *differs) {
+/* The call of another rank that does not fit; NULL: none. All that follow are locked, and set *fits to false
+ * if memory is out. */
+static const struct match_entry *collective_compare(struct match *match, const struct match_entry *entry,
+                                                    bool *fits) {
   const struct match_ring *ring = &match->rings[entry->order];
-  *differs = false;
-  os_mutex_lock(&match->lock);
-  const bool covered = ring_cover(match, entry->order, entry->number);
-  if (covered && entry->number >= ring->first) {
+  const struct match_entry *other = NULL;
+  if (entry->order >= MATCH_CAPTURED) match->captured = true;
+  *fits = ring_cover(match, entry->order, entry->number);
+  if (!*fits) return NULL;
+  if (entry->number >= ring->first) {
     struct match_kept *kept = ring_at(ring, entry->number);
-    if (!kept->present || kept->entry.rank == entry->rank) { /* its own: the group was discarded */
+    if (!kept->present || kept->entry.rank == entry->rank) /* its own: the group was discarded */
       *kept = (struct match_kept){*entry, true};
-    } else if (difference(&kept->entry, entry)) {
-      *other = kept->entry;
-      *differs = true;
-    }
+    else if (difference(&kept->entry, entry)) other = &kept->entry;
   }
-  if (covered) rank_compared(match, entry);
-  os_mutex_unlock(&match->lock);
-  return covered ? ncclSuccess : log_no_memory("comparing a call with those of other ranks");
+  rank_compared(match, entry);
+  for (uint32_t i = 0; i < match->left_count && !other && !match->captured; i++)
+    if (left_calls(&match->left[i], entry->order) <= entry->number) other = &match->left[i];
+  return other;
 }
 
-uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *entries, uint32_t capacity) {
-  uint32_t count = 0;
-  uint64_t passed = 0;
+static const struct match_entry *p2p_compare(struct match *match, const struct match_entry *entry,
+                                             struct match_entry *other, bool *fits) {
+  bool found = false;
+  if (match->captured) return NULL;
+  *fits = match_p2p_take(&match->p2p, entry, other, &found);
+  if (found) return difference(entry, other) ? other : NULL;
+  for (uint32_t i = 0; i < match->left_count; i++)
+    if (match->left[i].rank == entry->root) return &match->left[i];
+  return NULL;
+}
+
+/* Which calls of a graph run is not known, and so not which messages the others belong to. */
+static void p2p_stop(struct match *match) {
+  match->captured = true;
+  match_p2p_clear(&match->p2p);
+}
+
+static void collectives_undo(struct match *match, const struct match_entry *entry) {
+  for (int order = 0; order < MATCH_CAPTURED; order++) {
+    const struct match_ring *ring = &match->rings[order];
+    const uint64_t from = left_calls(entry, order);
+    for (uint64_t number = from > ring->first ? from : ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->entry.rank == entry->rank) ring_at(ring, number)->present = false;
+  }
+}
+
+/* A call of another rank that waits for one of this rank. */
+static const struct match_entry *left_compare(struct match *match, const struct match_entry *entry,
+                                              bool *fits) {
+  if (match->captured) return NULL;
+  for (int order = 0; order < MATCH_CAPTURED; order++) {
+    const struct match_ring *ring = &match->rings[order];
+    const uint64_t from = left_calls(entry, order);
+    for (uint64_t number = from > ring->first ? from : ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->present) return &ring_at(ring, number)->entry;
+  }
+  const struct match_entry *waiting = match_p2p_waiting_for(&match->p2p, entry->rank);
+  if (waiting) return waiting;
+  *fits =
+      array_grow(&match->left, &match->left_capacity, match->left_count + UINT64_C(1), sizeof *match->left);
+  if (*fits) match->left[match->left_count++] = *entry;
+  return NULL;
+}
+
+ncclResult_t match_compare(struct match *match, const struct match_entry *entry, struct match_entry *other,
+                           bool *differs) {
+  const struct match_entry *odd = NULL;
+  bool fits = true;
   os_mutex_lock(&match->lock);
+  switch (entry->order) {
+    case MATCH_P2P: odd = p2p_compare(match, entry, other, &fits); break;
+    case MATCH_P2P_CAPTURED: p2p_stop(match); break;
+    case MATCH_P2P_UNDONE: match_p2p_forget(&match->p2p, entry); break;
+    case MATCH_UNDONE: collectives_undo(match, entry); break;
+    case MATCH_LEFT: odd = left_compare(match, entry, &fits); break;
+    default: odd = collective_compare(match, entry, &fits); break;
+  }
+  *differs = odd != NULL;
+  if (odd) *other = *odd;
+  os_mutex_unlock(&match->lock);
+  return fits ? ncclSuccess : log_no_memory("comparing a call with those of other ranks");
+}
+
+/* What match_export() copies: those behind the first `skip`, as long as there is space. */
+struct exporter {
+  struct match_entry *entries;
+  uint32_t count, capacity;
+  uint64_t skip, passed;
+};
+
+static void export_one(struct exporter *exporter, const struct match_entry *entry) {
+  if (exporter->passed++ >= exporter->skip && exporter->count < exporter->capacity)
+    exporter->entries[exporter->count++] = *entry;
+}
+
+static void export_p2p(struct exporter *exporter, const struct match_p2p *p2p) {
+  const uint64_t skip = exporter->skip > exporter->passed ? exporter->skip - exporter->passed : 0;
+  exporter->count +=
+      match_p2p_export(p2p, skip, exporter->entries + exporter->count, exporter->capacity - exporter->count);
+  exporter->passed += p2p->count;
+}
+
+/* Those who have left come last, because calls that they wait for are entries too. */
+uint32_t match_export(struct match *match, uint64_t *place, struct match_entry *entries, uint32_t capacity) {
+  struct exporter exporter = {entries, 0, capacity, *place, 0};
+  struct match_entry captured;
+  memset(&captured, 0, sizeof captured);
+  captured.order = MATCH_P2P_CAPTURED;
+  captured.func = FUNC_SEND;
+  os_mutex_lock(&match->lock);
+  if (match->captured) export_one(&exporter, &captured);
   for (int order = 0; order < MATCH_ORDERS; order++) {
     struct match_ring *ring = &match->rings[order];
     ring_drop(ring, all_compared(match, order));
-    for (uint64_t number = ring->first; number < ring->end && count < capacity; number++) {
-      if (!ring_at(ring, number)->present || passed++ < *place) continue;
-      entries[count++] = ring_at(ring, number)->entry;
-    }
+    for (uint64_t number = ring->first; number < ring->end; number++)
+      if (ring_at(ring, number)->present) export_one(&exporter, &ring_at(ring, number)->entry);
   }
+  export_p2p(&exporter, &match->p2p);
+  for (uint32_t i = 0; i < match->left_count; i++) export_one(&exporter, &match->left[i]);
   os_mutex_unlock(&match->lock);
-  *place += count;
-  return count;
+  *place += exporter.count;
+  return exporter.count;
 }
 
 bool match_is_sane(const struct match *match, const struct match_entry *entry) {
-  return entry->rank < match->rank_count && entry->order < MATCH_ORDERS && entry->func < FUNC_COUNT &&
+  const bool is_p2p =
+      entry->order == MATCH_P2P || entry->order == MATCH_P2P_CAPTURED || entry->order == MATCH_P2P_UNDONE;
+  if (is_p2p && (entry->root >= match->rank_count || !func_is_p2p(entry->func))) return false;
+  if (entry->order == MATCH_LEFT && entry->count >= MATCH_ENDS) return false;
+  return entry->rank < match->rank_count && entry->order < MATCH_ORDER_COUNT && entry->func < FUNC_COUNT &&
          entry->dtype < ncclNumTypes && entry->op <= ncclNumOps && entry->number < UINT64_MAX / 2;
 }
 
@@ -179,23 +290,28 @@ static void add(char *text, size_t bytes, const char *format, ...) {
   va_end(arguments);
 }
 
+static void add_factor(char *text, size_t bytes, const struct match_entry *entry) {
+  float single;
+  double real;
+  memcpy(&single, &entry->factor, sizeof single);
+  memcpy(&real, &entry->factor, sizeof real);
+  if (entry->dtype == ncclFloat32) add(text, bytes, " by %g", (double)single);
+  else if (entry->dtype == ncclFloat64) add(text, bytes, " by %g", real);
+  else if (entry->dtype < ncclFloat16) add(text, bytes, " by %" PRIu64, entry->factor);
+  else add(text, bytes, " by 0x%" PRIx64, entry->factor);
+}
+
 static void add_operator(char *text, size_t bytes, const struct match_entry *entry) {
   static const char *const names[ncclNumOps] = {"sum", "prod", "max", "min", "avg"};
   add(text, bytes, ", %s", entry->op < ncclNumOps ? names[entry->op] : "premultiplied sum");
-}
-
-static bool is_here(struct match *match, uint32_t rank) {
-  os_mutex_lock(&match->lock);
-  const bool here = match->comms[rank] != NULL;
-  os_mutex_unlock(&match->lock);
-  return here;
+  if (entry->factor != 0) add_factor(text, bytes, entry);
 }
 
 static void add_callsite(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
   char site[160] = "";
   if (entry->caller == 0) return;
-  if (is_here(match, entry->rank)) callsite_text((const void *)(uintptr_t)entry->caller, site, sizeof site);
-  else if (match->remote.callsite) match->remote.callsite(match->remote.argument, entry, site, sizeof site);
+  if (match->remote.callsite) match->remote.callsite(match->remote.argument, entry, site, sizeof site);
+  else callsite_text((const void *)(uintptr_t)entry->caller, site, sizeof site);
   if (site[0] != '\0') add(text, bytes, " at %s", site);
 }
 
@@ -203,6 +319,8 @@ static void add_callsite(struct match *match, char *text, size_t bytes, const st
 static void add_entry(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
   add(text, bytes, "rank %u called nccl%s(%" PRIu64 " %s", entry->rank, names_func[entry->func], entry->count,
       kernel_type_name(entry->dtype));
+  if (entry->order == MATCH_P2P)
+    add(text, bytes, ", %s rank %u", entry->func == FUNC_SEND ? "to" : "from", entry->root);
   if (func_reduces(entry->func)) add_operator(text, bytes, entry);
   if (func_has_root(entry->func)) add(text, bytes, ", root %u", entry->root);
   add(text, bytes, ")");
@@ -210,14 +328,50 @@ static void add_entry(struct match *match, char *text, size_t bytes, const struc
   add_callsite(match, text, bytes, entry);
 }
 
+/* "; rank 2 called ncclCommDestroy after 3 collectives at job.c:40 (main)". */
+static void add_left(struct match *match, char *text, size_t bytes, const struct match_entry *left) {
+  static const char *const ends[MATCH_ENDS] = {"called ncclCommDestroy", "called ncclCommFinalize",
+                                               "ended its process"};
+  const uint64_t calls = left->number + left->before;
+  add(text, bytes, "; rank %u %s after %" PRIu64 " collective%s", left->rank, ends[left->count], calls,
+      calls == 1 ? "" : "s");
+  add_callsite(match, text, bytes, left);
+}
+
+/* A call that waits for a rank that has left. */
+static void left_text(struct match *match, const struct match_entry *call, const struct match_entry *left,
+                      char *text, size_t bytes) {
+  if (call->order == MATCH_P2P)
+    snprintf(text, bytes, "a message was never %s: ", call->func == FUNC_SEND ? "received" : "sent");
+  else snprintf(text, bytes, "collective #%" PRIu64 " was not called by rank %u: ", call->number, left->rank);
+  add_entry(match, text, bytes, call);
+  add_left(match, text, bytes, left);
+}
+
 void match_text(struct match *match, const struct match_entry *one, const struct match_entry *other,
                 char *text, size_t bytes) {
+  if (one->order == MATCH_LEFT || other->order == MATCH_LEFT) {
+    const bool first = one->order == MATCH_LEFT;
+    left_text(match, first ? other : one, first ? one : other, text, bytes);
+    return;
+  }
   const char *differs = difference(one, other);
-  snprintf(text, bytes, "collective #%" PRIu64 "%s has %s: ", one->number,
-           one->order >= MATCH_CAPTURED ? " of those in graphs" : "", differs ? differs : "no difference");
+  if (one->order == MATCH_P2P) {
+    const struct match_entry *send = one->func == FUNC_SEND ? one : other;
+    snprintf(text, bytes, "message #%" PRIu64 " from rank %u to rank %u has %s: ", one->number, send->rank,
+             send->root, differs);
+  } else
+    snprintf(text, bytes, "collective #%" PRIu64 "%s has %s: ", one->number,
+             one->order >= MATCH_CAPTURED ? " of those in graphs" : "", differs ? differs : "no difference");
   add_entry(match, text, bytes, one);
   add(text, bytes, "; ");
   add_entry(match, text, bytes, other);
+}
+
+const char *match_cure(const struct match_entry *one, const struct match_entry *other) {
+  if (one->order == MATCH_P2P || other->order == MATCH_P2P)
+    return "give every ncclSend one ncclRecv of the same count and datatype";
+  return "make the same calls in the same order on all ranks";
 }
 
 /* ---- calls ---- */
@@ -228,7 +382,6 @@ static uint8_t call_order(const struct collective_call *call, bool captured) {
   return (uint8_t)((captured ? MATCH_CAPTURED : 0) + (messages ? MATCH_MESSAGES : MATCH_COLLECTIVES));
 }
 
-/* Premultiplied sums are equal: each rank multiplies its own input, and may do so by a scalar of its own. */
 static struct match_entry entry_of(const struct collective_call *call, bool captured) {
   const struct ncclComm *comm = call->comm;
   const struct match_rank *rank = &comm->match;
@@ -247,6 +400,8 @@ static struct match_entry entry_of(const struct collective_call *call, bool capt
   entry.func = call->func;
   entry.dtype = (uint8_t)call->dtype;
   if (func_reduces(call->func)) entry.op = (unsigned)call->op < ncclNumOps ? (uint8_t)call->op : ncclNumOps;
+  if (entry.op == ncclNumOps && func_reduces(call->func))
+    entry.factor = redop_factor(&comm->redops, call->op);
   return entry;
 }
 
@@ -262,44 +417,166 @@ static void break_all(struct match *match, struct ncclComm *comm, const char *te
   os_mutex_unlock(&match->lock);
 }
 
-static ncclResult_t report(const struct collective_call *call, const struct match_entry *entry,
+static ncclResult_t report(struct ncclComm *comm, const char *name, const struct match_entry *entry,
                            const struct match_entry *other) {
-  struct ncclComm *comm = call->comm;
   char text[COMM_REASON_BYTES];
   match_text(comm->shared->match, other, entry, text, sizeof text);
-  log_urgent("%s: rank %u of comm '%s': %s; make the same calls in the same order on all ranks", call->name,
-             comm->rank, comm->name, text);
+  log_urgent("%s: rank %u of comm '%s': %s; %s", name, comm->rank, comm->name, text,
+             match_cure(entry, other));
   break_all(comm->shared->match, comm, text);
-  return log_fail(ncclInvalidUsage, "%s: rank %u of comm '%s': %s", call->name, comm->rank, comm->name, text);
+  return ncclInvalidUsage;
+}
+
+static bool factors_alone_differ(const struct match_entry *entry, const struct match_entry *other) {
+  struct match_entry same = *other;
+  same.factor = entry->factor;
+  return other->order < MATCH_ORDERS && entry->order < MATCH_ORDERS && factors_differ(entry, other) &&
+         !difference(entry, &same);
+}
+
+/* Each rank multiplies its own input, and may do so by a factor of its own; few programs mean to. */
+static void factors_warn(struct ncclComm *comm, const char *name, const struct match_entry *entry,
+                         const struct match_entry *other) {
+  char text[COMM_REASON_BYTES];
+  if (comm->match.factor_told) return;
+  comm->match.factor_told = true;
+  match_text(comm->shared->match, other, entry, text, sizeof text);
+  log_warn("%s: rank %u of comm '%s': %s; this is allowed (NCCL_CHECK_MODE=GLOBAL makes it an error)", name,
+           comm->rank, comm->name, text);
+}
+
+static ncclResult_t compare(struct ncclComm *comm, const char *name, const struct match_entry *entry) {
+  struct match *match = comm->shared->match;
+  const struct match_remote *remote = &match->remote;
+  struct match_entry other;
+  bool differs = false;
+  TRY(remote->compare ? remote->compare(remote->argument, comm, entry, &other, &differs)
+                      : match_compare(match, entry, &other, &differs));
+  if (!differs) return ncclSuccess;
+  if (!comm->settings.match_factors && factors_alone_differ(entry, &other)) {
+    factors_warn(comm, name, entry, &other);
+    return ncclSuccess;
+  }
+  return report(comm, name, entry, &other);
 }
 
 void match_join(struct ncclComm *comm) { comm->shared->match->comms[comm->rank] = comm; }
 
-void match_begin(struct ncclComm *comm) { comm->match.before = comm->match.now; }
+void match_begin(struct ncclComm *comm) {
+  comm->match.before = comm->match.now;
+  comm->match.group += 1;
+}
+
+/* ---- messages ---- */
+
+/* NULL if memory is out. */
+static struct match_peer *peer_touch(struct ncclComm *comm, uint32_t rank) {
+  struct match_rank *own = &comm->match;
+  if (!own->peers) own->peers = (struct match_peer *)os_alloc(comm->rank_count * sizeof *own->peers);
+  if (!own->peers) return NULL;
+  struct match_peer *peer = &own->peers[rank];
+  if (peer->group == own->group) return peer;
+  peer->group = own->group;
+  peer->sends_before = peer->sends;
+  peer->recvs_before = peer->recvs;
+  return peer;
+}
+
+static struct match_entry message_entry(const struct ncclComm *comm, uint8_t order, uint8_t func,
+                                        uint32_t peer, uint32_t number) {
+  struct match_entry entry;
+  memset(&entry, 0, sizeof entry);
+  entry.order = order;
+  entry.func = func;
+  entry.rank = comm->rank;
+  entry.root = peer;
+  entry.number = number;
+  return entry;
+}
+
+static ncclResult_t message_call(const struct collective_call *call, bool captured) {
+  struct ncclComm *comm = call->comm;
+  struct match_peer *peer = peer_touch(comm, (uint32_t)call->peer);
+  if (!peer) return log_no_memory("%s: counting messages", call->name);
+  uint32_t *number = call->func == FUNC_SEND ? &peer->sends : &peer->recvs;
+  struct match_entry entry = message_entry(comm, captured ? MATCH_P2P_CAPTURED : MATCH_P2P, call->func,
+                                           (uint32_t)call->peer, *number);
+  entry.count = call->count;
+  entry.dtype = (uint8_t)call->dtype;
+  entry.caller = (uint64_t)(uintptr_t)call->caller;
+  TRY(compare(comm, call->name, &entry));
+  *number += 1;
+  return ncclSuccess;
+}
+
+static void messages_undo(struct ncclComm *comm, uint8_t func, uint32_t peer, uint32_t *number,
+                          uint32_t before, bool broken) {
+  for (; *number != before && !broken; *number -= 1) {
+    const struct match_entry entry = message_entry(comm, MATCH_P2P_UNDONE, func, peer, *number - 1);
+    compare(comm, "ncclGroupEnd", &entry);
+  }
+  *number = before;
+}
+
+/* ---- calls ---- */
 
 ncclResult_t match_call(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
-  struct match *match = comm->shared->match;
-  struct match_entry other;
   uint64_t graph = 0;
-  bool differs = false;
-  if (!comm->settings.match_calls || call->func == FUNC_SEND || call->func == FUNC_RECV) return ncclSuccess;
+  if (!comm->settings.match_calls) return ncclSuccess;
   TRY(comm->ops->device->stream_capture(call->stream, &graph));
+  if (func_is_p2p(call->func)) return message_call(call, graph != 0);
   const struct match_entry entry = entry_of(call, graph != 0);
-  const struct match_remote *remote = &match->remote;
-  TRY(remote->compare ? remote->compare(remote->argument, comm, &entry, &other, &differs)
-                      : match_compare(match, &entry, &other, &differs));
-  if (differs) return report(call, &entry, &other);
+  TRY(compare(comm, call->name, &entry));
   comm->match.now.calls[entry.order] += 1;
   comm->match.now.queued[entry.order] += call->count > 0;
   return ncclSuccess;
 }
 
-void match_undo(struct ncclComm *comm) { comm->match.now = comm->match.before; }
+/* What a rank had called when it left, or before a group. */
+static struct match_entry counts_entry(const struct ncclComm *comm, uint8_t order,
+                                       const struct match_counts *counts) {
+  struct match_entry entry;
+  memset(&entry, 0, sizeof entry);
+  entry.order = order;
+  entry.rank = comm->rank;
+  entry.number = counts->calls[MATCH_COLLECTIVES];
+  entry.before = counts->calls[MATCH_MESSAGES];
+  return entry;
+}
+
+void match_undo(struct ncclComm *comm) {
+  struct match_rank *rank = &comm->match;
+  const bool broken = comm_async_error(comm) != ncclSuccess; /* then nothing is compared any more */
+  if (!comm->settings.match_calls) return;
+  for (uint32_t i = 0; rank->peers && i < comm->rank_count; i++) {
+    struct match_peer *peer = &rank->peers[i];
+    if (peer->group != rank->group) continue;
+    messages_undo(comm, FUNC_SEND, i, &peer->sends, peer->sends_before, broken);
+    messages_undo(comm, FUNC_RECV, i, &peer->recvs, peer->recvs_before, broken);
+  }
+  if (memcmp(&rank->now, &rank->before, sizeof rank->now) == 0) return;
+  const struct match_entry entry = counts_entry(comm, MATCH_UNDONE, &rank->before);
+  if (!broken) compare(comm, "ncclGroupEnd", &entry);
+  rank->now = rank->before;
+}
+
+ncclResult_t match_end(struct ncclComm *comm, enum match_end end, const void *caller) {
+  static const char *const calls[MATCH_ENDS] = {"ncclCommDestroy", "ncclCommFinalize", "exit"};
+  if (!comm->settings.match_calls || comm_state(comm) != COMM_READY || comm->revoked ||
+      comm_async_error(comm) != ncclSuccess)
+    return ncclSuccess;
+  struct match_entry entry = counts_entry(comm, MATCH_LEFT, &comm->match.now);
+  entry.count = end;
+  entry.caller = (uint64_t)(uintptr_t)caller;
+  return compare(comm, calls[end], &entry);
+}
 
 /* The others no longer wait for this rank's comparisons. */
 void match_leave(struct ncclComm *comm) {
   struct match *match = comm->shared ? comm->shared->match : NULL;
+  os_free(comm->match.peers);
+  comm->match.peers = NULL;
   if (!match) return;
   os_mutex_lock(&match->lock);
   if (match->comms[comm->rank] == comm) {

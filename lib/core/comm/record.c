@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/plan/plan_inputs.h"
+
 void record_birth(struct ncclComm *comm) {
   const struct recorder_birth birth = {.comm_id = comm->comm_id,
                                        .rank = comm->rank,
@@ -13,10 +15,11 @@ void record_birth(struct ncclComm *comm) {
   recorder_open(&comm->recorder, &birth);
 }
 
-void record_met(struct ncclComm *comm) {
-  if (comm->recorder.comm == NULL || comm->shared == NULL) return;
+void record_met(struct ncclComm *comm, const struct plan_request *request) {
+  if (comm->recorder.comm == NULL) return;
   comm->recorder.comm->settings_digest = settings_digest(&comm->settings);
   comm->recorder.comm->topology_digest = graph_digest(&comm->shared->graph);
+  plan_inputs_write(request, comm->recorder.inputs, comm->recorder.comm->input_rows);
 }
 
 /* ---- calls ---- */
@@ -104,7 +107,6 @@ void record_launch(struct ncclComm *comm, uint64_t number, uint64_t plan, uint64
 
 void record_plan(struct ncclComm *comm, const struct plan *plan) {
   if (comm->recorder.comm == NULL || recorder_knows_plan(&comm->recorder, plan->serial)) return;
-  if (comm->recorder.comm->topology_digest == 0) record_met(comm); /* first launch of a non-blocking one */
   const struct work *work = &plan->works[0];
   const struct record_plan row = {.used = 1,
                                   .func = work->func,

@@ -8,8 +8,11 @@
 
 /* Starts recording; the rank's numbers, name and settings are known. */
 void record_birth(struct ncclComm *comm);
-/* All ranks have joined: records what they have in common. */
-void record_met(struct ncclComm *comm);
+/* All ranks have joined: records what they have in common. `request`: of any operations. */
+void record_met(struct ncclComm *comm, const struct plan_request *request);
+static inline bool record_lacks_met(const struct ncclComm *comm) {
+  return comm->recorder.comm != NULL && comm->recorder.comm->topology_digest == 0;
+}
 /* Records a queued call: the number of its group (0: none) and the `sequence` of its operation. */
 void record_call(const struct collective_call *call, uint64_t ticks, uint64_t sequence, uint32_t group);
 /* Records a call launched from the call cache: the operations before comm->sequence. */

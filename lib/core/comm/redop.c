@@ -20,11 +20,16 @@ static ncclRedOp_t redop_handle(const struct ncclComm *comm, uint32_t row, uint3
   return (ncclRedOp_t)(ncclNumOps + (stamp * REDOP_ROWS_MAX | row));
 }
 
-static struct redop *redop_find(struct ncclComm *comm, ncclRedOp_t op) {
+static struct redop *redop_find(const struct redop_table *table, ncclRedOp_t op) {
   const uint32_t row = ((uint32_t)op - ncclNumOps) % REDOP_ROWS_MAX;
-  if ((int)op < (int)ncclNumOps || row >= comm->redops.count) return NULL;
-  struct redop *found = &comm->redops.rows[row];
+  if ((int)op < (int)ncclNumOps || row >= table->count) return NULL;
+  struct redop *found = &table->rows[row];
   return found->live && found->handle == op ? found : NULL;
+}
+
+uint64_t redop_factor(const struct redop_table *table, ncclRedOp_t op) {
+  const struct redop *found = redop_find(table, op);
+  return found && !found->device_scalar ? found->bits : 0;
 }
 
 static ncclResult_t redop_grow(struct ncclComm *comm) {
@@ -79,11 +84,12 @@ static void redop_average(uint32_t rank_count, ncclDataType_t dtype, uint8_t *wo
 
 static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, ncclRedOp_t op,
                                       ncclDataType_t dtype, uint8_t *work_op, uint64_t *op_arg) {
-  const struct redop *row = redop_find(comm, op);
+  const struct redop *row = redop_find(&comm->redops, op);
   if (!row) {
     return log_fail(ncclInvalidArgument,
                     "%s: rank %u of comm '%s': %d is neither a built-in operator nor one that this "
-                    "communicator has; create it with ncclRedOpCreatePreMulSum on this communicator",
+                    "communicator has: it was destroyed, or is another communicator's; create it with "
+                    "ncclRedOpCreatePreMulSum on this communicator",
                     call, comm->rank, comm->name, (int)op);
   }
   if (row->dtype != dtype) {
@@ -137,6 +143,7 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
   struct redop *row = &comm->redops.rows[index];
   memset(row, 0, sizeof *row);
   row->live = true;
+  row->caller = __builtin_return_address(0);
   row->dtype = datatype;
   if (residence == ncclScalarDevice) row->device_scalar = scalar;
   else memcpy(&row->bits, scalar, kernel_type_bytes((uint8_t)datatype));
@@ -154,7 +161,7 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
                     "of ncclRedOpCreatePreMulSum are destroyed",
                     comm->rank, comm->name, (int)op);
   }
-  struct redop *row = redop_find(comm, op);
+  struct redop *row = redop_find(&comm->redops, op);
   if (!row) {
     return log_fail(ncclInvalidArgument,
                     "ncclRedOpDestroy: rank %u of comm '%s' has no operator %d; it is another "

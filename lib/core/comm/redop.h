@@ -15,6 +15,7 @@ struct redop {
   ncclDataType_t dtype;
   uint64_t bits;             /* the scalar, read at creation */
   const void *device_scalar; /* NULL if it was read at creation */
+  const void *caller;        /* who created it */
 };
 
 struct redop_table {
@@ -27,6 +28,8 @@ struct redop_table {
  * or one of another type or communicator. Reads a scalar in device memory. */
 ncclResult_t redop_resolve(struct ncclComm *comm, const char *call, ncclRedOp_t op, ncclDataType_t dtype,
                            uint8_t *work_op, uint64_t *op_arg);
+/* The bits of a user's operator's scalar if it was read at creation; else 0. */
+uint64_t redop_factor(const struct redop_table *table, ncclRedOp_t op);
 void redop_table_free(struct redop_table *table);
 
 #endif

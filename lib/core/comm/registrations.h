@@ -12,6 +12,7 @@ struct registration {
   uintptr_t begin;
   size_t bytes;
   uint32_t user_count;
+  const void *caller; /* who registered it first */
 };
 
 void registrations_free(struct registration *list);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/custom/custom_build.h"
@@ -36,6 +37,26 @@ ncclResult_t custom_start(const char *name, struct custom_build *build) {
   if (build->schedule == NULL) return log_no_memory("%s: a schedule", name);
   build->schedule->max_bytes = SIZE_MAX;
   return ncclSuccess;
+}
+
+uint64_t custom_digest(const struct custom_schedule *schedule) {
+  const struct custom_schedule *s = schedule;
+  const uint64_t numbers[] = {s->func,      s->protos,      s->places,        s->staged,
+                              s->waits,     s->even,        s->rank_count,    s->channel_count,
+                              s->root,      s->chunk_count, s->scratch_count, s->min_bytes,
+                              s->max_bytes, s->block_count};
+  uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
+  for (uint32_t i = 0; i < s->block_count; i++) {
+    const struct custom_block *block = &s->blocks[i];
+    const struct list *list = &block->list;
+    const uint32_t own[] = {block->rank,      block->channel_index, block->recv_count, block->send_count,
+                            list->step_count, list->round,          list->chunk_count};
+    digest = hash_bytes(digest, own, sizeof own);
+    digest = hash_bytes(digest, block->recv_peer, block->recv_count * sizeof block->recv_peer[0]);
+    digest = hash_bytes(digest, block->send_peer, block->send_count * sizeof block->send_peer[0]);
+    digest = hash_bytes(digest, list->steps, list->step_count * sizeof *list->steps);
+  }
+  return digest | 1;
 }
 
 char custom_first_letter(const char *text) {

@@ -50,6 +50,9 @@ struct custom_schedule {
 
 void custom_free(struct custom_schedule *schedule); /* NULL is allowed */
 
+/* Hash of everything that a plan depends on; never 0. */
+uint64_t custom_digest(const struct custom_schedule *schedule);
+
 /* The collective of the schedule: an enum work_func. */
 uint8_t custom_func(const struct custom_schedule *schedule);
 

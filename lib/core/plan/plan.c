@@ -33,6 +33,12 @@ void plan_limits_default(struct plan_limits *limits) {
   limits->links = STEP_LINKS_MAX;
 }
 
+void plan_limits_reserve(struct plan_limits *limits) {
+  if (limits->reserved_bytes != 0) return;
+  limits->reserved_bytes = PLAN_RESERVED_BYTES;
+  limits->step_bytes[PROTO_SIMPLE] += PLAN_RESERVED_BYTES;
+}
+
 void plan_request_begin(struct plan_request *request, uint32_t rank_count, const struct graph *graph) {
   memset(request, 0, sizeof *request);
   request->rank_count = rank_count;

@@ -55,6 +55,11 @@ struct plan_request {
  * all algorithms, and the maximum number of links per step. */
 void plan_limits_default(struct plan_limits *limits);
 
+/* Bytes after a slice in its slots that belong to the proxies. A communicator with ranks behind networks adds
+ * them to its slots, on all of its ranks, before plans and connections are made (settings_settle). */
+#define PLAN_RESERVED_BYTES 256
+void plan_limits_reserve(struct plan_limits *limits);
+
 /* Fills a request of rank 0 without operations, for the tools: default limits, every algorithm and protocol
  * allowed, no thresholds; ranks of different nodes of the graph use a network. `graph`: NULL for custom
  * schedules, which have no channels. */

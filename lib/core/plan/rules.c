@@ -156,8 +156,10 @@ const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8
   if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->settings.protos_torn >> proto) & 1) != 0 &&
       ((request->settings.proto_mask[func] >> proto) & 1) == 0)
-    return proto == PROTO_LL128 ? "a path between two of the ranks may break lines of 128 bytes apart"
-                                : "what joins the hosts does not carry LL";
+    return proto != PROTO_LL128                          ? "what joins the hosts does not carry LL"
+           : request->settings.limits.reserved_bytes > 0 ? "what joins the hosts does not carry LL128"
+                                                         : "a path between two of the ranks may break "
+                                                           "lines of 128 bytes apart";
   if (((request->settings.proto_mask[func] >> proto) & 1) == 0) return "NCCL_PROTO leaves it out";
   return NULL;
 }

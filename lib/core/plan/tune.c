@@ -349,6 +349,65 @@ static double formula_us(const struct query *q) {
   return (measured ? measured_tree_latency_us(q) : latency_us(q)) + q->bytes / (1000.0 * gbps);
 }
 
+/* ---- this library between hosts ---- */
+
+/* All connections of a node together. Proxies convert LL for each of them at the measured rate; how many of
+ * one rank they keep up with was not measured. */
+static double joined_net_gbps(const struct query *q) {
+  if (q->proto == PROTO_LL) return tune_proxied_ll_gbps * q->channel_count;
+  return q->speed->channel_count * q->speed->inter_gbps;
+}
+
+/* Blocks go round: the hops and the network's time overlap in part. */
+static double joined_ring_us(const struct query *q) {
+  const struct tune_joined *joined = &tune_joined;
+  const double rounds = q->func == FUNC_ALL_REDUCE ? 2 : 1, ranks = q->ranks, block = q->bytes / ranks;
+  const double net_hops = rounds * (q->nodes - 1.0), hops = rounds * (ranks - 1.0) - net_hops;
+  double hops_us = hops * joined->hop_us[q->proto] + net_hops * joined->net_us[q->proto];
+  const double bytes_us = rounds * (ranks - 1.0) * block / (1000.0 * joined_net_gbps(q));
+  if (q->proto == PROTO_LL)
+    return joined->base_us[q->proto] + hops_us + bytes_us - 0.5 * least(hops_us, bytes_us);
+  if (block / q->channel_count >= joined->hidden_bytes) hops_us /= 2;
+  return joined->base_us[q->proto] + hops_us + bytes_us;
+}
+
+static double joined_chain_us(const struct query *q) {
+  const struct tune_joined *joined = &tune_joined;
+  const double piece = least(q->bytes / q->channel_count, joined->piece_bytes[q->proto]);
+  const double net_gbps = joined_net_gbps(q), net_hops = q->nodes - 1.0, hops = q->ranks - 1.0 - net_hops;
+  const double piece_us = piece / (1000.0 * joined->gbps[q->proto]);
+  const double net_piece_us = q->proto == PROTO_LL ? piece / (1000.0 * tune_proxied_ll_gbps) : piece_us;
+  return joined->base_us[q->proto] + hops * (joined->chain_hop_us[q->proto] + piece_us) +
+         net_hops * (joined->net_us[q->proto] + net_piece_us) +
+         (q->bytes - piece * q->channel_count) / (1000.0 * net_gbps);
+}
+
+/* Up and down: the ranks of a node as a chain, the nodes as a binary tree. */
+static double joined_tree_us(const struct query *q) {
+  const struct tune_joined *joined = &tune_joined;
+  const bool ll = q->proto == PROTO_LL;
+  const double piece = least(q->bytes / q->channel_count, joined->tree_piece_bytes[q->proto]);
+  const double piece_us = piece / (1000.0 * joined->tree_gbps[q->proto]);
+  const double level_us = joined->level_us[q->proto] + piece / (1000.0 * joined->level_gbps[q->proto]);
+  const double first_us = ll ? joined->net_us[q->proto] + piece / (1000.0 * tune_proxied_ll_gbps) : level_us;
+  const double gbps = joined_net_gbps(q) * (ll ? 1 : 0.5);
+  return joined->tree_base_us[q->proto] +
+         2 * ((q->node_ranks - 1.0) * (joined->chain_hop_us[q->proto] + piece_us) + first_us +
+              (log2(q->nodes) - 1) * level_us) +
+         (q->bytes - piece * q->channel_count) / (1000.0 * gbps);
+}
+
+/* True for what the simulation is a model of: other collectives are NCCL's formulas. */
+static bool is_joined(const struct query *q) {
+  return q->proxied && q->nodes > 1 && q->proto != PROTO_LL128 && q->speed->inter_gbps > 0 &&
+         (q->algo == ALGO_TREE || (q->algo == ALGO_RING && q->func <= FUNC_ALL_REDUCE));
+}
+
+static double joined_us(const struct query *q) {
+  if (q->algo == ALGO_TREE) return joined_tree_us(q);
+  return q->func == FUNC_ALL_REDUCE || func_is_halves(q->func) ? joined_ring_us(q) : joined_chain_us(q);
+}
+
 double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                     size_t bytes, uint32_t channel_count) {
   const struct graph *graph = request->graph;
@@ -371,9 +430,17 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
   if (request->settings.limits.cores)
     return request->settings.limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (algo_is_direct(algo)) return nodes > 1 ? network_direct_us(&query) : direct_us(&query);
+  if (is_joined(&query)) return joined_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
     return measured_ring_us(&query);
   return formula_us(&query);
+}
+
+/* True if the figures are tune_joined's. */
+static bool request_is_joined(const struct plan_request *request) {
+  const struct graph *graph = request->graph;
+  return request->settings.limits.reserved_bytes != 0 && graph->node_count > 1 &&
+         graph->ring_speed.inter_gbps > 0;
 }
 
 static const char *figures_text(const struct plan_request *request) {
@@ -381,6 +448,7 @@ static const char *figures_text(const struct plan_request *request) {
     return request->settings.limits.reserved_bytes != 0 ? "figures of sockets between cores"
                                                         : "figures of CPU cores";
   if (graph_is_measured(request->graph)) return "figures of NVLink between H200 GPUs, as measured";
+  if (request_is_joined(request)) return "figures fitted to tutti sim";
   return "figures of NCCL's published model";
 }
 

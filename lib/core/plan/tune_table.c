@@ -73,4 +73,18 @@ const struct tune_measured_cores tune_measured_cores = {
  * the cost of both calls. */
 const struct tune_measured_sockets tune_measured_sockets = {2, 3, 3, 1.4, 1.31, 0.1, 2};
 
+/* LL, LL128 (which networks do not carry), Simple. */
+const struct tune_joined tune_joined = {.base_us = {9, 0, 20},
+                                        .tree_base_us = {7.3, 0, 9},
+                                        .hop_us = {0.63, 0, 3.58},
+                                        .chain_hop_us = {0.63, 0, 2.6},
+                                        .net_us = {3.9, 0, 7.6},
+                                        .level_us = {6.3, 0, 11.5},
+                                        .piece_bytes = {4096, 0, 65536},
+                                        .tree_piece_bytes = {4096, 0, 524288},
+                                        .gbps = {4.62, 0, 21},
+                                        .tree_gbps = {4.62, 0, 43},
+                                        .level_gbps = {0.44, 0, 6},
+                                        .hidden_bytes = 65536};
+
 const double tune_proxied_ll_gbps = 0.7;

@@ -86,6 +86,22 @@ struct tune_measured_sockets {
 };
 extern const struct tune_measured_sockets tune_measured_sockets;
 
+/* Rings and trees of this library between hosts, in LL and Simple: fitted to `tutti sim` (its README says
+ * what it models), over 2 to 128 nodes. A channel's first piece, of at most `piece_bytes`, passes every hop
+ * of the longest path; the rest follows at the rate of the network. */
+struct tune_joined {
+  double base_us[PROTO_COUNT], tree_base_us[PROTO_COUNT];
+  double hop_us[PROTO_COUNT];       /* within a node, of a ring's block that is reduced or forwarded */
+  double chain_hop_us[PROTO_COUNT]; /* ... of a chain or tree */
+  double net_us[PROTO_COUNT];       /* a hop over the network */
+  double level_us[PROTO_COUNT];     /* each way of a level of a tree between nodes, from the second one on */
+  double piece_bytes[PROTO_COUNT], tree_piece_bytes[PROTO_COUNT];
+  double gbps[PROTO_COUNT]; /* of a piece over a hop within a node */
+  double tree_gbps[PROTO_COUNT], level_gbps[PROTO_COUNT];
+  double hidden_bytes; /* blocks of a ring from which on slices hide half of the hops */
+};
+extern const struct tune_joined tune_joined;
+
 /* Maximum LL bandwidth per rank between hosts: the proxy converts between LL lines and data and passes them
  * to the network, one slot at a time. Between two H200 over loopback TCP 0.6 (reduce_scatter) to 0.9
  * (all_reduce). */

@@ -517,12 +517,6 @@ static void engine_stop(void) {
 
 /* ---- communicators ---- */
 
-void proxy_limits(struct plan_limits *limits) {
-  if (limits->reserved_bytes != 0) return;
-  limits->reserved_bytes = PROXY_RESERVED_BYTES;
-  limits->step_bytes[PROTO_SIMPLE] += PROXY_RESERVED_BYTES;
-}
-
 static ncclResult_t comm_choose_net(struct proxy_comm *comm) {
   comm->net = comm->call.net;
   comm->net_device_count = comm->call.net_device_count;

@@ -46,11 +46,6 @@ struct proxy_comm_call {
   const struct rails *rails; /* selects the NIC of a connection (rails.h); NULL: round robin */
 };
 
-/* Bytes after a slice in its slots that belong to the proxies. A communicator with ranks behind networks adds
- * them to its slots, on all of its ranks, before plans and connections are made. */
-#define PROXY_RESERVED_BYTES 256
-void proxy_limits(struct plan_limits *limits);
-
 ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **comm);
 /* Drops all pending work. On return no call of `failed` is running. Call it before the backend's comm_close,
  * which frees the slots. */

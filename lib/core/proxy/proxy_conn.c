@@ -213,7 +213,7 @@ static void conn_skip(struct proxy_conn *conn) {
     conn->comm->call.ops->network->net_store(conn->end.conn, conn->end.head, conn->steps.done);
 }
 
-/* Plans leave space for the proxies at the end of slots (proxy_limits); a plan that did not is refused. */
+/* Plans leave space for the proxies at the end of slots (plan_limits_reserve); others are refused. */
 static bool conn_has_space(struct proxy_conn *conn) {
   if (!conn_next_slice(conn)) return false;
   if (conn->next_slice.bytes + sizeof(struct proxy_trailer) > slots_bytes(conn, &conn->next_slice)) {

@@ -30,7 +30,7 @@ static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan 
                     "comm %s: rank %" PRIu32
                     ": an operation between hosts was planned with a protocol that networks do not carry",
                     comm->name, comm->call.rank);
-  if (limits->reserved_bytes >= PROXY_RESERVED_BYTES) return ncclSuccess;
+  if (limits->reserved_bytes >= PLAN_RESERVED_BYTES) return ncclSuccess;
   return log_fail(ncclInternalError, "comm %s: rank %" PRIu32 ": its slots have no space for the proxies",
                   comm->name, comm->call.rank);
 }

@@ -46,6 +46,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   TRY(ops->device->count(&device_count));
   TRY(ops->device->node(comm->device_index, &info->node));
   if (model) {
+    ops->process->order_offer();
     TRY(ops->process->comm_handle(model, &info->device));
     TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
   }
@@ -250,7 +251,8 @@ static bool remote_has_ll(const struct remote *remote) {
 }
 
 void remote_settle(const struct remote *remote, struct settings *settings) {
-  struct settings_paths paths = {true, true};
+  struct settings_ranks ranks = {remote->shared->rank_count, {true, true}, remote->networked,
+                                 remote_has_ll(remote)};
   struct settings other;
   memset(&other, 0, sizeof other);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
@@ -259,13 +261,11 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
     other.plan.limits.p2p_channel_count = info->p2p_channel_count;
     other.plan.limits.p2p_channels_per_peer = info->p2p_channels_per_peer;
     settings_agree(settings, &other);
-    paths.ll128 = paths.ll128 && info->ll128;
+    ranks.paths.ll128 = ranks.paths.ll128 && info->ll128;
   }
-  settings_take_paths(settings, &paths);
-  if (remote->networked) proxy_limits(&settings->plan.limits);
-  if (remote->networked && settings_take_network(settings, remote_has_ll(remote), remote->shared->rank_count))
+  if (settings_settle(settings, &ranks).named)
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
-             remote_has_ll(remote) ? "LL and Simple" : "Simple alone");
+             ranks.net_ll ? "LL and Simple" : "Simple alone");
 }
 
 /* Hosts are nodes, in the order of their first ranks. */
@@ -531,8 +531,8 @@ void remote_leave(struct remote *remote, uint32_t rank) {
 void remote_free(struct remote *remote) {
   if (!remote) return;
   if (remote->watcher) remote->watcher->leave(remote);
-  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->serving && !remote->broken) remote_match_leave(remote);
+  if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)

@@ -87,6 +87,7 @@ struct remote {
   bool serving;               /* answers calls */
   bool broken;                /* a rank of this process left it broken or aborted */
   uint32_t match_holder;      /* atomic: index of the process that compares calls (remote_match.c) */
+  uint32_t match_leaves;      /* atomic: this process hands over what it holds, and compares no more */
 };
 
 /* Fills this rank's peer info from `comm`; a rank that has no device-side half yet uses `model`'s. */

@@ -1,6 +1,7 @@
 /* remote_match.c: compares the calls of a communicator's ranks across processes. The process with the lowest
  * index that still has the communicator holds the entries (match.h), and each rank asks it about each call
- * before the call is queued (REMOTE_CALL_MATCH). A process that leaves hands what it holds to the next one.
+ * before the call is queued (REMOTE_CALL_MATCH). A process that leaves hands what it holds to the next one;
+ * until it has, those who ask it ask again, so that nothing is compared with a part of the entries.
  * Does not know what is compared. */
 #include <assert.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "core/comm/comm.h"
 #include "core/remote/remote.h"
 
+#define ATTEMPTS 8
 #define ANSWER_NS UINT64_C(10000000000)
 #define ENTRIES_MOST 512 /* per message */
 #define SITE_BYTES 160
@@ -31,7 +33,8 @@ struct match_entries {
   struct match_entry entries[ENTRIES_MOST];
 };
 struct match_answer {
-  uint32_t differs, reserved;
+  uint32_t differs;
+  uint32_t leaves; /* nothing was compared: this process is leaving */
   struct match_entry other;
 };
 static_assert(sizeof(struct match_entries) <= CONTROL_REQUEST_MOST, "a call holds it");
@@ -50,7 +53,7 @@ static void give_up(struct remote *remote, const char *text) {
 static void report(struct remote *remote, const struct match_entry *one, const struct match_entry *other) {
   char text[COMM_REASON_BYTES];
   match_text(remote->shared->match, one, other, text, sizeof text);
-  log_urgent("%s; make the same calls in the same order on all ranks", text);
+  log_urgent("%s; %s", text, match_cure(one, other));
   give_up(remote, text);
 }
 
@@ -76,6 +79,12 @@ static bool question_is_sane(const struct remote *remote, const struct match_ent
   return true;
 }
 
+static ncclResult_t answer_put(const struct match_answer *answer, void *reply, uint32_t *reply_bytes) {
+  memcpy(reply, answer, sizeof *answer);
+  *reply_bytes = sizeof *answer;
+  return ncclSuccess;
+}
+
 ncclResult_t remote_match_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                                  uint32_t *reply_bytes) {
   const struct match_entries *question = (const struct match_entries *)request;
@@ -87,18 +96,22 @@ ncclResult_t remote_match_answer(struct remote *remote, const void *request, uin
                     "a call of %u bytes about collectives makes no sense; load the same library everywhere",
                     bytes);
   *reply_bytes = 0;
-  if (question->head.purpose == MATCH_HAND_OVER) return entries_take(remote, entry, question->head.count);
+  memset(&answer, 0, sizeof answer);
+  answer.leaves = __atomic_load_n(&remote->match_leaves, __ATOMIC_ACQUIRE);
+  if (answer.leaves && question->head.purpose != MATCH_CALLSITE)
+    return answer_put(&answer, reply, reply_bytes);
+  if (question->head.purpose == MATCH_HAND_OVER) {
+    TRY(entries_take(remote, entry, question->head.count));
+    return answer_put(&answer, reply, reply_bytes);
+  }
   if (question->head.purpose == MATCH_CALLSITE) {
     callsite_text((const void *)(uintptr_t)entry->caller, (char *)reply, SITE_BYTES);
     *reply_bytes = (uint32_t)strlen((const char *)reply);
     return ncclSuccess;
   }
-  memset(&answer, 0, sizeof answer);
   TRY(match_compare(remote->shared->match, entry, &answer.other, &differs));
   answer.differs = differs;
-  memcpy(reply, &answer, sizeof answer);
-  *reply_bytes = sizeof answer;
-  return ncclSuccess;
+  return answer_put(&answer, reply, reply_bytes);
 }
 
 /* ---- asking ---- */
@@ -111,13 +124,17 @@ static enum control_outcome ask_process(const struct remote *remote, uint32_t pr
   const struct sock_wait wait = {os_time_ns() + ANSWER_NS, called_off,
                                  "comparing calls with other processes"};
   enum control_outcome outcome = CONTROL_SILENT;
-  /* A kept connection may break just when it is used. */
-  for (int attempt = 0; attempt < 2 && outcome == CONTROL_SILENT && os_time_ns() < wait.deadline_ns;
-       attempt++) {
+  /* A connection may break just when it is used, because the process is leaving: then the next attempt says
+   * so. */
+  log_hush(true);
+  for (unsigned attempt = 0; attempt < ATTEMPTS && outcome == CONTROL_SILENT; attempt++) {
+    if (__atomic_load_n(called_off, __ATOMIC_ACQUIRE) != 0 || os_time_ns() >= wait.deadline_ns) break;
+    if (attempt > 1) os_sleep_ms(1u << attempt);
     *reply_bytes = capacity;
     outcome = control_ask(&remote->addresses[process_index], &remote->secret, &wait, question, bytes, reply,
                           reply_bytes);
   }
+  log_hush(false);
   return outcome;
 }
 
@@ -160,6 +177,10 @@ static ncclResult_t remote_compare(void *argument, struct ncclComm *comm, const 
     if (outcome != CONTROL_ANSWERED || bytes != sizeof answer ||
         !match_is_sane(remote->shared->match, &answer.other))
       return unanswered(comm, holder);
+    if (answer.leaves) {
+      os_sleep_ms(1);
+      continue;
+    }
     *differs = answer.differs != 0;
     *other = answer.other;
     return ncclSuccess;
@@ -172,7 +193,10 @@ static void remote_callsite(void *argument, const struct match_entry *entry, cha
   const uint32_t never = 0, process_index = remote->ranks[entry->rank].process_index;
   uint32_t reply_bytes = (uint32_t)bytes - 1;
   text[0] = '\0';
-  if (process_index == remote->own_process) return;
+  if (process_index == remote->own_process) {
+    callsite_text((const void *)(uintptr_t)entry->caller, text, bytes);
+    return;
+  }
   const enum control_outcome outcome =
       ask_process(remote, process_index, &never, &question.head, text, &reply_bytes);
   text[outcome == CONTROL_ANSWERED ? reply_bytes : 0] = '\0';
@@ -192,16 +216,19 @@ void remote_match_leave(struct remote *remote) {
   uint64_t place = 0;
   uint32_t to = (remote->own_process + 1) % remote->process_count;
   struct match_entries *question = (struct match_entries *)os_alloc(sizeof *question);
+  struct match_answer answer;
   if (!question) return; /* the calls of the others are not compared with these */
+  __atomic_store_n(&remote->match_leaves, 1, __ATOMIC_RELEASE);
   question->head = (struct match_head){REMOTE_CALL_MATCH, MATCH_HAND_OVER, 0, 0};
   while (to != remote->own_process) {
     if (question->head.count == 0)
       question->head.count = match_export(remote->shared->match, &place, question->entries, ENTRIES_MOST);
     if (question->head.count == 0) break;
-    uint32_t reply_bytes = 0;
-    const enum control_outcome outcome = ask_process(remote, to, &never, &question->head, NULL, &reply_bytes);
+    uint32_t reply_bytes = sizeof answer;
+    const enum control_outcome outcome =
+        ask_process(remote, to, &never, &question->head, &answer, &reply_bytes);
     if (outcome == CONTROL_SILENT) break;
-    if (outcome == CONTROL_ANSWERED) question->head.count = 0;
+    if (outcome == CONTROL_ANSWERED && !answer.leaves) question->head.count = 0;
     else to = (to + 1) % remote->process_count;
   }
   os_free(question);

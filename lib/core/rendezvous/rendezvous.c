@@ -359,18 +359,19 @@ static void ll128_warn(uint32_t rank_count) {
 
 /* All ranks see the same paths, so all choose the same protocols. */
 static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
-  struct settings_paths paths = {true, true};
-  bool kept = false;
+  struct settings_ranks ranks = {.rank_count = count, .paths = {true, true}};
+  bool torn = false;
   for (uint32_t i = 0; i < count; i++)
     for (uint32_t j = 0; j < count; j++)
-      if (i != j) settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &paths);
-  for (uint32_t i = 0; i < count; i++) kept = settings_take_paths(&comms[i]->settings, &paths) || kept;
-  if (kept) ll128_warn(count);
+      if (i != j)
+        settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
+  for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;
+  if (torn) ll128_warn(count);
   paths_log(comms, count);
 }
 
 /* The ranks' channel counts may be configured differently; all use the smallest. */
-static void settings_settle(struct ncclComm *const *comms, uint32_t count) {
+static void ranks_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings agreed = comms[0]->settings;
   for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &comms[i]->settings);
   for (uint32_t i = 0; i < count; i++) settings_agree(&comms[i]->settings, &agreed);
@@ -401,7 +402,7 @@ static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm
 
 /* Makes the communicator's graph, and the settings that all of its ranks agree on. */
 static ncclResult_t shared_settle_here(struct comm_shared *shared, struct ncclComm *const *comms) {
-  settings_settle(comms, shared->rank_count);
+  ranks_settle(comms, shared->rank_count);
   TRY(remote_create_here(shared, comms, &shared->remote));
   for (uint32_t i = 0; shared->remote && i < shared->rank_count; i++)
     remote_settle(shared->remote, &comms[i]->settings);
@@ -613,16 +614,26 @@ void rendezvous_poll(struct ncclComm *comm) {
   rendezvous_unlock(comm->ops);
 }
 
-/* Milliseconds until the time must be checked again. */
+/* All ranks of a split are here, and in a world that moves only while its threads wait none can come when all
+ * of them do: the wait itself finds out. Ranks of a unique id may come from other processes. */
+static bool wait_ends_itself(const struct ncclComm *comm) {
+  const struct rendezvous *rendezvous = comm->rendezvous;
+  return rendezvous && !rendezvous->conducted && rendezvous->first.kind == RENDEZVOUS_SPLIT &&
+         !comm->ops->device->keeps_time();
+}
+
+/* Milliseconds until the time must be checked again; 0: never. */
 static uint64_t wait_slice_ms(struct ncclComm *comm) {
   const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 * NS_PER_MS;
   uint64_t slice_ms = 1;
   comm->ops->device->lock();
+  const bool never = wait_ends_itself(comm);
   if (comm->rendezvous) {
     const uint64_t now = os_time_ns(), end = comm->rendezvous->begin_ns + limit_ns;
     slice_ms = end > now ? (end - now) / NS_PER_MS + 1 : 1;
   }
   comm->ops->device->unlock();
+  if (never) return 0;
   return slice_ms < REMIND_MS ? slice_ms : REMIND_MS;
 }
 
@@ -655,9 +666,10 @@ static bool withdraw_try(struct ncclComm *comm, const char *why) {
   if (rendezvous && !rendezvous->resolving) {
     uint32_t rank = 0;
     while (rendezvous->slots[rank].comm != comm) rank += 1;
-    char reason[COMM_REASON_BYTES];
-    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come", rank, why,
-             rendezvous->first.rank_count);
+    char reason[COMM_REASON_BYTES], missing[96];
+    missing_describe(rendezvous, missing, sizeof missing);
+    snprintf(reason, sizeof reason, "rank %u %s before all %u ranks had come%s%s", rank, why,
+             rendezvous->first.rank_count, missing[0] != '\0' ? "; missing: rank " : "", missing);
     rendezvous_fail(rendezvous, ncclRemoteError, reason);
   }
   rendezvous_unlock(comm->ops);

@@ -15,7 +15,8 @@ enum rendezvous_kind { RENDEZVOUS_INIT, RENDEZVOUS_SPLIT };
 
 /* What a rank passes when it joins. Ranks of one rendezvous must agree in all members up to `signature`. */
 struct rendezvous_call {
-  const char *call; /* "ncclCommInitRank", for messages */
+  const char *call;   /* "ncclCommInitRank", for messages */
+  const void *caller; /* its return address */
   enum rendezvous_kind kind;
   uint64_t key[2];  /* names the rendezvous: number and nonce of an id; serial of a communicator and number of
                        its split */

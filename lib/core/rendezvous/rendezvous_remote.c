@@ -26,6 +26,7 @@ struct conduct {
   uint32_t *ranks;               /* of the communicator being created, by rank */
   struct ncclComm **comms;       /* the same; NULL for ranks of other processes */
   struct reach reach;            /* which processes map each other's memory */
+  bool holds;                    /* nothing moves until the rendezvous has ended */
   char reason[COMM_REASON_BYTES];
 };
 
@@ -179,6 +180,46 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
   return remote_open(shared->remote, comms, &stall_watcher);
 }
 
+/* ---- One order of events ---- */
+
+static uint32_t own_rank(const struct comm_shared *shared) {
+  uint32_t rank = 0;
+  while (!shared->remote->comms[rank]) rank += 1;
+  return rank;
+}
+
+/* By rank, what those ranks say that this process shares memory with. NULL: out of memory. */
+static const struct device_comm_handle **order_handles(const struct comm_shared *shared) {
+  const struct remote *remote = shared->remote;
+  const uint32_t group = remote->groups[own_rank(shared)];
+  const struct device_comm_handle **handles =
+      (const struct device_comm_handle **)os_alloc(shared->rank_count * sizeof *handles);
+  for (uint32_t rank = 0; handles && rank < shared->rank_count; rank++)
+    if (remote->groups[rank] == group) handles[rank] = &remote->infos[rank].device;
+  return handles;
+}
+
+/* Ranks that only a network reaches have no order with those of this host. */
+static ncclResult_t shared_order_prepare(struct comm_shared *shared) {
+  if (shared->remote->networked) return ncclSuccess;
+  const struct device_comm_handle **handles = order_handles(shared);
+  if (!handles) return log_no_memory("what %u ranks say", shared->rank_count);
+  ncclResult_t result = ncclSuccess;
+  for (uint32_t rank = 0; result == ncclSuccess && rank < shared->rank_count; rank++)
+    if (shared->remote->comms[rank])
+      result = shared->ops->process->order_prepare(shared->device_comms[rank], handles, shared->rank_count);
+  os_free(handles);
+  return result;
+}
+
+static void shared_order_join(struct comm_shared *shared) {
+  const struct device_comm_handle **handles = shared->remote->networked ? NULL : order_handles(shared);
+  for (uint32_t rank = 0; handles && rank < shared->rank_count; rank++)
+    if (shared->remote->comms[rank])
+      shared->ops->process->order_join(shared->device_comms[rank], handles, shared->rank_count);
+  os_free(handles);
+}
+
 /* Creates the communicator of members [begin, end), if this process has ranks in it. It is stored before it
  * is filled, so that a failure finds what to undo. */
 static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint32_t end, uint64_t comm_id,
@@ -199,7 +240,8 @@ static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint
   conduct->shared_states[conduct->shared_count++] = shared;
   TRY(remote_create(shared, secret, conduct->gather, conduct->ranks, conduct->reach.apart, &shared->remote));
   TRY(shared_settle(shared, conduct->comms));
-  return shared_open_comms(shared, conduct->comms, child);
+  TRY(shared_open_comms(shared, conduct->comms, child));
+  return shared_order_prepare(shared);
 }
 
 static ncclResult_t conduct_all_shared(struct conduct *conduct) {
@@ -222,6 +264,7 @@ static ncclResult_t conduct_all_shared(struct conduct *conduct) {
 /* Closes what conduct_all_shared() opened; communicators of an INIT keep the device-side half that they came
  * with. */
 static void conduct_undo(struct conduct *conduct) {
+  conduct->ops->process->order_cancel();
   const bool child = conduct->rendezvous->first.kind == RENDEZVOUS_SPLIT;
   for (uint32_t i = 0; i < conduct->shared_count; i++) {
     struct comm_shared *shared = conduct->shared_states[i];
@@ -315,11 +358,14 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
   const ncclResult_t checked_in = conduct_check_in_all(conduct);
   if (checked_in != ncclSuccess) gather_cancel(conduct->gather, checked_in, log_own_error());
   TRY(gather_wait(conduct->gather, conduct->reason, sizeof conduct->reason));
+  conduct->ops->process->order_hold(1);
+  conduct->holds = true;
   TRY(conduct_reach(conduct));
   const uint64_t met_ns = os_time_ns();
   const ncclResult_t made = conduct_make(conduct);
   const uint64_t opened_ns = os_time_ns() - met_ns;
   TRY(gather_agree(conduct->gather, made, conduct->reason, sizeof conduct->reason));
+  for (uint32_t i = 0; i < conduct->shared_count; i++) shared_order_join(conduct->shared_states[i]);
   conduct_report(conduct, begin_ns, opened_ns);
   return conduct_note(conduct, conduct_watch(conduct));
 }
@@ -361,6 +407,7 @@ static void *conduct_body(void *argument) {
   conduct.ops->device->lock();
   if (result == ncclSuccess) conduct_publish(&conduct);
   else rendezvous_end(conduct.rendezvous, result, conduct.reason);
+  if (conduct.holds) conduct.ops->process->order_hold(-1);
   rendezvous_unlock(conduct.ops);
   os_free(conduct.reach.apart);
   os_free(conduct.shared_states);

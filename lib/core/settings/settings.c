@@ -166,29 +166,45 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   limits_take_channels(limits, config);
 }
 
+static bool is_emulated(const struct backend *ops) { return strcmp(ops->name, "emu") == 0; }
+
+/* LEAK_CHECKS: the parameter is none of its words. */
+static enum leak_check leak_check_read(const struct backend *ops) {
+  static const char *const words[LEAK_CHECKS] = {"0", "1", "error"};
+  const char *text = param_text(PARAM_TUTTI_LEAK_CHECK);
+  int check = LEAK_CHECK_OFF;
+  if (*text == '\0') return is_emulated(ops) ? LEAK_CHECK_ERROR : LEAK_CHECK_OFF;
+  while (check < LEAK_CHECKS && strcasecmp(text, words[check]) != 0) check++;
+  return (enum leak_check)check;
+}
+
+enum leak_check settings_leak_check(const struct backend *ops) {
+  const enum leak_check check = leak_check_read(ops);
+  return check == LEAK_CHECKS ? LEAK_CHECK_OFF : check;
+}
+
 static ncclResult_t checks_take(const struct backend *ops, struct settings *settings) {
   const char *mode = param_text(PARAM_CHECK_MODE);
   const bool local = strcasecmp(mode, "LOCAL") == 0, global = strcasecmp(mode, "GLOBAL") == 0;
   const bool usual = strcasecmp(mode, "DEFAULT") == 0;
   if (!local && !global && !usual)
     return log_fail(ncclInvalidUsage, "NCCL_CHECK_MODE: '%s' is not DEFAULT, LOCAL or GLOBAL", mode);
-  const bool emulated = strcmp(ops->name, "emu") == 0;
+  if (leak_check_read(ops) == LEAK_CHECKS)
+    return log_fail(ncclInvalidUsage, "TUTTI_LEAK_CHECK: '%s' is not 0, 1 or error",
+                    param_text(PARAM_TUTTI_LEAK_CHECK));
+  const bool emulated = is_emulated(ops);
   const int64_t pointers = param_int(PARAM_CHECK_POINTERS);
   settings->check_pointers = local || global || (pointers < 0 ? emulated : pointers != 0);
+  settings->match_factors = global;
   settings->match_calls = global || (usual && emulated);
   return ncclSuccess;
 }
 
 /* Both launch modes are equal here: no launch waits for another communicator's kernel. */
-static void launch_mode_check(void) {
-  const char *mode = param_text(PARAM_LAUNCH_MODE);
-  if (strcasecmp(mode, "PARALLEL") == 0 || strcasecmp(mode, "GROUP") == 0) {
-    if (param_is_set(PARAM_LAUNCH_MODE))
-      log_info(LOG_INIT, "NCCL_LAUNCH_MODE=%s: a group launches one kernel a communicator, in order of use",
-               mode);
-    return;
-  }
-  log_warn("NCCL_LAUNCH_MODE: '%s' is neither PARALLEL nor GROUP; PARALLEL is taken", mode);
+static void launch_mode_note(void) {
+  if (param_is_set(PARAM_LAUNCH_MODE))
+    log_info(LOG_INIT, "NCCL_LAUNCH_MODE=%s: a group launches one kernel a communicator, in order of use",
+             param_text(PARAM_LAUNCH_MODE));
 }
 
 bool settings_parse_thresholds(const char *text, uint32_t thread_bytes[2][PROTO_COUNT]) {
@@ -215,7 +231,7 @@ static void threads_take_params(struct settings *settings) {
       (uint32_t)param_int(PARAM_NTHREADS);
   settings->plan.max_threads[PROTO_LL128] = (uint32_t)param_int(PARAM_LL128_NTHREADS);
   if (settings_parse_thresholds(thresholds, settings->plan.thread_bytes)) return;
-  log_warn(
+  log_visible(
       "NCCL_THREAD_THRESHOLDS: '%s' is not up to six numbers of bytes (LL, LL128, Simple of Tree, then of "
       "Ring; -2 to leave one alone); it is ignored",
       thresholds);
@@ -286,7 +302,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   TRY(checks_take(ops, &read));
-  launch_mode_check();
+  launch_mode_note();
   TRY(tune_file_take(&read));
   *settings = read;
   return ncclSuccess;
@@ -367,4 +383,12 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
     else kept = kept || (settings->plan.proto_mask[i] & ll128) != 0;
   }
   return kept;
+}
+
+struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
+  struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
+  if (!ranks->networked) return losses;
+  plan_limits_reserve(&settings->plan.limits);
+  losses.named = settings_take_network(settings, ranks->net_ll, ranks->rank_count);
+  return losses;
 }

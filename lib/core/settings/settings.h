@@ -6,15 +6,21 @@
 #include "backends/backend.h"
 #include "core/plan/plan.h"
 
+/* TUTTI_LEAK_CHECK */
+enum leak_check { LEAK_CHECK_OFF, LEAK_CHECK_REPORT, LEAK_CHECK_ERROR, LEAK_CHECKS };
+
 struct settings {
   struct plan_settings plan;
   struct tune_file *tune_file;  /* plan.tune_file, freed by settings_free */
   bool net_ll_for_all;          /* messages between hosts may use LL with any number of ranks */
   uint32_t p2p_net_chunk_bytes; /* maximum chunk of a message in a communicator over networks */
   bool check_pointers;
-  bool match_calls; /* compare the calls of all ranks (match.h) */
+  bool match_factors; /* with match_calls: premultiplied sums of different factors differ */
+  bool match_calls;   /* compare the calls of all ranks (match.h) */
 };
 
+/* What becomes of leaks; LEAK_CHECK_OFF if the parameter makes no sense, which settings_read() refuses. */
+enum leak_check settings_leak_check(const struct backend *ops);
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO
  * or NCCL_PROTO, or a list that allows nothing. Every member of `config` is set. */
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);
@@ -49,6 +55,25 @@ void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, st
 /* Removes what the paths do not support: direct stores without peer access, and LL128 if stores may be torn,
  * unless NCCL_PROTO names LL128 or allows nothing else; returns true in that case. */
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths);
+
+/* What the ranks of a communicator have in common, besides their settings. */
+struct settings_ranks {
+  uint32_t rank_count;
+  struct settings_paths paths;
+  bool networked; /* some of them reach others over networks alone */
+  bool net_ll;    /* these networks carry LL (network_ops.net_ll) */
+};
+
+/* What was asked for and is not, or not safely, given. */
+struct settings_losses {
+  bool torn;  /* LL128 stays although stores may be torn: it was asked for */
+  bool named; /* NCCL_PROTO names a protocol that the networks do not carry */
+};
+
+/* Adapts the settings of one rank, after all ranks have agreed, to what the ranks have in common. Then
+ * settings.plan and the graph determine every plan. A pure function, which the tools that show plans without
+ * a communicator call too. Repeated calls change nothing more. */
+struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks);
 
 /* Protocols that a text like NCCL_PROTO names, one mask per function: "^LL" names none. */
 void settings_parse_named(const char *text, uint32_t named[FUNC_COUNT]);

@@ -27,7 +27,8 @@ ncclResult_t graph_flat(uint32_t rank_count, struct graph *graph) {
   graph->node_count = 1;
   graph->channel_count = PLAN_CHANNELS_MAX;
   graph->node = node;
-  graph->local = local;
+  graph->local = graph->gpu = local;
+  graph->origin.flat = true;
   graph->nodes_even = true;
   graph->capability_min = graph->capability_max = 90;
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++) {

@@ -42,11 +42,24 @@ struct graph_speed {
                                      6 CollNet; 0 where nothing was searched */
 };
 
+/* What the graph was made from, besides the ranks' places: records keep it, to make the graph again. */
+struct graph_origin {
+  bool flat;                   /* graph_flat(): nothing else matters */
+  uint64_t file_digest;        /* of NCCL_TOPO_FILE's bytes; 0: the topology was made from the next three */
+  uint32_t nodes, gpus, nics;  /* as in struct topology_spec */
+  uint32_t channels;           /* that were asked for */
+  uint32_t cross_nic;          /* NCCL_CROSS_NIC */
+  uint32_t peer_level;         /* enum graph_path: the rules for paths */
+  bool over_gpu, nic_over_gpu; /* likewise */
+};
+
 struct graph {
+  struct graph_origin origin;
   uint32_t rank_count, node_count;
   uint32_t channel_count;  /* channels with entries below, 1..PLAN_CHANNELS_MAX */
   const uint32_t *node;    /* by rank: its node, 0..node_count-1, in the order of their first ranks */
   const uint32_t *local;   /* by rank: its index among the ranks of its node */
+  const uint32_t *gpu;     /* by rank: index of its GPU in its node's topology */
   uint32_t node_ranks_max; /* ranks of the largest node */
   bool nodes_even;         /* all nodes have the same number of ranks */
   uint32_t capability_min, capability_max; /* compute capability times ten */

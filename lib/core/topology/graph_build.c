@@ -25,6 +25,7 @@ struct building {
   uint32_t *node, *local; /* by rank */
   uint32_t *first;        /* by node: index of its first rank in `ranks` and `gpus`; one more at the end */
   uint32_t *ranks, *gpus; /* ranks node by node, and the GPU of each */
+  uint32_t *gpu;          /* by rank */
   uint32_t *kind_of;      /* by node */
   struct kind *kinds;
   uint32_t kind_count, kind_capacity;
@@ -313,6 +314,7 @@ static void graph_fill(const struct building *b, struct graph *graph) {
   graph->node_count = b->node_count;
   graph->node = b->node;
   graph->local = b->local;
+  graph->gpu = b->gpu;
   graph->nodes_even = true;
   for (uint32_t node = 0; node < b->node_count; node++) {
     const uint32_t count = node_ranks(b, node);
@@ -351,7 +353,7 @@ static ncclResult_t rows_fill(struct building *b, struct graph *graph) {
   b->tree_copies = nodes > 1 ? 2 : 1;
   b->channel_found = rings > trees ? rings : trees;
   const size_t tree_bytes = trees * b->tree_copies * ranks * sizeof *b->trees;
-  const size_t words = (rings + 3) * ranks + trees * nodes; /* 3: a row to rotate rings, node, local */
+  const size_t words = (rings + 4) * ranks + trees * nodes; /* 4: a row to rotate rings, node, local, gpu */
   uint8_t *memory = (uint8_t *)os_alloc(tree_bytes + words * sizeof(uint32_t));
   if (memory == NULL) return log_no_memory("the rings of %zu ranks", ranks);
   graph->memory = memory;
@@ -362,6 +364,8 @@ static ncclResult_t rows_fill(struct building *b, struct graph *graph) {
   memcpy(node, b->node, 2 * ranks * sizeof *node);
   b->node = node;
   b->local = node + ranks;
+  b->gpu = node + 2 * ranks;
+  for (size_t rank = 0; rank < ranks; rank++) b->gpu[rank] = b->request->places[rank].gpu;
   for (uint32_t channel = 0; channel < rings; channel++) {
     ring_fill(b, channel, b->rings + channel * ranks);
     TRY(ring_check(b, b->rings + channel * ranks));

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "backends/net.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -26,7 +27,7 @@ static enum graph_path peer_level(void) {
   if (*end == '\0') return level_of_number(number);
   for (uint32_t type = GRAPH_LOC; type <= GRAPH_SYS; type++)
     if (strcasecmp(text, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
-  log_warn("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
+  log_visible("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
   return GRAPH_PXB;
 }
 
@@ -44,16 +45,20 @@ uint32_t layout_cross_nic(void) { return (uint32_t)param_int(PARAM_CROSS_NIC); }
 struct layout {
   uint32_t node_count, node_devices; /* nodes, and devices of each */
   struct topology topology;
+  struct graph_origin origin;
 };
 
 /* Devices are assigned to nodes in order. A backend with one node for all devices gets as many copies of the
  * file's node as needed, since the file says how many GPUs a node has. */
 static ncclResult_t layout_from_file(const char *path, uint32_t device_count, struct layout *layout) {
   TRY(topology_read(path, layout->node_count, &layout->topology));
+  layout->origin.file_digest = layout_file_digest(path);
+  layout->origin.nodes = layout->node_count;
   if (layout->node_count > 1) return ncclSuccess;
   const uint32_t gpus = layout->topology.gpu_count;
   layout->node_devices = gpus;
   layout->node_count = layout->topology.node_count = (device_count + gpus - 1) / gpus;
+  layout->origin.nodes = layout->node_count;
   return ncclSuccess;
 }
 
@@ -65,6 +70,9 @@ static ncclResult_t layout_from_numbers(struct layout *layout) {
   /* The NICs that the emulated network has on each node, if it is in use. */
   const struct net_ops *net = emu_net_ops();
   if (net != NULL) TRY(net->devices(&spec.nics));
+  layout->origin.nodes = spec.nodes;
+  layout->origin.gpus = spec.gpus;
+  layout->origin.nics = spec.nics;
   return topology_make(&spec, &layout->topology);
 }
 
@@ -100,20 +108,70 @@ static void layout_log(const struct topology *topology, const struct graph *grap
            paths_type_name((enum graph_path)tree->inter_path));
 }
 
-static ncclResult_t layout_build(const struct topology *topology, const struct graph_place *places,
-                                 uint32_t rank_count, uint32_t channel_count, struct graph *graph) {
+/* The graph's origin, except its topology. */
+static struct graph_origin origin_of_settings(void) {
+  const struct paths_rules rules = layout_rules();
+  const struct graph_origin origin = {.cross_nic = layout_cross_nic(),
+                                      .peer_level = rules.peer_level,
+                                      .over_gpu = rules.over_gpu,
+                                      .nic_over_gpu = rules.nic_over_gpu};
+  return origin;
+}
+
+static struct graph_request request_of_origin(const struct graph_origin *origin,
+                                              const struct topology *topology,
+                                              const struct graph_place *places, uint32_t rank_count,
+                                              uint32_t channel_count) {
   struct graph_request request;
   memset(&request, 0, sizeof request);
   request.topology = topology;
   request.places = places;
   request.rank_count = rank_count;
   request.channels_min = request.channels_max = channel_count;
-  request.cross_nic = layout_cross_nic();
-  request.rules = layout_rules();
+  request.cross_nic = origin->cross_nic;
+  request.rules =
+      (struct paths_rules){(enum graph_path)origin->peer_level, origin->over_gpu, origin->nic_over_gpu, NULL};
+  return request;
+}
+
+static ncclResult_t layout_build(const struct topology *topology, const struct graph_origin *origin,
+                                 const struct graph_place *places, uint32_t rank_count,
+                                 uint32_t channel_count, struct graph *graph) {
+  const struct graph_request request = request_of_origin(origin, topology, places, rank_count, channel_count);
   TRY(graph_build(&request, graph));
+  graph->origin = *origin;
+  graph->origin.channels = channel_count;
   layout_dump(topology, &request);
   layout_log(topology, graph);
   return ncclSuccess;
+}
+
+uint64_t layout_file_digest(const char *path) {
+  size_t bytes = 0;
+  char *text = os_file_read(path, &bytes);
+  const uint64_t digest = text != NULL ? hash_bytes(HASH_SEED, text, bytes) | 1 : 0;
+  os_free(text);
+  return digest;
+}
+
+ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
+                                    uint32_t rank_count, struct graph *graph) {
+  const char *path = param_text(PARAM_TOPO_FILE);
+  const struct topology_spec spec = {NULL, origin->nodes, origin->gpus, origin->nics};
+  struct topology topology;
+  if (origin->flat) return graph_flat(rank_count, graph);
+  if (origin->file_digest != 0 && layout_file_digest(path) != origin->file_digest)
+    return log_fail(ncclInvalidUsage, "NCCL_TOPO_FILE %s%s",
+                    *path != '\0' ? "has another content than the job's: " : "was set, and is not set now",
+                    path);
+  TRY(origin->file_digest != 0 ? topology_read(path, origin->nodes, &topology)
+                               : topology_make(&spec, &topology));
+  const struct graph_request request =
+      request_of_origin(origin, &topology, places, rank_count, origin->channels);
+  const ncclResult_t result = graph_build(&request, graph);
+  if (result == ncclSuccess) graph->origin = *origin;
+  topology_free(&topology);
+  return result;
 }
 
 static ncclResult_t layout_places(const struct layout *layout, const uint32_t *devices, uint32_t rank_count,
@@ -124,7 +182,8 @@ static ncclResult_t layout_places(const struct layout *layout, const uint32_t *d
     places[rank].node = devices[rank] / layout->node_devices;
     places[rank].gpu = devices[rank] % layout->node_devices;
   }
-  const ncclResult_t result = layout_build(&layout->topology, places, rank_count, channel_count, graph);
+  const ncclResult_t result =
+      layout_build(&layout->topology, &layout->origin, places, rank_count, channel_count, graph);
   os_free(places);
   return result;
 }
@@ -134,6 +193,7 @@ static ncclResult_t layout_find(const struct backend *ops, struct layout *layout
   const char *path = param_text(PARAM_TOPO_FILE);
   uint32_t device_count = 0, node_count = 0;
   memset(layout, 0, sizeof *layout);
+  layout->origin = origin_of_settings();
   TRY(ops->device->nodes(&node_count));
   if (node_count == 0 && *path != '\0')
     log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s is not read: the backend '%s' does not place devices yet", path,
@@ -179,8 +239,12 @@ ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank
   memset(&spec, 0, sizeof spec);
   spec.nodes = node_count;
   spec.gpus = places_gpus(places, rank_count);
+  struct graph_origin origin = origin_of_settings();
+  origin.nodes = spec.nodes;
+  origin.gpus = spec.gpus;
   TRY(*path != '\0' ? topology_read(path, node_count, &topology) : topology_make(&spec, &topology));
-  const ncclResult_t result = layout_build(&topology, places, rank_count, channel_count, graph);
+  if (*path != '\0') origin.file_digest = layout_file_digest(path);
+  const ncclResult_t result = layout_build(&topology, &origin, places, rank_count, channel_count, graph);
   topology_free(&topology);
   return result;
 }

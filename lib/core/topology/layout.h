@@ -17,6 +17,13 @@ ncclResult_t layout_graph(const struct backend *ops, const uint32_t *devices, ui
  * among the ranks of that node, both counted from 0 in rank order. */
 ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
                                  uint32_t channel_count, struct graph *graph);
+/* Makes a graph of these functions from its origin and the ranks' places. ncclInvalidUsage if its
+ * topology was read from a file and NCCL_TOPO_FILE does not name one with the same contents. */
+ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
+                                    uint32_t rank_count, struct graph *graph);
+/* Hash of a file's bytes, never 0; 0 if it cannot be read. */
+uint64_t layout_file_digest(const char *path);
+
 /* The topology for layout_graph(); without devices if all devices are equal. Free with topology_free(). */
 ncclResult_t layout_topology(const struct backend *ops, struct topology *topology);
 

@@ -250,6 +250,8 @@ int emu_capture_status(const struct emu_stream *stream) {
   return stream->capture->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
 }
 
+uint32_t emu_stream_device(const struct emu_stream *stream) { return stream->device_index; }
+
 uint64_t emu_stream_capture_id(const struct emu_stream *stream) {
   return stream->capture == NULL ? 0 : stream->capture->id;
 }

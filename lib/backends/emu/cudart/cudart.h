@@ -165,4 +165,7 @@
   __attribute__((visibility("default"))) type tutti_cudart_##name parameters;
 TUTTI_CUDART_CALLS(TUTTI_CUDART_DECLARE)
 
+/* cudaSuccess, or the error of all calls where the emulator's settings are wrong. */
+__attribute__((visibility("default"))) cudaError_t tutti_cudart_refusal(void);
+
 #endif

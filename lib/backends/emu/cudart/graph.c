@@ -142,7 +142,8 @@ int emu_graph_instantiate(struct emu_graph *graph, struct emu_graph_exec **resul
   if (exec != NULL && scratch != NULL && exec->nodes != NULL && exec->dependents != NULL) {
     exec->node_count = node_count;
     exec_fill(exec, graph);
-    error = exec_acyclic(exec, scratch, scratch + node_count) ? 0 : cudaErrorInvalidValue;
+    error = exec_acyclic(exec, scratch, scratch + node_count) ? emu_race_graph_nodes(exec)
+                                                              : cudaErrorInvalidValue;
   }
   os_free(scratch);
   if (error != 0) {
@@ -219,6 +220,7 @@ int emu_graph_launch(struct emu_graph_exec *exec, struct emu_stream *stream) {
   if (stream->capture != NULL) return launch_captured(exec, stream);
   int error = stream->legacy ? emu_capture_legacy_use(stream->device_index) : 0;
   if (error == 0 && exec->last != NULL) error = stream_push_wait(stream, exec->last);
+  if (error == 0) error = emu_race_graph(stream, exec);
   struct emu_graph_run *run;
   if (error == 0) error = emu_graph_run_new(exec, stream, &run);
   if (error != 0) return error;

@@ -17,6 +17,7 @@ struct node_run {
 struct emu_graph_run {
   struct emu_graph_exec *exec;
   struct emu_stream *stream;
+  struct race_point behind; /* the end of the launch */
   uint32_t remaining; /* nodes that have not ended */
   int error;          /* the first */
   struct node_run *nodes;
@@ -24,6 +25,13 @@ struct emu_graph_run {
 
 static const struct emu_work *node_work(const struct node_run *node) {
   return &node->owner->exec->nodes[node->node_index].work;
+}
+
+/* What a host function's node comes after is not told apart from the rest of the graph. */
+static void node_work_perform(const struct node_run *node) {
+  const struct emu_work *work = node_work(node);
+  if (work->kind == WORK_HOST) emu_race_host_knows(&node->owner->behind);
+  emu_work_perform(work);
 }
 
 static void node_retire(struct node_run *node) {
@@ -84,7 +92,7 @@ static void node_run_event(struct emu_actor *actor) {
     node->turn.ops->start(node->turn.run, node_over, node);
     return;
   }
-  emu_work_perform(node_work(node));
+  node_work_perform(node);
   node_over(node, 0);
 }
 
@@ -148,7 +156,7 @@ static int node_perform(struct node_run *node, bool *outside) {
     error = node->turn.ops->execute(node->turn.run);
     emu_lock();
   } else {
-    emu_work_perform(work);
+    node_work_perform(node);
   }
   *outside = false;
   return error;
@@ -284,6 +292,7 @@ int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, st
   if (run == NULL) return cudaErrorMemoryAllocation;
   run->exec = exec;
   run->stream = stream;
+  run->behind = emu_race_mark(stream);
   exec->reference_count++;
   run->nodes = (struct node_run *)os_alloc(exec->node_count * sizeof *run->nodes);
   bool complete = run->nodes != NULL;
@@ -302,6 +311,7 @@ int emu_graph_run_new(struct emu_graph_exec *exec, struct emu_stream *stream, st
 void emu_graph_run_free(struct emu_graph_run *run) {
   for (uint32_t i = run->exec->node_count; run->nodes != NULL && i-- > 0;) node_retire(&run->nodes[i]);
   emu_graph_exec_drop(run->exec);
+  emu_race_point_drop(&run->behind);
   os_free(run->nodes);
   os_free(run);
 }

@@ -24,7 +24,8 @@ static struct {
   os_mutex lock;
   struct record *records; /* sorted by base, never overlapping */
   size_t count, capacity;
-  uint64_t *used; /* bytes, by device index */
+  uint64_t serial; /* of the newest */
+  uint64_t *used;  /* bytes, by device index */
   uint32_t used_count;
 } memory = {.lock = OS_MUTEX_INITIALIZER};
 
@@ -41,7 +42,12 @@ static bool recently_freed(const void *pointer) {
   return false;
 }
 
+static uint64_t generation = 1; /* atomic */
+
+uint64_t emu_memory_generation(void) { return __atomic_load_n(&generation, __ATOMIC_ACQUIRE); }
+
 static void freed_note(const struct emu_allocation *allocation) {
+  __atomic_add_fetch(&generation, 1, __ATOMIC_ACQ_REL);
   freed[freed_next++ % FREED_COUNT] = *allocation;
 }
 
@@ -88,6 +94,8 @@ static void record_insert(const struct record *record) {
   size_t place = record_above(record->allocation.base);
   memmove(&memory.records[place + 1], &memory.records[place], (memory.count - place) * sizeof *record);
   memory.records[place] = *record;
+  memory.records[place].allocation.serial = ++memory.serial;
+  if (record->origin != EMU_ORIGIN_INTERNAL) memory.records[place].allocation.call = emu_race_call;
   memory.count++;
   if (on_device(record)) memory.used[record->allocation.device_index] += record->allocation.bytes;
 }
@@ -143,7 +151,8 @@ static int create_locked(const struct record *model, void **pointer) {
 
 int emu_memory_create(uint32_t device_index, size_t bytes, enum emu_memory_kind kind,
                       enum emu_memory_origin origin, unsigned flags, void **pointer) {
-  struct record model = {{NULL, bytes, device_index, (int)kind}, origin, flags};
+  struct record model = {
+      {.bytes = bytes, .device_index = device_index, .kind = (int)kind}, origin, flags};
   if (bytes == 0 || bytes > EMU_DEVICE_MEMORY_BYTES) {
     if (bytes != 0) return out_of_memory(device_index, bytes);
     *pointer = NULL;
@@ -162,7 +171,7 @@ static const char *origin_call(enum emu_memory_origin origin) {
     case EMU_ORIGIN_REGISTERED: return "cudaHostUnregister";
     case EMU_ORIGIN_INTERNAL: break;
   }
-  return "the library's own free";
+  return "ncclMemFree";
 }
 
 /* The record of a pointer to free; NULL, with a warning that says what the pointer is instead, if it is
@@ -231,7 +240,10 @@ static int register_locked(const struct record *record) {
 
 int emu_memory_register(void *pointer, size_t bytes, uint32_t device_index, unsigned flags) {
   if (pointer == NULL || bytes == 0) return ERROR_INVALID_VALUE;
-  struct record record = {{pointer, bytes, device_index, EMU_MEMORY_HOST}, EMU_ORIGIN_REGISTERED, flags};
+  struct record record = {
+      {.base = pointer, .bytes = bytes, .device_index = device_index, .kind = EMU_MEMORY_HOST},
+      EMU_ORIGIN_REGISTERED,
+      flags};
   os_mutex_lock(&memory.lock);
   int error = register_locked(&record);
   os_mutex_unlock(&memory.lock);

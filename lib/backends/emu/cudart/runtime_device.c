@@ -1,6 +1,7 @@
 /* runtime_device.c: the emulated runtime's device functions. The emulated GPU describes itself with the
  * sizes of a Hopper data-center GPU, so that programs which size their work by them take the paths they
  * take on one. */
+#include "base/open_group.h"
 #include "base/array.h"
 #include "backends/emu/cudart/runtime.h"
 
@@ -258,6 +259,8 @@ static int device_wait(void) {
 }
 
 cudaError_t tutti_cudart_DeviceSynchronize(void) {
+  if (open_group_blocks("cudaDeviceSynchronize", NULL, emu_device_current(), true))
+    return runtime_result(cudaErrorNotPermitted);
   emu_lock();
   int error = device_wait();
   emu_unlock();

@@ -88,6 +88,7 @@ cudaError_t tutti_cudart_GraphAddHostNode(cudaGraphNode_t *handle, cudaGraph_t g
 cudaError_t tutti_cudart_GraphAddMemcpyNode1D(cudaGraphNode_t *handle, cudaGraph_t graph,
                                               const cudaGraphNode_t *dependencies, size_t count, void *to,
                                               const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  RACE_CALL("cudaGraphAddMemcpyNode1D");
   struct emu_work work;
   int error = runtime_copy_prepare(&work, to, from, bytes, kind);
   return error != 0 ? runtime_result(error) : add(handle, graph, dependencies, count, &work);
@@ -96,6 +97,7 @@ cudaError_t tutti_cudart_GraphAddMemcpyNode1D(cudaGraphNode_t *handle, cudaGraph
 cudaError_t tutti_cudart_GraphAddMemsetNode(cudaGraphNode_t *handle, cudaGraph_t graph,
                                             const cudaGraphNode_t *dependencies, size_t count,
                                             const struct cudaMemsetParams *fill) {
+  RACE_CALL("cudaGraphAddMemsetNode");
   struct emu_work work;
   if (fill == NULL) return runtime_result(cudaErrorInvalidValue);
   int error = runtime_fill_prepare(&work, fill->dst, fill->pitch, fill->value, fill->elementSize, fill->width,

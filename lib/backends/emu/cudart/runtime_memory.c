@@ -29,10 +29,12 @@ static cudaError_t allocate(void **pointer, size_t bytes, enum emu_memory_kind k
 }
 
 cudaError_t tutti_cudart_Malloc(void **pointer, size_t bytes) {
+  RACE_CALL("cudaMalloc");
   return allocate(pointer, bytes, EMU_MEMORY_DEVICE, 0);
 }
 
 cudaError_t tutti_cudart_MallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
+  RACE_CALL("cudaMallocPitch");
   if (pitch == NULL || width > SIZE_MAX / 2) return runtime_result(cudaErrorInvalidValue);
   size_t row_bytes = (width + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES;
   if (height != 0 && row_bytes > SIZE_MAX / height) return runtime_result(cudaErrorMemoryAllocation);
@@ -42,24 +44,35 @@ cudaError_t tutti_cudart_MallocPitch(void **pointer, size_t *pitch, size_t width
 }
 
 cudaError_t tutti_cudart_MallocManaged(void **pointer, size_t bytes, unsigned flags) {
+  RACE_CALL("cudaMallocManaged");
   if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)
     return runtime_result(cudaErrorInvalidValue);
   return allocate(pointer, bytes, EMU_MEMORY_MANAGED, 0);
 }
 
 cudaError_t tutti_cudart_MallocHost(void **pointer, size_t bytes) {
+  RACE_CALL("cudaMallocHost");
   return allocate(pointer, bytes, EMU_MEMORY_HOST, cudaHostAllocMapped);
 }
 
 cudaError_t tutti_cudart_HostAlloc(void **pointer, size_t bytes, unsigned flags) {
+  RACE_CALL("cudaHostAlloc");
   if (flags > (cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)) {
     return runtime_result(cudaErrorInvalidValue);
   }
   return allocate(pointer, bytes, EMU_MEMORY_HOST, flags | cudaHostAllocMapped);
 }
 
+static void allocated_on(cudaStream_t handle, const void *pointer) {
+  emu_lock();
+  struct emu_stream *stream = emu_stream_find(handle);
+  if (stream != NULL) emu_race_allocated(stream, pointer);
+  emu_unlock();
+}
+
 /* Allocates at once, which a program that respects the order of the stream cannot notice. */
 cudaError_t tutti_cudart_MallocAsync(void **pointer, size_t bytes, cudaStream_t handle) {
+  RACE_CALL("cudaMallocAsync");
   if (pointer == NULL) return runtime_result(cudaErrorInvalidValue);
   emu_lock();
   struct emu_stream *stream = emu_stream_find(handle);
@@ -69,6 +82,7 @@ cudaError_t tutti_cudart_MallocAsync(void **pointer, size_t bytes, cudaStream_t 
   emu_unlock();
   if (error == 0)
     error = emu_memory_create(device_index, bytes, EMU_MEMORY_DEVICE, EMU_ORIGIN_DEVICE, 0, pointer);
+  if (error == 0) allocated_on(handle, *pointer);
   return runtime_result(error);
 }
 
@@ -80,6 +94,7 @@ static cudaError_t release(void *pointer, enum emu_memory_origin origin) {
   if (error != 0 || !emu_memory_find(pointer, &allocation)) return runtime_result(error);
   emu_lock();
   error = emu_capture_unsafe_call();
+  if (error == 0) error = emu_race_free(pointer);
   bool permitted = error == 0;
   if (permitted) error = emu_device_synchronize(allocation.device_index);
   bool idle = permitted && emu_device_idle(allocation.device_index);
@@ -90,16 +105,22 @@ static cudaError_t release(void *pointer, enum emu_memory_origin origin) {
 }
 
 cudaError_t tutti_cudart_Free(void *pointer) {
+  RACE_CALL("cudaFree");
   return pointer == NULL ? cudaSuccess : release(pointer, EMU_ORIGIN_DEVICE);
 }
 
 cudaError_t tutti_cudart_FreeHost(void *pointer) {
+  RACE_CALL("cudaFreeHost");
   return pointer == NULL ? cudaSuccess : release(pointer, EMU_ORIGIN_HOST);
 }
 
-cudaError_t tutti_cudart_HostUnregister(void *pointer) { return release(pointer, EMU_ORIGIN_REGISTERED); }
+cudaError_t tutti_cudart_HostUnregister(void *pointer) {
+  RACE_CALL("cudaHostUnregister");
+  return release(pointer, EMU_ORIGIN_REGISTERED);
+}
 
 cudaError_t tutti_cudart_HostRegister(void *pointer, size_t bytes, unsigned flags) {
+  RACE_CALL("cudaHostRegister");
   int error = unsafe_call();
   if (error == 0)
     error = emu_memory_register(pointer, bytes, emu_device_current(), flags | cudaHostRegisterMapped);
@@ -176,21 +197,44 @@ static bool stream_clear(const struct emu_stream *stream) {
   return true;
 }
 
-/* Executes work on the legacy stream and waits for its end. If no operation is before it, the calling thread
- * executes it, also in guarded mode, so that a host which fills its buffers need not wait until every other
- * thread waits. */
+static bool is_device_memory(const void *pointer) {
+  struct emu_allocation allocation;
+  return emu_memory_find(pointer, &allocation) && allocation.kind == EMU_MEMORY_DEVICE;
+}
+
+/* CUDA's calls do not wait for fills of device memory, nor for copies within it. Here they have ended, but a
+ * program must not rely on that. */
+static bool work_waits(const struct emu_work *work) {
+  if (work->kind == WORK_FILL) return !is_device_memory(work->as.fill.to);
+  return !is_device_memory(work->as.copy.to) || !is_device_memory(work->as.copy.from);
+}
+
+/* Executes checked work on the legacy stream and waits for its end. If no operation is before it, the calling
+ * thread executes it, also in guarded mode, so that a host which fills its buffers need not wait until every
+ * other thread waits. */
+static int legacy_now(struct emu_stream *stream, const struct emu_work *work) {
+  if (!stream_clear(stream)) {
+    int error = emu_stream_enqueue(stream, work);
+    return error != 0 ? error : emu_stream_wait_end(stream);
+  }
+  emu_work_perform(work);
+  return 0;
+}
+
 static int work_now(const struct emu_work *work) {
   struct emu_stream *stream = emu_stream_find(NULL);
   if (stream == NULL) return cudaErrorMemoryAllocation;
   int error = emu_capture_legacy_use(stream->device_index);
   if (error != 0) return error;
   if (emu_in_host_function()) return cudaErrorNotPermitted;
-  if (stream_clear(stream)) {
-    emu_work_perform(work);
-    return 0;
-  }
-  error = emu_stream_work(stream, work);
-  return error != 0 ? error : emu_stream_synchronize(stream);
+  error = emu_race_work(stream, work);
+  if (error != 0) return error;
+  struct race_point mark = emu_race_mark(stream);
+  error = legacy_now(stream, work);
+  if (work_waits(work) || error != 0) emu_race_host_knows(&mark);
+  emu_race_point_drop(&mark);
+  emu_race_tidy(stream->device);
+  return error;
 }
 
 static cudaError_t carry_out_now(const struct emu_work *work) {
@@ -248,6 +292,7 @@ static int copy_prepare(struct emu_work *work, void *to, size_t to_pitch, const 
                         size_t width, size_t height, enum cudaMemcpyKind kind) {
   memset(work, 0, sizeof *work);
   work->kind = WORK_EMPTY;
+  work->call = emu_race_call;
   if (width == 0 || height == 0) return 0;
   if (to == NULL || from == NULL) return cudaErrorInvalidValue;
   if (height > 1 && (to_pitch < width || from_pitch < width)) return cudaErrorInvalidPitchValue;
@@ -307,12 +352,14 @@ static cudaError_t copy_sync(const struct emu_work *work, int prepared) {
 }
 
 cudaError_t tutti_cudart_Memcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  RACE_CALL("cudaMemcpy");
   struct emu_work work;
   return copy_sync(&work, copy_prepare(&work, to, bytes, from, bytes, bytes, 1, kind));
 }
 
 cudaError_t tutti_cudart_MemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                      cudaStream_t stream) {
+  RACE_CALL("cudaMemcpyAsync");
   struct emu_work work;
   return copy_async(&work, copy_prepare(&work, to, bytes, from, bytes, bytes, 1, kind), stream);
 }
@@ -335,18 +382,21 @@ static int peer_copy_prepare(struct emu_work *work, void *to, int to_device, con
 
 cudaError_t tutti_cudart_MemcpyPeer(void *to, int to_device, const void *from, int from_device,
                                     size_t bytes) {
+  RACE_CALL("cudaMemcpyPeer");
   struct emu_work work;
   return copy_sync(&work, peer_copy_prepare(&work, to, to_device, from, from_device, bytes));
 }
 
 cudaError_t tutti_cudart_MemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
                                          size_t bytes, cudaStream_t stream) {
+  RACE_CALL("cudaMemcpyPeerAsync");
   struct emu_work work;
   return copy_async(&work, peer_copy_prepare(&work, to, to_device, from, from_device, bytes), stream);
 }
 
 cudaError_t tutti_cudart_Memcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                                   size_t width, size_t height, enum cudaMemcpyKind kind) {
+  RACE_CALL("cudaMemcpy2D");
   struct emu_work work;
   return copy_sync(&work, copy_prepare(&work, to, to_pitch, from, from_pitch, width, height, kind));
 }
@@ -354,6 +404,7 @@ cudaError_t tutti_cudart_Memcpy2D(void *to, size_t to_pitch, const void *from, s
 cudaError_t tutti_cudart_Memcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                                        size_t width, size_t height, enum cudaMemcpyKind kind,
                                        cudaStream_t stream) {
+  RACE_CALL("cudaMemcpy2DAsync");
   struct emu_work work;
   return copy_async(&work, copy_prepare(&work, to, to_pitch, from, from_pitch, width, height, kind), stream);
 }
@@ -364,6 +415,7 @@ int runtime_fill_prepare(struct emu_work *work, void *to, size_t pitch, uint32_t
                          uint32_t element_bytes, size_t width, size_t height) {
   memset(work, 0, sizeof *work);
   work->kind = WORK_EMPTY;
+  work->call = emu_race_call;
   if (width == 0 || height == 0) return 0;
   if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4) return cudaErrorInvalidValue;
   if (height > 1 && pitch < width * element_bytes) return cudaErrorInvalidPitchValue;
@@ -389,34 +441,49 @@ int runtime_copy_prepare(struct emu_work *work, void *to, const void *from, size
   return copy_prepare(work, to, bytes, from, bytes, bytes, 1, kind);
 }
 
-cudaError_t tutti_cudart_Memset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+static cudaError_t fill_now(void *to, size_t pitch, int value, size_t width, size_t height) {
   struct emu_work work;
   int error = runtime_fill_prepare(&work, to, pitch, (uint32_t)value, 1, width, height);
   return error != 0 || work.kind == WORK_EMPTY ? runtime_result(error) : carry_out_now(&work);
 }
 
-cudaError_t tutti_cudart_Memset(void *to, int value, size_t bytes) {
-  return tutti_cudart_Memset2D(to, bytes, value, bytes, 1);
-}
-
-cudaError_t tutti_cudart_Memset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height,
-                                       cudaStream_t stream) {
+static cudaError_t fill_on(void *to, size_t pitch, int value, size_t width, size_t height,
+                           cudaStream_t stream) {
   struct emu_work work;
   int error = runtime_fill_prepare(&work, to, pitch, (uint32_t)value, 1, width, height);
   return error != 0 ? runtime_result(error) : carry_out_on(&work, stream);
 }
 
+cudaError_t tutti_cudart_Memset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+  RACE_CALL("cudaMemset2D");
+  return fill_now(to, pitch, value, width, height);
+}
+
+cudaError_t tutti_cudart_Memset(void *to, int value, size_t bytes) {
+  RACE_CALL("cudaMemset");
+  return fill_now(to, bytes, value, bytes, 1);
+}
+
+cudaError_t tutti_cudart_Memset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height,
+                                       cudaStream_t stream) {
+  RACE_CALL("cudaMemset2DAsync");
+  return fill_on(to, pitch, value, width, height, stream);
+}
+
 cudaError_t tutti_cudart_MemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-  return tutti_cudart_Memset2DAsync(to, bytes, value, bytes, 1, stream);
+  RACE_CALL("cudaMemsetAsync");
+  return fill_on(to, bytes, value, bytes, 1, stream);
 }
 
 cudaError_t tutti_cudart_FreeAsync(void *pointer, cudaStream_t stream) {
+  RACE_CALL("cudaFreeAsync");
   if (pointer == NULL) return cudaSuccess;
   int error = emu_memory_check(pointer, EMU_ORIGIN_DEVICE);
   if (error != 0) return runtime_result(error);
   struct emu_work work;
   memset(&work, 0, sizeof work);
   work.kind = WORK_FREE;
+  work.call = emu_race_call;
   work.as.release.pointer = pointer;
   emu_lock();
   struct emu_stream *target = emu_stream_find(stream);

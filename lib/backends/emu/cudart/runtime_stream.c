@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/open_group.h"
+
 static struct emu_stream *stream_at(cudaStream_t handle) { return emu_stream_find(handle); }
 
 /* Runs `act` on the stream under the lock. */
@@ -67,6 +69,8 @@ static int stream_synchronize(struct emu_stream *stream, void *argument) {
 }
 
 cudaError_t tutti_cudart_StreamSynchronize(cudaStream_t handle) {
+  if (open_group_blocks("cudaStreamSynchronize", handle, emu_device_current(), false))
+    return runtime_result(cudaErrorNotPermitted);
   return with_stream(handle, stream_synchronize, NULL);
 }
 

@@ -17,7 +17,9 @@ static struct stream_point *stream_point_new(void) {
 }
 
 void stream_point_drop(struct stream_point *point) {
-  if (point != NULL && --point->reference_count == 0) os_free(point);
+  if (point == NULL || --point->reference_count != 0) return;
+  emu_race_point_drop(&point->race);
+  os_free(point);
 }
 
 static void point_await(struct stream_point *point, struct stream_op *op) {
@@ -284,7 +286,7 @@ static void op_push(struct stream_op *op) {
   emu_changed();
 }
 
-static int push_work(struct emu_stream *stream, const struct emu_work *work) {
+int emu_stream_enqueue(struct emu_stream *stream, const struct emu_work *work) {
   struct stream_op *op = op_new(stream, OP_WORK);
   if (op == NULL) return cudaErrorMemoryAllocation;
   if (work->kind == WORK_KERNEL) {
@@ -297,12 +299,14 @@ static int push_work(struct emu_stream *stream, const struct emu_work *work) {
     }
   }
   op->work = *work;
+  if (work->kind == WORK_HOST) op->work.as.host.behind = emu_race_mark(stream);
   emu_work_keep(work);
   op_push(op);
   return 0;
 }
 
 int stream_push_wait(struct emu_stream *stream, struct stream_point *point) {
+  emu_race_wait(stream, &point->race);
   if (point->reached) return 0;
   struct stream_op *op = op_new(stream, OP_WAIT);
   if (op == NULL) return cudaErrorMemoryAllocation;
@@ -321,6 +325,7 @@ int stream_push_record(struct emu_stream *stream, struct stream_point **point) {
   }
   op->point = fresh;
   fresh->reference_count++;
+  fresh->race = emu_race_mark(stream);
   *point = fresh;
   op_push(op);
   return 0;
@@ -345,7 +350,8 @@ static int legacy_allows(struct emu_stream *stream) {
 int emu_stream_work(struct emu_stream *stream, const struct emu_work *work) {
   if (stream->capture != NULL) return emu_capture_work(stream, work);
   int error = legacy_allows(stream);
-  return error != 0 ? error : push_work(stream, work);
+  if (error == 0) error = emu_race_work(stream, work);
+  return error != 0 ? error : emu_stream_enqueue(stream, work);
 }
 
 int emu_stream_record(struct emu_stream *stream, struct emu_event *event) {
@@ -521,17 +527,34 @@ static bool stream_ends_begun(struct emu_stream *stream) {
   return true;
 }
 
-bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel) {
+/* False: the kernel cannot be launched this way. */
+static bool launch_whole(struct emu_stream *stream, const struct emu_work *work) {
+  struct emu_kernel *kernel = work->as.kernel;
   struct emu_kernel_run *run;
-  if (stream->at_once_pause > 0 || !stream_is_free(stream) || !stream_ends_begun(stream)) return false;
   if (kernel->ops->whole(kernel, &run)) return true;
   if (run == NULL) return false;
-  const struct emu_work work = {.kind = WORK_KERNEL, .as.kernel = kernel};
   struct stream_op *op = op_take_idle(stream);
   op->stream = stream;
   op->ticket = ++stream->device->ticket_count;
-  at_once_push(op, &work, run, NULL);
+  at_once_push(op, work, run, NULL);
   return true;
+}
+
+bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel, int *error) {
+  if (stream->at_once_pause > 0 || !stream_is_free(stream) || !stream_ends_begun(stream)) return false;
+  const struct emu_work work = {.kind = WORK_KERNEL, .as.kernel = kernel};
+  *error = emu_race_work(stream, &work);
+  if (*error != 0) return true;
+  const bool launched = launch_whole(stream, &work);
+  kernel->race_checked = !launched;
+  return launched;
+}
+
+/* Checks the launch for races, unless that is done. */
+static int launch_check(struct emu_stream *stream, const struct emu_work *work) {
+  const bool checked = work->as.kernel->race_checked;
+  work->as.kernel->race_checked = false;
+  return checked ? 0 : emu_race_work(stream, work);
 }
 
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
@@ -544,9 +567,14 @@ int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, stru
   work.kind = WORK_KERNEL;
   work.as.kernel = kernel;
   const bool threads = emu_options()->mode == EMU_THREADS;
-  if (threads && other_count == 0 && stream->capture == NULL && launch_at_once(stream, &work, &error))
-    return error;
-  error = emu_stream_work(stream, &work);
+  if (stream->capture != NULL) error = emu_capture_work(stream, &work);
+  else error = legacy_allows(stream);
+  if (error == 0 && stream->capture == NULL) error = launch_check(stream, &work);
+  if (error != 0) return error;
+  if (stream->capture == NULL) {
+    if (threads && other_count == 0 && launch_at_once(stream, &work, &error)) return error;
+    error = emu_stream_enqueue(stream, &work);
+  }
   for (uint32_t i = 0; error == 0 && i < other_count; i++) error = join(others[i], stream);
   if (threads) stream_relieve(stream);
   return error;
@@ -594,6 +622,7 @@ void stream_free(struct emu_stream *stream) {
 
 static void stream_release_if_over(struct emu_stream *stream) {
   if (!stream->closing || stream->head != NULL || stream->reference_count != 0) return;
+  emu_race_stream_gone(stream);
   stream_unlist(stream);
   if (emu_options()->mode == EMU_GUARDED) emu_actor_remove(&stream->actor);
   if (stream->thread_started) stream_thread_retire(stream);

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 
+#include "backends/emu/cudart/race.h"
 #include "backends/emu/world.h"
 
 struct emu_stream;
@@ -48,6 +49,11 @@ struct emu_kernel_ops {
 struct emu_kernel {
   const struct emu_kernel_ops *ops;
   uint32_t reference_count; /* starts at 1, owned by the creator */
+  /* What the next launch accesses (all launches, if graphs hold it). No rank: nothing is known. */
+  struct race_rank *race;
+  const struct race_use *uses;
+  uint32_t use_count;
+  bool race_checked; /* emu_stream_launch_whole() has checked the next launch */
 };
 void emu_kernel_drop(struct emu_kernel *kernel);
 /* guarded: wakes the streams and graph nodes that wait for their turn, because ready() may have become true
@@ -76,8 +82,10 @@ struct emu_stream *emu_stream_find(void *handle);
 int emu_stream_launch(struct emu_stream *stream, struct emu_kernel *kernel, struct emu_stream *const *others,
                       uint32_t other_count);
 /* threads: the same on a stream that does not capture, for a kernel that will probably end within the call.
- * False: use emu_stream_launch(). Locked. */
-bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel);
+ * True: it is launched, or *error says why not. False: use emu_stream_launch(). Locked. */
+bool emu_stream_launch_whole(struct emu_stream *stream, struct emu_kernel *kernel, int *error);
+/* Locked. */
+uint32_t emu_stream_device(const struct emu_stream *stream);
 /* Capture id: 0 if the stream does not capture, else a number unique to the capture. Locked. */
 uint64_t emu_stream_capture_id(const struct emu_stream *stream);
 
@@ -102,9 +110,13 @@ struct emu_allocation {
   void *base;
   size_t bytes;
   uint32_t device_index;
-  int kind; /* 1 host pinned, 2 device, 3 managed */
+  int kind;              /* 1 host pinned, 2 device, 3 managed */
+  uint64_t serial;       /* tells it from others at the same address */
+  struct race_call call; /* that made it */
 };
 bool emu_memory_find(const void *pointer, struct emu_allocation *allocation);
+/* Changes with each allocation that is freed; never 0. */
+uint64_t emu_memory_generation(void);
 /* It was in one of the last allocations that were freed. */
 bool emu_memory_was_freed(const void *pointer);
 

@@ -17,6 +17,7 @@
 #include "backends/emu/cudart/include/cuda_fp16.h"
 #include "backends/emu/cudart/include/cuda_bf16.h"
 
+#include "backends/emu/cudart/memory_impl.h"
 #include "backends/emu/cudart/stream.h"
 #include "backends/emu/world_impl.h"
 #include "base/os.h"
@@ -40,6 +41,7 @@ bool emu_handle_live(const void *pointer, enum emu_handle_kind kind);
 enum emu_work_kind { WORK_EMPTY, WORK_COPY, WORK_FILL, WORK_HOST, WORK_FREE, WORK_KERNEL };
 struct emu_work {
   enum emu_work_kind kind;
+  struct race_call call; /* that submits it */
   union {
     /* bytes */
     struct {
@@ -57,6 +59,7 @@ struct emu_work {
     struct {
       void (*function)(void *argument);
       void *argument;
+      struct race_point behind; /* what has ended when it runs; a stream's, else empty */
     } host;
     struct {
       void *pointer;
@@ -88,6 +91,7 @@ struct stream_point {
   bool reached;
   int error; /* the stream's unreported error when the point was reached */
   uint64_t time_ns;
+  struct race_point race;
   /* in the order of their streams' keys, so that wakes have the same order on every run */
   struct stream_op *waiters;
 };
@@ -127,6 +131,7 @@ struct emu_stream {
   bool busy;                /* the head has begun */
   uint32_t reference_count; /* host threads that use it, and the handle */
   struct stream_op *head, *tail;
+  struct race_stream race;
   struct stream_op *idle; /* operations that have ended, for reuse */
   uint32_t idle_count, queued_count;
   int error; /* first one since the last report */
@@ -153,6 +158,7 @@ struct emu_device {
   uint32_t stream_count, capture_count; /* created so far */
   struct emu_stream *streams;           /* alive, oldest first */
   struct emu_stream *legacy;
+  struct race_device race;
 };
 struct emu_device *emu_device(uint32_t device_index); /* NULL if out of memory or the index is invalid */
 struct emu_stream *emu_device_streams(uint32_t device_index); /* the oldest; NULL if it has none */
@@ -173,6 +179,7 @@ void emu_stream_destroy(struct emu_stream *stream);
 void emu_stream_hold(struct emu_stream *stream); /* a host thread uses it without the lock */
 void emu_stream_drop(struct emu_stream *stream);
 int emu_stream_work(struct emu_stream *stream, const struct emu_work *work); /* enqueue or capture */
+int emu_stream_enqueue(struct emu_stream *stream, const struct emu_work *work); /* checked work, at once */
 int emu_stream_record(struct emu_stream *stream, struct emu_event *event);
 int emu_stream_wait_event(struct emu_stream *stream, struct emu_event *event);
 /* These enqueue without regard to captures. */
@@ -185,6 +192,8 @@ bool stream_idle(const struct emu_stream *stream);
 /* Waits for the work that is now on the stream, on all streams of a device, or up to a point; returns and
  * clears the stream's error. */
 int emu_stream_synchronize(struct emu_stream *stream);
+/* The same for calls that do not order the host behind the work, although they wait here. */
+int emu_stream_wait_end(struct emu_stream *stream);
 int emu_device_synchronize(uint32_t device_index);
 int emu_point_synchronize(struct stream_point *point);
 int emu_stream_query(struct emu_stream *stream);

@@ -64,6 +64,19 @@ static int device_take_error(const struct emu_device *device) {
   return first;
 }
 
+/* The host knows what it asked about to have ended, or gave up waiting for it: what it does afterwards is no
+ * race. */
+static int host_knows(int error, struct race_point *mark, struct emu_device *device) {
+  if (error != cudaErrorNotReady && error != cudaErrorNotPermitted) {
+    const int late = emu_race_take_error();
+    emu_race_host_knows(mark);
+    if (error == 0) error = late;
+    if (device != NULL) emu_race_tidy(device);
+  }
+  emu_race_point_drop(mark);
+  return error;
+}
+
 static int stream_ask(struct emu_stream *stream, int (*ask)(bool (*done)(void *argument), void *argument)) {
   const struct emu_device *device = stream->device;
   struct wait_target target = {device, stream, device->ticket_count};
@@ -78,18 +91,28 @@ static int stream_ask(struct emu_stream *stream, int (*ask)(bool (*done)(void *a
   return error;
 }
 
-int emu_stream_synchronize(struct emu_stream *stream) { return stream_ask(stream, host_wait); }
+int emu_stream_wait_end(struct emu_stream *stream) { return stream_ask(stream, host_wait); }
 
-int emu_stream_query(struct emu_stream *stream) { return stream_ask(stream, host_query); }
+int emu_stream_synchronize(struct emu_stream *stream) {
+  struct emu_device *device = stream->device;
+  struct race_point mark = emu_race_mark(stream);
+  return host_knows(stream_ask(stream, host_wait), &mark, device);
+}
+
+int emu_stream_query(struct emu_stream *stream) {
+  struct race_point mark = emu_race_mark(stream);
+  return host_knows(stream_ask(stream, host_query), &mark, NULL);
+}
 
 int emu_device_synchronize(uint32_t device_index) {
   const struct emu_device *device = emu_device(device_index);
   if (device == NULL) return cudaErrorMemoryAllocation;
   struct wait_target target = {device, NULL, device->ticket_count};
+  struct race_point mark = emu_race_mark_device(device);
   int error = host_wait(target_passed, &target);
   stream_threads_collect();
   int own_error = device_take_error(device);
-  return error != 0 ? error : own_error;
+  return host_knows(error != 0 ? error : own_error, &mark, emu_device(device_index));
 }
 
 bool emu_device_idle(uint32_t device_index) {
@@ -102,8 +125,10 @@ static int point_ask(struct stream_point *point, int (*ask)(bool (*done)(void *a
   point->reference_count++;
   int error = ask(point_reached, point);
   if (error == 0) error = point->error;
+  struct race_point mark = {NULL, 0, 0};
+  emu_race_point_copy(&mark, &point->race);
   stream_point_drop(point);
-  return error;
+  return host_knows(error, &mark, NULL);
 }
 
 int emu_point_synchronize(struct stream_point *point) { return point_ask(point, host_wait); }

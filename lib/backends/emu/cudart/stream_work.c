@@ -49,6 +49,7 @@ void emu_work_perform(const struct emu_work *work) {
     case WORK_FILL: outside_lock(fill_bytes, work); return;
     case WORK_FREE: emu_memory_release(work->as.release.pointer, EMU_ORIGIN_DEVICE); return;
     case WORK_HOST:
+      emu_race_host_knows(&work->as.host.behind);
       in_host_function = true;
       emu_call_out(work->as.host.function, work->as.host.argument);
       in_host_function = false;
@@ -65,6 +66,9 @@ void emu_work_keep(const struct emu_work *work) {
 void emu_work_drop(const struct emu_work *work) {
   if (work->kind == WORK_KERNEL) emu_kernel_drop(work->as.kernel);
   if (work->kind == WORK_COPY) os_free(work->as.copy.staging);
+  if (work->kind != WORK_HOST) return;
+  struct race_point behind = work->as.host.behind;
+  emu_race_point_drop(&behind);
 }
 
 void emu_kernel_drop(struct emu_kernel *kernel) {

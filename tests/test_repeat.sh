@@ -1,0 +1,50 @@
+#!/bin/sh
+# test_repeat.sh: runs that fail repeat as runs that pass do: with threads of one process, the same seed gives
+# the same events, byte for byte, the same results and the same report, and records that differ only in what
+# cannot repeat (times, processes, addresses).
+# runner: 20 s
+. "$(dirname "$0")/script.inc"
+use_build
+tutti=$build/bin/tutti
+export TUTTI_STALL_SECONDS=2 NCCL_DEBUG=WARN
+# run SCENARIO SEED NUMBER: files $work/e NUMBER (events), t (records), o (results and the report, without its
+# time, process and thread)
+run() {
+  TUTTI_SEED=$2 TUTTI_EVENTS=$work/e$3 TUTTI_TRACE=$work/t$3 TUTTI_EMU=devices=4,lag=30,chunk=1000 \
+    timeout 60 "$build/tests/failing_program" "$1" >"$work/output" 2>&1
+  echo "status $?" >>"$work/output"
+  sed 's/^\[[^]]*\] [^ ]* \[[0-9]*\] //' "$work/output" >"$work/o$3"
+}
+# SCENARIO SEED: whether two runs are equal
+repeats() {
+  rm -f "$work"/[eot][12]
+  run "$1" "$2" 1
+  run "$1" "$2" 2
+  cmp "$work/e1" "$work/e2" && cmp "$work/o1" "$work/o2" && "$tutti" trace diff "$work/t1" "$work/t2" &&
+    grep -q '^status 1$' "$work/o1" && grep -q deadlock "$work/o1"
+}
+
+for scenario in absent cycle late; do
+  other= seeds=40
+  [ $scenario = cycle ] && seeds=100
+  for seed in $(seq $seeds); do
+    repeats $scenario "$seed" >"$work/log" 2>&1 || other="$other $seed"
+  done
+  [ -z "$other" ]
+  check $? "$scenario: $seeds seeds give the same events, results, reports and records twice$other"
+done
+run absent 1 1
+run absent 2 2
+! cmp -s "$work/e1" "$work/e2"
+check $? 'another seed gives other events'
+
+# Programs that configure the emulator themselves, as bench does, write their events too.
+for name in TUTTI_EVENTS TUTTI_MOVES; do
+  env "$name=$work/bench" "$tutti" bench all_reduce --ranks 2 -e 8 >"$work/log" 2>&1 &&
+    "$tutti" trace dump "$work/bench" >"$work/log" 2>&1 && grep -q '^1 kernel comm .* begins' "$work/log" &&
+    "$tutti" bench all_reduce --ranks 2 -e 8 --trace "$work/flag" >"$work/log" 2>&1 &&
+    cmp "$work/bench" "$work/flag" >"$work/log" 2>&1
+  check $? "$name gives the events of bench, as --trace does"
+  rm -f "$work/bench"
+done
+[ "$failures" -eq 0 ]
