@@ -119,6 +119,7 @@ static bool inventory_within(struct inventory now, struct inventory limit) {
  * then a descriptor is open): it is freed when this process allocates. */
 static void inventory_tell(struct inventory before) {
   struct inventory now = inventory_take();
+  tutti_emu_trace_close(); /* the file of TUTTI_EVENTS, if there is one */
   for (int i = 0; i < 100 || (i < 600 && now.descriptors > before.descriptors); i++) {
     if (inventory_within(now, before)) break;
     void *memory = NULL;

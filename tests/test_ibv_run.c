@@ -130,6 +130,7 @@ static bool round_end(struct group *group) {
     cudaSetDevice(rank);
     good = cudaStreamSynchronize(group->streams[rank]) == cudaSuccess && good;
     cudaMemset(group->data[rank], 0x55, sizeof host);
+    cudaDeviceSynchronize(); /* another device's copy fills it next */
     good = ncclCommGetAsyncError(group->comms[rank], &result) == ncclSuccess && result == ncclSuccess && good;
   }
   return good;

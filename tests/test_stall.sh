@@ -62,6 +62,10 @@ leaves() {
     return
   fi
   said='rank 0 \(process [0-9]+ on .*\) has left the communicator.*; rank [12] waits for it in all_reduce #2'
+  if [ "${TUTTI_EMU:-}" = mode=guarded ]; then # nothing can move: that is found at once
+    rank_has 1 ' rank 1 .*all_reduce #2 .* rank 0 has left the communicator'
+    return
+  fi
   rank_has 1 "^rank 1 .* error 6 .*$said" && rank_has 2 "^rank 2 .* error 6 .*$said"
 }
 
@@ -72,7 +76,7 @@ half_leaves() {
   finish
   [ "$statuses" = '3 3 ' ] &&
     [ "$(grep -c '^rank [123] all_reduce iteration 2 error 6 ' "$work/log")" -eq 3 ] &&
-    has 'rank 0 \(process .*\) has left the communicator after 2 operations; rank [123] waits for it in all_r'
+    has 'rank 0 (\(process .*\) has left the communicator after 2 operations; rank [123] |has launched 2)'
 }
 
 # go_when RANKS PATTERN...: a process that waits for $work/go continues when each of RANKS (a shell pattern)

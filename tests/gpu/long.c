@@ -93,6 +93,7 @@ static void fill(const struct job *job, enum call call, const struct place *plac
     NEED(cudaMemcpy(job->in[r] + place->in, job->host, 4 * count, cudaMemcpyHostToDevice));
     NEED(cudaMemset(job->out[r], 0x5a,
                     4 * (place->out + job->count * blocks(job, makes_blocks(call)) + PLACE_MAX)));
+    NEED(cudaDeviceSynchronize()); /* cudaMemset does not wait, nor does a non-blocking stream for it */
   }
 }
 

@@ -170,7 +170,8 @@ MUTANTS = [
     # ---- between operations
     # The first post after the rounding compares the counter, so both are found before a deadlock or overrun.
     Mutant('rounded_head_not_published', LANE,
-           'if (link->step != recv[i].step) prim_store_head(prim, &link->sender->head, link->step);', '',
+           'if (link->step != recv[i].step) #endif prim_store_head(prim, &link->sender->head, link->step);',
+           'if (false)\n#endif\n prim_store_head(prim, &link->sender->head, link->step);',
            'invariant', 'head is not the number of steps that were freed', ROUNDING),
     Mutant('rounded_head_publishes_a_chunk_too_much', LANE,
            'prim_store_head(prim, &link->sender->head, link->step); }',

@@ -1079,13 +1079,16 @@ uint64_t emu_lanes_progress(void) {
   return sum;
 }
 
-void emu_lanes_stop_stuck(void) {
-  emu_report_stuck();
-  if (emu_options()->mode == EMU_GUARDED) emu_lanes_record();
+void emu_lanes_stop(void) {
   while (true) {
     struct emu_kernel_run *run = emu_runs;
     while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;
     if (run == NULL) break;
     emu_comm_fail(run->launch->comm->config.comm_id, ncclRemoteError);
   }
+}
+
+void emu_lanes_stop_stuck(void) {
+  emu_lanes_report_stuck();
+  emu_lanes_stop();
 }

@@ -95,17 +95,17 @@ struct device_comm {
   uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */
   enum pointer_kind net_memory; /* kind of memory of the slots of network connections */
   uint64_t memory_bytes;
-  bool reaches_out; /* has connections that may lead out of the process */
-  bool has_remote;  /* has connections that it shares with other processes */
-  uint64_t asked;   /* atomic; number of requests to its blocks to report their waits (stall.c) */
-  struct map conns; /* its ends of connections, by backend_conn_key() */
-  struct map peers; /* struct emu_peer, by the number of its shared block */
-  struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
+  bool reaches_out;      /* has connections that may lead out of the process */
+  bool has_remote;       /* has connections that it shares with other processes */
+  uint64_t asked;        /* atomic; number of requests to its blocks to report their waits (stall.c) */
+  struct map conns;      /* its ends of connections, by backend_conn_key() */
+  struct map peers;      /* struct emu_peer, by the number of its shared block */
+  struct map slots;      /* sets of slots of pooled connections, by backend_slots_key() */
   struct race_rank *race;
   uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
-  bool ordered;     /* it has joined that order */
-  uint64_t trace_id; /* the communicator's number, or in an order one that is equal in every run */
-  bool pinned;      /* others may map the arena with this ticket */
+  bool ordered;          /* it has joined that order */
+  uint64_t trace_id;     /* the communicator's number, or in an order one that is equal in every run */
+  bool pinned;           /* others may map the arena with this ticket */
   struct share_ticket ticket;
   uint64_t arena_base;
   struct emu_scratch *scratch;
@@ -267,9 +267,8 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
 /* A connection's end as text: the rank, or the switch that the rank hosts. Returns `out`. */
 #define EMU_END_BYTES 64
 const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends);
-/* Logs what every waiting lane waits for, and the command that repeats the run. threads mode: begins the
- * report; emu_report_stopped() adds to it as each lane is stopped by its own thread. */
-void emu_report_stuck(void);
+/* threads mode: adds to the report that emu_lanes_report_stuck() began, as a lane is stopped by its own thread.
+ */
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */

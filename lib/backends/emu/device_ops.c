@@ -7,6 +7,7 @@
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
 #include "backends/emu/record.h"
+#include "backends/emu/world_impl.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -242,7 +243,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_comm_unshare(comm);
   emu_net_slots_free(comm);
   scratch_free_all(comm);
-  if (comm->ordered) emu_order_leave();
+  if (comm->ordered) emu_world_leave_order();
   if (emu_comms == NULL) emu_order_withdraw();
   os_free(comm->order_slots);
   comm->order_slots = NULL;

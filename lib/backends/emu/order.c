@@ -29,14 +29,15 @@ struct order_slot {
   uint32_t excused, returned; /* others go on without its threads; one of them has come back */
   uint32_t ready, touched;
   uint32_t waiting, alone, outside;
-  uint32_t parks; /* how often its threads all waited */
+  uint32_t reported; /* the last deadlock that it has reported */
+  uint32_t parks;    /* how often its threads all waited */
   struct os_process process;
 };
 
 struct order_page {
   uint64_t magic;
   uint32_t holder, slot_count;
-  uint32_t stops; /* deadlocks that were found */
+  uint32_t stops, ends; /* deadlocks that were found, and that all processes have reported */
   struct emu_order_state state;
   struct order_slot slots[EMU_ORDER_PROCESSES_MOST];
 };
@@ -61,8 +62,9 @@ static struct {
   struct order_page *page; /* atomic; NULL: in no order */
   uint32_t own;            /* this process's slot */
   uint32_t comm_count;     /* communicators that joined */
-  uint32_t stops_seen;
-  bool sleeping; /* a thread sleeps, or is about to */
+  uint32_t ends_seen;
+  uint32_t holds; /* of this process, in an order or not */
+  bool sleeping;  /* a thread sleeps, or is about to */
   struct share_ticket ticket;
   struct order_page *prepared, *unmap;    /* before the join; to be unmapped by the thread that sleeps */
   bool cancels[EMU_ORDER_PROCESSES_MOST]; /* slots that this process has filled for a join */
@@ -241,7 +243,9 @@ static void join_first(struct order_page *page) {
   struct order_slot *slot = &page->slots[order.own];
   os_process_self(&slot->process);
   STORE(slot->busy, 1);
-  order.stops_seen = LOAD(page->stops);
+  STORE(slot->holds, order.holds); /* at least that of the rendezvous */
+  order.ends_seen = LOAD(page->ends);
+  STORE(slot->reported, LOAD(page->stops));
   memset(order.watched, 0, sizeof order.watched);
   order.name_count = 0;
   events_raise(page);
@@ -337,21 +341,24 @@ void emu_order_forked(void) {
   STORE(order.page, NULL);
   order.offer = NULL;
   order.member = 0;
-  order.comm_count = 0;
+  order.comm_count = order.holds = 0;
   order.sleeping = false;
 }
 
 /* ---- turns ---- */
 
 void emu_order_hold(int more) {
+  order.holds += (uint32_t)more; /* also before this process joins, which may happen meanwhile */
   if (!emu_order_on()) return;
-  __atomic_add_fetch(&own_slot()->holds, (uint32_t)more, __ATOMIC_SEQ_CST);
+  STORE(own_slot()->holds, order.holds);
   if (more < 0) wake_holder();
 }
 
 void emu_order_busy(void) {
   if (emu_order_on()) STORE(own_slot()->busy, 1);
 }
+
+bool emu_order_is_busy(void) { return LOAD(own_slot()->busy) != 0; }
 
 static void report_store(struct order_slot *slot, const struct emu_order_report *report) {
   STORE(slot->ready, report->ready);
@@ -420,34 +427,56 @@ void emu_order_tell_alone(bool alone) { STORE(own_slot()->alone, alone); }
 /* A process whose connections were touched may have one actor more. */
 static uint32_t slot_weight(const struct order_slot *slot) { return LOAD(slot->ready) + LOAD(slot->touched); }
 
-static uint32_t choose_random(const struct order_page *page, uint32_t own,
-                              uint32_t (*below)(uint32_t bound)) {
-  uint32_t total = own;
-  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
-    if (i != order.own && slot_live(&page->slots[i])) total += slot_weight(&page->slots[i]);
-  if (total == 0) return EMU_ORDER_NOBODY;
-  if (total == own) return order.own;
+static uint32_t weight_of(const struct order_page *page, uint32_t slot, uint32_t own) {
+  if (slot == order.own) return own;
+  return slot_live(&page->slots[slot]) ? slot_weight(&page->slots[slot]) : 0;
+}
+
+/* Most events of one process before the next choice. A turn often ends after one event, so that all orders of
+ * events are found, and often is long, because passing it on takes as long as many events. */
+#define EVENTS_MOST 128
+
+/* The choice, and whether a number is drawn, do not depend on which process has the turn. */
+static uint32_t choose_random(const struct order_page *page, uint32_t own, uint32_t (*below)(uint32_t bound),
+                              uint32_t *picked) {
+  const uint32_t count = LOAD(page->slot_count);
+  uint32_t total = 0, candidates = 0, last = EMU_ORDER_NOBODY;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t weight = weight_of(page, i, own);
+    total += weight;
+    candidates += weight > 0;
+    if (weight > 0) last = i;
+  }
+  if (candidates <= 1) return last;
+  if (below(4) != 0) *picked = 1 + below(EVENTS_MOST);
   uint32_t drawn = below(total);
-  for (uint32_t i = 0; i < LOAD(page->slot_count); i++) {
-    if (i != order.own && !slot_live(&page->slots[i])) continue;
-    const uint32_t weight = i == order.own ? own : slot_weight(&page->slots[i]);
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t weight = weight_of(page, i, own);
     if (drawn < weight) return i;
     drawn -= weight;
   }
-  return order.own;
+  return last;
 }
 
-/* Those that were touched first, because what they would run is not known. */
-static uint32_t choose_priority(const struct order_page *page, const struct emu_order_report *own) {
-  uint32_t best = own->ready > 0 ? order.own : EMU_ORDER_NOBODY;
-  uint64_t highest = own->best;
+/* Equal priorities: the lowest number. Those that were touched first, because what they would run is not
+ * known. */
+static uint32_t choose_priority(const struct order_page *page, const struct emu_order_report *own,
+                                uint32_t *picked) {
+  uint32_t best = EMU_ORDER_NOBODY;
+  uint64_t highest = 0;
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++) {
     const struct order_slot *slot = &page->slots[i];
-    if (i == order.own || !slot_live(slot)) continue;
-    if (LOAD(slot->touched)) return i;
-    if (LOAD(slot->ready) == 0 || (best != EMU_ORDER_NOBODY && LOAD(slot->best) <= highest)) continue;
+    const bool self = i == order.own;
+    if (!self && !slot_live(slot)) continue;
+    if (!self && LOAD(slot->touched)) {
+      *picked = 0;
+      return i;
+    }
+    const uint32_t ready = self ? own->ready : LOAD(slot->ready);
+    const uint64_t priority = self ? own->best : LOAD(slot->best);
+    if (ready == 0 || (best != EMU_ORDER_NOBODY && priority <= highest)) continue;
     best = i;
-    highest = LOAD(slot->best);
+    highest = priority;
   }
   return best;
 }
@@ -472,25 +501,30 @@ static uint32_t choose_poll(const struct order_page *page, uint64_t events) {
 }
 
 uint32_t emu_order_choose(const struct emu_order_report *own, uint64_t events,
-                          uint32_t (*below)(uint32_t bound), bool *polls) {
+                          uint32_t (*below)(uint32_t bound), uint32_t *picked) {
   const struct order_page *page = page_now();
   const uint32_t poll = choose_poll(page, events);
-  *polls = poll != EMU_ORDER_NOBODY;
-  if (*polls) return poll;
+  *picked = poll == EMU_ORDER_NOBODY;
+  if (poll != EMU_ORDER_NOBODY) return poll;
   switch (emu_options()->rule) {
-    case EMU_RULE_PRIORITY: return choose_priority(page, own);
+    case EMU_RULE_PRIORITY: return choose_priority(page, own, picked);
     case EMU_RULE_ROUND_ROBIN: return choose_next(page, own->ready, events);
-    default: return choose_random(page, own->ready, below);
+    default: return choose_random(page, own->ready, below, picked);
   }
 }
 
-void emu_order_pass(uint32_t slot, bool picked, const struct emu_order_report *own,
+void emu_order_pass(uint32_t slot, uint32_t picked, const struct emu_order_report *own,
                     const struct emu_order_state *state) {
   struct order_page *page = page_now();
   emu_order_settle(own, state);
   STORE(page->state.picked, picked);
   STORE(page->holder, slot);
   slot_wake(&page->slots[slot]);
+}
+
+bool emu_order_ended(uint32_t slot) {
+  const struct order_page *page = page_now();
+  return page != NULL && slot < EMU_ORDER_PROCESSES_MOST && !slot_live(&page->slots[slot]);
 }
 
 void emu_order_touch(uint32_t slot) {
@@ -550,11 +584,11 @@ enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own,
   struct order_page *page = page_now();
   if (returned_go_on(page)) return EMU_ORDER_CHANGED;
   if (own->event_limit == UINT64_MAX && any_other(page, slot_polls)) {
-    emu_order_pass(next_that(page, slot_polls), false, own, state);
+    emu_order_pass(next_that(page, slot_polls), 0, own, state);
     return EMU_ORDER_CHANGED;
   }
   if (any_other(page, slot_outside)) {
-    emu_order_pass(next_that(page, slot_outside), false, own, state);
+    emu_order_pass(next_that(page, slot_outside), 0, own, state);
     return EMU_ORDER_WAITS;
   }
   if (own->outside || any_other(page, slot_excused) || LOAD(own_slot()->excused)) return EMU_ORDER_WAITS;
@@ -565,17 +599,34 @@ bool emu_order_kernels_wait(const struct emu_order_report *own) {
   return own->waiting || any_other(page_now(), slot_waiting);
 }
 
-void emu_order_stop(void) {
-  struct order_page *page = page_now();
-  STORE(page->stops, page->stops + 1);
+static void touch_all(struct order_page *page) {
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++) STORE(page->slots[i].touched, 1);
 }
 
-bool emu_order_stopped(void) {
-  const uint32_t stops = LOAD(page_now()->stops);
-  const bool fresh = stops != order.stops_seen;
-  order.stops_seen = stops;
-  return fresh;
+void emu_order_stop(void) {
+  struct order_page *page = page_now();
+  STORE(page->stops, page->stops + 1);
+  touch_all(page);
+}
+
+static bool all_reported(const struct order_page *page) {
+  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
+    if (slot_live(&page->slots[i]) && LOAD(page->slots[i].reported) != LOAD(page->stops)) return false;
+  return true;
+}
+
+enum emu_order_task emu_order_task(void) {
+  struct order_page *page = page_now();
+  if (LOAD(page->ends) != order.ends_seen) {
+    order.ends_seen = LOAD(page->ends);
+    return EMU_ORDER_STOP;
+  }
+  if (LOAD(own_slot()->reported) == LOAD(page->stops)) return EMU_ORDER_NOTHING;
+  STORE(own_slot()->reported, LOAD(page->stops));
+  if (!all_reported(page)) return EMU_ORDER_REPORT;
+  STORE(page->ends, page->ends + 1);
+  touch_all(page);
+  return EMU_ORDER_REPORT;
 }
 
 /* ---- sleeping ---- */
@@ -615,6 +666,9 @@ static void slot_watch(struct order_slot *slot, struct watched *seen, uint64_t n
              " s; the other processes go on without it, so this run may not repeat; let it call "
              "cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
              (int)slot->process.number, emu_options()->stall_seconds);
+  log_info(LOG_SHM,
+           "guarded emulator: process %d is away; the others go on, and it waits for them when it is back",
+           (int)slot->process.number);
   STORE(slot->touched, 1); /* what its threads have woken enters now, at the same place in every run */
   STORE(slot->excused, 1);
 }

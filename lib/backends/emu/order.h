@@ -33,7 +33,7 @@ struct emu_order_peer {
 /* The state that passes from process to process with the turn. */
 struct emu_order_state {
   uint64_t random[2], events;
-  uint32_t picked; /* the process that has the turn now runs one of its actors, without another draw */
+  uint32_t picked; /* events that the process that has the turn now runs without another choice */
 };
 
 /* What a process tells the others when its threads wait. */
@@ -76,7 +76,8 @@ void emu_order_forked(void);
 
 /* A rendezvous of this process has all its ranks and ends soon (+1), or has ended (-1): nothing moves. */
 void emu_order_hold(int more);
-void emu_order_busy(void);                                  /* a thread is outside waiting calls */
+void emu_order_busy(void); /* a thread is outside waiting calls */
+bool emu_order_is_busy(void);
 void emu_order_park(const struct emu_order_report *report); /* all threads wait */
 bool emu_order_mine(void);                                  /* this process has the turn */
 bool emu_order_free(void);                                  /* no other process is busy */
@@ -86,13 +87,15 @@ void emu_order_settle(const struct emu_order_report *own, const struct emu_order
 void emu_order_ask(void); /* something that others do not know of can move here */
 /* Other threads of the process could not change anything: told once its threads have waited for a while. */
 void emu_order_tell_alone(bool alone);
-/* The process that has the turn next: for an event, or because a poll of it ends (*polls). `below` draws. */
+/* The process that has the turn next, for at least one event and at most *picked, as long as actors of it can
+ * run; 0: to look. `below` draws. */
 uint32_t emu_order_choose(const struct emu_order_report *own, uint64_t events,
-                          uint32_t (*below)(uint32_t bound), bool *polls);
+                          uint32_t (*below)(uint32_t bound), uint32_t *picked);
 uint32_t emu_order_own(void); /* number of this process in the order */
-/* Passes the turn; `picked`: for an event, and not only to look. */
-void emu_order_pass(uint32_t slot, bool picked, const struct emu_order_report *own,
+/* Passes the turn for up to `picked` events. */
+void emu_order_pass(uint32_t slot, uint32_t picked, const struct emu_order_report *own,
                     const struct emu_order_state *state);
+bool emu_order_ended(uint32_t slot); /* that process takes no part any more */
 /* An event changed a connection with a rank of that process. */
 void emu_order_touch(uint32_t slot);
 bool emu_order_touched(void); /* since the last call, others changed connections of this process */
@@ -107,9 +110,11 @@ enum emu_order_quiet {
 };
 enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const struct emu_order_state *state);
 bool emu_order_kernels_wait(const struct emu_order_report *own); /* in any process */
-/* All processes stop their waiting kernels when they next have the turn. */
+/* A deadlock. When they next have the turn all processes report it; when all have, all stop their kernels. So
+ * no process learns of the failure of another one before it has reported what its own ranks wait for. */
 void emu_order_stop(void);
-bool emu_order_stopped(void); /* once after each emu_order_stop() */
+enum emu_order_task { EMU_ORDER_NOTHING, EMU_ORDER_REPORT, EMU_ORDER_STOP };
+enum emu_order_task emu_order_task(void); /* for this process now; each task once */
 
 /* ---- sleeping ---- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/order.h"
 #include "backends/emu/world_impl.h"
 #include "backends/explainer.h"
 #include "base/log.h"
@@ -119,7 +120,10 @@ static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, u
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
   const uint64_t turn = emu->block->run->turn;
   out[0] = '\0';
-  if (peer_is_remote(emu, peer)) snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);
+  if (comm->ordered && emu_order_ended(comm->order_slots[peer]))
+    snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
+  else if (peer_is_remote(emu, peer))
+    snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);
   else if (other == NULL && peer_is_networked(emu, peer))
     snprintf(out, out_bytes, "; rank %" PRIu32 " lies behind a network", peer);
   else if (other == NULL) snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
@@ -201,7 +205,7 @@ static void report_begin_stuck(const char *headline) {
   report_begin(text);
 }
 
-void emu_report_stuck(void) {
+void emu_lanes_report_stuck(void) {
   if (emu_options()->mode == EMU_THREADS) {
     if (report.collecting) return; /* another waiter has begun this report already */
     report.collecting = true;

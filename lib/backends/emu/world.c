@@ -420,18 +420,20 @@ static struct emu_order_state order_state(void) {
 }
 
 /* True if the next event is of this process; else the turn may have been passed on. */
-static bool order_stays(bool *picked) {
-  const bool ours = *picked && world.ready_count > 0;
-  *picked = false;
+static bool order_stays(uint32_t *picked) {
   if (!emu_order_free()) return false;
+  const bool ours = *picked > 0 && world.ready_count > 0;
+  *picked = ours ? *picked - 1 : 0;
   if (ours) return true;
   const struct emu_order_report report = order_report();
-  bool polls;
-  const uint32_t slot = emu_order_choose(&report, emu_events, random_below, &polls);
-  if (slot == emu_order_own()) return true;
+  const uint32_t slot = emu_order_choose(&report, emu_events, random_below, picked);
+  if (slot == emu_order_own()) {
+    *picked -= *picked > 0;
+    return true;
+  }
   if (slot == EMU_ORDER_NOBODY) return false;
   const struct emu_order_state state = order_state();
-  emu_order_pass(slot, !polls, &report, &state);
+  emu_order_pass(slot, *picked, &report, &state);
   world.passed = true;
   return false;
 }
@@ -445,7 +447,7 @@ static void order_settle(void) {
 
 /* Runs events until a waiter's condition holds (true), no actor can run, or the turn is another process's
  * (false). `picked`: see struct emu_order_state. */
-static bool pump_from(bool picked) {
+static bool pump_from(uint32_t picked) {
   const enum emu_rule rule = emu_options()->rule;
   const bool ordered = emu_order_on();
   world.passed = false;
@@ -478,7 +480,7 @@ static bool pump_from(bool picked) {
   return any;
 }
 
-static bool pump(void) { return pump_from(false); }
+static bool pump(void) { return pump_from(0); }
 
 void emu_call_out(void (*function)(void *argument), void *argument) {
   const bool inside = world.inside;
@@ -630,25 +632,39 @@ static void waiter_leave(struct emu_waiter *waiter) {
 
 static uint64_t world_turns; /* turns of waiting threads that could run events; locked */
 
-/* All threads of this process wait: says so to the others. */
+/* All threads of this process wait: says so to the others, unless one of them is about to go on. */
 static void order_park(void) {
+  if (!emu_order_is_busy() || waiters_release()) return;
   pending_enter();
   world.outside = emu_services_are_outside() || emu_lanes_outside() || world.outside_waits > 0;
   const struct emu_order_report report = order_report();
   emu_order_park(&report);
 }
 
-/* Takes over the state from the process that had the turn. True: this process was picked. */
-static bool order_take(void) {
+static uint32_t order_load(void) {
   struct emu_order_state state;
   emu_order_load(&state);
   world.random[0] = state.random[0];
   world.random[1] = state.random[1];
   emu_events = state.events;
+  return state.picked;
+}
+
+/* While this process is busy, so that the state is the same in every run. */
+void emu_world_leave_order(void) {
+  if (emu_order_on()) order_load();
+  emu_order_leave();
+}
+
+/* Takes over the state from the process that had the turn. Returns struct emu_order_state.picked. */
+static uint32_t order_take(void) {
+  const uint32_t picked = order_load();
   world.hopeless = false;
   if (emu_order_touched()) emu_lanes_look();
-  if (emu_order_stopped() && emu_lanes_waiting()) emu_lanes_stop_stuck();
-  return state.picked != 0;
+  const enum emu_order_task task = emu_order_task();
+  if (task == EMU_ORDER_REPORT && emu_lanes_waiting()) emu_lanes_report_stuck();
+  if (task == EMU_ORDER_STOP) emu_lanes_stop();
+  return picked;
 }
 
 /* Nothing has moved in any process for long. */
@@ -744,6 +760,7 @@ static void turn_nap(uint64_t timeout_ms) {
   lock_depth = depth;
   world.turn_sleeper = false;
   world.naps = woken ? 0 : world.naps + 1;
+  if (world.naps == 1) emu_lanes_record();
   if (!woken && emu_order_on() && owners_wait()) emu_order_tell_alone(!threads_beyond_waiters());
   emu_order_awake(woken);
 }

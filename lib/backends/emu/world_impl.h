@@ -12,6 +12,8 @@ struct emu_options;
 /* Resets the event count and the random numbers; the world must be idle. */
 void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
+/* A communicator that joined an order of events (order.h) closes. */
+void emu_world_leave_order(void);
 void emu_world_release(void); /* the waiters whose conditions hold now */
 /* guarded mode: runs events until no actor can run (true), or `event_count` were run. Reports no deadlock. */
 bool emu_world_settle(uint64_t event_count);
@@ -34,12 +36,16 @@ uint32_t emu_lanes_crowd(void);
 /* block.c, guarded mode: wakes the lanes that can continue because another process has stored something; true
  * if there was one. */
 bool emu_lanes_look(void);
-/* Writes the recorder's rows of all lanes. */
-void emu_lanes_record(void);
 /* report.c: warns that nothing has moved for long and lists what the lanes wait for; the wait continues. */
 void emu_report_slow(void);
 /* block.c: a deadlock: reports every waiting lane and ends its kernel with an error. */
 void emu_lanes_stop_stuck(void);
+/* block.c: writes the recorder's rows of the waiting lanes. */
+void emu_lanes_record(void);
+/* Its two parts. The first, in report.c, logs what every waiting lane waits for, and the command that repeats
+ * the run; in threads mode each lane adds to it when it is stopped. */
+void emu_lanes_report_stuck(void);
+void emu_lanes_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
  * something came from outside. */
 bool emu_services_look_outside(void);

@@ -409,10 +409,12 @@ static ncclResult_t remote_ask_some(struct ncclComm *comm, const struct remote_r
   message->kind = REMOTE_CALL_CONNECT;
   message->count = count;
   memcpy(message->requests, requests, count * sizeof *requests);
+  comm->ops->process->order_hold(1);
   const ncclResult_t result =
       control_call(to, &remote->secret, &wait, message,
                    (uint32_t)(offsetof(struct remote_message, requests) + count * sizeof *requests), answers,
                    &reply_bytes);
+  comm->ops->process->order_hold(-1);
   os_free(message);
   TRY(ask_result(comm, what, result));
   if (reply_bytes == count * sizeof *answers) return ncclSuccess;

@@ -126,6 +126,7 @@ static enum control_outcome ask_process(const struct remote *remote, uint32_t pr
   enum control_outcome outcome = CONTROL_SILENT;
   /* A connection may break just when it is used, because the process is leaving: then the next attempt says
    * so. */
+  remote->shared->ops->process->order_hold(1);
   log_hush(true);
   for (unsigned attempt = 0; attempt < ATTEMPTS && outcome == CONTROL_SILENT; attempt++) {
     if (__atomic_load_n(called_off, __ATOMIC_ACQUIRE) != 0 || os_time_ns() >= wait.deadline_ns) break;
@@ -135,6 +136,7 @@ static enum control_outcome ask_process(const struct remote *remote, uint32_t pr
                           reply_bytes);
   }
   log_hush(false);
+  remote->shared->ops->process->order_hold(-1);
   return outcome;
 }
 

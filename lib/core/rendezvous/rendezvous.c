@@ -555,7 +555,11 @@ ncclResult_t rendezvous_arrive(const struct rendezvous_call *call) {
   ops->device->lock();
   arrive_locked(call, &info, &split, &remote);
   rendezvous_unlock(ops);
-  if (remote) rendezvous_check_in(call, remote);
+  if (remote) {
+    ops->process->order_hold(1);
+    rendezvous_check_in(call, remote);
+    ops->process->order_hold(-1);
+  }
   if (split) complete_split(split, ops);
   os_free(info);
   return ncclSuccess;

@@ -129,7 +129,7 @@ struct chain {
   bool *outside;
 };
 
-static void worker_start(void);
+static bool worker_start(void);
 
 static void node_hand_over(struct node_run *node) {
   node->next = NULL;
@@ -137,7 +137,8 @@ static void node_hand_over(struct node_run *node) {
   else pool.head = node;
   pool.tail = node;
   pool.queued_count++;
-  if (pool.queued_count > pool.idle_count) worker_start();
+  if (pool.queued_count > pool.idle_count && !worker_start() && node->owner->error == 0)
+    node->owner->error = cudaErrorMemoryAllocation;
   emu_changed();
 }
 
@@ -199,17 +200,18 @@ static void *worker_body(void *argument) {
 }
 
 /* If the system gives no more threads, the node stays queued until a worker is free, although a collective
- * may then hang.
+ * may then hang. Without memory too, but false: then the graph's launch fails.
  */
-static void worker_start(void) {
+static bool worker_start(void) {
   struct worker *worker = (struct worker *)os_alloc(sizeof *worker);
-  if (worker == NULL) return;
+  if (worker == NULL) return false;
   if (!os_thread_start(&worker->thread, worker_body, worker)) {
     os_free(worker);
-    return;
+    return true;
   }
   worker->next = pool.workers;
   pool.workers = worker;
+  return true;
 }
 
 static bool run_over(void *argument) {

@@ -98,6 +98,12 @@ void emu_race_tidy(struct emu_device *device) {
   race_clock_prune(&device->race.gone_blocking);
 }
 
+void emu_race_device_restart(struct emu_device *device) {
+  race_clock_drop(device->race.gone);
+  race_clock_drop(device->race.gone_blocking);
+  device->race.gone = device->race.gone_blocking = NULL;
+}
+
 void emu_race_stream_gone(struct emu_stream *stream) {
   struct race_device *device = &stream->device->race;
   if (race_is_on()) {
@@ -122,6 +128,11 @@ void emu_race_forget(void) {
   if (!race_is_on()) return;
   if (submitting) forgets = true;
   else forget();
+}
+
+void emu_race_restart(void) {
+  forget();
+  race_reset();
 }
 
 static void submit_begin(void) {

@@ -116,5 +116,8 @@ void emu_race_stream_gone(struct emu_stream *stream);
 /* A communicator has failed or was aborted: operations end early, in an order that nobody planned. Forgets
  * all. */
 void emu_race_forget(void);
+/* No stream or communicator is in use: forgets all, frees it, and reads its setting anew. */
+void emu_race_restart(void);
+void emu_race_device_restart(struct emu_device *device); /* each device, before that */
 
 #endif

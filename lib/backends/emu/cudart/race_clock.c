@@ -15,11 +15,11 @@
 uint64_t *race_passed, *race_epochs;
 static uint32_t stream_count, stream_capacity;
 static bool given_up;
+static int wanted = -1; /* < 0: not read */
 static uint64_t visit, join_serial;
 static struct race_join *dying; /* by next; freed one by one, since each may hold a long chain of others */
 
 bool race_is_on(void) {
-  static int wanted = -1; /* locked */
   if (wanted < 0) wanted = param_int(PARAM_TUTTI_RACE_CHECK) != 0;
   return wanted > 0 && !given_up;
 }
@@ -27,6 +27,11 @@ bool race_is_on(void) {
 void race_give_up(void) {
   if (!given_up) log_warn("the check for races ends: out of memory");
   given_up = true;
+}
+
+void race_reset(void) {
+  given_up = false;
+  wanted = -1;
 }
 
 static bool streams_grow(void) {

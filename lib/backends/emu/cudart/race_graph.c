@@ -170,6 +170,8 @@ int emu_race_graph_nodes(const struct emu_graph_exec *exec) {
   if (complete) {
     while (rows_pass(&check)) continue;
     error = accesses_compare(&check);
+  } else {
+    race_give_up();
   }
   os_free(check.before);
   os_free(check.accesses);

@@ -64,6 +64,7 @@ static inline bool race_has_passed(uint32_t stream, uint64_t epoch) { return rac
 /* Memory is out: the check ends, because it would see races where it cannot note an order. */
 void race_give_up(void);
 bool race_is_on(void);
+void race_reset(void); /* as if it had neither given up nor read the setting */
 void race_forget_passed(void); /* all that streams have done has passed */
 
 void race_found(void); /* one was reported */

@@ -114,6 +114,8 @@ bool emu_streams_restart(void) {
     device->legacy = NULL;
     if (legacy != NULL) emu_stream_destroy(legacy);
     if (device->streams == NULL) device->ticket_count = device->stream_count = device->capture_count = 0;
+    emu_race_device_restart(device);
   }
+  emu_race_restart();
   return true;
 }
