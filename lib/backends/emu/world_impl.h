@@ -42,8 +42,8 @@ void emu_report_slow(void);
 void emu_lanes_stop_stuck(void);
 /* block.c: writes the recorder's rows of the waiting lanes. */
 void emu_lanes_record(void);
-/* The two parts of emu_lanes_stop_stuck(). The first, in report.c, logs what every waiting lane waits for, and
- * the command that repeats the run; in threads mode each lane adds to it when it is stopped. */
+/* The two parts of emu_lanes_stop_stuck(). The first, in report.c, logs what every waiting lane waits for,
+ * and the command that repeats the run; in threads mode each lane adds to it when it is stopped. */
 void emu_lanes_report_stuck(void);
 void emu_lanes_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
