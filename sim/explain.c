@@ -24,7 +24,7 @@
 
 struct explain_flags {
   int64_t bytes, nodes, rank, root, peer, channels;
-  const char *type, *algo, *proto, *tune_file, *machine, *gpus, *as;
+  const char *type, *algo, *proto, *tune_file, *machine, *gpus, *as, *job;
   bool json, no_net;
 };
 #define AT(member) offsetof(struct explain_flags, member)
@@ -52,6 +52,8 @@ static const struct option_row rows[] = {
     {0, "channels", "N", OPTION_INT, AT(channels), 1, PLAN_CHANNELS_MAX,
      "channels at most (default the backend's: 32 on GPUs)"},
     {0, "tune-file", "FILE", OPTION_INPUT, AT(tune_file), 0, 0, "sets TUTTI_TUNE_FILE"},
+    {0, "job", "JOB", OPTION_TEXT, AT(job), 0, 0,
+     "files: those of this job, as `tutti trace list` names it (default: the one that runs, or ended last)"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON instead of text"},
 };
 static const struct option_set explain_options = {"explain", rows, sizeof rows / sizeof rows[0],
@@ -491,7 +493,8 @@ static enum exit_code explain_run(int argc, char **argv) {
   if (operand < argc && !strcmp(argv[operand], "plan"))
     return !verb_settings_good("explain") ? EXIT_USAGE
                                           : explain_plan(&explain, argc - operand - 1, argv + operand + 1);
-  if (operand < argc) return explain_files(argc - operand, argv + operand, explain.flags.json);
+  if (operand < argc)
+    return explain_files(argc - operand, argv + operand, explain.flags.job, explain.flags.json);
   fprintf(stderr,
           "tutti explain: what is asked for? `tutti explain FILE...` or `tutti explain plan COLLECTIVE` "
           "(`tutti help explain` says more)\n");
@@ -501,7 +504,7 @@ static enum exit_code explain_run(int argc, char **argv) {
 const struct verb verb_explain = {
     "explain",
     "diagnose a hung job, or show how a collective is planned",
-    "[--json] FILE...\n"
+    "[--job JOB] [--json] FILE...\n"
     "plan COLLECTIVE [FLAGS]",
     "plan|FILE COLLECTIVE|FILE",
     "  tutti explain traces/count/*.txt\n"
@@ -516,7 +519,9 @@ const struct verb verb_explain = {
     "With FILEs, one from each process of the job (TUTTI_TRACE), binary or as text: one sentence that names "
     "the ranks that are stuck, the operation, and the root cause; then the evidence, and what to do next. "
     "Files that are missing, truncated or damaged are reported; what is left of them is used. The exit code "
-    "is 0 if nothing is wrong, 1 if a rank is stuck or failed, and 4 if no file can be read.\n"
+    "is 0 if nothing is wrong, 1 if a rank is stuck or failed, and 4 if no file can be read. If the files "
+    "are "
+    "of several jobs, one of them is diagnosed: standard error says which, and how to ask for the others.\n"
     "\n"
     "FILEs may also be dumps of PyTorch's Flight Recorder (pickle or JSON; the rank is the number at the end "
     "of the name), from which nothing is executed, or logs with NCCL_DEBUG=INFO and "

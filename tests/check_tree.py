@@ -20,8 +20,8 @@ COLUMNS, FUNCTION_LINES = 110, 70
 PURE = 'assert.h stdbool.h stddef.h stdint.h'  # assert.h for static_assert; assert() is in CALLS
 LIBC = ' ctype.h errno.h inttypes.h limits.h math.h stdarg.h stdatomic.h stdio.h stdlib.h string.h strings.h'
 CUDA = ' cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_runtime.h'
-BELOW_CORE = (' lib/backends/backend.h lib/backends/net.h lib/base/ lib/trace/ lib/explain/ lib/schedule/ '
-              'lib/kernels/kernels.h public')
+BELOW_CORE = (' lib/backends/backend.h lib/backends/explainer.h lib/backends/net.h lib/base/ lib/trace/ '
+              'lib/explain/ lib/schedule/ lib/kernels/kernels.h public')
 ARROWS = (
     ('lib/schedule/', '', PURE),
     ('lib/protocol/', 'lib/schedule/ prim_impl.h', PURE),
@@ -32,6 +32,7 @@ ARROWS = (
     ('lib/explain/', 'lib/base/ lib/trace/ lib/schedule/ public', '*'),
     ('lib/backends/backend.h', 'lib/base/ lib/schedule/ public', PURE),
     ('lib/backends/net.h', 'lib/base/ public', PURE),
+    ('lib/backends/explainer.', 'lib/backends/explainer.h public', PURE),
     ('lib/backends/fault.', 'lib/backends/fault.h lib/base/hash.h', PURE),
     ('lib/backends/net_abi.h', 'public', PURE),
     # of the emulator: what all of its devices share, the CUDA runtime over it, then the backend over both
@@ -41,7 +42,7 @@ ARROWS = (
      'lib/backends/emu/arena.h lib/base/', '*'),
     ('lib/backends/',
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
-     'lib/backends/fault.h lib/base/ '
+     'lib/backends/fault.h lib/backends/explainer.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     # folders of lib/core, from the lowest layer to the highest; a folder may include those above it in this
     # list that it names

@@ -58,7 +58,8 @@ has() {
   grep -Eq -e "$1" "$work/log"
   noted $? "a line like $1"
 }
-sentences() { sed -n 's/.*operations make no progress: //p' "$work/$1"; }
+timeless() { sed 's/, for [0-9]* s when the files were taken//'; }
+sentences() { sed -n 's/.*operations make no progress: //p' "$work/$1" | timeless; }
 # A rank's process has logged a message.
 said() { grep -qs 'operations make no progress' "$work/rank.$1"; }
 # ask STATUS OPERAND...: runs `tutti status`; $work/log has its output.
@@ -70,7 +71,7 @@ ask() {
 }
 file_of() { ls "$work"/tutti.*."$1".*.trace 2>/dev/null; }
 address_of() { "$tutti" trace dump "$(file_of "$1")" | sed -n 's/.* control="\([^"]*\)".*/\1/p'; }
-explained() { "$tutti" explain "$work"/tutti.*.trace | head -n 1; }
+explained() { "$tutti" explain "$work"/tutti.*.trace | head -n 1 | timeless; }
 json_is_good() { # PYTHON: an expression over the document d
   python3 -c "import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not ($1))" "$work/log"
 }
@@ -134,8 +135,7 @@ late_guarded() {
   has '^rank 1 .* has not called operation #2' && until_true ask 1 "$(address_of "$late")" &&
     has '^job hangs'
   late_all=$?
-  sleep 2
-  ! said 0 || return 1
+  until_true said 0 || return 1
   finish
   [ "$statuses" = '0 0 ' ] && return $late_all
 }
@@ -284,7 +284,8 @@ truncated() {
 }
 
 threads_agree() {
-  ask 1 "$begun" && [ "$(sentences rank.0)" = "$(explained)" ] && grep -Fxq "$(explained)" "$work/log"
+  ask 1 "$begun" && [ "$(sentences rank.0)" = "$(explained)" ] &&
+    timeless <"$work/log" | grep -Fxq "$(explained)"
 }
 
 # threads SCENARIO: four ranks of one process.
@@ -373,7 +374,7 @@ beside 'a healthy job is shown: all jobs, by process, by address, as JSON' well
 beside 'a late rank over shared memory: every process logs once what explain prints' late 4
 beside 'a late rank over a network: every process logs once what explain prints' late 3 network
 beside 'a late rank of sixteen processes: every process logs once what explain prints' late 16
-beside 'guarded mode has no watchdog, and tutti status gives the diagnosis' late_guarded
+beside 'guarded mode: the watchdog and tutti status give the diagnosis' late_guarded
 beside 'a watchdog that is off logs nothing' off
 beside 'ranks that call different operations are diagnosed' differs
 beside 'a rank that was killed is diagnosed' killed

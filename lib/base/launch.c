@@ -245,6 +245,23 @@ static uint64_t job_hash(const struct launch *launch) {
   return hash_mix(hash, (uint64_t)launch->rank_count);
 }
 
+static const char *text_or(const char *text) { return text != NULL ? text : "0"; }
+
+/* Slurm's number names an allocation, in which other launchers may start several jobs: so theirs go first. A
+ * name that does not fit is cut: the numbers that differ come first. */
+void launch_job(char out[LAUNCH_JOB_BYTES]) {
+  const char *tutti = os_env("TUTTI_JOB"), *torch = os_env("TORCHELASTIC_RUN_ID");
+  const char *pmix = os_env("PMIX_NAMESPACE"), *slurm = os_env("SLURM_JOB_ID");
+  out[0] = '\0';
+  if (tutti != NULL) snprintf(out, LAUNCH_JOB_BYTES, "%s", tutti);
+  else if (torch != NULL)
+    snprintf(out, LAUNCH_JOB_BYTES, "torchrun.%s.%s.%s.%s", text_or(os_env("TORCHELASTIC_RESTART_COUNT")),
+             text_or(os_env("MASTER_PORT")), text_or(os_env("MASTER_ADDR")), torch);
+  else if (pmix != NULL) snprintf(out, LAUNCH_JOB_BYTES, "mpi.%s", pmix);
+  else if (slurm != NULL && os_env("SLURM_PROCID") != NULL)
+    snprintf(out, LAUNCH_JOB_BYTES, "slurm.%s.%s", slurm, text_or(os_env("SLURM_STEP_ID")));
+}
+
 static unsigned job_port(uint64_t job) { return 20000 + (unsigned)(job % 12000); }
 
 #define MASTER_PORT_OFFSET 1000

@@ -29,6 +29,11 @@ ncclResult_t launch_read(struct launch *launch);
  * elsewhere where ranks meet. Logs nothing. */
 bool launch_is_local(void);
 
+/* The launch's name, the same in all of its processes and in no other launch, as the launcher states it:
+ * "torchrun.0.29500.node1.none". "" without a launcher that names its jobs. */
+#define LAUNCH_JOB_BYTES 64
+void launch_job(char out[LAUNCH_JOB_BYTES]);
+
 /* An address, "host:port", at which the ranks of this launch can meet without prior communication: the host
  * of rank 0 and a port that is probably free. The same text on all ranks. */
 enum launch_place {

@@ -416,3 +416,25 @@ uint32_t os_thread_count(void) {
   const uint32_t noted = (uint32_t)atomic_load(&threads_noted);
   return count > noted ? count - noted : 1;
 }
+
+/* The kernel names the call that the thread is blocked in: its number and arguments; "running" otherwise. A
+ * futex without a time limit, the fourth argument, is woken by other threads of the process only. */
+static bool main_thread_waits(void) {
+  char path[64];
+  size_t bytes = 0;
+  unsigned long long arguments[4] = {0};
+  long call = -1;
+  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", os_pid());
+  char *text = os_file_read(path, &bytes);
+  if (text == NULL) return false;
+  const int read = sscanf(text, "%ld %llx %llx %llx %llx", &call, &arguments[0], &arguments[1], &arguments[2],
+                          &arguments[3]);
+  os_free(text);
+  return read == 5 && call == SYS_futex && arguments[3] == 0;
+}
+
+/* Counts first: a thread that ends wakes those that join it before it is gone from the count. */
+uint32_t os_threads_at_work(void) {
+  const uint32_t count = os_thread_count();
+  return count > 1 && main_thread_waits() ? count - 1 : count;
+}

@@ -55,7 +55,14 @@ const char *list_end(struct rank_list *list) {
 
 void rank_place(const struct rank_state *state, char out[160]) {
   const struct record_header *header = &state->file->header;
-  snprintf(out, 160, "rank %u (process %u on %.64s)", rank_number(state), header->process, header->host);
+  char global[48] = "", process[96] = "";
+  if (state->global != UINT32_MAX)
+    snprintf(global, sizeof global, "global rank %u, device %u", state->global, state->view->comm->device);
+  if (header->host[0] != '\0')
+    snprintf(process, sizeof process, "process %u on %.64s", header->process, header->host);
+  const bool says = global[0] != '\0' || process[0] != '\0';
+  snprintf(out, 160, "rank %u%s%s%s%s%s", rank_number(state), says ? " (" : "", global,
+           global[0] != '\0' && process[0] != '\0' ? ", " : "", process, says ? ")" : "");
 }
 
 void call_text(const struct record_call *call, char out[160]) {
@@ -80,6 +87,28 @@ const struct rank_state *ranks_find(const struct comm_ranks *ranks, uint32_t ran
   return low < ranks->count && rank_number(&ranks->states[low]) == rank ? &ranks->states[low] : NULL;
 }
 
+void gone_text(const struct rank_state *state, char out[64]) {
+  const struct record_header *header = &state->file->header;
+  if (header->exits != 0) snprintf(out, 64, "exited with status %u", header->exit_status);
+  else if (header->state == RECORD_ENDED) snprintf(out, 64, "has exited");
+  else snprintf(out, 64, "was killed or crashed");
+}
+
+/* From the call to the last sign of life of the process; below one second it says little. */
+void waited_text(const struct comm_ranks *ranks, const struct record_call *call, char out[64]) {
+  double seconds = 0;
+  out[0] = '\0';
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct record_file *file = ranks->states[i].file;
+    const struct record_call *own = ranks->states[i].first;
+    if (own == NULL || own->collective != call->collective) continue;
+    const double end_ns = (double)file->taken_ns - (double)file->header.first_ns;
+    const double own_seconds = (end_ns - record_elapsed_ns(&file->header, own->ticks)) / 1e9;
+    if (own_seconds > seconds) seconds = own_seconds;
+  }
+  if (seconds >= 1 && seconds < 1e9) snprintf(out, 64, ", for %.0f s when the files were taken", seconds);
+}
+
 /* Describes what a rank does that has not made a call which other ranks have made. */
 void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
   const struct record_comm *comm = state->view->comm;
@@ -87,9 +116,12 @@ void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
     snprintf(out, out_bytes, "it has aborted its communicator after %" PRIu64 " operations", state->called);
   else if (comm->state == RECORD_ENDED)
     snprintf(out, out_bytes, "it has destroyed its communicator after %" PRIu64 " operations", state->called);
-  else if (state->file->header.state == RECORD_ENDED)
-    snprintf(out, out_bytes, "its process has exited after %" PRIu64 " operations", state->called);
-  else if (state->called == 0) snprintf(out, out_bytes, "it has called nothing on it");
+  else if (rank_is_gone(state)) {
+    char how[64];
+    gone_text(state, how);
+    snprintf(out, out_bytes, "its process %s while this communicator was open, after %" PRIu64 " operations",
+             how, state->called);
+  } else if (state->called == 0) snprintf(out, out_bytes, "it has called nothing on it");
   else if (rank_knows_ends(state) && state->done >= state->called)
     snprintf(out, out_bytes, "its last call, #%" PRIu64 ", has ended: it is elsewhere in its program",
              state->called - 1);

@@ -37,9 +37,15 @@ static inline const char *ranks_word(const struct rank_list *list) {
   return list->count == 1 ? "rank" : "ranks";
 }
 
-/* "rank 2 (process 4711 on node3)" */
+/* "rank 2 (process 4711 on node3)"; in a communicator of a part of the job's ranks "rank 2 (global rank 6,
+ * device 1, process 4711 on node3)". */
 void rank_place(const struct rank_state *state, char out[160]);
 void call_text(const struct record_call *call, char out[160]);
+/* How the rank's process ended: "exited with status 3". */
+void gone_text(const struct rank_state *state, char out[64]);
+/* How long the ranks had been in this collective: ", for 6 s when the files were taken"; "" if not for long.
+ */
+void waited_text(const struct comm_ranks *ranks, const struct record_call *call, char out[64]);
 /* Describes what a rank does that has not made a call which other ranks have made. */
 void absent_text(const struct rank_state *state, char *out, size_t out_bytes);
 
@@ -89,6 +95,10 @@ bool diagnose_absent(struct comm_ranks *ranks);
 bool diagnose_not_met(struct comm_ranks *ranks);
 /* Some ranks have failed; another one's process died before. */
 bool diagnose_died(struct comm_ranks *ranks);
+/* A rank's process called exit() with an error while the communicator was open. */
+bool diagnose_exited(struct comm_ranks *ranks);
+/* Processes ended without destroying the communicator, and nothing tells why. */
+bool diagnose_gone(struct comm_ranks *ranks);
 /* Nothing hangs, but the others repeatedly wait for one rank. */
 bool diagnose_slow(struct comm_ranks *ranks);
 /* Nothing hangs, but a connection over a network is slow. Other waits do not hide it. */

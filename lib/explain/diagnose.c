@@ -77,7 +77,7 @@ static bool diagnose_difference(struct comm_ranks *ranks, const struct record_ca
 
 static bool diagnose_calls(struct comm_ranks *ranks, const struct record_call *first) {
   return diagnose_refused(ranks, first->collective, first) || diagnose_died(ranks) ||
-         diagnose_absent(ranks) || diagnose_messages(ranks, false) ||
+         diagnose_exited(ranks) || diagnose_absent(ranks) || diagnose_messages(ranks, false) ||
          diagnose_not_arrived(ranks, first->collective, first);
 }
 
@@ -135,11 +135,13 @@ static void diagnose_ranks(struct comm_ranks *ranks) {
   show_graphs(ranks);
   if (diagnose_not_met(ranks) || diagnose_difference(ranks, first)) return;
   if (diagnose_graph(ranks) || (first != NULL && diagnose_calls(ranks, first))) return;
-  if (diagnose_died(ranks) || diagnose_absent(ranks) || diagnose_messages(ranks, true)) return;
+  if (diagnose_died(ranks) || diagnose_exited(ranks) || diagnose_absent(ranks) ||
+      diagnose_messages(ranks, true))
+    return;
   if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_not_started(ranks)) return;
   if (diagnose_slow_link(ranks) || diagnose_links(ranks) || diagnose_channel(ranks) || diagnose_frozen(ranks))
     return;
-  if (diagnose_slow(ranks)) return;
+  if (diagnose_gone(ranks) || diagnose_slow(ranks)) return;
   diagnose_rest(ranks);
 }
 
@@ -194,6 +196,24 @@ static void diagnose_one(const struct comm_ranks *ranks_of, struct diagnosis *di
   if (own.kind >= diagnosis->kind || diagnosis->sentence[0] == '\0') *diagnosis = own;
 }
 
+/* The ranks of the largest communicator number those of smaller ones, by their devices. */
+static void ranks_number(struct rank_state *states, uint32_t count) {
+  uint32_t largest = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (states[i].view->comm->rank_count > largest) largest = states[i].view->comm->rank_count;
+  for (uint32_t i = 0; i < count; i++) {
+    struct rank_state *state = &states[i];
+    const struct record_file *file = state->file;
+    state->global = UINT32_MAX;
+    for (uint32_t k = 0; k < file->view_count && state->view->comm->rank_count < largest; k++) {
+      const struct record_comm *other = file->views[k].comm;
+      if (other->rank_count != largest || other->device != state->view->comm->device) continue;
+      state->global = other->rank;
+      break;
+    }
+  }
+}
+
 struct rank_state *rank_states_gather(const struct record_file *files, uint32_t file_count,
                                       uint32_t *state_count) {
   uint32_t count = 0, filled = 0, kept = 0;
@@ -210,6 +230,7 @@ struct rank_state *rank_states_gather(const struct record_file *files, uint32_t 
     if (!again) states[kept++] = states[i];
   }
   for (uint32_t i = 0; i < kept; i++) rank_state_read(&states[i]);
+  ranks_number(states, kept);
   *state_count = kept;
   return states;
 }

@@ -172,7 +172,7 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   struct rank_list missing = {"", 0, 0, 0, 0}, there = {"", 0, 0, 0, 0};
   const struct rank_state *root_cause = NULL;
   bool held = false;
-  char text[160], name[64], place[160], why[160];
+  char text[160], name[64], place[160], why[160], since[64];
   for (uint32_t i = 0; i < ranks->count; i++) {
     const bool called = rank_has_called(&ranks->states[i], collective);
     list_add(called ? &there : &missing, rank_number(&ranks->states[i]));
@@ -184,6 +184,7 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   if (root_cause == NULL) return false;
   const uint32_t missing_count = missing.count > 1 ? missing.count : 1, there_count = there.count;
   call_text(wanted, text);
+  waited_text(ranks, wanted, since);
   rank_place(root_cause, place);
   absent_text(root_cause, why, sizeof why);
   if (held) {
@@ -195,15 +196,15 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   blame(ranks, held ? DIAGNOSIS_BEHIND : DIAGNOSIS_NOT_ARRIVED, NULL, root_cause);
   if (missing_count == 1)
     say(ranks->diagnosis->sentence,
-        "%s has not called operation #%u of comm %s, %s, for which %u other%s wait%s: %s", place,
+        "%s has not called operation #%u of comm %s, %s, for which %u other%s wait%s%s: %s", place,
         wanted->sequence, ranks_comm_name(ranks, name), text, there_count, there_count == 1 ? "" : "s",
-        there_count == 1 ? "s" : "", why);
+        there_count == 1 ? "s" : "", since, why);
   else
     say(ranks->diagnosis->sentence,
         "ranks %s have not called operation #%u of comm %s, %s, for which %u other%s "
-        "wait%s; of rank %u: %s",
+        "wait%s%s; of rank %u: %s",
         missing.text, wanted->sequence, ranks_comm_name(ranks, name), text, there_count,
-        there_count == 1 ? "" : "s", there_count == 1 ? "s" : "", rank_number(root_cause), why);
+        there_count == 1 ? "" : "s", there_count == 1 ? "s" : "", since, rank_number(root_cause), why);
   show(ranks->diagnosis, "ranks %s called it", list_end(&there));
   say(ranks->diagnosis->next,
       "look at what rank %u's program does now (py-spy dump, gdb -p), and why it did not "
@@ -235,7 +236,8 @@ static bool has_died(const struct rank_state *state) {
   const struct record_file *file = state->file;
   for (uint32_t i = 0; i < file->view_count; i++)
     if (file->views[i].comm->error != 0) return false;
-  return state->view->comm->state == RECORD_OPEN && file->header.state == RECORD_OPEN;
+  return state->view->comm->state == RECORD_OPEN &&
+         (file->header.state == RECORD_OPEN || file->header.exits != 0);
 }
 
 /* The number of ranks whose error message names this rank first. */
@@ -255,28 +257,118 @@ static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
 bool diagnose_died(struct comm_ranks *ranks) {
   const struct rank_state *dead = NULL;
   uint32_t failed = 0, votes = 0, gone = 0;
-  char place[160], name[64];
+  char place[160], name[64], how[64] = "died";
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct rank_state *state = &ranks->states[i];
     failed += state->view->comm->error != 0;
     if (!has_died(state)) continue;
     gone += 1;
     const uint32_t against = votes_against(ranks, rank_number(state));
+    if (against == 0 && state->file->header.exits != 0 && state->file->header.exit_status == 0) continue;
     if (dead != NULL && against <= votes) continue;
     dead = state;
     votes = against;
   }
   if (dead == NULL || failed == 0) return false;
   rank_place(dead, place);
+  if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
   say(ranks->diagnosis->sentence,
-      "%s of comm %s died after %" PRIu64 " operations; %u other%s noticed, and failed", place,
-      ranks_comm_name(ranks, name), dead->called, failed, failed == 1 ? "" : "s");
+      "%s of comm %s %s after %" PRIu64 " operations%s; %u other%s noticed, and failed", place,
+      ranks_comm_name(ranks, name), how, dead->called, rank_is_gone(dead) ? ", without destroying it" : "",
+      failed, failed == 1 ? "" : "s");
   if (gone > 1) show(ranks->diagnosis, "%u ranks have not said how they ended", gone);
   say(ranks->diagnosis->next,
       "look for what ended process %u on %.64s: its own log, dmesg (out of memory), the "
       "scheduler",
       dead->file->header.process, dead->file->header.host);
+  return true;
+}
+
+/* When the process exited, since 1970. */
+static uint64_t exit_ns(const struct rank_state *state) {
+  const struct record_header *header = &state->file->header;
+  return header->wall_ns + (header->last_ns - header->first_ns);
+}
+
+/* "; 3 others wait for it in operation #2, AllReduce of 8 float32, sum"; "" if none waits. */
+static void waiters_text(const struct comm_ranks *ranks, const struct rank_state *self, char out[320]) {
+  const struct record_call *first = ranks_first_pending(ranks);
+  uint32_t waiters = 0;
+  char text[160];
+  out[0] = '\0';
+  for (uint32_t i = 0; i < ranks->count; i++)
+    waiters += &ranks->states[i] != self && rank_pends(&ranks->states[i]);
+  if (waiters == 0) return;
+  int used = snprintf(out, 320, "; %u other%s wait%s for it", waiters, waiters == 1 ? "" : "s",
+                      waiters == 1 ? "s" : "");
+  if (first == NULL) return;
+  call_text(first, text);
+  snprintf(out + used, 320 - (size_t)used, " in operation #%u, %s", first->sequence, text);
+}
+
+/* Of several, the one that exited first: the others may have followed it. */
+bool diagnose_exited(struct comm_ranks *ranks) {
+  const struct rank_state *first = NULL;
+  char place[160], name[64], how[64], waiters[320];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    const struct record_header *header = &state->file->header;
+    if (!has_died(state) || header->exits == 0 || header->exit_status == 0) continue;
+    if (first == NULL || exit_ns(state) < exit_ns(first)) first = state;
+  }
+  if (first == NULL) return false;
+  rank_place(first, place);
+  gone_text(first, how);
+  waiters_text(ranks, first, waiters);
+  blame(ranks, DIAGNOSIS_DIED, "exit", first);
+  say(ranks->diagnosis->sentence, "%s %s while comm %s was open, after %" PRIu64 " operations%s", place, how,
+      ranks_comm_name(ranks, name), first->called, waiters);
+  say(ranks->diagnosis->next,
+      "look at the end of rank %u's log for what made it exit: an exception, a failed check",
+      rank_number(first));
+  return true;
+}
+
+/* What the rank did when its process ended. */
+static void show_gone(const struct comm_ranks *ranks, const struct rank_state *state) {
+  char place[160], how[64], text[160] = "";
+  const struct record_call *last = rank_find_call(state, (uint32_t)(state->called - 1));
+  rank_place(state, place);
+  gone_text(state, how);
+  if (last != NULL) call_text(last, text);
+  if (state->called == 0) show(ranks->diagnosis, "%s %s before its first call", place, how);
+  else
+    show(ranks->diagnosis, "%s %s; its last call was #%" PRIu64 "%s%s, which has %sended", place, how,
+         state->called - 1, last != NULL ? ", " : "", text, rank_pends(state) ? "not " : "");
+}
+
+bool diagnose_gone(struct comm_ranks *ranks) {
+  const struct rank_state *only = NULL;
+  struct rank_list list = {"", 0, 0, 0, 0};
+  uint32_t gone = 0, killed = 0;
+  char name[64], place[160] = "", waiters[320] = "";
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (!rank_is_gone(state) || state->view->comm->error != 0) continue;
+    gone += 1;
+    show_gone(ranks, state);
+    if (state->file->header.exits != 0 && state->file->header.exit_status == 0) continue;
+    if (state->file->header.exits == 0 && state->file->header.state == RECORD_ENDED)
+      continue; /* an old file */
+    list_add(&list, rank_number(state));
+    only = killed++ == 0 ? state : NULL;
+  }
+  if (killed == 0) return false;
+  list_end(&list);
+  if (only != NULL) rank_place(only, place), waiters_text(ranks, only, waiters);
+  blame(ranks, DIAGNOSIS_DIED, "killed", only);
+  say(ranks->diagnosis->sentence,
+      "%s%s of comm %s %s killed, or crashed, while it was open%s; no rank's call explains it",
+      only != NULL ? place : "the processes of ranks ", only != NULL ? "" : list.text,
+      ranks_comm_name(ranks, name), only != NULL ? "was" : "were", waiters);
+  say(ranks->diagnosis->next,
+      "look for what ended them: the scheduler, a time limit, dmesg (out of memory); their own logs");
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "explain/comm_ranks.h"
 #include "trace/record_text.h"
 
@@ -134,8 +135,78 @@ static bool diagnose_rank(struct comm_ranks *ranks, const struct rank_state *sta
   return found;
 }
 
+/* ---- cycles ---- */
+
+/* The rank's earliest message that has not ended, if the other rank has not called its counterpart. */
+static const struct record_call *rank_unmatched(const struct comm_ranks *ranks,
+                                                const struct rank_state *state,
+                                                const struct rank_state **other) {
+  const struct record_call *earliest = NULL;
+  struct record_iter iter = record_iter_begin(state);
+  for (const union record *record = record_iter_back(&iter); record != NULL;
+       record = record_iter_back(&iter)) {
+    if (record->kind != RECORD_CALL) continue;
+    if (widen(state->view->comm->calls, record->call.sequence) < state->done) break;
+    if (!is_message(record->call.func)) continue;
+    const struct rank_state *peer = ranks_find(ranks, record->call.peer);
+    if (peer == NULL || peer == state || message_partner(state, peer, &record->call) != NULL) continue;
+    earliest = &record->call;
+    *other = peer;
+  }
+  return earliest;
+}
+
+static void report_cycle(struct comm_ranks *ranks, const struct rank_state *begin) {
+  const struct rank_state *state = begin, *other = NULL;
+  char name[64];
+  say(ranks->diagnosis->sentence,
+      "ranks of comm %s wait for one another in a cycle:", ranks_comm_name(ranks, name));
+  blame(ranks, DIAGNOSIS_CYCLE, "messages", begin);
+  ranks->diagnosis->evidence_count = 0;
+  do {
+    const struct record_call *call = rank_unmatched(ranks, state, &other);
+    const size_t used = strlen(ranks->diagnosis->sentence);
+    char text[160], place[160];
+    call_text(call, text);
+    rank_place(state, place);
+    if (used + 160 < DIAGNOSIS_TEXT_BYTES)
+      snprintf(ranks->diagnosis->sentence + used, DIAGNOSIS_TEXT_BYTES - used,
+               "%s rank %u called %s (#%u), and rank %u not yet its %s", state == begin ? "" : ";",
+               rank_number(state), text, call->sequence, rank_number(other),
+               call->func == FUNC_SEND ? "ncclRecv" : "ncclSend");
+    show(ranks->diagnosis, "%s is in #%u, %s", place, call->sequence, text);
+    state = other;
+  } while (state != begin);
+  say(ranks->diagnosis->next,
+      "put the ncclSend and the ncclRecv of each rank into one group (ncclGroupStart, ncclGroupEnd), or let "
+      "rank %u receive first",
+      rank_number(begin));
+}
+
+/* Every rank of a chain waits for a call that the next one makes only after its own has ended. */
+static bool diagnose_message_cycle(struct comm_ranks *ranks) {
+  uint32_t *path = (uint32_t *)os_alloc(ranks->count * sizeof *path), met = 0; /* by state: when it was met */
+  bool found = false;
+  if (path == NULL) return false;
+  memset(path, 0, ranks->count * sizeof *path);
+  for (uint32_t i = 0; i < ranks->count && !found; i++) {
+    const struct rank_state *state = &ranks->states[i], *other = NULL;
+    const uint32_t first = met + 1;
+    while (state->pending_messages > 0 && path[state - ranks->states] == 0) {
+      path[state - ranks->states] = ++met;
+      if (rank_unmatched(ranks, state, &other) == NULL) break;
+      state = other;
+    }
+    found = state == other && path[state - ranks->states] >= first;
+    if (found) report_cycle(ranks, state);
+  }
+  os_free(path);
+  return found;
+}
+
 /* A message that waits behind a collective is checked only once that collective has ended. */
 bool diagnose_messages(struct comm_ranks *ranks, bool behind) {
+  if (diagnose_message_cycle(ranks)) return true;
   for (uint32_t i = 0; i < ranks->count; i++)
     if (ranks->states[i].pending_messages > 0 && diagnose_rank(ranks, &ranks->states[i], behind)) return true;
   return false;

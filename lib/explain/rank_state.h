@@ -16,8 +16,9 @@ struct rank_state {
   const struct record_call *first;    /* the first collective that has not ended; NULL if all have */
   const struct record_error *refused; /* the refused call, if it was the last one; else NULL */
   uint32_t pending_messages;          /* sends and receives that have not ended */
-  bool graph;                         /* a graph's kernel is running */
-  bool graph_queued;                  /* a graph's kernel is the next to start */
+  uint32_t global;   /* rank in the job's largest communicator, if that is a larger one; else UINT32_MAX */
+  bool graph;        /* a graph's kernel is running */
+  bool graph_queued; /* a graph's kernel is the next to start */
 };
 
 static inline uint32_t rank_number(const struct rank_state *state) { return state->view->comm->rank; }
@@ -25,6 +26,11 @@ static inline bool rank_knows_ends(const struct rank_state *state) { return stat
 static inline bool rank_has_waits(const struct rank_state *state) { return state->view->lane_rows > 0; }
 static inline bool rank_pends(const struct rank_state *state) {
   return state->first != NULL || state->pending_messages > 0 || state->graph || state->graph_queued;
+}
+/* Its process has ended without destroying the communicator. */
+static inline bool rank_is_gone(const struct rank_state *state) {
+  const struct record_file *file = state->file;
+  return state->view->comm->state == RECORD_OPEN && (file->header.state == RECORD_ENDED || file->gone);
 }
 /* A kernel of this communicator is running on the rank's device. */
 static inline bool rank_runs(const struct rank_state *state) {

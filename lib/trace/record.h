@@ -33,8 +33,11 @@ struct record_header {
   uint32_t refused;                        /* communicators for which there was no space */
   char host[64], library[32];
   char control[64]; /* address of the process's control server as text; "" if it has none, or in old files */
+  char job[64];     /* the launch as its launcher names it; "" without a launcher, or in old files */
+  uint32_t exits,
+      exit_status; /* exits: 1 once the process calls exit() or returns from main, with this status */
 };
-static_assert(sizeof(struct record_header) == 264, "the format says so");
+static_assert(sizeof(struct record_header) == 336, "the format says so");
 
 /* After the header, in the same page: the file and offset of the return addresses in records. */
 #define RECORD_CALLERS 48u

@@ -59,7 +59,7 @@ static ncclResult_t header_read(const struct reading *reading) {
                     file->name, header->version, header->header_bytes, header->record_bytes, RECORD_VERSION,
                     RECORD_PAGE_BYTES, RECORD_BYTES);
   header->host[sizeof header->host - 1] = header->library[sizeof header->library - 1] = '\0';
-  header->control[sizeof header->control - 1] = '\0';
+  header->control[sizeof header->control - 1] = header->job[sizeof header->job - 1] = '\0';
   return ncclSuccess;
 }
 
@@ -206,6 +206,7 @@ ncclResult_t record_file_read(const char *name, const void *bytes, size_t byte_c
   struct record_file fresh = {.name = name, .bytes = (const uint8_t *)bytes, .byte_count = byte_count};
   const struct reading reading = {&fresh, listener};
   TRY(header_read(&reading));
+  fresh.taken_ns = fresh.header.last_ns;
   callers_read(&fresh);
   const ncclResult_t result = sections_read(&reading);
   if (result == ncclSuccess) *file = fresh;

@@ -46,6 +46,8 @@ struct record_file {
   const uint8_t *bytes;
   size_t byte_count;
   struct record_header header;
+  bool live, gone;   /* set by the caller if it knows that the process runs, or has ended */
+  uint64_t taken_ns; /* when the file was read, on the process's clock; last_ns of the header if not known */
   const struct record_caller *callers; /* RECORD_CALLERS rows; NULL if the file ends before them */
   struct record_view *views;
   uint32_t view_count, view_capacity;

@@ -126,7 +126,10 @@ static const struct field header_fields[] = {H(version),
                                              H(refused),
                                              T(record_header, host),
                                              T(record_header, library),
-                                             T(record_header, control)};
+                                             T(record_header, control),
+                                             T(record_header, job),
+                                             H(exits),
+                                             H(exit_status)};
 static const struct field caller_fields[] = {X(record_caller, address), X(record_caller, offset),
                                              T(record_caller, file)};
 #define C(member) D(record_comm, member)

@@ -1,6 +1,7 @@
 /* recorder.c: the process's record file: opens it, adds a section for each communicator, and deletes it. A
- * program never fails or waits because it cannot record. With the default setting, processes that end without
- * an error leave no file, and the files of all others take at most TUTTI_TRACE_KEEP_BYTES. */
+ * program never fails or waits because it cannot record. With the default setting, processes that destroy all
+ * their communicators without an error leave no file, and the files of all others take at most
+ * TUTTI_TRACE_KEEP_BYTES. */
 #include "trace/recorder.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/launch.h"
 #include "base/mapped_file.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -94,6 +96,7 @@ static void header_fill(uint32_t rank) {
   h->wall_ns = wall_ns();
   h->rank = rank;
   os_host_name(h->host, sizeof h->host);
+  launch_job(h->job);
   snprintf(h->library, sizeof h->library, "tutti %d.%d.%d", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
            TUTTI_VERSION_PATCH);
   __atomic_store_n(&h->used_bytes, RECORD_PAGE_BYTES, __ATOMIC_RELEASE);
@@ -116,18 +119,25 @@ static bool all_is_well(void) {
   if (process.spoilt) return false;
   for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
     const struct record_comm *comm = (const struct record_comm *)(const void *)(memory + at);
-    if (comm_has_failed(comm) || (comm->state != RECORD_ENDED && !comm_has_ended(comm))) return false;
+    if (comm_has_failed(comm) || comm->state == RECORD_OPEN) return false;
+    if (comm->state != RECORD_ENDED && !comm_has_ended(comm)) return false;
     at += comm->section.bytes;
   }
   return true;
 }
 
-/* A program may exit without destroying its communicators; the file is still deleted unless a kernel is
- * pending.
- */
-static void process_exit(void) {
+static void clock_note(void) {
+  header()->last_ticks = ticks_now();
+  header()->last_ns = os_time_ns();
+}
+
+/* The file of a process that exits with an open communicator is kept: other ranks may wait for this one. */
+static void process_exit(int status) {
   if (process.mapped.memory == NULL || process.fork_count != os_fork_count()) return;
+  header()->exit_status = (uint32_t)status;
+  header()->exits = 1;
   header()->state = RECORD_ENDED;
+  clock_note();
   if (process.volatile_name && all_is_well()) mapped_file_remove(&process.mapped);
 }
 
@@ -186,7 +196,7 @@ static bool process_ready(uint32_t rank) {
   process.spoilt = false;
   if (!file_open(rank)) return false;
   header_fill(rank);
-  if (!process.at_exit) os_at_exit(process_exit);
+  if (!process.at_exit) os_at_exit_status(process_exit);
   process.at_exit = true;
   log_info(LOG_INIT, "TUTTI_TRACE: records go to %s", process.mapped.path);
   return true;
@@ -272,11 +282,6 @@ static void recorder_bind(struct recorder *recorder, struct record_comm *comm) {
   recorder->paces = (struct record_pace *)section_at(comm, comm->pace_offset);
   recorder->inputs = (struct record_input *)section_at(comm, comm->input_offset);
   recorder->mask = comm->ring_records - 1;
-}
-
-static void clock_note(void) {
-  header()->last_ticks = ticks_now();
-  header()->last_ns = os_time_ns();
 }
 
 void recorder_open(struct recorder *recorder, const struct recorder_birth *birth) {

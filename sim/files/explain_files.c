@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "explain/diagnose.h"
+#include "files/job_choice.h"
 #include "json.h"
 
 static void diagnosis_print(const struct diagnosis *diagnosis, const struct records *records) {
@@ -62,10 +63,11 @@ static enum exit_code records_explain(const struct records *records, bool json) 
   return diagnosis.kind <= DIAGNOSIS_RUNNING ? EXIT_GOOD : EXIT_WRONG;
 }
 
-enum exit_code explain_files(int path_count, char **paths, bool json) {
+enum exit_code explain_files(int path_count, char **paths, const char *job, bool json) {
   struct records records;
   if (!records_read("explain", RECORDS_DIAGNOSED, path_count, paths, &records)) return EXIT_ENVIRONMENT;
-  const enum exit_code code = records_explain(&records, json);
+  enum exit_code code = job_choose("explain", job, &records);
+  if (code == EXIT_GOOD) code = records_explain(&records, json);
   records_free(&records);
   return code;
 }

@@ -5,6 +5,7 @@
 #include "files/records.h"
 #include "verb.h"
 
-enum exit_code explain_files(int path_count, char **paths, bool json);
+/* `job`: of which the files are diagnosed; NULL: the one that runs, or ended last. */
+enum exit_code explain_files(int path_count, char **paths, const char *job, bool json);
 
 #endif

@@ -55,6 +55,17 @@ static ncclResult_t file_shrink(struct record_file *file, void **bytes) {
   return ncclSuccess;
 }
 
+/* Whether the process that wrote the file still runs; not known of another host's. */
+static void file_look_at_process(struct record_file *file) {
+  const struct record_header *header = &file->header;
+  const struct os_process maker = {header->process_realm, header->process_born, (int32_t)header->process};
+  struct os_process self;
+  os_process_self(&self);
+  file->gone = os_process_gone(&maker);
+  file->live = !file->gone && header->state == RECORD_OPEN && maker.realm != 0 && maker.realm == self.realm;
+  if (file->live) file->taken_ns = os_time_ns();
+}
+
 /* Takes ownership of the bytes. */
 static ncclResult_t file_add(struct reading *reading, const char *path, void *bytes, size_t byte_count,
                              enum record_source source) {
@@ -144,7 +155,9 @@ static ncclResult_t bytes_add(struct reading *reading, const char *path, struct 
     if (nccl_log_is(bytes, count)) return log_add(reading, path, archive);
   }
   *keeps = true;
-  return file_add(reading, path, archive->bytes, count, SOURCE_RECORDS);
+  TRY(file_add(reading, path, archive->bytes, count, SOURCE_RECORDS));
+  file_look_at_process(&reading->records->files[reading->records->count - 1]);
+  return ncclSuccess;
 }
 
 static void path_read(struct reading *reading, const char *path) {

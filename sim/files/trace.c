@@ -16,11 +16,13 @@
 #include "trace/trace.h"
 #include "files/trace_diff.h"
 #include "files/trace_json.h"
+#include "files/trace_list.h"
 #include "verb.h"
 
 struct trace_flags {
-  const char *to, *output;
-  bool json;
+  const char *to, *output, *job;
+  int64_t older_minutes;
+  bool json, dry_run;
 };
 #define AT(member) offsetof(struct trace_flags, member)
 
@@ -30,7 +32,11 @@ static const struct option_row rows[] = {
     {'o', "output", "PLACE", OPTION_TEXT, AT(output), 0, 0,
      "export, archive: file to write; flight: prefix of the files' names, or a folder; archive: a folder if "
      "there are several FILEs"},
-    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "dump, diff: print JSON"},
+    {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "list, dump, diff: print JSON"},
+    {0, "job", "JOB", OPTION_TEXT, AT(job), 0, 0, "clean: only files of this job, as `list` names it"},
+    {0, "older", "MINUTES", OPTION_INT, AT(older_minutes), 0, 1 << 24,
+     "clean: only files whose process has shown no sign of life for so long (default 0)"},
+    {0, "dry-run", NULL, OPTION_FLAG, AT(dry_run), 0, 0, "clean: print what would be removed"},
 };
 static const struct option_set trace_options = {"trace", rows, sizeof rows / sizeof rows[0],
                                                 false,   true, false};
@@ -174,8 +180,11 @@ static enum exit_code trace_archive(const char *place, int count, char **paths) 
 /* ---- the verb ---- */
 
 static enum exit_code trace_do(const struct trace_flags *flags, const char *what, int count, char **paths) {
-  enum { FORMS = 5 };
-  static const char *const forms[FORMS] = {"dump", "diff", "export", "archive", "pack"};
+  enum { FORMS = 7 };
+  static const char *const forms[FORMS] = {"list", "clean", "dump", "diff", "export", "archive", "pack"};
+  const struct trace_clean clean = {flags->job, flags->older_minutes * 60, flags->dry_run};
+  if (!strcmp(what, "list")) return trace_list(count, paths, flags->json);
+  if (!strcmp(what, "clean")) return trace_clean(count, paths, &clean);
   if (!strcmp(what, "dump") && count > 0) return trace_dump_all(flags->json, count, paths);
   if (!strcmp(what, "pack") && count == 2) return trace_pack(paths[0], paths[1]);
   if (!strcmp(what, "diff") && count == 2) return trace_diff(paths[0], paths[1], flags->json);
@@ -186,14 +195,13 @@ static enum exit_code trace_do(const struct trace_flags *flags, const char *what
     return EXIT_USAGE;
   }
   fprintf(stderr,
-          "tutti trace: what is asked for? `tutti trace dump FILE...`, `pack TEXT FILE`, `diff A B`, `export "
-          "--to "
-          "FORMAT FILE...` or `archive FILE...` (`tutti help trace` says more)\n");
+          "tutti trace: what is asked for? `tutti trace list`, `clean`, `dump FILE...`, `pack TEXT FILE`, "
+          "`diff A B`, `export --to FORMAT FILE...` or `archive FILE...` (`tutti help trace` says more)\n");
   return EXIT_USAGE;
 }
 
 static enum exit_code trace_run(int argc, char **argv) {
-  struct trace_flags flags = {NULL, NULL, false};
+  struct trace_flags flags = {0};
   int operand;
   setenv("NCCL_DEBUG", "NONE", 0); /* a failure is reported once, by this program */
   enum exit_code code;
@@ -204,15 +212,19 @@ static enum exit_code trace_run(int argc, char **argv) {
 
 const struct verb verb_trace = {
     "trace",
-    "print, compare, export and compress traces",
+    "list, remove, print, compare, export and compress traces",
+    "list [--json] [PLACE...]\n"
+    "clean [--job JOB] [--older MINUTES] [--dry-run] [PLACE...]\n"
     "dump [--json] FILE...\n"
     "diff [--json] A B\n"
     "export --to FORMAT [-o PLACE] FILE...\n"
     "archive [-o PLACE] FILE...\n"
     "pack TEXT FILE",
-    "dump|diff|export|archive|pack FILE",
+    "list|clean|dump|diff|export|archive|pack FILE",
     "  tutti bench all_reduce --ranks 4 --seed 1 --trace run.tr\n"
     "  tutti trace dump run.tr\n"
+    "  tutti trace list\n"
+    "  tutti trace clean --older 60 --dry-run\n"
     "  tutti trace pack traces/count/0.txt count.trace\n"
     "  tutti trace dump count.trace | head\n"
     "  tutti trace dump --json count.trace | head\n"
@@ -237,6 +249,13 @@ const struct verb verb_trace = {
     "which a hang is a slice that does not end; `flight`, a dump for each rank in the format of PyTorch's "
     "Flight Recorder, for torchfrtrace, and `flight-json`, the same as JSON; `prometheus`, metrics for "
     "node_exporter's textfile collector.\n"
+    "\n"
+    "`list` prints the record files in a folder (default: that of TUTTI_TRACE, or /dev/shm), job by job: the "
+    "job, host, process, whether the process is live or dead, how long ago it gave its last sign of life, "
+    "its "
+    "ranks and how many there are, size and name. `clean` removes the files of dead processes; never those "
+    "of live "
+    "processes, of other users, or of processes of other hosts and containers, which it cannot see.\n"
     "\n"
     "`archive` compresses each FILE with zstd. Every command that reads traces takes compressed files.\n",
     &trace_options,

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "files/job_choice.h"
 #include "json.h"
 #include "progress.h"
 #include "replay/replay_session.h"
@@ -409,6 +410,10 @@ static enum exit_code replay_files(struct answer *answer, int path_count, char *
   struct records records;
   enum exit_code code = EXIT_INPUT;
   if (!records_read("replay", RECORDS_WHOLE, path_count, paths, &records)) return EXIT_ENVIRONMENT;
+  if (job_choose("replay", NULL, &records) != EXIT_GOOD) {
+    records_free(&records);
+    return EXIT_ENVIRONMENT;
+  }
   if (answer->flags.plan != NULL && custom_read(answer->flags.plan, &answer->replay.custom) != ncclSuccess) {
     records_free(&records);
     return answer_fail(ncclInvalidArgument);

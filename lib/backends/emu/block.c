@@ -1079,11 +1079,6 @@ uint64_t emu_lanes_progress(void) {
   return sum;
 }
 
-void emu_lanes_report_stuck(void) {
-  emu_report_stuck();
-  if (emu_options()->mode == EMU_GUARDED) emu_lanes_record();
-}
-
 void emu_lanes_stop(void) {
   while (true) {
     struct emu_kernel_run *run = emu_runs;

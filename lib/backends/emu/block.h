@@ -267,9 +267,7 @@ void emu_report_lane(char *out, size_t out_bytes, struct emu_lane *lane);
 /* A connection's end as text: the rank, or the switch that the rank hosts. Returns `out`. */
 #define EMU_END_BYTES 64
 const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn, bool sends);
-/* Logs what every waiting lane waits for, and the command that repeats the run. threads mode: begins the
- * report; emu_report_stopped() adds to it as each lane is stopped by its own thread. */
-void emu_report_stuck(void);
+/* threads mode: adds to the report of emu_lanes_report_stuck(), as a lane is stopped by its own thread. */
 void emu_report_stopped(struct emu_lane *lane);
 void emu_report_flush(void);
 /* "reproduce: TUTTI_SEED=... TUTTI_EMU=... program arguments" */

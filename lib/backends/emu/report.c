@@ -7,9 +7,12 @@
 
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
+#include "backends/emu/world_impl.h"
+#include "backends/explainer.h"
 #include "base/log.h"
 #include "base/os.h"
 
+#define EXPLAINER_BYTES 768
 #define REPORT_LANES_MAX 64
 
 static struct {
@@ -194,14 +197,23 @@ static void report_lanes(void) {
         if (run->launch->blocks[b].lanes[i].bound) report_lane(&run->launch->blocks[b].lanes[i]);
 }
 
-void emu_report_stuck(void) {
+/* Begins with the sentence of `tutti explain` if the records tell why nothing moves. */
+static void report_begin_stuck(const char *headline) {
+  char why[EXPLAINER_BYTES], text[EXPLAINER_BYTES + 160];
+  explainer_ask(why, sizeof why);
+  snprintf(text, sizeof text, "deadlock: %s%s%s", why, why[0] != '\0' ? "\n  " : "", headline);
+  report_begin(text);
+}
+
+void emu_lanes_report_stuck(void) {
   if (emu_options()->mode == EMU_THREADS) {
     if (report.collecting) return; /* another waiter has begun this report already */
     report.collecting = true;
-    report_begin("deadlock: no kernel has made progress for TUTTI_STALL_SECONDS; these lanes wait:");
+    report_begin_stuck("no kernel has made progress for TUTTI_STALL_SECONDS; these lanes wait:");
     return;
   }
-  report_begin("deadlock: nothing can move any more; these lanes wait:");
+  emu_lanes_record();
+  report_begin_stuck("nothing can move any more; these lanes wait:");
   report_lanes();
   report_end();
 }

@@ -524,7 +524,7 @@ static void owners_mark_absent(void) {
 static bool threads_beyond_waiters(void) {
   uint32_t waiting = 0;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) waiting += 1;
-  return os_thread_count() > waiting;
+  return os_threads_at_work() > waiting;
 }
 
 /* How long a waiter has seen no change. Waits with a deadline and polls share it, so that a loop of them
@@ -931,7 +931,14 @@ static bool drive_idle_turn(void) {
   return emu_lanes_look() || emu_events != events_before;
 }
 
-bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
+/* In threads mode the lanes' threads write the records themselves. */
+uint64_t emu_records_progress(void) {
+  if (emu_options()->mode != EMU_GUARDED) return 0;
+  emu_lock();
+  const uint64_t progress = emu_lanes_progress();
+  emu_unlock();
+  return progress;
+}
 
 /* The threads of this process are away, and others may wait for its actors. */
 static bool order_drive_idle(void) {

@@ -42,7 +42,8 @@ void emu_report_slow(void);
 void emu_lanes_stop_stuck(void);
 /* block.c: writes the recorder's rows of the waiting lanes. */
 void emu_lanes_record(void);
-/* The two parts of emu_lanes_stop_stuck(). */
+/* The two parts of emu_lanes_stop_stuck(). The first, in report.c, logs what every waiting lane waits for,
+ * and the command that repeats the run; in threads mode each lane adds to it when it is stopped. */
 void emu_lanes_report_stuck(void);
 void emu_lanes_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
@@ -51,7 +52,7 @@ bool emu_services_look_outside(void);
 bool emu_services_are_outside(void); /* there are such services; wakes none */
 void emu_world_outside_moved(void);
 uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
-bool emu_keeps_time(void);             /* see keeps_time of backend.h */
+uint64_t emu_records_progress(void);   /* see device_ops.def */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a started kernel has connections to other processes, which it may be waiting for. */
 bool emu_lanes_reach_out(void);

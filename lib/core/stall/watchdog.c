@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "backends/explainer.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -15,6 +16,7 @@
 #include "base/text.h"
 #include "core/bootstrap/control.h"
 #include "core/remote/remote.h"
+#include "core/stall/own_diagnosis.h"
 #include "core/stall/survey.h"
 #include "explain/diagnose.h"
 #include "trace/recorder.h"
@@ -55,7 +57,7 @@ static struct {
   /* used by the thread only */
   struct watched comms[COMMS_MOST];
   uint32_t comm_count;
-  uint64_t looked_ns;
+  uint64_t looked_ns, progress;
   struct alarm alarm;
 } watchdog;
 /* The job's survey, for requests from outside the job; guarded by the same lock. */
@@ -230,7 +232,9 @@ static uint64_t passed_ms(void) {
 /* Unlocked, except for members that other threads change. */
 static void look(void) {
   struct recorder_look comm;
-  const uint64_t passed = passed_ms();
+  const uint64_t passed = passed_ms(), progress = backend_ops()->device->records_progress();
+  const bool progressed = progress != watchdog.progress;
+  watchdog.progress = progress;
   backend_ops()->device->records_look();
   recorder_note_time();
   for (uint64_t place = 0; recorder_look_next(&place, &comm);) {
@@ -238,7 +242,7 @@ static void look(void) {
     struct watched *watched = watched_get(place);
     bool due = false;
     if (watched != NULL) {
-      const bool moved = !comm.pends || comm.moves != watched->moves;
+      const bool moved = progressed || !comm.pends || comm.moves != watched->moves;
       watched->quiet_ms = moved ? 0 : watched->quiet_ms + passed;
       watched->reported = watched->reported && !moved;
       watched->moves = comm.moves;
@@ -418,12 +422,12 @@ static void dog_renew(void) {
 void watchdog_enter(void) {
   os_mutex_lock(&life_lock);
   dog_renew();
+  explainer_set(own_diagnosis);
   if (watchdog.users++ == 0) {
     watchdog.comm_count = watchdog.received = watchdog.text_count = 0;
     memset(watchdog.texts, 0, sizeof watchdog.texts);
     watchdog.alarm.on = watchdog.diagnose = false;
     watchdog.limit_ms = (uint64_t)param_int(PARAM_TUTTI_WATCHDOG_SECONDS) * 1000;
-    if (!backend_ops()->device->keeps_time()) watchdog.limit_ms = 0;
   }
   if (watchdog.limit_ms > 0) dog_start();
   os_mutex_unlock(&life_lock);

@@ -1,0 +1,29 @@
+/* own_diagnosis.c: diagnoses a copy of this process's own records, as `tutti explain` would its file. */
+#include "core/stall/own_diagnosis.h"
+
+#include <stdio.h>
+
+#include "base/os.h"
+#include "explain/diagnose.h"
+#include "trace/recorder.h"
+
+/* The ranks are all of this process, so its number, which differs from run to run, is left out. */
+static void file_diagnose(const void *bytes, size_t byte_count, char *out, size_t out_bytes) {
+  struct record_file file;
+  struct diagnosis diagnosis;
+  if (record_file_read("own", bytes, byte_count, NULL, &file) != ncclSuccess) return;
+  file.header.host[0] = '\0';
+  if (diagnose_files(&file, 1, &diagnosis) && diagnosis.kind > DIAGNOSIS_FAILED)
+    snprintf(out, out_bytes, "%s", diagnosis.sentence);
+  record_file_free(&file);
+}
+
+void own_diagnosis(char *out, size_t out_bytes) {
+  struct record_header header;
+  out[0] = '\0';
+  if (recorder_copy(0, &header, sizeof header) != sizeof header) return;
+  void *bytes = os_alloc(header.used_bytes);
+  if (bytes == NULL) return;
+  file_diagnose(bytes, recorder_copy(0, bytes, header.used_bytes), out, out_bytes);
+  os_free(bytes);
+}

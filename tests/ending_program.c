@@ -1,0 +1,86 @@
+/* ending_program.c: a rank of a job whose processes end, or hang, as asked; `tutti explain` reads the
+ * records. Started by `tutti launch`.
+ *
+ *   ending_program ENDING     clean, exit3, between, send_first, or never: rank 2 calls nothing
+ *
+ * Without a launcher, `crossed`: two ranks, a thread each, which call on two communicators in opposite orders
+ * while main joins them. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <tutti.h>
+
+#include "must.h"
+
+static void exchange(int rank, float *data, ncclComm_t comm, cudaStream_t stream) {
+  MUST(ncclSend(data, 100000, ncclFloat, rank ^ 1, comm, stream));
+  MUST(cudaStreamSynchronize(stream));
+}
+
+static void steps(const char *ending, int rank, float *data, ncclComm_t comm, cudaStream_t stream) {
+  for (int step = 0; step < 3; step++) {
+    MUST(ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, comm, stream));
+    MUST(cudaStreamSynchronize(stream));
+    if (strcmp(ending, "exit3") == 0 && rank == 2 && step == 1) exit(3);
+    if (strcmp(ending, "between") != 0 || step != 1) continue;
+    puts("between");
+    fflush(stdout);
+    for (;;) pause();
+  }
+}
+
+static void launched(const char *ending) {
+  tutti_launch_t launch = {.size = sizeof launch};
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  float *data;
+  MUST(tutti_launch_read(&launch));
+  MUST(cudaSetDevice(launch.local_rank));
+  MUST(tutti_launch_id(&launch, &id));
+  MUST(ncclCommInitRank(&comm, launch.rank_count, id, launch.rank));
+  MUST(cudaStreamCreate(&stream));
+  MUST(cudaMalloc((void **)&data, 1 << 20));
+  while (strcmp(ending, "never") == 0 && launch.rank == 2) pause();
+  if (strcmp(ending, "send_first") == 0) exchange(launch.rank, data, comm, stream);
+  steps(ending, launch.rank, data, comm, stream);
+  MUST(ncclCommDestroy(comm));
+}
+
+static ncclComm_t pairs[2][2]; /* by communicator and rank */
+
+static void *crossed_rank(void *argument) {
+  const int rank = *(const int *)argument;
+  cudaStream_t stream;
+  float *data;
+  MUST(cudaSetDevice(rank));
+  MUST(cudaStreamCreate(&stream));
+  MUST(cudaMalloc((void **)&data, 1 << 20));
+  for (int i = 0; i < 2; i++)
+    MUST(ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, pairs[i ^ rank][rank], stream));
+  cudaStreamSynchronize(stream); /* fails with the deadlock */
+  return NULL;
+}
+
+static void crossed(void) {
+  pthread_t threads[2];
+  const int ranks[2] = {0, 1};
+  MUST(ncclCommInitAll(pairs[0], 2, NULL));
+  MUST(ncclCommInitAll(pairs[1], 2, NULL));
+  for (int i = 0; i < 2; i++)
+    must(pthread_create(&threads[i], NULL, crossed_rank, (void *)&ranks[i]) == 0, "pthread_create");
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  _exit(1);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 2) return 2;
+  if (strcmp(argv[1], "crossed") == 0) crossed();
+  launched(argv[1]);
+  return 0;
+}

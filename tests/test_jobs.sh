@@ -1,0 +1,78 @@
+#!/bin/sh
+# test_jobs.sh: how processes end, and what `tutti explain`, `trace list` and `trace clean` say of their
+# records and of several jobs in one folder. Prints one `ok - ` or `not ok - ` line per check.
+# runner: 10 s, waits
+. "$(dirname "$0")/script.inc"
+use_build
+tutti=$build/bin/tutti program=$build/tests/ending_program
+unset NCCL_DEBUG
+mkdir "$work/records"
+export TUTTI_TRACE="$work/records/"
+
+explained() { # STATUS: explain has this status
+  "$tutti" explain "$work/records"/* >"$work/log" 2>"$work/err"
+  status=$?
+  cat "$work/err" >>"$work/log"
+  [ $status -eq "$1" ]
+}
+# ENDING TEXT: starts a job and kills it with SIGKILL when TEXT is in its log or in explain's answer
+killed() {
+  "$tutti" launch -n "${3:-4}" "$program" "$1" >"$work/out" 2>&1 &
+  job=$! tries=0
+  until [ $tries -ge 300 ] || grep -q "$2" "$work/out" ||
+    { "$tutti" explain "$work/records"/* 2>&1 | grep -q "$2"; }; do
+    sleep 0.1
+    tries=$((tries + 1))
+  done
+  kill -KILL $job
+  wait $job 2>"$work/err"
+  tries=0
+  while [ $tries -lt 100 ] && "$tutti" trace list | grep -q ' live '; do
+    sleep 0.1
+    tries=$((tries + 1))
+  done
+}
+
+timeout 60 "$tutti" launch -n 4 "$program" clean >"$work/out" 2>&1 && [ -z "$(ls "$work/records")" ]
+check $? 'processes that destroy their communicators leave no record'
+
+timeout 60 "$tutti" launch -n 4 "$program" exit3 >"$work/out" 2>&1
+explained 1 && grep -q '^rank 2 .*exited with status 3 .*2 operations' "$work/log"
+check $? 'exit(3) with an open communicator leaves a record, which names the rank and the status'
+
+killed send_first 'in a cycle: rank 0 called Send of 100000 float32 to rank 1 (#0)' 2
+explained 1 && grep -q 'these files are of 2 jobs; this is job' "$work/log" &&
+  grep -q '^ranks of comm .* in a cycle: .*rank 1 called Send of 100000 float32 to rank 0 (#0)' "$work/log"
+check $? 'both ends send first: the cycle and both calls; the newest of two jobs is diagnosed'
+
+other=$(sed -n 's/^  tutti explain --job \([^ ]*\) .*/\1/p' "$work/log")
+"$tutti" explain --job "$other" "$work/records"/* >"$work/log" 2>&1
+[ $? -eq 1 ] && grep -q '^rank 2 .*exited with status 3' "$work/log" && ! grep -q 'jobs; this' "$work/log"
+check $? '--job chooses the other one'
+
+"$tutti" trace clean --job "$other" --dry-run >"$work/log" && grep -q '^would remove' "$work/log" &&
+  "$tutti" trace clean --job "$other" >"$work/log" && [ "$(ls "$work/records" | wc -l)" -eq 2 ]
+check $? 'trace clean removes the dead files of one job'
+"$tutti" trace list --json >"$work/log" && grep -q '"state": *"dead"' "$work/log" &&
+  ! grep -q '"state": *"live"' "$work/log" && "$tutti" trace clean >>"$work/log" &&
+  [ -z "$(ls "$work/records")" ]
+check $? 'trace list says which processes are dead; trace clean removes their files'
+
+killed between between
+explained 1 && grep -q '^the processes of ranks .* were killed, or crashed, while it was open' "$work/log" &&
+  grep -q 'its last call was #1, AllReduce of 1024 float32, sum, which has ended' "$work/log"
+check $? 'processes killed between two calls: said, with their last calls'
+"$tutti" trace clean >"$work/log"
+
+export TUTTI_WATCHDOG_SECONDS=1
+killed never 'operations make no progress: rank 2 .* has not called operation #0'
+grep -q 'operations make no progress: rank 2 .* has not called operation #0' "$work/out"
+check $? "the watchdog reports in the emulator's default mode, too"
+explained 1 &&
+  grep -q '^rank 2 .* has not called operation #0 .*, for [0-9]* s when the files were taken' "$work/log"
+check $? 'the diagnosis of a killed job says how long the others waited'
+
+TUTTI_STALL_SECONDS=600 timeout 30 "$program" crossed >"$work/log" 2>&1
+[ $? -eq 1 ] && grep -q 'deadlock: communicators wait for one another in a cycle:' "$work/log"
+check $? 'a deadlock is reported at once while main sits in pthread_join, and begins with the cycle'
+[ "$failures" -eq 0 ]
