@@ -15,11 +15,12 @@ explained() { # STATUS: explain has this status
   cat "$work/err" >>"$work/log"
   [ $status -eq "$1" ]
 }
-# ENDING TEXT: starts a job and kills it with SIGKILL when TEXT is in its log or in explain's answer
-killed() {
+# ENDING TEXT: starts a job and kills it with SIGKILL when TEXT is in its log, TIMES times, or in explain's
+# answer
+killed() { # ENDING TEXT [RANKS [TIMES]]
   "$tutti" launch -n "${3:-4}" "$program" "$1" >"$work/out" 2>&1 &
   job=$! tries=0
-  until [ $tries -ge 300 ] || grep -q "$2" "$work/out" ||
+  until [ $tries -ge 300 ] || [ "$(grep -c "$2" "$work/out")" -ge "${4:-1}" ] ||
     { "$tutti" explain "$work/records"/* 2>&1 | grep -q "$2"; }; do
     sleep 0.1
     tries=$((tries + 1))
@@ -58,7 +59,7 @@ check $? 'trace clean removes the dead files of one job'
   [ -z "$(ls "$work/records")" ]
 check $? 'trace list says which processes are dead; trace clean removes their files'
 
-killed between between
+killed between '^between$' 4 4
 explained 1 && grep -q '^the processes of ranks .* were killed, or crashed, while it was open' "$work/log" &&
   grep -q 'its last call was #1, AllReduce of 1024 float32, sum, which has ended' "$work/log"
 check $? 'processes killed between two calls: said, with their last calls'

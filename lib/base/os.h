@@ -43,11 +43,11 @@ void os_yield(void);
 /* The base name of the file that code at this address was mapped from, and the address's offset in that
  * mapping, as addr2line needs them. False if the address is in no file. */
 bool os_code_file(const void *address, char *name, size_t name_bytes, uint64_t *offset);
-uint32_t os_thread_count(void);
+uint32_t os_thread_count(void); /* threads of this process; 1 if unknown */
 /* The same without the main thread where it waits, without a time limit, for another thread of the process,
  * as in pthread_join. */
-uint32_t os_threads_at_work(void); /* threads of this process; 1 if unknown */
-uint32_t os_core_count(void);      /* cores that this process may use, at least 1 */
+uint32_t os_threads_at_work(void);
+uint32_t os_core_count(void); /* cores that this process may use, at least 1 */
 /* Maximum size of a file (ulimit -f), UINT64_MAX: unlimited; growing a file beyond it raises SIGXFSZ. */
 uint64_t os_file_bytes_most(void);
 /* Adds threads that os_thread_count leaves out (negative: counts them again): service threads, which make no

@@ -470,6 +470,7 @@ static const struct device_ops device_table = {
     .progress = emu_progress,
     .outside_wait = emu_world_outside_wait,
     .drive_idle = emu_drive_idle,
+    .keeps_time = emu_keeps_time,
     .records_progress = emu_records_progress,
     .comm_stall = emu_comm_stall,
     .lock = emu_lock,

@@ -931,6 +931,8 @@ static bool drive_idle_turn(void) {
   return emu_lanes_look() || emu_events != events_before;
 }
 
+bool emu_keeps_time(void) { return emu_options()->mode == EMU_THREADS; }
+
 /* In threads mode the lanes' threads write the records themselves. */
 uint64_t emu_records_progress(void) {
   if (emu_options()->mode != EMU_GUARDED) return 0;

@@ -52,6 +52,7 @@ bool emu_services_look_outside(void);
 bool emu_services_are_outside(void); /* there are such services; wakes none */
 void emu_world_outside_moved(void);
 uint32_t emu_drive_idle(void);         /* see drive_idle of backend.h */
+bool emu_keeps_time(void);             /* see device_ops.def */
 uint64_t emu_records_progress(void);   /* see device_ops.def */
 void emu_world_outside_wait(int more); /* see outside_wait of backend.h */
 /* block.c, threads mode: a started kernel has connections to other processes, which it may be waiting for. */

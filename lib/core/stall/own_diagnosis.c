@@ -7,13 +7,15 @@
 #include "explain/diagnose.h"
 #include "trace/recorder.h"
 
-/* The ranks are all of this process, so its number, which differs from run to run, is left out. */
+/* Its ranks are all of this process, so the number of that, which differs from run to run, is left out. What
+ * ranks of other processes do is not known here. */
 static void file_diagnose(const void *bytes, size_t byte_count, char *out, size_t out_bytes) {
   struct record_file file;
   struct diagnosis diagnosis;
   if (record_file_read("own", bytes, byte_count, NULL, &file) != ncclSuccess) return;
   file.header.host[0] = '\0';
-  if (diagnose_files(&file, 1, &diagnosis) && diagnosis.kind > DIAGNOSIS_FAILED)
+  if (diagnose_files(&file, 1, &diagnosis) && diagnosis.kind > DIAGNOSIS_FAILED &&
+      diagnosis.kind != DIAGNOSIS_ABSENT)
     snprintf(out, out_bytes, "%s", diagnosis.sentence);
   record_file_free(&file);
 }
