@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -420,17 +421,18 @@ uint32_t os_thread_count(void) {
 /* The kernel names the call that the thread is blocked in: its number and arguments; "running" otherwise. A
  * futex without a time limit, the fourth argument, is woken by other threads of the process only. */
 static bool main_thread_waits(void) {
-  char path[64];
-  size_t bytes = 0;
+  char path[64], text[256];
   unsigned long long arguments[4] = {0};
   long call = -1;
   snprintf(path, sizeof path, "/proc/self/task/%d/syscall", os_pid());
-  char *text = os_file_read(path, &bytes);
-  if (text == NULL) return false;
-  const int read = sscanf(text, "%ld %llx %llx %llx %llx", &call, &arguments[0], &arguments[1], &arguments[2],
-                          &arguments[3]);
-  os_free(text);
-  return read == 5 && call == SYS_futex && arguments[3] == 0;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t bytes = read(file, text, sizeof text - 1);
+  close(file);
+  text[bytes > 0 ? bytes : 0] = '\0';
+  const int found = sscanf(text, "%ld %llx %llx %llx %llx", &call, &arguments[0], &arguments[1],
+                           &arguments[2], &arguments[3]);
+  return found == 5 && call == SYS_futex && arguments[3] == 0;
 }
 
 /* Counts first: a thread that ends wakes those that join it before it is gone from the count. */
