@@ -11,6 +11,7 @@ enum { BLOCK = 256 }; /* elements whose expected values are computed at a time, 
 /* In loops over elements: with a format that the compiler knows they take a fifth of the time. */
 #define INLINE static inline __attribute__((always_inline))
 
+/* Copies for wider vectors, of which the loader takes one; sanitizers' builds have none. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default"), optimize("O3")))
 #else

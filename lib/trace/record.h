@@ -34,8 +34,8 @@ struct record_header {
   char host[64], library[32];
   char control[64]; /* address of the process's control server as text; "" if it has none, or in old files */
   char job[64];     /* the launch as its launcher names it; "" without a launcher, or in old files */
-  uint32_t exits,
-      exit_status; /* exits: 1 once the process calls exit() or returns from main, with this status */
+  uint32_t exits;   /* 1 once the process calls exit() or returns from main */
+  uint32_t exit_status; /* with this status */
 };
 static_assert(sizeof(struct record_header) == 336, "the format says so");
 

@@ -200,7 +200,7 @@ static void *worker_body(void *argument) {
 }
 
 /* If the system gives no more threads, the node stays queued until a worker is free, although a collective
- * may then hang. Without memory too, but false: then the graph's launch fails.
+ * may then hang. False without memory: then the graph's launch fails.
  */
 static bool worker_start(void) {
   struct worker *worker = (struct worker *)os_alloc(sizeof *worker);
