@@ -190,32 +190,51 @@ misuse 2 'are a file a rank' goal export all_reduce -g 4 --to chakra -o -
 
 # ---- progress
 
-# waiting ARGUMENTS...: what the command prints on standard error if that is a terminal, in $work/log; it
-# prints nothing if it is not.
-waiting() {
-  try 0 "$@" && [ ! -s "$work/err" ] && python3 - "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
-import os, pty, subprocess, sys
-ours, theirs = pty.openpty()
-process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=theirs)
-os.close(theirs)
-text = b''
-while True:
-    try:
-        part = os.read(ours, 65536)
-    except OSError:  # the other end is closed
+# progresses PATTERN NUMBERS ARGUMENTS...: the command shows its progress on standard error if that is a
+# terminal, and removes it at the end. It runs with each of the numbers in place of NUMBER, each of which
+# makes it take longer, until it shows something, which it does after a second. Where standard error is no
+# terminal, it prints nothing.
+progresses() {
+  pattern=$1
+  numbers=$2
+  shift 2
+  python3 - "$pattern" "$numbers" "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
+import os, pty, re, subprocess, sys
+pattern, numbers, command = sys.argv[1], sys.argv[2].split(), sys.argv[3:]
+
+def on_terminal(arguments):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    text = b''
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    assert process.wait() == 0, text
+    return text.decode()
+
+for number in numbers:
+    arguments = [number if word == 'NUMBER' else word for word in command]
+    text = on_terminal(arguments)
+    print(text.replace('\r\033[K', '\n'))
+    if re.search(pattern, text):
         break
-    if not part:
-        break
-    text += part
-print(text.decode().replace('\r\033[K', '\n'))
-assert process.wait() == 0 and text.endswith(b'\r\033[K'), text
+assert re.search(pattern, text) and text.endswith('\r\033[K'), repr(text)
+quiet = subprocess.run(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+assert quiet.returncode == 0 and quiet.stderr == b'', quiet
 PYTHON
 }
-waiting check --all --ranks 2-14 &&
-  grep -qE 'tutti check: all plans of 2 to 14 ranks: [0-9.]+ %, [0-9]+ s to go' "$work/log"
+progresses 'tutti check: all plans of 2 to [0-9]+ ranks: [0-9.]+ %, [0-9]+ s to go' \
+  '2-13 2-15 2-17 2-19 2-22' check --all --ranks NUMBER
 check $? "check --all shows its progress on a terminal"
-waiting bench all_reduce --ranks 8 -b 8M -e 8M -c 3 &&
-  grep -qE 'tutti bench: all_reduce: [0-9.]+ %, [0-9]+ s to go' "$work/log"
+progresses 'tutti bench: all_reduce: [0-9.]+ %, [0-9]+ s to go' '1 3 9 27 81' \
+  bench all_reduce --ranks 8 -b 8M -e 8M -c NUMBER
 check $? "a long bench shows its progress on a terminal"
 
 # ---- JSON

@@ -212,31 +212,39 @@ bool os_process_gone(const struct os_process *process) {
   return process_born(process->number) != process->born;
 }
 
-/* The state that the kernel shows for a thread, or '\0'. */
-static char thread_state(const char *path) {
-  char text[512], state = '\0';
+/* Adds what the kernel says of a thread; one that has ended counts as asleep. */
+static void thread_activity(const char *path, struct os_activity *activity) {
+  char line[128], state = 'S';
+  unsigned long long switches = 0;
   FILE *file = fopen(path, "re");
-  const size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    (void)sscanf(line, "State: %c", &state);
+    (void)sscanf(line, "voluntary_ctxt_switches: %llu", &switches);
+  }
   if (file != NULL) fclose(file);
-  text[bytes] = '\0';
-  const char *behind = strrchr(text, ')');
-  return behind != NULL && sscanf(behind, ") %c", &state) == 1 ? state : '\0';
+  activity->asleep &= state == 'S' || state == 'T' || state == 't';
+  activity->naps += switches;
 }
 
-bool os_process_asleep(const struct os_process *process) {
+bool os_process_activity(const struct os_process *process, struct os_activity *activity) {
   char path[320];
-  bool asleep = process->realm != 0 && process->realm == process_realm();
+  clockid_t clock;
+  struct timespec used;
+  const bool seen = process->realm != 0 && process->realm == process_realm();
   snprintf(path, sizeof path, "/proc/%d/task", process->number);
-  DIR *folder = asleep ? opendir(path) : NULL;
+  *activity = (struct os_activity){.asleep = true};
+  if (!seen || clock_getcpuclockid(process->number, &clock) != 0 || clock_gettime(clock, &used) != 0)
+    return false;
+  activity->cpu_ns = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+  DIR *folder = opendir(path);
   if (folder == NULL) return false;
-  for (const struct dirent *entry; asleep && (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
     if (entry->d_name[0] == '.') continue;
-    snprintf(path, sizeof path, "/proc/%d/task/%s/stat", process->number, entry->d_name);
-    const char state = thread_state(path);
-    asleep = state == 'S' || state == 'T' || state == 't' || state == '\0';
+    snprintf(path, sizeof path, "/proc/%d/task/%s/status", process->number, entry->d_name);
+    thread_activity(path, activity);
   }
   closedir(folder);
-  return asleep;
+  return true;
 }
 
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms) {

@@ -78,9 +78,13 @@ struct os_process {
 void os_process_self(struct os_process *process);
 /* True if the process has certainly ended; false also for processes that this one cannot see. */
 bool os_process_gone(const struct os_process *process);
-/* True if no thread of the process runs or could run: all sleep until something comes. False if it cannot be
- * seen. */
-bool os_process_asleep(const struct os_process *process);
+struct os_activity {
+  bool asleep;     /* no thread runs or could run: all sleep until something comes */
+  uint64_t naps;   /* how often its threads have gone to sleep */
+  uint64_t cpu_ns; /* that they have used */
+};
+/* What the threads of a process do; false if it cannot be seen. */
+bool os_process_activity(const struct os_process *process, struct os_activity *activity);
 /* Sleeps while *word, which may be in shared memory, is `value`, for at most this long. True if something
  * woke the thread, or the word differs. */
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms);

@@ -12,9 +12,9 @@
 
 #define ORDER_MAGIC UINT64_C(0x74757474696f7264)
 
-/* How often a busy process must be seen asleep, and how long apart, until it is excused. */
-#define ASLEEP_LOOKS 4
-#define ASLEEP_APART_NS 8000000u
+/* How often a busy process must be seen idle, and how long apart, until it is excused. */
+#define IDLE_LOOKS 4
+#define IDLE_APART_NS 8000000u
 
 enum slot_life { SLOT_FREE, SLOT_LIVE, SLOT_LEFT, SLOT_LOST };
 
@@ -47,8 +47,9 @@ struct order_page {
 
 /* What a process that watches knows of another one. */
 struct watched {
-  uint32_t parks, asleep;
+  uint32_t parks, idle; /* looks in a row that found it idle */
   uint64_t since_ns, looked_ns;
+  struct os_activity last;
 };
 
 /* Communicators of the same processes. */
@@ -650,18 +651,27 @@ static void slot_lose(struct order_page *page, uint32_t index) {
   wake_all(page);
 }
 
-/* Excuses a process that has been asleep for some time, or away for very long. */
+/* True if a process sleeps, or has done little since the last look but sleep: it polls. */
+static bool slot_idle(const struct order_slot *slot, struct watched *seen, uint64_t spent_ns) {
+  const struct os_activity last = seen->last;
+  if (!os_process_activity(&slot->process, &seen->last)) return false;
+  return seen->last.asleep ||
+         (last.naps > 0 && seen->last.naps != last.naps && seen->last.cpu_ns - last.cpu_ns < spent_ns / 4);
+}
+
+/* Excuses a process that has been idle for some time, or away for very long. */
 static void slot_watch(struct order_slot *slot, struct watched *seen, uint64_t now_ns) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
+  const uint64_t spent_ns = now_ns - seen->looked_ns;
   const uint32_t parks = LOAD(slot->parks);
   if (!LOAD(slot->busy) || LOAD(slot->holds) > 0 || seen->since_ns == 0 || seen->parks != parks)
-    *seen = (struct watched){parks, 0, now_ns, 0};
+    *seen = (struct watched){.parks = parks, .since_ns = now_ns};
   if (!LOAD(slot->busy) || LOAD(slot->holds) > 0 || LOAD(slot->excused)) return;
-  if (now_ns - seen->looked_ns < ASLEEP_APART_NS) return;
+  if (seen->looked_ns != 0 && spent_ns < IDLE_APART_NS) return;
   seen->looked_ns = now_ns;
-  seen->asleep = os_process_asleep(&slot->process) ? seen->asleep + 1 : 0;
-  if (seen->asleep < ASLEEP_LOOKS && now_ns - seen->since_ns < stall_ns) return;
-  if (seen->asleep < ASLEEP_LOOKS)
+  seen->idle = slot_idle(slot, seen, spent_ns) ? seen->idle + 1 : 0;
+  if (seen->idle < IDLE_LOOKS && now_ns - seen->since_ns < stall_ns) return;
+  if (seen->idle < IDLE_LOOKS)
     log_warn("guarded emulator: process %d has made no waiting call for %" PRIu64
              " s; the other processes go on without it, so this run may not repeat; let it call "
              "cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",

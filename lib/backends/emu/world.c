@@ -740,8 +740,11 @@ static bool guarded_turn(struct quiet *quiet) {
   return false;
 }
 
-#define TURN_NAP_MS 20
-#define TURN_NAPS_MOST 5
+/* Each sleep ends with a look at the other processes: often at first, so that one that waits for something
+ * else is soon excused, and rarely later, because many processes may sleep so. */
+#define TURN_NAP_MS 25
+#define TURN_NAPS_SHORT 6
+#define TURN_NAP_LONG_MS 100
 
 /* Sleeps until the turn comes. One thread of the process does; the others sleep until something changes. */
 static void turn_nap(uint64_t timeout_ms) {
@@ -749,7 +752,7 @@ static void turn_nap(uint64_t timeout_ms) {
     wait_for_change(timeout_ms);
     return;
   }
-  const uint64_t nap_ms = TURN_NAP_MS * (world.naps < TURN_NAPS_MOST ? world.naps + 1 : TURN_NAPS_MOST);
+  const uint64_t nap_ms = world.naps < TURN_NAPS_SHORT ? TURN_NAP_MS : TURN_NAP_LONG_MS;
   world.turn_sleeper = true;
   emu_order_asleep();
   const uint32_t depth = lock_depth;
