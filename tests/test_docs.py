@@ -108,6 +108,7 @@ class Same:
         text = re.sub(r'\b(process(?:es)? |pid |\(pid )(\d+)', self.pid, text)
         text = re.sub(r'(tutti\.[\w-]+\.|Pid +)(\d+)', self.pid, text)
         text = re.sub(r'\b%s\b' % re.escape(socket.gethostname()), 'node', text)
+        text = re.sub(r', for \d+ s when the files were taken', '', text)  # on a busy machine
         return [line.rstrip() for line in text.rstrip('\n').split('\n')] if text.strip() else []
 
 

@@ -223,6 +223,7 @@ static void thread_activity(const char *path, struct os_activity *activity) {
   }
   if (file != NULL) fclose(file);
   activity->asleep &= state == 'S' || state == 'T' || state == 't';
+  activity->reads |= state == 'D';
   activity->naps += switches;
 }
 

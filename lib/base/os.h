@@ -80,6 +80,7 @@ void os_process_self(struct os_process *process);
 bool os_process_gone(const struct os_process *process);
 struct os_activity {
   bool asleep;     /* no thread runs or could run: all sleep until something comes */
+  bool reads;      /* a thread waits for a disk */
   uint64_t naps;   /* how often its threads have gone to sleep */
   uint64_t cpu_ns; /* that they have used */
 };

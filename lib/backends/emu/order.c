@@ -15,6 +15,9 @@
 /* How often a busy process must be seen idle, and how long apart, until it is excused. */
 #define IDLE_LOOKS 4
 #define IDLE_APART_NS 8000000u
+/* Of a process that polls: naps between two looks, at least, and time of a core for each, at most. */
+#define POLL_NAPS 4
+#define POLL_CPU_NS 100000u
 
 enum slot_life { SLOT_FREE, SLOT_LIVE, SLOT_LEFT, SLOT_LOST };
 
@@ -651,12 +654,18 @@ static void slot_lose(struct order_page *page, uint32_t index) {
   wake_all(page);
 }
 
-/* True if a process sleeps, or has done little since the last look but sleep: it polls. */
+/* True if a process polls: since the last look it went to sleep often and briefly, and ran shorter still. One
+ * that gets no core, or waits for a disk, does not. */
+static bool seen_polling(const struct os_activity *last, const struct os_activity *now, uint64_t spent_ns) {
+  const uint64_t naps = now->naps - last->naps, cpu_ns = now->cpu_ns - last->cpu_ns;
+  return last->naps > 0 && !now->reads && naps >= POLL_NAPS && cpu_ns < naps * POLL_CPU_NS &&
+         cpu_ns < spent_ns / 4;
+}
+
 static bool slot_idle(const struct order_slot *slot, struct watched *seen, uint64_t spent_ns) {
   const struct os_activity last = seen->last;
-  if (!os_process_activity(&slot->process, &seen->last)) return false;
-  return seen->last.asleep ||
-         (last.naps > 0 && seen->last.naps != last.naps && seen->last.cpu_ns - last.cpu_ns < spent_ns / 4);
+  return os_process_activity(&slot->process, &seen->last) &&
+         (seen->last.asleep || seen_polling(&last, &seen->last, spent_ns));
 }
 
 /* Excuses a process that has been idle for some time, or away for very long. */
