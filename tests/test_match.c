@@ -83,8 +83,9 @@ static ncclResult_t bytes(int rank, bool odd) {
 static ncclResult_t order(int rank, bool odd) {
   ncclResult_t result = ncclSuccess;
   for (int call = 0; call < 2 && result == ncclSuccess; call++)
-    result = (call == 1) == odd ? ncclAllReduce(ARGS, COUNT, ncclFloat, ncclSum, WHERE)
-                                : ncclAllGather(ARGS, 10, ncclFloat, WHERE);
+    result = (call == 1) == odd
+                 ? ncclAllReduce(ARGS, COUNT, ncclFloat, ncclSum, WHERE)
+                 : ncclAllGather(world.in[rank], world.out[rank] + COUNT, 10, ncclFloat, WHERE);
   return result;
 }
 

@@ -152,16 +152,14 @@ CASE(all_to_all_in_place, 2, SAYS("ncclAlltoAll", "overlap", "rank [01]")) {
   NCCL(ncclAlltoAll(in, bug ? in : out, N, ncclFloat, comm, stream));
 }
 
-CASE(send_and_receive_one_buffer, 2, .missed = "buffers of different calls of a group are not compared",
-     SAYS("overlap|race", "rank [01]")) {
+CASE(send_and_receive_one_buffer, 2, SAYS("overlap|race", "rank [01]")) {
   NCCL(ncclGroupStart());
   NCCL(ncclSend(in, N, ncclFloat, 1 - rank, comm, stream));
   NCCL(ncclRecv(bug ? in : out, N, ncclFloat, 1 - rank, comm, stream));
   NCCL(ncclGroupEnd());
 }
 
-CASE(two_receives_to_one_buffer, 3, .missed = "buffers of different calls of a group are not compared",
-     SAYS("overlap|race", "rank 0")) {
+CASE(two_receives_to_one_buffer, 3, SAYS("overlap|race", "rank 0")) {
   NCCL(ncclGroupStart());
   for (int peer = 1; rank == 0 && peer < size; peer++)
     NCCL(ncclRecv(bug ? out : out + peer * N, N, ncclFloat, peer, comm, stream));
@@ -169,8 +167,7 @@ CASE(two_receives_to_one_buffer, 3, .missed = "buffers of different calls of a g
   NCCL(ncclGroupEnd());
 }
 
-CASE(grouped_buckets_overlap, 2, .missed = "buffers of different calls of a group are not compared",
-     SAYS("overlap|race", "rank [01]")) {
+CASE(grouped_buckets_overlap, 2, SAYS("overlap|race", "rank [01]")) {
   NCCL(ncclGroupStart());
   sum(in, out, N, comm, stream);
   sum(in + N, out + (bug ? N - 1 : N), N, comm, stream);

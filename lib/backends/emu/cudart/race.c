@@ -284,6 +284,19 @@ static bool batch_make_ops(const struct batch *batch) {
   return true;
 }
 
+/* The calls of each kernel, which are those of one group. */
+static bool batch_check_groups(const struct batch *batch) {
+  struct race_op *const *op = ops.items;
+  for (uint32_t i = 0; i < batch_count(batch); i++) {
+    const struct emu_work *work = batch_work(batch, i);
+    const struct emu_kernel *kernel = work_kernel(work);
+    if (kernel != NULL && !race_group_check(kernel->uses, kernel->use_count, op)) return false;
+    if (kernel != NULL) op += kernel->use_count;
+    op += work->kind == WORK_COPY || work->kind == WORK_FILL || work->kind == WORK_FREE;
+  }
+  return true;
+}
+
 static bool accesses_note(struct race_op *op, const struct race_work_access accesses[2], uint32_t count,
                           bool writes, const struct race_point *at) {
   for (uint32_t i = 0; i < count; i++)
@@ -356,7 +369,8 @@ static int batch_submit(struct batch *batch) {
   batch->entry_epoch = race_epochs[stream->race.id];
   batch_wait_for_ranks(batch);
   const struct race_point entry = {race_clock_keep(stream->race.clock), batch->entry_epoch, stream->race.id};
-  bool fits = batch_make_ops(batch) && batch_access(batch, false, &entry);
+  bool fits =
+      batch_make_ops(batch) && batch_check_groups(batch) && batch_access(batch, false, &entry);
   race_clock_drop(entry.clock);
   if (fits) batch_meet_ranks(batch);
   const struct race_point read = {stream->race.clock, batch->entry_epoch + 1, stream->race.id};

@@ -125,8 +125,15 @@ void race_memory_forget_all(void);
 bool race_pair_check(const struct race_pair *pair);
 void race_pairs_look(void); /* a join is complete */
 void race_pairs_drop(void);
+/* Calls of one group race. */
+void race_report_group(const struct race_pair *pair);
 /* Nodes of a graph race. */
 void race_report_nodes(const struct race_pair *pair);
+
+/* ---- groups (race_group.c) ---- */
+
+/* False, after a report, if calls of one group use memory that one of them writes. ops: of each use. */
+bool race_group_check(const struct race_use *uses, uint32_t use_count, struct race_op *const *ops);
 
 /* ---- ranks (race_comm.c) ---- */
 

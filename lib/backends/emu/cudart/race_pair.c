@@ -102,14 +102,25 @@ static void text_cure(const struct race_pair *pair) {
   add(" between them");
 }
 
-static void report(const struct race_pair *pair) {
-  text_begin(pair);
-  text_cure(pair);
+static void found(const struct race_pair *pair) {
   log_urgent("%s", text);
   race_found();
   emu_race_forget();
   race_rank_fail(pair->first->rank);
   race_rank_fail(pair->second->rank);
+}
+
+static void report(const struct race_pair *pair) {
+  text_begin(pair);
+  text_cure(pair);
+  found(pair);
+}
+
+void race_report_group(const struct race_pair *pair) {
+  text_begin(pair);
+  add("; calls of one group have no order: use other memory, or call ncclGroupEnd and ncclGroupStart between "
+      "the two");
+  found(pair);
 }
 
 void race_report_nodes(const struct race_pair *pair) {
