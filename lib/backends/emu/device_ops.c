@@ -115,6 +115,11 @@ static ncclResult_t emu_ops_memory_alloc(uint32_t device_index, size_t bytes, vo
 }
 
 static ncclResult_t emu_ops_memory_free(void *pointer) {
+  emu_race_call = (struct race_call){"ncclMemFree", NULL};
+  emu_lock();
+  const int raced = emu_race_free(pointer);
+  emu_unlock();
+  if (raced != 0) return ncclInvalidUsage; /* it says so */
   return emu_memory_free(pointer) == 0 ? ncclSuccess : ncclInvalidArgument; /* it says what is wrong */
 }
 

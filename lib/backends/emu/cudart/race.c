@@ -284,6 +284,27 @@ static bool batch_make_ops(const struct batch *batch) {
   return true;
 }
 
+/* False, after a report, if NCCL calls of a graph use memory that was freed after their capture. */
+static bool graph_check_memory(const struct batch *batch) {
+  struct race_work_access accesses[2];
+  struct emu_allocation memory;
+  struct race_op *const *op = ops.items;
+  for (uint32_t i = 0; batch->exec != NULL && i < batch_count(batch); i++) {
+    const struct emu_work *work = batch_work(batch, i);
+    const struct emu_kernel *kernel = work_kernel(work);
+    for (uint32_t k = 0; kernel != NULL && k < kernel->use_count; k++, op++) {
+      const uint32_t count = race_use_accesses(&kernel->uses[k], accesses);
+      for (uint32_t a = 0; a < count; a++) {
+        if (emu_memory_find(accesses[a].extent.base, &memory)) continue;
+        race_report_gone(*op, accesses[a].writes);
+        return false;
+      }
+    }
+    op += work->kind == WORK_COPY || work->kind == WORK_FILL || work->kind == WORK_FREE;
+  }
+  return true;
+}
+
 /* The calls of each kernel, which are those of one group. */
 static bool batch_check_groups(const struct batch *batch) {
   struct race_op *const *op = ops.items;
@@ -369,8 +390,8 @@ static int batch_submit(struct batch *batch) {
   batch->entry_epoch = race_epochs[stream->race.id];
   batch_wait_for_ranks(batch);
   const struct race_point entry = {race_clock_keep(stream->race.clock), batch->entry_epoch, stream->race.id};
-  bool fits =
-      batch_make_ops(batch) && batch_check_groups(batch) && batch_access(batch, false, &entry);
+  bool fits = batch_make_ops(batch) && graph_check_memory(batch) && batch_check_groups(batch) &&
+              batch_access(batch, false, &entry);
   race_clock_drop(entry.clock);
   if (fits) batch_meet_ranks(batch);
   const struct race_point read = {stream->race.clock, batch->entry_epoch + 1, stream->race.id};

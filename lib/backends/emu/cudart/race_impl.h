@@ -125,6 +125,8 @@ void race_memory_forget_all(void);
 bool race_pair_check(const struct race_pair *pair);
 void race_pairs_look(void); /* a join is complete */
 void race_pairs_drop(void);
+/* A call of a graph that is launched uses memory that is no more. */
+void race_report_gone(const struct race_op *op, bool writes);
 /* Calls of one group race. */
 void race_report_group(const struct race_pair *pair);
 /* Nodes of a graph race. */

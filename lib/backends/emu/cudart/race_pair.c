@@ -123,6 +123,15 @@ void race_report_group(const struct race_pair *pair) {
   found(pair);
 }
 
+void race_report_gone(const struct race_op *op, bool writes) {
+  reports += 1;
+  text[0] = '\0';
+  add_op(op);
+  add(" %s memory that was freed after the capture; keep it until cudaGraphExecDestroy", verb(op, writes));
+  log_urgent("%s", text);
+  race_found();
+}
+
 void race_report_nodes(const struct race_pair *pair) {
   text_begin(pair);
   add(", and no path of the graph orders the two nodes; add a dependency between them: when capturing, with "
