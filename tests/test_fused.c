@@ -270,8 +270,8 @@ static void run_close(void) {
   }
 }
 
-/* Broadcasts each rank's block to all; even roots work in place. The last rank passes a root's block
- * `surplus` too large, or the next root's too small. */
+/* Broadcasts each rank's block to all; even roots work in place. The last rank passes root 0's block
+ * `surplus` too large and root 1's, which begins behind it, too small. */
 static void launch(int surplus) {
   good(ncclGroupStart());
   for (int rank = 0; rank < run.ranks; rank++)
@@ -281,6 +281,7 @@ static void launch(int surplus) {
       if (rank == root && root % 2 == 0) memcpy(out, in, count);
       if (rank == root && root % 2 == 0) in = out;
       if (rank + 1 == run.ranks && root < 2) count += (size_t)(root == 0 ? surplus : -surplus);
+      if (rank + 1 == run.ranks && root == 1) out += surplus;
       good(ncclBroadcast(in, out, count, ncclInt8, root, run.comms[rank], run.streams[rank]));
     }
   good(ncclGroupEnd());

@@ -151,6 +151,7 @@ static void round_check(struct group *group, int what) {
     assert_int_equal(cudaMemcpy(host, group->out[rank], sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
     for (int i = 0; i < COUNT * RANKS; i++) assert_int_equal(host[i], wanted(what, rank, i));
     assert_int_equal(cudaMemset(group->out[rank], 0xcc, sizeof host), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess); /* ncclMemFree does not wait for the memset */
   }
 }
 

@@ -67,7 +67,7 @@ static void report(const struct use_access *one, const struct use_access *other,
 bool race_group_check(const struct race_use *uses, uint32_t use_count, struct race_op *const *ops) {
   uintptr_t last_read = 0, last_write = 0;
   bool overlaps = false;
-  if (use_count < 2 || !accesses_gather(uses, use_count)) return true;
+  if (use_count < 2 || !accesses_gather(uses, use_count) || accesses.count == 0) return true;
   qsort(accesses.items, accesses.count, sizeof *accesses.items, by_begin);
   for (uint32_t i = 0; i < accesses.count; i++) {
     const struct use_access *access = &accesses.items[i];
