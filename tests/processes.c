@@ -300,8 +300,14 @@ static const char *invitations_exchange(struct process *process, struct invitati
 static uint32_t ops_of_call(const struct process *process, uint32_t rank, const struct process_call *call,
                             struct plan_op ops[2]) {
   const uint32_t rank_count = process_rank_count(process);
-  const struct plan_op op = {call->func,     call->dtype,     OP_SUM, call->root,    call->count,
-                             call->in[rank], call->out[rank], 0,      call->sequence};
+  const struct plan_op op = {.func = call->func,
+                             .dtype = call->dtype,
+                             .op = OP_SUM,
+                             .peer = call->root,
+                             .count = call->count,
+                             .in = call->in[rank],
+                             .out = call->out[rank],
+                             .sequence = call->sequence};
   ops[0] = ops[1] = op;
   if (call->func != FUNC_SEND_RECV) return 1;
   ops[0].func = FUNC_SEND;

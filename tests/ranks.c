@@ -140,8 +140,14 @@ static uint32_t rank_behind(const struct ranks *ranks, const struct call *call, 
 
 static uint32_t ops_of_call(const struct ranks *ranks, uint32_t rank, const struct call *call, size_t count,
                             struct plan_op ops[2]) {
-  const struct plan_op op = {call->func,     call->dtype,     OP_SUM, call->root,    count,
-                             call->in[rank], call->out[rank], 0,      call->sequence};
+  const struct plan_op op = {.func = call->func,
+                             .dtype = call->dtype,
+                             .op = OP_SUM,
+                             .peer = call->root,
+                             .count = count,
+                             .in = call->in[rank],
+                             .out = call->out[rank],
+                             .sequence = call->sequence};
   ops[0] = ops[1] = op;
   if (call->func != FUNC_SEND_RECV) return 1;
   ops[0].func = FUNC_SEND;

@@ -34,6 +34,7 @@ struct launch {
   uint32_t rank, work_count, stream_count;
   device_stream stream;
   struct work first;
+  const void *scalar; /* of that work */
 };
 
 static struct {
@@ -81,10 +82,6 @@ static ncclResult_t fake_memory_query(const void *pointer, struct pointer_info *
   info->device_index = (uint32_t)((address - device) / sizeof device_memory[0]);
   info->base = device_memory[info->device_index];
   info->bytes = sizeof device_memory[0];
-  return ncclSuccess;
-}
-static ncclResult_t fake_memory_read(void *host, const void *device, size_t bytes) {
-  memcpy(host, device, bytes);
   return ncclSuccess;
 }
 static ncclResult_t fake_comm_open(const struct device_comm_config *config, struct device_comm **comm) {
@@ -143,6 +140,7 @@ static ncclResult_t fake_launch(struct device_comm *comm, const struct plan *pla
   launch->stream_count = stream_count;
   launch->stream = streams[0];
   launch->first = plan->works[0];
+  launch->scalar = plan->buffers[0].scalar;
   return ncclSuccess;
 }
 /* A stream's number is its capture's. */
@@ -188,8 +186,7 @@ const struct backend *emu_backend(void) {
   static const struct memory_ops memory = {.size = sizeof memory,
                                            .alloc = fake_memory_alloc,
                                            .free = fake_memory_free,
-                                           .query = fake_memory_query,
-                                           .read = fake_memory_read};
+                                           .query = fake_memory_query};
   static const struct backend ops = {sizeof ops, "fake", &device, &memory, NULL, NULL};
   return &ops;
 }
@@ -874,11 +871,11 @@ static void test_operators(void **state) {
                "ncclAllReduce", "created for");
   expect_error(ncclAllReduce(buffer, buffer, 5, ncclFloat, op, comms[1], NULL), ncclInvalidArgument,
                "operator");
-  /* A scalar on the device is read when it is used. */
+  assert_null(last_launch()->scalar);
+  /* A scalar on the device is read when the operation begins. */
   expect_ok(ncclRedOpCreatePreMulSum(&second, buffer, ncclFloat, ncclScalarDevice, comms[0]));
-  memcpy(buffer, &factor, sizeof factor);
   expect_ok(ncclAllReduce(buffer, buffer, 5, ncclFloat, second, comms[0], NULL));
-  assert_int_equal(last_launch()->first.op_arg, bits);
+  assert_ptr_equal(last_launch()->scalar, buffer);
   expect_ok(ncclRedOpDestroy(op, comms[0]));
   expect_error(ncclRedOpDestroy(op, comms[0]), ncclInvalidArgument, "ncclRedOpDestroy");
   expect_error(ncclRedOpDestroy(ncclAvg, comms[0]), ncclInvalidArgument, "built-in");

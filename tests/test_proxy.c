@@ -769,8 +769,14 @@ static uint32_t plans_compare(const struct plan *plans, uint32_t rank_count) {
 static uint32_t ops_of_group(const struct call *call, uint32_t rank, uint32_t rank_count, bool fused,
                              struct plan_op *ops) {
   static uint8_t memory[2]; /* only for planning, never accessed */
-  const struct plan_op op = {call->func, call->dtype, OP_SUM, call->root, call->count,
-                             memory,     memory + 1,  0,      7};
+  const struct plan_op op = {.func = call->func,
+                             .dtype = call->dtype,
+                             .op = OP_SUM,
+                             .peer = call->root,
+                             .count = call->count,
+                             .in = memory,
+                             .out = memory + 1,
+                             .sequence = 7};
   ops[0] = ops[1] = op;
   for (uint32_t i = 0; fused && i < rank_count; i++) {
     ops[i] = op;
@@ -1094,15 +1100,15 @@ static void pxn_pair_end(struct call *first, struct call *second) {
 /* A sender in another process may describe anything. */
 static void pxn_takes_no_nonsense(void **state) {
   const struct pxn_slice nonsense[] = {
-      {.begin = 4, .end = 5},                                         /* too far ahead */
-      {.begin = UINT64_MAX, .end = 1},                                /* repeated */
-      {.begin = 0, .end = 1, .func = 200},                            /* no operation */
-      {.begin = 0, .end = 5},                                         /* more than there are slots */
-      {.begin = 0, .end = 0},                                         /* none */
-      {.begin = 0, .end = UINT64_MAX},                                /* negative */
-      {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},                /* more than a slot holds */
+      {.begin = 4, .end = 5},                                        /* too far ahead */
+      {.begin = UINT64_MAX, .end = 1},                               /* repeated */
+      {.begin = 0, .end = 1, .func = 200},                           /* no operation */
+      {.begin = 0, .end = 5},                                        /* more than there are slots */
+      {.begin = 0, .end = 0},                                        /* none */
+      {.begin = 0, .end = UINT64_MAX},                               /* negative */
+      {.begin = 0, .end = 1, .bytes = UINT64_MAX - 8},               /* more than a slot holds */
       {.begin = 0, .end = 1, .bytes = 64 + PLAN_RESERVED_BYTES - 8}, /* no space for the reserved bytes */
-      {.begin = 0, .end = 2}                                          /* across the end of the slots */
+      {.begin = 0, .end = 2}                                         /* across the end of the slots */
   };
   (void)state;
   for (uint32_t i = 0; i < LENGTH(nonsense); i++) {

@@ -105,8 +105,9 @@ for collective in all_gather reduce_scatter; do # a channel's ring may differ fr
   check $? "$collective of two hosts with two GPUs each gives right results"
 done
 
-# Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, lost processes.
-for program in few mismatch abort processes; do
+# Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, factors in device
+# memory, lost processes.
+for program in few mismatch abort scalar processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \

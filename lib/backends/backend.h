@@ -27,6 +27,7 @@ struct pointer_info {
   void *base;            /* start of the allocation, NULL when unknown */
   size_t bytes;          /* of the allocation, 0 when unknown */
   bool freed;            /* UNKNOWN memory that was a device's */
+  uint64_t id;           /* tells the allocation from later ones at its address; 0: unknown */
 };
 
 struct device_info {

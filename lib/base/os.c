@@ -109,6 +109,12 @@ void os_pages_unmap(void *pointer, size_t bytes) {
   atomic_fetch_sub(&alloc_live, 1);
 }
 
+bool os_page_is_mapped(const void *pointer) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  unsigned char state;
+  return mincore((void *)((uintptr_t)pointer / page * page), 1, &state) == 0;
+}
+
 void os_alloc_fail_at(uint64_t k) {
   atomic_store(&alloc_fail_index, k == 0 ? 0 : atomic_load(&alloc_count) + k);
 }

@@ -19,6 +19,7 @@ char *os_strdup(const char *text);
  */
 void *os_pages_map(size_t bytes);
 void os_pages_unmap(void *pointer, size_t bytes);
+bool os_page_is_mapped(const void *pointer);
 uint64_t os_alloc_failures(void); /* failed allocations since the start */
 /* Size of this thread's last failed allocation; 0 if none has failed since the last call. */
 size_t os_alloc_failed_bytes(void);

@@ -79,6 +79,14 @@ static ncclResult_t check_buffer(const struct collective_call *call, const char 
   return check_pointer(call, which, pointer, blocks * call->count * kernel_type_bytes((uint8_t)call->dtype));
 }
 
+/* A scalar of ncclScalarDevice is read when the operation begins. */
+static ncclResult_t check_scalar(const struct collective_call *call) {
+  const void *scalar = func_reduces(call->func) ? redop_scalar(&call->comm->redops, call->op) : NULL;
+  if (!scalar || !call->comm->settings.check_pointers) return ncclSuccess;
+  return check_pointer(call, "the scalar of ncclRedOpCreatePreMulSum", scalar,
+                       kernel_type_bytes((uint8_t)call->dtype));
+}
+
 static bool ranges_overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
   return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
 }
@@ -143,5 +151,6 @@ ncclResult_t collective_check(const struct collective_call *call) {
   collective_blocks(call, &in_blocks, &out_blocks);
   TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
   TRY(check_buffer(call, "recvbuff", call->out, out_blocks));
+  TRY(check_scalar(call));
   return check_overlap(call, in_blocks, out_blocks);
 }

@@ -85,7 +85,11 @@ static ncclResult_t p2p_expand(const struct collective_call *call) {
 static ncclResult_t reduction_note(const struct collective_call *call) {
   struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, call->count);
   op.dtype = (uint8_t)call->dtype;
-  TRY(redop_resolve(call->comm, call->name, call->op, call->dtype, &op.op, &op.op_arg));
+  struct redop_resolved resolved;
+  TRY(redop_resolve(call->comm, call->name, call->op, call->dtype, &resolved));
+  op.op = resolved.op;
+  op.op_arg = resolved.op_arg;
+  op.scalar = resolved.scalar;
   if (call->func == FUNC_REDUCE && op.peer != call->comm->rank) op.out = NULL;
   return group_add_ops(call, &op, 1);
 }

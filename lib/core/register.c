@@ -1,6 +1,7 @@
 /* register.c: registration of user buffers. A range is stored once, however often it is registered. Its
  * memory is used later: when it is exported to other processes (remote_region.c) or registered with a network
  * (proxy_memory.c). A window is a range that all ranks register. */
+#include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -23,7 +24,7 @@ static struct proxy_comm *register_proxy(const struct ncclComm *comm) {
 }
 
 static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
-                                 const void *caller, struct registration **handle) {
+                                 uint64_t memory_id, const void *caller, struct registration **handle) {
   struct registration *row = register_find(comm, (uintptr_t)buffer, bytes);
   if (!row) {
     row = (struct registration *)os_alloc(sizeof *row);
@@ -38,6 +39,7 @@ static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *
     }
     row->begin = (uintptr_t)buffer;
     row->bytes = bytes;
+    row->memory_id = memory_id;
     row->caller = caller;
     row->next = comm->registrations;
     comm->registrations = row;
@@ -68,7 +70,7 @@ static ncclResult_t register_device(struct ncclComm *comm, const char *call, voi
     TRY(check_memory(comm, "the buffer", buffer, bytes, text));
   if (text[0] != '\0')
     return log_fail(ncclInvalidArgument, "%s: rank %u of comm '%s': %s", call, comm->rank, comm->name, text);
-  if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, caller, handle);
+  if (info.kind != POINTER_HOST) return register_add(comm, call, buffer, bytes, info.id, caller, handle);
   *handle = NULL;
   return ncclSuccess;
 }
@@ -82,6 +84,21 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
   return ncclSuccess;
 }
 API_EXPORT(CommRegister);
+
+/* Networks and other processes may still map it. */
+static ncclResult_t register_check_live(const struct ncclComm *comm, const char *call,
+                                        const struct registration *row) {
+  struct pointer_info info;
+  char site[200];
+  TRY(comm->ops->memory->query((const void *)row->begin, &info));
+  if (!comm->settings.check_pointers || info.id == row->memory_id) return ncclSuccess;
+  callsite_text(row->caller, site, sizeof site);
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: rank %u of comm '%s': the memory at %p of %zu bytes, registered at %s, was freed while "
+      "it was registered; call %s before the memory is freed",
+      call, comm->rank, comm->name, (const void *)row->begin, row->bytes, site, call);
+}
 
 static ncclResult_t register_drop(struct ncclComm *comm, const char *call, const void *handle) {
   TRY(comm_check_handle(comm, call));
@@ -100,8 +117,9 @@ static ncclResult_t register_drop(struct ncclComm *comm, const char *call, const
   *link = row->next;
   struct proxy_comm *proxy = register_proxy(comm);
   if (proxy) proxy_comm_withdraw(proxy, row->begin, row->bytes);
+  const ncclResult_t result = register_check_live(comm, call, row);
   os_free(row);
-  return ncclSuccess;
+  return result;
 }
 
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {

@@ -222,11 +222,11 @@ PRIM_FN struct direct_block direct_block_of(const struct direct_loop *loop, uint
 }
 
 PRIM_FN const uint8_t *direct_in(const struct direct_block *block) {
-  return (const uint8_t *)direct_work.buffers.in + block->offset_bytes;
+  return (const uint8_t *)direct_work.in + block->offset_bytes;
 }
 
 PRIM_FN uint8_t *direct_out(const struct direct_block *block) {
-  return (uint8_t *)direct_work.buffers.out + block->offset_bytes;
+  return (uint8_t *)direct_work.out + block->offset_bytes;
 }
 
 /* ---- lines: eight bytes of data each, one line per thread ---- */
@@ -725,7 +725,7 @@ template <bool SHIFTS>
 PRIM_FN void direct_fetch(const struct launch_arguments *arguments, const uint8_t *data, uint32_t index) {
   const uint64_t *works = (const uint64_t *)data + index * (sizeof(struct bound_work) / 8);
   for (uint32_t i = threadIdx.x; i < sizeof(struct bound_work) / 8; i += blockDim.x)
-    ((uint64_t *)&direct_work)[i] = works[i];
+    ((uint64_t *)&direct_work)[i] = bound_work_word(works, i);
   if (threadIdx.x < PRIM_WARPS_MAX) direct_done[threadIdx.x] = 0;
   if (threadIdx.x == 0) direct_issued = direct_ended = 0;
   __syncthreads();

@@ -321,7 +321,7 @@ struct direct_issue {
 PRIM_FN bool direct_receives_zero_copy(void) {
   const struct work *work = direct_of();
   return (work->flags & WORK_DIRECT_RECV) != 0 && (work->flags & WORK_OUTPUT_HIDDEN) == 0 &&
-         direct_work.buffers.out != 0;
+         direct_work.out != 0;
 }
 
 PRIM_FN size_t direct_loop_elements(void) {
@@ -615,7 +615,7 @@ PRIM_FN void direct_show(const struct direct_run *it) {
   const uint32_t tag = (uint32_t)it->position + 1;
   const uint64_t shift = direct_shift_of(it);
   const bool hidden = it->sends ? shift == LAUNCH_HIDDEN : !direct_receives_zero_copy();
-  const void *memory = it->sends ? direct_work.buffers.in : direct_work.buffers.out;
+  const void *memory = it->sends ? direct_work.in : direct_work.out;
   const uint64_t address = hidden ? 0 : (uint64_t)(uintptr_t)memory + shift;
   if (!it->keeps || (direct_of()->flags & (it->sends ? WORK_SHOWS_INPUT : WORK_DIRECT_RECV)) == 0) return;
   if (!it->sends) prim_tagged_write(&it->sender->offer_bytes, tag, direct_agreed_bytes());

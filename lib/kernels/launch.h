@@ -29,7 +29,8 @@ struct bound_link {
  * one link per side; further links are stored after the batches. */
 struct bound_work {
   uint64_t work[BOUND_WORK_WORDS]; /* the part of struct work that kernels read */
-  struct plan_buffers buffers;
+  const void *in;
+  void *out;
   struct bound_link recv, send;
   uint32_t recv_peer, send_peer; /* ranks, for reports */
   /* With one link per side and no published input: the shift that is added to the output's address when it is

@@ -48,6 +48,7 @@ struct plan_batch {
 struct plan_buffers {
   const void *in;
   void *out;
+  const void *scalar; /* read when the work begins, in place of its op_arg; NULL: op_arg has it */
 };
 
 /* What one call of the launch reads and writes, as the user passed it; for checks. */
@@ -56,10 +57,12 @@ struct plan_call {
   const void *caller; /* the call's return address; 0: not known */
   const void *in;
   void *out;
+  const void *scalar;         /* of the operator, on the device; NULL: none there */
   size_t in_bytes, out_bytes; /* 0: not used by this rank */
-  uint8_t func;               /* enum work_func */
-  uint32_t peer;              /* root, or other rank of a message */
-  uint64_t sequence;          /* number of the call on its communicator */
+  uint8_t scalar_bytes;
+  uint8_t func;      /* enum work_func */
+  uint32_t peer;     /* root, or other rank of a message */
+  uint64_t sequence; /* number of the call on its communicator */
 };
 
 struct launch_hook;

@@ -66,6 +66,7 @@ enum work_flag {
   WORK_FUSED = 16,        /* this work and the next fused_count - 1 works share one lane (fused.h) */
   WORK_PART = 32,         /* one of those next works: has no lane of its own */
   WORK_SHOWS_INPUT = 128, /* receivers that can reach our input may read it instead of a slot */
+  WORK_SCALAR = 256,      /* set by a backend at launch: op_arg is the address of the scalar */
   WORK_POOLED = 64 /* set by a backend at launch: a message that uses its rank's shared slots (net_slots) */
 };
 

@@ -256,8 +256,7 @@ CASE_BARE(id_of_its_own, 2, SAYS("missing: rank|rank [01]"), .processes = true) 
   NCCL(ncclCommDestroy(own));
 }
 
-CASE_BARE(two_ranks_on_one_device, 2, .missed = "processes that share an emulated device are not reported",
-          SAYS("device", "rank"), .processes = true) {
+CASE_BARE(two_ranks_on_one_device, 2, SAYS("device", "rank"), .processes = true) {
   ncclComm_t own;
   if (bug) CUDA(cudaSetDevice(0)); /* cudaSetDevice(local_rank) was forgotten */
   NCCL(ncclCommInitRank(&own, size, job->id, rank));
@@ -344,8 +343,7 @@ CASE(premultiplier_of_another_type, 2, SAYS("operator", "type|half|float", "rank
   NCCL(ncclRedOpDestroy(scaled, comm));
 }
 
-CASE(premultiplier_of_the_host, 2, .missed = "the memory of a scalar is not checked",
-     SAYS("ncclRedOpCreatePreMulSum|scalar", "device|host")) {
+CASE(premultiplier_of_the_host, 2, SAYS("ncclRedOpCreatePreMulSum|scalar", "device|host")) {
   float *scale = bug ? (float *)calloc(1, sizeof *scale) : new_floats(job, 1);
   ncclRedOp_t scaled;
   NCCL(ncclRedOpCreatePreMulSum(&scaled, scale, ncclFloat, ncclScalarDevice, comm));

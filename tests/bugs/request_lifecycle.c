@@ -372,8 +372,7 @@ CASE(graph_uses_freed_buffer, 2, .says = {"freed", "cudaGraphLaunch|ncclAllReduc
   CUDA(cudaGraphDestroy(graph));
 }
 
-CASE(device_reset_before_destroy, 1, .missed = "cudaDeviceReset does not look for communicators",
-     .says = {"cudaDeviceReset"}) {
+CASE(device_reset_before_destroy, 1, .says = {"cudaDeviceReset"}) {
   ncclComm_t child = NULL;
   NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
   if (bug) CUDA(cudaDeviceReset()); /* its communicators still have memory and streams there */

@@ -255,6 +255,29 @@ static ncclResult_t cuda_memory_free(void *pointer) {
   return cuda_result(cudaFree(pointer), "freeing device memory");
 }
 
+void *cuda_driver_function(const char *name) {
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  return driver != NULL ? dlsym(driver, name) : NULL;
+}
+
+typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
+
+static bool pointer_ask(CUpointer_attribute attribute, const void *pointer, void *data) {
+  static pointer_attribute ask; /* the same value whoever finds it first */
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
+  return ask != NULL && ask(data, attribute, (CUdeviceptr)(uintptr_t)pointer) == CUDA_SUCCESS;
+}
+
+uint64_t cuda_memory_id(uint64_t address) {
+  unsigned long long id = 0;
+  return pointer_ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, (const void *)(uintptr_t)address, &id) ? id : 0;
+}
+
+bool cuda_memory_is_plain(const void *pointer) {
+  int capable = 0;
+  return pointer_ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer, &capable) && capable != 0;
+}
+
 static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *info) {
   struct cudaPointerAttributes attributes;
   memset(info, 0, sizeof *info);
@@ -269,24 +292,8 @@ static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *
     default: break;
   }
   if (attributes.device >= 0) info->device_index = (uint32_t)attributes.device;
+  info->id = cuda_memory_id((uintptr_t)pointer);
   return ncclSuccess;
-}
-
-void *cuda_driver_function(const char *name) {
-  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  return driver != NULL ? dlsym(driver, name) : NULL;
-}
-
-typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
-
-bool cuda_memory_is_plain(const void *pointer) {
-  static pointer_attribute ask; /* the same value whoever finds it first */
-  int capable = 0;
-  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
-  if (ask == NULL) return false;
-  const CUresult result =
-      ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (CUdeviceptr)(uintptr_t)pointer);
-  return result == CUDA_SUCCESS && capable != 0;
 }
 
 ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes) {
@@ -297,15 +304,6 @@ ncclResult_t cuda_memory_fetch(void *host, const void *device, size_t bytes) {
   TRY(cuda_result(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDefault, own_streams[device_index]),
                   "reading"));
   return cuda_result(cudaStreamSynchronize(own_streams[device_index]), "reading device memory");
-}
-
-static ncclResult_t cuda_memory_read(void *host, const void *device, size_t bytes) {
-  uint32_t device_index = 0;
-  TRY(cuda_device_current(&device_index));
-  const struct cuda_scope scope = cuda_scope_enter(device_index);
-  const ncclResult_t result = cuda_memory_fetch(host, device, bytes);
-  cuda_scope_leave(&scope);
-  return result;
 }
 
 /* ---- communicators ---- */
@@ -726,7 +724,6 @@ static const struct memory_ops memory_table = {
     .alloc = cuda_memory_alloc,
     .free = cuda_memory_free,
     .query = cuda_memory_query,
-    .read = cuda_memory_read,
     .dmabuf = cuda_memory_dmabuf,
 };
 static const struct process_ops process_table = {

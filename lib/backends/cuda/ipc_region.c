@@ -12,17 +12,7 @@
 #define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth exporting */
 #define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share an exported page with others */
 
-typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
-
-/* 0: not device memory. */
-static uint64_t allocation_id(uint64_t address) {
-  static pointer_attribute ask; /* all threads compute the same value */
-  unsigned long long id = 0;
-  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
-  if (ask == NULL || ask(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (CUdeviceptr)address) != CUDA_SUCCESS) return 0;
-  return id;
-}
 
 static bool allocation_range(uint64_t address, uint64_t *base, uint64_t *bytes) {
   CUdeviceptr begin = 0;
@@ -52,7 +42,7 @@ static bool is_mappable(const struct device_comm *comm, const struct region *reg
 /* The region of the memory that is at this address now. */
 static struct region *region_now(struct device_comm *comm, uint64_t address) {
   uint64_t base = 0, bytes = 0;
-  const uint64_t id = allocation_id(address);
+  const uint64_t id = cuda_memory_id(address);
   struct region *region = region_find(&comm->regions, address);
   if (region != NULL && region->id == id) return region;
   if (region != NULL) region_retire(&comm->regions, region);
@@ -130,7 +120,7 @@ bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t pe
 static void regions_look(struct device_comm *comm) {
   for (struct region *region = comm->regions.first, *next; region != NULL; region = next) {
     next = region->next;
-    if (allocation_id(region->base) != region->id) region_retire(&comm->regions, region);
+    if (cuda_memory_id(region->base) != region->id) region_retire(&comm->regions, region);
   }
 }
 

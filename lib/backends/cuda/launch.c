@@ -199,10 +199,15 @@ static void bind_plan(struct device_comm *comm, const struct plan *plan, bool as
       bind_offers(comm, &work, out, &out_asked, &works[i], further + further_used);
     if (work.flags & WORK_SHOWS_INPUT)
       bind_inputs(comm, &work, plan->buffers[i].in, &in_asked, further + further_used);
+    if (plan->buffers[i].scalar != NULL) {
+      work.flags |= WORK_SCALAR;
+      work.op_arg = (uintptr_t)plan->buffers[i].scalar;
+    }
     if (work.ring_ranks != NULL) work.ring_ranks = comm->rings[work.channel_index].ranks;
     memset(&works[i].recv, 0, 2 * sizeof works[i].recv);
     memcpy(works[i].work, &work, sizeof works[i].work);
-    works[i].buffers = plan->buffers[i];
+    works[i].in = plan->buffers[i].in;
+    works[i].out = plan->buffers[i].out;
     bind_ends(comm, &work, &works[i]);
     bind_further(comm, &work, further + further_used);
     further_used += further_entries(&work);
@@ -336,9 +341,17 @@ struct launch_setup {
   uint32_t stream_count;
   struct cuda_capture capture;
   uint32_t kernel, block_count, warp_count;
+  bool overlaps;     /* it may start while the kernel before it ends */
   size_t plan_bytes; /* of a plan that is passed in the kernel's arguments */
   struct own_copy aside;
 };
+
+/* What writes a scalar has ended before it is read. */
+static bool plan_has_scalar(const struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    if (plan->buffers[i].scalar != NULL) return true;
+  return false;
+}
 
 static void launch_fill(struct device_comm *comm, const struct plan *plan, bool from_graph,
                         struct launch_arguments *arguments) {
@@ -406,7 +419,7 @@ static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union
     TRY(cuda_result(cuda_side_begin(&setup->comm->side, &setup->aside, (cudaStream_t)setup->streams[0]),
                     "copying beside a kernel"));
   TRY(cuda_result(step_kernel_launch(setup->kernel, launch, setup->block_count, setup->warp_count,
-                                     setup->comm->overlaps, setup->streams[0]),
+                                     setup->overlaps, setup->streams[0]),
                   "launching a kernel"));
   if (aside)
     TRY(cuda_result(cuda_side_end(&setup->comm->side, (cudaStream_t)setup->streams[0]),
@@ -484,7 +497,7 @@ static bool launch_copies_aside(const struct launch_setup *setup) {
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   union launch_any launch; /* only the part that the plan fills is read */
-  struct launch_setup setup = {comm, streams, stream_count, {0, NULL}, 0, 0, 0, 0, {NULL, NULL, 0}};
+  struct launch_setup setup = {.comm = comm, .streams = streams, .stream_count = stream_count};
   const size_t bytes = data_bytes(plan);
   const int asked = cuda_order_capture((cudaStream_t)streams[0], &setup.capture);
   if (asked != 0 && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
@@ -493,6 +506,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   setup.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (setup.block_count == 0) return ncclSuccess;
   setup.kernel = plan_kernel(comm, plan);
+  setup.overlaps = comm->overlaps && !plan_has_scalar(plan);
   setup.warp_count = plan_warps(plan, setup.kernel);
   setup.plan_bytes =
       setup.kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;

@@ -332,6 +332,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
 
 static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   lane_hide_output(emu, work, buffers->out);
+  if (buffers->scalar != NULL) memcpy(&work->op_arg, buffers->scalar, work->element_bytes);
   emu->lane.parts = buffers;
   if (work->proto == PROTO_LL && emu_options()->mode == EMU_THREADS) emu_ll_open(emu, work, buffers);
   else lane_open(&emu->lane, &emu->prim, work, buffers->in, buffers->out);
@@ -978,6 +979,8 @@ bool emu_launch_uses(struct emu_kernel *kernel, const struct plan_call *calls, u
                                         .sequence = calls[i].sequence,
                                         .in = calls[i].in,
                                         .out = calls[i].out,
+                                        .scalar = calls[i].scalar,
+                                        .scalar_bytes = calls[i].scalar_bytes,
                                         .in_bytes = calls[i].in_bytes,
                                         .out_bytes = calls[i].out_bytes,
                                         .rule = rule_of(calls[i].func),

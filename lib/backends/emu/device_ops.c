@@ -119,7 +119,7 @@ static ncclResult_t emu_ops_memory_free(void *pointer) {
   emu_lock();
   const int raced = emu_race_free(pointer);
   emu_unlock();
-  if (raced != 0) return ncclInvalidUsage; /* it says so */
+  if (raced != 0) return ncclInvalidUsage;                                  /* it says so */
   return emu_memory_free(pointer) == 0 ? ncclSuccess : ncclInvalidArgument; /* it says what is wrong */
 }
 
@@ -134,11 +134,7 @@ static ncclResult_t emu_memory_query(const void *pointer, struct pointer_info *i
   info->device_index = allocation.device_index;
   info->base = allocation.base;
   info->bytes = allocation.bytes;
-  return ncclSuccess;
-}
-
-static ncclResult_t emu_memory_read(void *host, const void *device, size_t bytes) {
-  memcpy(host, device, bytes);
+  info->id = allocation.serial;
   return ncclSuccess;
 }
 
@@ -175,8 +171,8 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
   if (owned) {
-    fresh->race = emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count,
-                                     comm_raced);
+    fresh->race =
+        emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count, comm_raced);
     comm_list(fresh);
   }
   emu_unlock();
@@ -486,7 +482,6 @@ static const struct memory_ops memory_table = {
     .alloc = emu_ops_memory_alloc,
     .free = emu_ops_memory_free,
     .query = emu_memory_query,
-    .read = emu_memory_read,
     .scratch = emu_comm_scratch,
     .dmabuf = emu_memory_dmabuf,
     .generation = emu_memory_generation,

@@ -90,6 +90,14 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
   }
 }
 
+bool emu_device_has_rank(uint32_t device_index, char *text, size_t text_bytes) {
+  const struct device_comm *comm = emu_comms;
+  while (comm != NULL && comm->config.device_index != device_index) comm = comm->next;
+  if (comm != NULL)
+    snprintf(text, text_bytes, "rank %" PRIu32 " of comm '%s'", comm->config.rank, comm->name);
+  return comm != NULL;
+}
+
 static const struct device_comm *comm_of_rank(uint64_t comm_id, uint32_t rank) {
   for (const struct device_comm *comm = emu_comms; comm != NULL; comm = comm->next)
     if (comm->config.comm_id == comm_id && comm->config.rank == rank) return comm;

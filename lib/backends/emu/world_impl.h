@@ -26,6 +26,9 @@ void emu_network_restart(const struct emu_options *options);
 void emu_pool_forked(void);
 void emu_streams_forked(void);
 
+/* report.c: an open rank uses the device; its name is written to `text`. */
+bool emu_device_has_rank(uint32_t device_index, char *text, size_t text_bytes);
+
 /* block.c: a lane of a started kernel has not ended. */
 bool emu_lanes_waiting(void);
 /* block.c: one of these lanes is linked to another process, so that no event here does not mean a deadlock.

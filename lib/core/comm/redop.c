@@ -63,6 +63,11 @@ void redop_table_free(struct redop_table *table) {
   table->count = 0;
 }
 
+const void *redop_scalar(const struct redop_table *table, ncclRedOp_t op) {
+  const struct redop *found = redop_find(table, op);
+  return found ? found->device_scalar : NULL;
+}
+
 /* ---- Resolving ---- */
 
 static bool dtype_is_float(ncclDataType_t dtype) { return dtype >= ncclFloat16; }
@@ -72,18 +77,15 @@ static bool dtype_is_signed(ncclDataType_t dtype) {
 }
 
 /* Floats are multiplied by 1/n before the sum, integers divided by n after it. */
-static void redop_average(uint32_t rank_count, ncclDataType_t dtype, uint8_t *work_op, uint64_t *op_arg) {
-  if (dtype_is_float(dtype)) {
-    *work_op = OP_PRE_MUL_SUM;
-    *op_arg = kernel_from_double((uint8_t)dtype, 1.0 / rank_count);
-  } else {
-    *work_op = OP_SUM_POST_DIV;
-    *op_arg = (uint64_t)rank_count << 1 | dtype_is_signed(dtype);
-  }
+static struct redop_resolved redop_average(uint32_t rank_count, ncclDataType_t dtype) {
+  if (dtype_is_float(dtype))
+    return (struct redop_resolved){OP_PRE_MUL_SUM, kernel_from_double((uint8_t)dtype, 1.0 / rank_count),
+                                   NULL};
+  return (struct redop_resolved){OP_SUM_POST_DIV, (uint64_t)rank_count << 1 | dtype_is_signed(dtype), NULL};
 }
 
 static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, ncclRedOp_t op,
-                                      ncclDataType_t dtype, uint8_t *work_op, uint64_t *op_arg) {
+                                      ncclDataType_t dtype, struct redop_resolved *resolved) {
   const struct redop *row = redop_find(&comm->redops, op);
   if (!row) {
     return log_fail(ncclInvalidArgument,
@@ -99,24 +101,16 @@ static ncclResult_t redop_resolve_own(struct ncclComm *comm, const char *call, n
                     call, comm->rank, comm->name, kernel_type_name((uint8_t)row->dtype),
                     kernel_type_name((uint8_t)dtype));
   }
-  uint64_t bits = row->bits;
-  if (row->device_scalar) {
-    TRY(comm->ops->memory->read(&bits, row->device_scalar, kernel_type_bytes((uint8_t)dtype)));
-  }
-  *work_op = OP_PRE_MUL_SUM;
-  *op_arg = bits;
+  *resolved = (struct redop_resolved){OP_PRE_MUL_SUM, row->bits, row->device_scalar};
   return ncclSuccess;
 }
 
 ncclResult_t redop_resolve(struct ncclComm *comm, const char *call, ncclRedOp_t op, ncclDataType_t dtype,
-                           uint8_t *work_op, uint64_t *op_arg) {
-  if (op < 0 || (int)op >= (int)ncclNumOps) return redop_resolve_own(comm, call, op, dtype, work_op, op_arg);
-  if (op == ncclAvg) {
-    redop_average(comm->rank_count, dtype, work_op, op_arg);
-    return ncclSuccess;
-  }
-  *work_op = (uint8_t)op; /* sum, product, maximum and minimum have the same numbers in both enums */
-  *op_arg = 0;
+                           struct redop_resolved *resolved) {
+  if (op < 0 || (int)op >= (int)ncclNumOps) return redop_resolve_own(comm, call, op, dtype, resolved);
+  /* Sum, product, maximum and minimum have the same numbers in both enums. */
+  *resolved =
+      op == ncclAvg ? redop_average(comm->rank_count, dtype) : (struct redop_resolved){(uint8_t)op, 0, NULL};
   return ncclSuccess;
 }
 

@@ -12,6 +12,7 @@ struct registration {
   uintptr_t begin;
   size_t bytes;
   uint32_t user_count;
+  uint64_t memory_id; /* struct pointer_info.id of the allocation */
   const void *caller; /* who registered it first */
 };
 

@@ -80,8 +80,7 @@ ncclResult_t draft_add(struct draft *draft, const struct work *work, const void 
   if (!draft_reserve(draft)) return plan_out_of_memory(draft->request);
   struct draft_row *row = &draft->rows[draft->count++];
   row->work = *work;
-  row->buffers.in = in;
-  row->buffers.out = out;
+  row->buffers = (struct plan_buffers){.in = in, .out = out};
   row->batch_id = batch_id;
   return ncclSuccess;
 }

@@ -13,14 +13,15 @@ struct custom_schedule;
  * Gather and scatter are already expanded into sends and receives; all-to-all is expanded unless an algorithm
  * supports it. */
 struct plan_op {
-  uint8_t func;      /* BROADCAST..ALL_REDUCE, SEND, RECV, ALL_TO_ALL */
-  uint8_t dtype, op; /* ncclDataType_t, enum work_op */
-  uint32_t peer;     /* root of a collective, other rank of a send or receive */
-  size_t count;      /* as in the API call: elements that one rank contributes */
-  const void *in;    /* NULL for RECV */
-  void *out;         /* NULL for SEND, and for REDUCE away from the root */
-  uint64_t op_arg;   /* as in struct work */
-  uint64_t sequence; /* number of the call on its communicator, from 0 */
+  uint8_t func;       /* BROADCAST..ALL_REDUCE, SEND, RECV, ALL_TO_ALL */
+  uint8_t dtype, op;  /* ncclDataType_t, enum work_op */
+  uint32_t peer;      /* root of a collective, other rank of a send or receive */
+  size_t count;       /* as in the API call: elements that one rank contributes */
+  const void *in;     /* NULL for RECV */
+  void *out;          /* NULL for SEND, and for REDUCE away from the root */
+  uint64_t op_arg;    /* as in struct work */
+  const void *scalar; /* on the device: what op_arg is when the operation begins; NULL: op_arg is known */
+  uint64_t sequence;  /* number of the call on its communicator, from 0 */
 };
 
 /* What plans depend on besides operations and topology: set by the environment, the communicator's config and

@@ -92,6 +92,7 @@ static void plan_bind(struct plan *plan, const struct plan_buffers *names, const
     const void *in_base = in_name % 2 == 1 ? in_op->in : in_op->out;
     const void *out_base = out_name % 2 == 1 ? out_op->in : out_op->out;
     plan->buffers[i].in = in_name > 0 ? (const uint8_t *)in_base + (in & below) : NULL;
+    plan->buffers[i].scalar = ops[0].scalar; /* only plans of one operation have any */
     plan->buffers[i].out = out_name > 0 ? (uint8_t *)(uintptr_t)out_base + (out & below) : NULL;
   }
   plan->first_sequence = ops[0].sequence;

@@ -137,6 +137,14 @@ struct work work_of_task(const struct plan_request *request, const struct task *
   return work;
 }
 
+/* `user`: the work uses the user's memory. */
+static ncclResult_t draft_work(struct draft *draft, const struct task *task, const struct work *work,
+                               bool user, uint64_t batch_id) {
+  TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
+  draft->rows[draft->count - 1].buffers.scalar = task->op->scalar;
+  return ncclSuccess;
+}
+
 /* A communicator of one rank: the collective is a copy that still applies the operator's stages. */
 static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
   const struct plan_op *op = task->op;
@@ -149,7 +157,7 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
   work.chunk_steps = work.slice_steps = 1;
   work.part_count = op->count;
   work.chunk_count = op->count;
-  return draft_add(draft, &work, op->in, op->out, draft->next_batch_id++);
+  return draft_work(draft, task, &work, true, draft->next_batch_id++);
 }
 
 /* A chain's first byte passes every rank before the last rank starts, so chunks are a small fraction of a
@@ -203,8 +211,7 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
     links_set(graph, work);
     algo_cut(work);
     work->flags = flags | work_direct_flags(work, draft->request);
-    const bool user = work->role != ROLE_SWITCH;
-    TRY(draft_add(draft, work, user ? task->op->in : NULL, user ? task->op->out : NULL, batch_id));
+    TRY(draft_work(draft, task, work, work->role != ROLE_SWITCH, batch_id));
   }
   work->flags = flags;
   return ncclSuccess;
@@ -228,7 +235,7 @@ static ncclResult_t draft_custom(struct draft *draft, const struct task *task) {
   if (custom_needs_scratch(custom) && draft->scratch_bytes == 0) draft->scratch_bytes = LIST_PROGRESS_BYTES;
   work.scratch_page = (uint32_t)(draft->scratch_bytes / LIST_PAGE_BYTES);
   for (uint32_t index = 0; custom_work(custom, index, &work); index++)
-    TRY(draft_add(draft, &work, task->op->in, task->op->out, batch_id));
+    TRY(draft_work(draft, task, &work, true, batch_id));
   draft->scratch_bytes += custom_scratch_bytes(custom, task->op->count, task->element_bytes);
   return ncclSuccess;
 }

@@ -5,8 +5,10 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -36,6 +38,15 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
   return ncclSuccess;
 }
 
+/* By its place on the bus, because processes may number devices differently. */
+static ncclResult_t info_device_id(const struct ncclComm *comm, uint64_t *id) {
+  struct device_info device;
+  memset(&device, 0, sizeof device);
+  TRY(comm->ops->device->info(comm->device_index, &device));
+  *id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, device.bus_id) : 0;
+  return ncclSuccess;
+}
+
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info) {
   const struct backend *ops = comm->ops;
   const struct plan_limits *limits = &comm->settings.plan.limits;
@@ -51,6 +62,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
     TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
   }
   TRY(info_paths(comm, device_count, &paths));
+  TRY(info_device_id(comm, &info->device_id));
   info->host = share_host();
   info->settings = settings_digest(&comm->settings);
   info->channel_count = limits->channel_count;
@@ -119,6 +131,44 @@ static ncclResult_t remote_check_settings(const struct remote *remote) {
   return ncclSuccess;
 }
 
+static int by_device(const void *a, const void *b) {
+  const struct peer_info *one = *(const struct peer_info *const *)a;
+  const struct peer_info *other = *(const struct peer_info *const *)b;
+  if (one->host != other->host) return one->host < other->host ? -1 : 1;
+  if (one->device_id != other->device_id) return one->device_id < other->device_id ? -1 : 1;
+  return one < other ? -1 : one > other; /* by rank */
+}
+
+static ncclResult_t devices_fail(const struct remote *remote, const struct peer_info *one,
+                                 const struct peer_info *other) {
+  return log_fail(ncclInvalidUsage,
+                  "rank %zu (process %d) and rank %zu (process %d) on %s both use the same GPU, device %u of "
+                  "the one and device %u of the other; call cudaSetDevice with the process's number on its "
+                  "host before ncclCommInitRank, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                  (size_t)(one - remote->infos), one->process, (size_t)(other - remote->infos),
+                  other->process, one->host_name, one->device_index, other->device_index);
+}
+
+/* Processes that have forgotten to select their own device. */
+static ncclResult_t remote_check_devices(const struct remote *remote) {
+  const uint32_t rank_count = remote->shared->rank_count;
+  ncclResult_t result = ncclSuccess;
+  if (param_int(PARAM_MULTI_RANK_GPU_ENABLE) != 0) return ncclSuccess;
+  const struct peer_info **sorted = (const struct peer_info **)os_alloc(rank_count * sizeof *sorted);
+  if (!sorted) return log_no_memory("the devices of %u ranks", rank_count);
+  for (uint32_t rank = 0; rank < rank_count; rank++) sorted[rank] = &remote->infos[rank];
+  qsort(sorted, rank_count, sizeof *sorted, by_device);
+  for (uint32_t i = 1; i < rank_count && result == ncclSuccess; i++) {
+    const struct peer_info *one = sorted[i - 1], *other = sorted[i];
+    if (one->host == other->host && one->device_id == other->device_id && one->device_id != 0 &&
+        remote->ranks[one - remote->infos].process_index !=
+            remote->ranks[other - remote->infos].process_index)
+      result = devices_fail(remote, one, other);
+  }
+  os_free(sorted);
+  return result;
+}
+
 static ncclResult_t remote_take_infos(struct remote *remote, const struct gather *gather,
                                       const uint32_t *ranks, const uint8_t *apart) {
   const struct gather_rank *said = gather_ranks(gather);
@@ -135,7 +185,8 @@ static ncclResult_t remote_take_infos(struct remote *remote, const struct gather
     remote->ranks[rank].process_index = gathered->process_index;
     if (apart[gathered->process_index]) remote->infos[rank].shareable = 0;
   }
-  return remote_check_settings(remote);
+  TRY(remote_check_settings(remote));
+  return remote_check_devices(remote);
 }
 
 static bool remote_alloc(struct remote *remote, uint32_t rank_count) {
@@ -251,8 +302,8 @@ static bool remote_has_ll(const struct remote *remote) {
 }
 
 void remote_settle(const struct remote *remote, struct settings *settings) {
-  struct settings_ranks ranks = {remote->shared->rank_count, {true, true}, remote->networked,
-                                 remote_has_ll(remote)};
+  struct settings_ranks ranks = {
+      remote->shared->rank_count, {true, true}, remote->networked, remote_has_ll(remote)};
   struct settings other;
   memset(&other, 0, sizeof other);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {

@@ -39,8 +39,9 @@ struct remote_watcher {
 
 /* Peer info: what every rank publishes when a communicator is made. Sent as is. */
 struct peer_info {
-  uint64_t host;     /* share_host(): equal for ranks of one host */
-  uint64_t settings; /* settings_digest() */
+  uint64_t host;      /* share_host(): equal for ranks of one host */
+  uint64_t device_id; /* of its device among those of the host; 0: unknown */
+  uint64_t settings;  /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
   uint32_t device_index, node; /* node: within the process, if there is a network between its nodes */
   int32_t process, color, key_order;

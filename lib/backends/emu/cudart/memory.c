@@ -151,8 +151,7 @@ static int create_locked(const struct record *model, void **pointer) {
 
 int emu_memory_create(uint32_t device_index, size_t bytes, enum emu_memory_kind kind,
                       enum emu_memory_origin origin, unsigned flags, void **pointer) {
-  struct record model = {
-      {.bytes = bytes, .device_index = device_index, .kind = (int)kind}, origin, flags};
+  struct record model = {{.bytes = bytes, .device_index = device_index, .kind = (int)kind}, origin, flags};
   if (bytes == 0 || bytes > EMU_DEVICE_MEMORY_BYTES) {
     if (bytes != 0) return out_of_memory(device_index, bytes);
     *pointer = NULL;
@@ -281,9 +280,18 @@ uint64_t emu_memory_used(uint32_t device_index) {
   return bytes;
 }
 
+/* The address may be the host's by now. */
+static int memory_check_gone(const void *pointer, size_t bytes, const char *what) {
+  if (!emu_memory_was_freed(pointer) || os_page_is_mapped(pointer)) return 0;
+  log_urgent("%s of %zu bytes at %p: that memory was freed; free it when all that uses it has ended", what,
+             bytes, pointer);
+  return ERROR_INVALID_VALUE;
+}
+
 int emu_memory_bounds(const void *pointer, size_t bytes, const char *what) {
   struct emu_allocation allocation;
-  if (bytes == 0 || !emu_memory_find(pointer, &allocation)) return 0;
+  if (bytes == 0) return 0;
+  if (!emu_memory_find(pointer, &allocation)) return memory_check_gone(pointer, bytes, what);
   size_t left = (size_t)((uintptr_t)allocation.base + allocation.bytes - (uintptr_t)pointer);
   if (bytes <= left) return 0;
   log_warn(

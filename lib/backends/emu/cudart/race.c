@@ -177,7 +177,8 @@ void race_op_drop(struct race_op *op) {
   os_free(op);
 }
 
-uint32_t race_work_accesses(const struct emu_work *work, struct race_work_access accesses[2]) {
+uint32_t race_work_accesses(const struct emu_work *work,
+                            struct race_work_access accesses[RACE_ACCESSES_MOST]) {
   struct emu_allocation memory;
   switch (work->kind) {
     case WORK_COPY:
@@ -203,12 +204,15 @@ uint32_t race_work_accesses(const struct emu_work *work, struct race_work_access
   return 0;
 }
 
-uint32_t race_use_accesses(const struct race_use *use, struct race_work_access accesses[2]) {
+uint32_t race_use_accesses(const struct race_use *use, struct race_work_access accesses[RACE_ACCESSES_MOST]) {
   uint32_t count = 0;
   if (use->in_bytes > 0)
     accesses[count++] = (struct race_work_access){{use->in, use->in_bytes, use->in_bytes, 1}, false};
   if (use->out_bytes > 0)
     accesses[count++] = (struct race_work_access){{use->out, use->out_bytes, use->out_bytes, 1}, true};
+  if (use->scalar != NULL)
+    accesses[count++] =
+        (struct race_work_access){{use->scalar, use->scalar_bytes, use->scalar_bytes, 1}, false};
   return count;
 }
 
@@ -286,7 +290,7 @@ static bool batch_make_ops(const struct batch *batch) {
 
 /* False, after a report, if NCCL calls of a graph use memory that was freed after their capture. */
 static bool graph_check_memory(const struct batch *batch) {
-  struct race_work_access accesses[2];
+  struct race_work_access accesses[RACE_ACCESSES_MOST];
   struct emu_allocation memory;
   struct race_op *const *op = ops.items;
   for (uint32_t i = 0; batch->exec != NULL && i < batch_count(batch); i++) {
@@ -318,15 +322,15 @@ static bool batch_check_groups(const struct batch *batch) {
   return true;
 }
 
-static bool accesses_note(struct race_op *op, const struct race_work_access accesses[2], uint32_t count,
-                          bool writes, const struct race_point *at) {
+static bool accesses_note(struct race_op *op, const struct race_work_access accesses[RACE_ACCESSES_MOST],
+                          uint32_t count, bool writes, const struct race_point *at) {
   for (uint32_t i = 0; i < count; i++)
     if (accesses[i].writes == writes && !race_access(op, &accesses[i].extent, writes, at)) return false;
   return true;
 }
 
 static bool batch_access(const struct batch *batch, bool writes, const struct race_point *at) {
-  struct race_work_access accesses[2];
+  struct race_work_access accesses[RACE_ACCESSES_MOST];
   struct race_op **op = ops.items;
   for (uint32_t i = 0; i < batch_count(batch); i++) {
     const struct emu_work *work = batch_work(batch, i);

@@ -67,7 +67,9 @@ struct race_use {
   uint64_t sequence; /* of the call on its communicator */
   const void *in;
   void *out;
+  const void *scalar;         /* read; NULL: none */
   size_t in_bytes, out_bytes; /* 0: not used */
+  uint8_t scalar_bytes;
   enum race_rule rule;
   uint32_t peer;  /* the root, or the other rank of a message */
   uint32_t order; /* 0 or 1: collectives are matched by their number in each order */

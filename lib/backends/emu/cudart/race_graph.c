@@ -97,7 +97,7 @@ static bool add_extent(struct node_check *check, const struct node_access *model
 
 static bool add_node(struct node_check *check, uint32_t node) {
   const struct emu_work *work = &check->exec->nodes[node].work;
-  struct race_work_access accesses[2];
+  struct race_work_access accesses[RACE_ACCESSES_MOST];
   const struct emu_kernel *kernel = work->kind == WORK_KERNEL ? work->as.kernel : NULL;
   for (uint32_t i = 0; kernel != NULL && kernel->race != NULL && i < kernel->use_count; i++) {
     const struct race_use *use = &kernel->uses[i];

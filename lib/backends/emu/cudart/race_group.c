@@ -19,7 +19,7 @@ static struct {
 } accesses;
 
 static bool accesses_gather(const struct race_use *uses, uint32_t use_count) {
-  struct race_work_access own[2];
+  struct race_work_access own[RACE_ACCESSES_MOST];
   accesses.count = 0;
   for (uint32_t use = 0; use < use_count; use++) {
     const uint32_t count = race_use_accesses(&uses[use], own);
@@ -45,7 +45,8 @@ static int by_begin(const void *a, const void *b) {
 
 static bool uses_equal(const struct race_use *one, const struct race_use *other) {
   return one->in == other->in && one->out == other->out && one->in_bytes == other->in_bytes &&
-         one->out_bytes == other->out_bytes && one->rule == other->rule && one->peer == other->peer;
+         one->out_bytes == other->out_bytes && one->scalar == other->scalar && one->rule == other->rule &&
+         one->peer == other->peer;
 }
 
 static void report(const struct use_access *one, const struct use_access *other, struct race_op *const *ops) {

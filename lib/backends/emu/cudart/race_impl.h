@@ -64,7 +64,7 @@ static inline bool race_has_passed(uint32_t stream, uint64_t epoch) { return rac
 /* Memory is out: the check ends, because it would see races where it cannot note an order. */
 void race_give_up(void);
 bool race_is_on(void);
-void race_reset(void); /* as if it had neither given up nor read the setting */
+void race_reset(void);         /* as if it had neither given up nor read the setting */
 void race_forget_passed(void); /* all that streams have done has passed */
 
 void race_found(void); /* one was reported */
@@ -92,13 +92,16 @@ struct race_extent {
 };
 
 /* The extents that work accesses, other than a kernel; 0, 1 or 2. */
+#define RACE_ACCESSES_MOST 3 /* of an operation or a call */
+
 struct race_work_access {
   struct race_extent extent;
   bool writes;
 };
-uint32_t race_work_accesses(const struct emu_work *work, struct race_work_access accesses[2]);
+uint32_t race_work_accesses(const struct emu_work *work,
+                            struct race_work_access accesses[RACE_ACCESSES_MOST]);
 /* The same of an NCCL call. */
-uint32_t race_use_accesses(const struct race_use *use, struct race_work_access accesses[2]);
+uint32_t race_use_accesses(const struct race_use *use, struct race_work_access accesses[RACE_ACCESSES_MOST]);
 
 /* ---- accessed memory (race_memory.c) ---- */
 

@@ -1,12 +1,15 @@
 /* runtime_device.c: the emulated runtime's device functions. The emulated GPU describes itself with the
  * sizes of a Hopper data-center GPU, so that programs which size their work by them take the paths they
  * take on one. */
-#include "base/open_group.h"
-#include "base/array.h"
-#include "backends/emu/cudart/runtime.h"
-
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "backends/emu/cudart/runtime.h"
+#include "backends/emu/world_impl.h"
+#include "base/array.h"
+#include "base/log.h"
+#include "base/open_group.h"
 
 enum { RUNTIME_VERSION = CUDART_VERSION };
 
@@ -267,9 +270,24 @@ cudaError_t tutti_cudart_DeviceSynchronize(void) {
   return runtime_result(error);
 }
 
+/* Ranks of communicators have streams and memory there. */
+static int device_unused(uint32_t device_index) {
+  char rank[160];
+  if (!emu_device_has_rank(device_index, rank, sizeof rank)) return 0;
+  log_urgent("cudaDeviceReset of device %" PRIu32
+             ": %s still uses it; call ncclCommDestroy for all communicators of the device before",
+             device_index, rank);
+  return cudaErrorIllegalState;
+}
+
 cudaError_t tutti_cudart_DeviceReset(void) {
   emu_lock();
-  int error = device_wait();
+  int error = device_unused(emu_device_current());
+  if (error != 0) {
+    emu_unlock();
+    return runtime_result(error);
+  }
+  error = device_wait();
   bool idle = emu_device_idle(emu_device_current());
   for (uint32_t i = peer_count; i-- > 0;) {
     if (peers[i].from == emu_device_current()) peers[i] = peers[--peer_count];
