@@ -282,7 +282,9 @@ uint64_t emu_memory_used(uint32_t device_index) {
 
 /* The address may be the host's by now. */
 static int memory_check_gone(const void *pointer, size_t bytes, const char *what) {
-  if (!emu_memory_was_freed(pointer) || os_page_is_mapped(pointer)) return 0;
+  uint64_t offset;
+  if (!emu_memory_was_freed(pointer)) return 0;
+  if (!emu_arena_offset(pointer, &offset) && os_page_is_mapped(pointer)) return 0;
   log_urgent("%s of %zu bytes at %p: that memory was freed; free it when all that uses it has ended", what,
              bytes, pointer);
   return ERROR_INVALID_VALUE;
