@@ -521,9 +521,11 @@ static void owners_mark_absent(void) {
   }
 }
 
+/* Threads that could change anything; one that polls goes on, and may make the missing call. */
 static bool threads_beyond_waiters(void) {
   uint32_t waiting = 0;
-  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) waiting += 1;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
+    waiting += !waiter->released && waiter->event_limit == UINT64_MAX;
   return os_threads_at_work() > waiting;
 }
 
