@@ -179,6 +179,19 @@ CASE(used_in_forked_child, 2, .says = {"fork|child"}, .processes = true) {
   if (status != 0) exit(1);
 }
 
+CASE(device_used_in_forked_child, 2, .says = {"fork", "child"}) {
+  int status = 0;
+  if (rank != 0) return;
+  fflush(NULL);
+  const pid_t worker = fork(); /* a data loader that moves its batch to the device itself */
+  if (worker == 0) {
+    float *batch = NULL;
+    _exit(bug && cudaMalloc((void **)&batch, BYTES) != cudaSuccess);
+  }
+  waitpid(worker, &status, 0);
+  if (status != 0) exit(1);
+}
+
 CASE(destroyed_in_forked_child, 2, .says = {"fork|child"}) {
   int status = 0;
   if (rank != 0) return;

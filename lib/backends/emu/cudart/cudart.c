@@ -5,9 +5,9 @@
 
 /* The error of calls that wrong settings refuse. Functions that only print an error never fail. The
  * parentheses around the name prevent the expansion of the header's macros that count arguments. */
-#define FORWARD(type, name, parameters, arguments)                                         \
-  type(cuda##name) parameters {                                                            \
+#define FORWARD(type, name, parameters, arguments)                                             \
+  type(cuda##name) parameters {                                                                \
     const long refusal = _Generic((type)0, cudaError_t : tutti_cudart_refusal(), default : 0); \
-    return refusal != 0 ? (type)refusal : tutti_cudart_##name arguments;                   \
+    return refusal != 0 ? (type)refusal : tutti_cudart_##name arguments;                       \
   }
 TUTTI_CUDART_CALLS(FORWARD)

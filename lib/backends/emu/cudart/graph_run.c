@@ -18,8 +18,8 @@ struct emu_graph_run {
   struct emu_graph_exec *exec;
   struct emu_stream *stream;
   struct race_point behind; /* the end of the launch */
-  uint32_t remaining; /* nodes that have not ended */
-  int error;          /* the first */
+  uint32_t remaining;       /* nodes that have not ended */
+  int error;                /* the first */
   struct node_run *nodes;
 };
 

@@ -303,6 +303,14 @@ int emu_memory_bounds(const void *pointer, size_t bytes, const char *what) {
   return ERROR_INVALID_VALUE;
 }
 
+static bool forked;
+
+void emu_memory_forked(void) {
+  for (size_t i = 0; i < memory.count; i++) forked |= memory.records[i].origin != EMU_ORIGIN_INTERNAL;
+}
+
+bool emu_memory_was_forked(void) { return forked; }
+
 void emu_memory_reset(uint32_t device_index) {
   os_mutex_lock(&memory.lock);
   for (size_t i = memory.count; i-- > 0;) {

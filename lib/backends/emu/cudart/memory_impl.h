@@ -24,6 +24,9 @@ uint64_t emu_memory_used(uint32_t device_index);            /* bytes of device a
 /* Returns 1, with a warning, if [pointer, pointer + bytes) begins in a known allocation and ends beyond it.
  * `what` names the access. */
 int emu_memory_bounds(const void *pointer, size_t bytes, const char *what);
+/* In the child of a fork: whether the parent had memory of the program then. */
+void emu_memory_forked(void);
+bool emu_memory_was_forked(void);
 /* Frees the program's allocations on the device, for cudaDeviceReset. */
 void emu_memory_reset(uint32_t device_index);
 

@@ -10,6 +10,10 @@
 /* Converts a result and stores it for cudaGetLastError, except for "not ready", which is not an error. */
 cudaError_t runtime_result(int error);
 
+/* cudaErrorInitializationError, with a sentence the first time, in a process that was forked from one that
+ * used the devices: CUDA does not work there. Else 0. */
+int runtime_fork_check(void);
+
 /* Check a copy or a fill and describe it; empty work when there is nothing to move. Widths in bytes, of
  * fills in elements. */
 int runtime_copy_prepare(struct emu_work *work, void *to, const void *from, size_t bytes,

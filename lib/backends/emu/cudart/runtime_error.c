@@ -1,11 +1,22 @@
 /* runtime_error.c: the emulated runtime's errors: each thread's last one, and names and texts. */
 #include "backends/emu/cudart/runtime.h"
+#include "base/log.h"
 
 static _Thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t runtime_result(int error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = (cudaError_t)error;
   return (cudaError_t)error;
+}
+
+int runtime_fork_check(void) {
+  static int said; /* atomic */
+  if (!emu_memory_was_forked()) return 0;
+  if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+    log_urgent(
+        "this process was forked from one that has memory on devices, and CUDA does not work in such a "
+        "child; fork before the first CUDA call, or start another program (exec)");
+  return cudaErrorInitializationError;
 }
 
 cudaError_t tutti_cudart_GetLastError(void) {

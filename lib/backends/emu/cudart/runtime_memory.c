@@ -22,7 +22,8 @@ static int unsafe_call(void) {
 
 static cudaError_t allocate(void **pointer, size_t bytes, enum emu_memory_kind kind, unsigned flags) {
   if (pointer == NULL) return runtime_result(cudaErrorInvalidValue);
-  int error = unsafe_call();
+  int error = runtime_fork_check();
+  if (error == 0) error = unsafe_call();
   enum emu_memory_origin origin = kind == EMU_MEMORY_HOST ? EMU_ORIGIN_HOST : EMU_ORIGIN_DEVICE;
   if (error == 0) error = emu_memory_create(emu_device_current(), bytes, kind, origin, flags, pointer);
   return runtime_result(error);
@@ -296,7 +297,8 @@ static int copy_prepare(struct emu_work *work, void *to, size_t to_pitch, const 
   if (width == 0 || height == 0) return 0;
   if (to == NULL || from == NULL) return cudaErrorInvalidValue;
   if (height > 1 && (to_pitch < width || from_pitch < width)) return cudaErrorInvalidPitchValue;
-  int error = direction_check(to, from, kind);
+  int error = runtime_fork_check();
+  if (error == 0) error = direction_check(to, from, kind);
   if (error == 0) error = emu_memory_bounds(to, span_bytes(to_pitch, width, height), "copy to");
   if (error == 0) error = emu_memory_bounds(from, span_bytes(from_pitch, width, height), "copy from");
   if (error != 0) return error;
@@ -424,7 +426,8 @@ int runtime_fill_prepare(struct emu_work *work, void *to, size_t pitch, uint32_t
              to);
     return cudaErrorInvalidValue;
   }
-  int error = emu_memory_bounds(to, span_bytes(pitch, width * element_bytes, height), "fill");
+  int error = runtime_fork_check();
+  if (error == 0) error = emu_memory_bounds(to, span_bytes(pitch, width * element_bytes, height), "fill");
   if (error != 0) return error;
   work->kind = WORK_FILL;
   work->as.fill.to = to;

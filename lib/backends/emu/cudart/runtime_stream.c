@@ -23,6 +23,8 @@ static cudaError_t with_stream(cudaStream_t handle, int (*act)(struct emu_stream
 cudaError_t tutti_cudart_StreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int priority) {
   if (handle == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
     return runtime_result(cudaErrorInvalidValue);
+  const int forked = runtime_fork_check();
+  if (forked != 0) return runtime_result(forked);
   int clamped = priority > 0 ? 0 : priority < -5 ? -5 : priority;
   struct emu_stream *stream;
   emu_lock();

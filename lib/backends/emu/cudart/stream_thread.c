@@ -204,6 +204,7 @@ void emu_streams_forked(void) {
     stream_free(stream);
   }
   emu_graph_workers_forked();
+  emu_memory_forked();
   stopping = threads_used = false;
 }
 
