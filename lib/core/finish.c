@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
+#include "core/comm/handles.h"
 #include "core/comm/leaks.h"
 #include "core/comm/record.h"
 #include "core/remote/remote.h"
@@ -103,11 +104,7 @@ static bool comm_needs_drain(const struct ncclComm *comm) {
   return state == COMM_READY || state == COMM_FINALIZING;
 }
 
-ncclResult_t pncclCommDestroy(ncclComm_t comm) {
-  static const char *const call = "ncclCommDestroy";
-  bool aborted = false;
-  if (!comm) return ncclSuccess;
-  TRY(comm_check_handle(comm, call));
+static ncclResult_t destroy_check(const struct ncclComm *comm, const char *call) {
   if (comm_state(comm) == COMM_RENDEZVOUS ||
       __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) != 0) {
     return log_fail(ncclInvalidArgument,
@@ -115,11 +112,15 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
                     "ncclCommAbort",
                     call, comm->name);
   }
-  TRY(comm_check_unqueued(comm, call));
+  return comm_check_unqueued(comm, call);
+}
+
+static ncclResult_t destroy_run(struct ncclComm *comm, const char *call, const void *caller) {
+  bool aborted = false;
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Destroy START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
   recorder_life(&comm->recorder, LIFE_DESTROY, comm->sequence);
-  const ncclResult_t ended = match_end(comm, MATCH_END_DESTROY, __builtin_return_address(0));
+  const ncclResult_t ended = match_end(comm, MATCH_END_DESTROY, caller);
   const ncclResult_t drained = comm_needs_drain(comm) ? finalize_wait(comm, call, &aborted) : ncclSuccess;
   const ncclResult_t result = ended != ncclSuccess ? ended : drained;
   if (aborted) return result; /* the aborting thread frees it */
@@ -128,6 +129,26 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
     comm->ops->device->comm_abort(comm->device_comm);
   comm_discard(comm);
   return result;
+}
+
+static bool destroy_claim(void *comm) {
+  return !__atomic_exchange_n(&((struct ncclComm *)comm)->destroying, true, __ATOMIC_ACQ_REL);
+}
+
+ncclResult_t pncclCommDestroy(ncclComm_t comm) {
+  static const char *const call = "ncclCommDestroy";
+  if (!comm) return ncclSuccess;
+  TRY(comm_check_handle(comm, call));
+  if (!handles_claim(comm, destroy_claim))
+    return log_fail(
+        ncclInvalidUsage,
+        "%s: another thread is destroying communicator %p; destroy each communicator once, on the "
+        "thread that drives its rank",
+        call, (void *)comm);
+  const ncclResult_t refused = destroy_check(comm, call);
+  if (refused == ncclSuccess) return destroy_run(comm, call, __builtin_return_address(0));
+  __atomic_store_n(&comm->destroying, false, __ATOMIC_RELEASE);
+  return refused;
 }
 API_EXPORT(CommDestroy);
 

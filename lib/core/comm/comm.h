@@ -75,6 +75,7 @@ struct ncclComm {
   uint32_t children_rendezvous;  /* splits of this one under way; locked */
   uint32_t waiter_count;         /* threads inside a waiting call; locked */
   uint32_t aborted;              /* locked, read atomically */
+  bool destroying;               /* a thread is in ncclCommDestroy; atomic */
   uint32_t called_off;           /* aborted or broken: calls to other processes are cancelled; atomic */
   uint32_t broken;               /* 1: a thread is writing the reason, 2: reason is set; atomic */
   bool revoked;

@@ -91,6 +91,13 @@ bool handles_has(const void *handle) {
   return wanted != 0 && wanted != REMOVED && place_find(now, wanted) != NULL;
 }
 
+bool handles_claim(void *handle, bool (*claim)(void *handle)) {
+  os_mutex_lock(&lock);
+  const bool claimed = handles_has(handle) && claim(handle);
+  os_mutex_unlock(&lock);
+  return claimed;
+}
+
 static bool is_handle(uintptr_t there) { return there != 0 && there != REMOVED; }
 
 uint32_t handles_count(void) {
