@@ -41,6 +41,16 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetDevice(CUdevice *device) {
+  return cudaGetDevice(device) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+  int device = 0;
+  if (cudaStreamGetDevice((cudaStream_t)stream, &device) != cudaSuccess) return CUDA_ERROR_INVALID_VALUE;
+  return cuDevicePrimaryCtxRetain(context, device);
+}
+
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;

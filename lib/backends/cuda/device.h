@@ -159,6 +159,7 @@ bool cuda_reach(uint32_t from, uint32_t to);
 bool cuda_memory_is_plain(const void *pointer);
 /* The driver's number of the allocation, which no later one gets; 0: not memory of the driver. */
 uint64_t cuda_memory_id(uint64_t address);
+bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of the allocation */
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 

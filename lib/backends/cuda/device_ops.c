@@ -76,12 +76,13 @@ static CUcontext context_of(uint32_t device_index) {
   return context;
 }
 
-bool cuda_device_enter(uint32_t device_index) {
+static bool context_enter(CUcontext context) {
   static context_push push;
   if (push == NULL) *(void **)&push = cuda_driver_function("cuCtxPushCurrent_v2");
-  const CUcontext context = context_of(device_index);
   return push != NULL && context != NULL && push(context) == CUDA_SUCCESS;
 }
+
+bool cuda_device_enter(uint32_t device_index) { return context_enter(context_of(device_index)); }
 
 void cuda_device_leave(void) {
   static context_pop pop;
@@ -273,9 +274,32 @@ uint64_t cuda_memory_id(uint64_t address) {
   return pointer_ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, (const void *)(uintptr_t)address, &id) ? id : 0;
 }
 
+typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+
+bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes) {
+  static address_range ask; /* the same value whoever finds it first */
+  CUdeviceptr begin = 0;
+  size_t size = 0;
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuMemGetAddressRange_v2");
+  if (ask == NULL || ask(&begin, &size, (CUdeviceptr)address) != CUDA_SUCCESS) return false;
+  *base = begin;
+  *bytes = size;
+  return true;
+}
+
 bool cuda_memory_is_plain(const void *pointer) {
   int capable = 0;
   return pointer_ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer, &capable) && capable != 0;
+}
+
+/* A buffer may span several ranges of mapped memory, so only plain memory has an end that is known. */
+static void query_range(const void *pointer, struct pointer_info *info) {
+  uint64_t base, bytes;
+  if (info->kind != POINTER_DEVICE || !cuda_memory_is_plain(pointer) ||
+      !cuda_memory_range((uintptr_t)pointer, &base, &bytes))
+    return;
+  info->base = (void *)(uintptr_t)base;
+  info->bytes = bytes;
 }
 
 static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *info) {
@@ -293,6 +317,7 @@ static ncclResult_t cuda_memory_query(const void *pointer, struct pointer_info *
   }
   if (attributes.device >= 0) info->device_index = (uint32_t)attributes.device;
   info->id = cuda_memory_id((uintptr_t)pointer);
+  query_range(pointer, info);
   return ncclSuccess;
 }
 
@@ -690,6 +715,29 @@ static ncclResult_t cuda_wait_until(bool (*done)(void *argument), void *argument
   }
 }
 
+typedef CUresult (*stream_context)(CUstream stream, CUcontext *context);
+typedef CUresult (*context_device)(CUdevice *device);
+
+static bool context_device_index(CUcontext context, uint32_t *device_index) {
+  static context_device ask; /* the same value whoever finds it first */
+  CUdevice device = 0;
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuCtxGetDevice");
+  if (ask == NULL || !context_enter(context)) return false;
+  const bool known = ask(&device) == CUDA_SUCCESS;
+  cuda_device_leave();
+  if (known) *device_index = (uint32_t)device;
+  return known;
+}
+
+static enum stream_place cuda_stream_place(device_stream stream, uint32_t *device_index) {
+  static stream_context ask; /* the same value whoever finds it first */
+  CUcontext context = NULL;
+  if ((uintptr_t)stream <= 2) return STREAM_DEFAULT;
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuStreamGetCtx");
+  if (ask == NULL || ask((CUstream)stream, &context) != CUDA_SUCCESS) return STREAM_DEFAULT;
+  return context_device_index(context, device_index) ? STREAM_ON : STREAM_DEFAULT;
+}
+
 static const struct device_ops device_table = {
     .size = sizeof(struct device_ops),
     .count = cuda_device_count,
@@ -711,6 +759,7 @@ static const struct device_ops device_table = {
     .comm_idle = cuda_comm_idle,
     .launch = cuda_launch,
     .stream_capture = cuda_stream_capture,
+    .stream_place = cuda_stream_place,
     .wait_until = cuda_wait_until,
     .progress = os_yield,
     .lock = cuda_ops_lock,

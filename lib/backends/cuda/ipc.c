@@ -36,16 +36,11 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) 
 
 /* ---- mappings ---- */
 
-typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
-
 /* True if the mapping is as long as its owner states. */
 static bool range_holds(const void *base, uint64_t bytes) {
-  CUdeviceptr begin = 0;
-  size_t mapped_bytes = 0;
-  address_range ask = NULL;
-  *(void **)&ask = cuda_driver_function("cuMemGetAddressRange_v2");
-  if (ask == NULL || ask(&begin, &mapped_bytes, (CUdeviceptr)(uintptr_t)base) != CUDA_SUCCESS) return false;
-  return (uint64_t)begin + mapped_bytes >= (uint64_t)(uintptr_t)base + bytes;
+  uint64_t begin, mapped_bytes;
+  return cuda_memory_range((uintptr_t)base, &begin, &mapped_bytes) &&
+         begin + mapped_bytes >= (uint64_t)(uintptr_t)base + bytes;
 }
 
 static const char *cure_of(cudaError_t error) {

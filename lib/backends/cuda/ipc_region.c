@@ -12,19 +12,6 @@
 #define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth exporting */
 #define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share an exported page with others */
 
-typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
-
-static bool allocation_range(uint64_t address, uint64_t *base, uint64_t *bytes) {
-  CUdeviceptr begin = 0;
-  size_t size = 0;
-  address_range ask = NULL;
-  *(void **)&ask = cuda_driver_function("cuMemGetAddressRange_v2");
-  if (ask == NULL || ask(&begin, &size, (CUdeviceptr)address) != CUDA_SUCCESS) return false;
-  *base = (uint64_t)begin;
-  *bytes = size;
-  return true;
-}
-
 /* ---- the owner ---- */
 
 static bool is_mappable(const struct device_comm *comm, const struct region *region) {
@@ -46,7 +33,7 @@ static struct region *region_now(struct device_comm *comm, uint64_t address) {
   struct region *region = region_find(&comm->regions, address);
   if (region != NULL && region->id == id) return region;
   if (region != NULL) region_retire(&comm->regions, region);
-  if (id == 0 || !allocation_range(address, &base, &bytes)) return NULL;
+  if (id == 0 || !cuda_memory_range(address, &base, &bytes)) return NULL;
   region = region_add(&comm->regions, base, bytes, id);
   if (region != NULL) region->mappable = is_mappable(comm, region);
   return region;
