@@ -187,7 +187,7 @@ typedef enum {
 
 /* Where the scalar of an operator is stored, which decides when it is read. */
 typedef enum {
-  ncclScalarDevice = 0,       /* device memory; read by each call that uses the operator */
+  ncclScalarDevice = 0,       /* device memory; read when an operation that uses it begins on its stream */
   ncclScalarHostImmediate = 1 /* host memory; read before ncclRedOpCreatePreMulSum() returns */
 } ncclScalarResidence_t;
 
