@@ -235,9 +235,10 @@ for bytes in 8 200 512 4096; do
   check $? "calls of $bytes bytes are repeated between two processes with right results"
 done
 
-# As if each rank had a host of its own: PMIx distributes the address that rank 0 publishes.
+# As if each rank had a host of its own, with one GPU: PMIx distributes the address that rank 0 publishes.
 case $launchers in *mpirun*)
-  under mpirun 3 env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "$work/launched" &&
+  under mpirun 3 env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
+    "$work/launched" &&
     [ "$(tail -n 1 "$work/out")" = ok ]
   check $? "mpirun over several hosts: the ranks connect through PMIx"
 esac

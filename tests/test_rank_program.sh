@@ -94,7 +94,7 @@ NCCL_DEBUG=WARN processes split --ops all_reduce,alltoall --split 2 --rounds 2
   [ "$(grep -c 'WARN .*rank [13] (process .*; rank [13] (process .*over the network' "$work/log")" -ge 4 ]
 check $? 'two ranks that cannot map memory, and a split of the communicator, work'
 size=10 narrow='0 1 2 3 4 5 6 7 8 9' addresses=1560000 # the record of calls takes 16 MiB, the watchdog 8
-NCCL_DEBUG=WARN processes all --ops all_reduce,sendrecv
+NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_DEBUG=WARN processes all --ops all_reduce,sendrecv
 [ "$statuses" = '0 0 0 0 0 0 0 0 0 0 ' ] && [ "$(grep -c 'WARN .*over the network' "$work/log")" -eq 5 ] &&
   [ "$(grep -c 'all processes of the host of rank 4 .*over the network' "$work/log")" -eq 1 ]
 check $? 'ten ranks, some with address space for only part of the others, work'

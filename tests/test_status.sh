@@ -373,7 +373,9 @@ permission() {
 beside 'a healthy job is shown: all jobs, by process, by address, as JSON' well
 beside 'a late rank over shared memory: every process logs once what explain prints' late 4
 beside 'a late rank over a network: every process logs once what explain prints' late 3 network
+export NCCL_MULTI_RANK_GPU_ENABLE=1 # eight emulated devices
 beside 'a late rank of sixteen processes: every process logs once what explain prints' late 16
+unset NCCL_MULTI_RANK_GPU_ENABLE
 beside 'guarded mode: the watchdog and tutti status give the diagnosis' late_guarded
 beside 'a watchdog that is off logs nothing' off
 beside 'ranks that call different operations are diagnosed' differs

@@ -64,7 +64,7 @@ check() {
   else
     echo "not ok - $2"
     echo "statuses:$statuses"
-    tail -n 15 /tmp/out.* /tmp/log.* | cut -c 1-600
+    tail -n 40 /tmp/out.* /tmp/log.* | cut -c 1-600
   fi
 }
 
