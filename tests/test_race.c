@@ -485,7 +485,8 @@ static int run_all(void) {
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
-/* What a wrong call returns, and that TUTTI_RACE_CHECK=0 finds nothing wrong with it. */
+/* What a wrong call returns, and that TUTTI_RACE_CHECK=0 finds nothing wrong with it; the memory is then
+ * really used without an order, which ThreadSanitizer may see with free threads. */
 static int run_results(void) {
   struct scene s;
   ncclResult_t error;
@@ -518,7 +519,6 @@ int main(void) {
   for (int i = 0; i < 2; i++) {
     if (run_in_child(modes[i], NULL, run_all) != 0 || run_in_child(modes[i], NULL, run_results) != 0)
       return 1;
-    if (run_in_child(modes[i], "0", run_results) != 0) return 1;
   }
-  return 0;
+  return run_in_child(modes[0], "0", run_results);
 }

@@ -661,7 +661,6 @@ void emu_world_leave_order(void) {
 /* Takes over the state from the process that had the turn. Returns struct emu_order_state.picked. */
 static uint32_t order_take(void) {
   const uint32_t picked = order_load();
-  world.hopeless = false;
   if (emu_order_touched()) emu_lanes_look();
   const enum emu_order_task task = emu_order_task();
   if (task == EMU_ORDER_REPORT && emu_lanes_waiting()) emu_lanes_report_stuck();
@@ -713,6 +712,7 @@ static bool order_quiet(void) {
 
 /* One turn of a guarded wait whose process shares its order of events with others. */
 static bool ordered_turn(void) {
+  world.hopeless = false; /* what an earlier turn found may have changed */
   if (owners_wait()) order_park();
   if (!emu_order_mine()) {
     if (world.pending_count > 0) emu_order_ask();
