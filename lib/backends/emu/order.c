@@ -400,6 +400,13 @@ bool emu_order_free(void) {
   return true;
 }
 
+bool emu_order_only(void) {
+  const struct order_page *page = page_now();
+  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
+    if (i != order.own && slot_live(&page->slots[i])) return false;
+  return true;
+}
+
 void emu_order_load(struct emu_order_state *state) {
   const struct order_page *page = page_now();
   state->random[0] = LOAD(page->state.random[0]);

@@ -81,6 +81,7 @@ bool emu_order_is_busy(void);
 void emu_order_park(const struct emu_order_report *report); /* all threads wait */
 bool emu_order_mine(void);                                  /* this process has the turn */
 bool emu_order_free(void);                                  /* no other process is busy */
+bool emu_order_only(void);                                  /* all others have left */
 void emu_order_load(struct emu_order_state *state);
 /* After events, while this process keeps the turn. */
 void emu_order_settle(const struct emu_order_report *own, const struct emu_order_state *state);

@@ -947,14 +947,16 @@ uint64_t emu_records_progress(void) {
   return progress;
 }
 
-/* The threads of this process are away, and others may wait for its actors. */
+/* The threads of this process are away, and others may wait for its actors. They excuse it before: a thread
+ * that is closing its last communicator drives no rank, but is not away. */
 static bool order_drive_idle(void) {
   struct emu_waiter waiter = {never, NULL, UINT64_MAX, false, NULL, NULL};
   const uint64_t until_ns = os_time_ns() + DRIVE_IDLE_MS * 1000000u;
   waiter_enter(&waiter);
   bool drives = true;
   while (drives && os_time_ns() < until_ns) {
-    drives = emu_order_on() && (emu_order_excused() || (owners_wait() && waiter.next == NULL));
+    drives =
+        emu_order_on() && (emu_order_excused() || (emu_order_only() && owners_wait() && waiter.next == NULL));
     if (drives && !guarded_turn(NULL)) turn_nap(DRIVE_IDLE_MS);
   }
   waiter_leave(&waiter);
