@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "explain/wait_cycle.h"
+#include "explain/call_site.h"
 #include "explain/comm_ranks.h"
+#include "explain/wait_cycle.h"
 #include "explain/wrong_comm.h"
 
 static void show_missing(const struct comm_ranks *ranks) {
@@ -138,7 +139,8 @@ static void diagnose_ranks(struct comm_ranks *ranks) {
   if (diagnose_died(ranks) || diagnose_exited(ranks) || diagnose_absent(ranks) ||
       diagnose_messages(ranks, true))
     return;
-  if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_not_started(ranks)) return;
+  if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_away(ranks)) return;
+  if (diagnose_not_started(ranks)) return;
   if (diagnose_slow_link(ranks) || diagnose_links(ranks) || diagnose_channel(ranks) || diagnose_frozen(ranks))
     return;
   if (diagnose_gone(ranks) || diagnose_slow(ranks)) return;
@@ -265,7 +267,8 @@ static void diagnose_all(struct rank_state *states, uint32_t count, struct diagn
   diagnose_each(states, count, PASS_ASSUME, diagnosis);
   diagnose_each(states, count, PASS_DIAGNOSE, diagnosis);
   if (diagnosis->kind <= DIAGNOSIS_SLOW || diagnose_wrong_comm(states, count, diagnosis)) return;
-  if (diagnosis->kind < DIAGNOSIS_CYCLE) diagnose_cycle(states, count, diagnosis);
+  if (diagnosis->kind < DIAGNOSIS_CYCLE && diagnosis->kind != DIAGNOSIS_AWAY)
+    diagnose_cycle(states, count, diagnosis);
 }
 
 static bool files_diagnose(const struct record_file *files, uint32_t file_count, bool moving,
@@ -277,6 +280,7 @@ static bool files_diagnose(const struct record_file *files, uint32_t file_count,
   if (states == NULL) return false;
   if (moving) diagnose_each(states, count, PASS_PACE, diagnosis);
   else diagnose_all(states, count, diagnosis);
+  sites_append(diagnosis);
   os_free(states);
   return true;
 }
@@ -293,9 +297,9 @@ bool diagnose_moving(const struct record_file *files, uint32_t file_count, struc
 }
 
 const char *diagnosis_name(enum diagnosis_kind kind) {
-  static const char *const names[] = {"fine",    "unknown",     "running",      "slow",    "failed",
-                                      "behind",  "absent",      "not arrived",  "channel", "proxy",
-                                      "counter", "not started", "not launched", "cycle",   "alone",
-                                      "refused", "died",        "mismatch"};
+  static const char *const names[] = {"fine",    "unknown",     "running",     "slow",         "failed",
+                                      "behind",  "absent",      "not arrived", "channel",      "proxy",
+                                      "counter", "not started", "away",        "not launched", "cycle",
+                                      "alone",   "refused",     "died",        "mismatch"};
   return names[kind];
 }

@@ -100,6 +100,8 @@ static void report_mismatch(struct comm_ranks *ranks, const struct rank_state *r
   call_text(right, text);
   call_text(wrong, own);
   blame(ranks, DIAGNOSIS_MISMATCH, what, root_cause);
+  cite_of(ranks, wrong);
+  cite_of(ranks, right);
   say(ranks->diagnosis->sentence,
       "%s %s of comm %s called %s as operation #%u, where %u other%s called %s: %s", ranks_word(list),
       list_end(list), ranks_comm_name(ranks, name), own, wrong->sequence, agree, agree == 1 ? "" : "s", text,
@@ -143,6 +145,7 @@ bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struc
     const struct rank_state *state = &ranks->states[i];
     if (state->refused == NULL || rank_has_called(state, collective)) continue;
     blame(ranks, DIAGNOSIS_REFUSED, NULL, state);
+    cite_of(ranks, wanted);
     rank_place(state, place);
     call_text(wanted, text);
     say(ranks->diagnosis->sentence,
@@ -194,6 +197,8 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   }
   list_end(&missing);
   blame(ranks, held ? DIAGNOSIS_BEHIND : DIAGNOSIS_NOT_ARRIVED, NULL, root_cause);
+  if (!held) cite_last(ranks, root_cause);
+  cite_of(ranks, wanted);
   if (missing_count == 1)
     say(ranks->diagnosis->sentence,
         "%s has not called operation #%u of comm %s, %s, for which %u other%s wait%s%s: %s", place,
@@ -273,6 +278,7 @@ bool diagnose_died(struct comm_ranks *ranks) {
   rank_place(dead, place);
   if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
+  cite_last(ranks, dead);
   say(ranks->diagnosis->sentence,
       "%s of comm %s %s after %" PRIu64 " operations%s; %u other%s noticed, and failed", place,
       ranks_comm_name(ranks, name), how, dead->called, rank_is_gone(dead) ? ", without destroying it" : "",
@@ -322,6 +328,8 @@ bool diagnose_exited(struct comm_ranks *ranks) {
   gone_text(first, how);
   waiters_text(ranks, first, waiters);
   blame(ranks, DIAGNOSIS_DIED, "exit", first);
+  cite_last(ranks, first);
+  cite_of(ranks, ranks_first_pending(ranks));
   say(ranks->diagnosis->sentence, "%s %s while comm %s was open, after %" PRIu64 " operations%s", place, how,
       ranks_comm_name(ranks, name), first->called, waiters);
   say(ranks->diagnosis->next,
@@ -363,6 +371,7 @@ bool diagnose_gone(struct comm_ranks *ranks) {
   list_end(&list);
   if (only != NULL) rank_place(only, place), waiters_text(ranks, only, waiters);
   blame(ranks, DIAGNOSIS_DIED, "killed", only);
+  if (only != NULL) cite_last(ranks, only), cite_of(ranks, ranks_first_pending(ranks));
   say(ranks->diagnosis->sentence,
       "%s%s of comm %s %s killed, or crashed, while it was open%s; no rank's call explains it",
       only != NULL ? place : "the processes of ranks ", only != NULL ? "" : list.text,

@@ -71,6 +71,8 @@ static void report_differs(struct comm_ranks *ranks, const struct rank_state *st
   const bool sends = call->func == FUNC_SEND, counts = call->count != partner->count;
   char name[64];
   blame(ranks, DIAGNOSIS_MISMATCH, counts ? "count" : "type", state);
+  cite_of(ranks, call);
+  cite_of(ranks, partner);
   say(ranks->diagnosis->sentence,
       "rank %u of comm %s %s %" PRIu64 " %s %s rank %u (#%u), which %s %" PRIu64 " %s (#%u): another %s",
       rank_number(state), ranks_comm_name(ranks, name), does_word(sends), call->count,
@@ -86,6 +88,8 @@ static void report_alone(struct comm_ranks *ranks, const struct rank_state *stat
   rank_place(other, place);
   absent_text(other, why, sizeof why);
   blame(ranks, DIAGNOSIS_ALONE, sends ? "send" : "recv", other);
+  cite_of(ranks, call);
+  cite_last(ranks, other);
   say(ranks->diagnosis->sentence,
       "%s of comm %s has no %s for operation #%u of rank %u, which %s %" PRIu64 " %s %s it: %s", place,
       ranks_comm_name(ranks, name), sends ? "ncclRecv" : "ncclSend", call->sequence, rank_number(state),
@@ -175,6 +179,7 @@ static void report_cycle(struct comm_ranks *ranks, const struct rank_state *begi
                rank_number(state), text, call->sequence, rank_number(other),
                call->func == FUNC_SEND ? "ncclRecv" : "ncclSend");
     show(ranks->diagnosis, "%s is in #%u, %s", place, call->sequence, text);
+    cite(ranks->diagnosis, state, call);
     state = other;
   } while (state != begin);
   say(ranks->diagnosis->next,

@@ -5,9 +5,11 @@
 #include "trace/recorder.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/callsite.h"
 #include "base/hash.h"
 #include "base/launch.h"
 #include "base/mapped_file.h"
@@ -347,6 +349,29 @@ uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream) {
   return (uint8_t)i;
 }
 
+/* Notes the file's path, by which a reader finds its debug information, and what tells whether it is still
+ * the same file. Without space there is no path. */
+static void module_note(const char *path) {
+  char *modules = header()->modules, line[MAPPED_FILE_PATH_BYTES + 48];
+  const size_t used = strlen(modules);
+  struct callsite_stamp stamp;
+  if (strchr(path, '\n') != NULL || !callsite_stamp(path, &stamp)) return;
+  const int bytes =
+      snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %s\n", stamp.bytes, stamp.changed_ns, path);
+  if (bytes >= (int)sizeof line || used + (size_t)bytes >= RECORD_MODULES_BYTES) return;
+  if (strstr(modules, line) != NULL) return;
+  memcpy(modules + used, line, (size_t)bytes); /* zeroes follow */
+}
+
+static void caller_fill(struct record_caller *row, const void *caller) {
+  struct callsite site;
+  if (!callsite_find(caller, &site)) return;
+  module_note(site.path);
+  snprintf(row->file, sizeof row->file, "%s", callsite_base_name(site.path));
+  row->offset = site.offset;
+  row->address = (uintptr_t)caller;
+}
+
 /* Rows are never emptied. If they are all taken, the record has only the address. */
 void recorder_add_caller(struct recorder *recorder, const void *caller) {
   struct record_caller *rows =
@@ -358,9 +383,7 @@ void recorder_add_caller(struct recorder *recorder, const void *caller) {
     return;
   }
   while (i < RECORD_CALLERS && rows[i].address != 0 && rows[i].address != (uintptr_t)caller) i++;
-  if (i < RECORD_CALLERS && rows[i].address == 0 &&
-      os_code_file(caller, rows[i].file, sizeof rows[i].file, &rows[i].offset))
-    rows[i].address = (uintptr_t)caller;
+  if (i < RECORD_CALLERS && rows[i].address == 0) caller_fill(&rows[i], caller);
   os_mutex_unlock(&process.lock);
 }
 
@@ -426,6 +449,12 @@ static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_
 /* This process has a file. Locked. */
 static bool process_has_file(void) {
   return process.mapped.memory != NULL && process.fork_count == os_fork_count();
+}
+
+void recorder_note_awaited(uint32_t awaited) {
+  if (!os_mutex_try_lock(&process.lock)) return; /* whoever calls may hold locks: the next call notes it */
+  if (process_has_file()) header()->awaited = awaited;
+  os_mutex_unlock(&process.lock);
 }
 
 void recorder_note_address(const char *text) {

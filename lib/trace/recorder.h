@@ -133,6 +133,9 @@ static inline void recorder_pace_note(struct record_pace *pace, bool waits, uint
   if (pace != NULL && (given > 0 || waits != (pace->since != 0))) recorder_pace_turn(pace, waits, given);
 }
 
+/* Stores in the header which process this one waits for before any event can run; 0: none. */
+void recorder_note_awaited(uint32_t process);
+
 /* ---- for the watchdog and tutti status ---- */
 
 /* Stores the address of the process's control server in the header. */

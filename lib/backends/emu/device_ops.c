@@ -170,8 +170,8 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
   emu_owner_set(&fresh->owner);
   const bool owned = fresh->owner != NULL;
   if (owned) {
-    fresh->race = emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count,
-                                     comm_raced);
+    fresh->race =
+        emu_race_rank_open(config->comm_id, fresh->name, config->rank, config->rank_count, comm_raced);
     comm_list(fresh);
   }
   emu_unlock();
