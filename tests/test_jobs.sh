@@ -25,7 +25,14 @@ killed() { # ENDING TEXT [RANKS [TIMES]]
     sleep 0.1
     tries=$((tries + 1))
   done
-  kill -KILL $job
+  # all at once, so that no rank sees another one's death
+  ranks=$(pgrep -P $job)
+  # shellcheck disable=SC2086
+  kill -STOP $ranks 2>"$work/err"
+  # shellcheck disable=SC2086
+  while ps -o stat= -p "$(echo $ranks | tr ' ' ',')" | grep -q '^[RSD]'; do sleep 0.01; done
+  # shellcheck disable=SC2086
+  kill -KILL $ranks $job
   wait $job 2>"$work/err"
   tries=0
   while [ $tries -lt 100 ] && "$tutti" trace list | grep -q ' live '; do

@@ -164,7 +164,7 @@ void cite_of(struct comm_ranks *ranks, const struct record_call *call) {
   for (uint32_t i = 0; i < ranks->count && call != NULL; i++) {
     const struct record_view *view = ranks->states[i].view;
     const uint64_t records = view->end - view->first; /* a reduced ring is no longer than that */
-    if (at >= view->ring && at < view->ring + records * RECORD_BYTES)
+    if (records > 0 && at >= view->ring && at < view->ring + records * RECORD_BYTES)
       cite(ranks->diagnosis, &ranks->states[i], call);
   }
 }

@@ -43,18 +43,27 @@ static bool rank_is_awaited(const struct comm_ranks *ranks, const struct rank_st
   return false;
 }
 
+/* The first of the ranks whose process keeps the others from going on; NULL: none. */
+static const struct rank_state *ranks_away(const struct comm_ranks *ranks) {
+  if (ranks_have_failed(ranks)) return NULL; /* that explains more */
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (ranks->states[i].file->stopped || rank_is_awaited(ranks, &ranks->states[i])) return &ranks->states[i];
+  return NULL;
+}
+
+bool diagnose_away_after(struct comm_ranks *ranks, uint32_t collective) {
+  const struct rank_state *away = ranks_away(ranks);
+  return away != NULL && rank_has_called(away, collective) && diagnose_away(ranks);
+}
+
 bool diagnose_away(struct comm_ranks *ranks) {
-  const struct rank_state *away = NULL;
+  const struct rank_state *away = ranks_away(ranks);
   const struct record_call *first = ranks_first_pending(ranks);
   char place[160], name[64], text[160] = "", since[64] = "";
   uint32_t waiters = 0;
-  for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct rank_state *state = &ranks->states[i];
-    if (away == NULL && (state->file->stopped || rank_is_awaited(ranks, state))) away = state;
-    waiters += rank_pends(state);
-  }
-  if (away == NULL || waiters == rank_pends(away)) return false;
-  waiters -= rank_pends(away);
+  for (uint32_t i = 0; i < ranks->count; i++)
+    waiters += &ranks->states[i] != away && rank_pends(&ranks->states[i]);
+  if (away == NULL || waiters == 0) return false;
   if (first != NULL) call_text(first, text), waited_text(ranks, first, since);
   rank_place(away, place);
   blame(ranks, DIAGNOSIS_AWAY, away->file->stopped ? "stopped" : "busy", away);

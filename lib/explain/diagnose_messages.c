@@ -81,6 +81,28 @@ static void report_differs(struct comm_ranks *ranks, const struct rank_state *st
   say(ranks->diagnosis->next, "give both ends of the message the same count and type");
 }
 
+/* The other rank's call is in the error message alone. */
+bool diagnose_refused_message(struct comm_ranks *ranks) {
+  char place[160], text[160], name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    const struct record_comm *comm = state->view->comm;
+    const struct record_call *call = state->mismatch;
+    if (call == NULL || !is_message(call->func) || strncmp(comm->reason, "message #", 9) != 0) continue;
+    rank_place(state, place);
+    call_text(call, text);
+    blame(ranks, DIAGNOSIS_MISMATCH, "message", state);
+    cite(ranks->diagnosis, state, call);
+    say(ranks->diagnosis->sentence,
+        "%s of comm %s called %s, which was refused, as it differs from rank %u's %s: %.*s", place,
+        ranks_comm_name(ranks, name), text, call->peer, call->func == FUNC_SEND ? "ncclRecv" : "ncclSend",
+        (int)strnlen(comm->reason, sizeof comm->reason), comm->reason);
+    say(ranks->diagnosis->next, "give both ends of the message the same count and type");
+    return true;
+  }
+  return false;
+}
+
 static void report_alone(struct comm_ranks *ranks, const struct rank_state *state,
                          const struct record_call *call, const struct rank_state *other) {
   const bool sends = call->func == FUNC_SEND;
@@ -197,22 +219,29 @@ static bool diagnose_message_cycle(struct comm_ranks *ranks) {
   for (uint32_t i = 0; i < ranks->count && !found; i++) {
     const struct rank_state *state = &ranks->states[i], *other = NULL;
     const uint32_t first = met + 1;
-    while (state->pending_messages > 0 && path[state - ranks->states] == 0) {
+    while (state != NULL && state->pending_messages > 0 && path[state - ranks->states] == 0) {
       path[state - ranks->states] = ++met;
-      if (rank_unmatched(ranks, state, &other) == NULL) break;
-      state = other;
+      state = rank_unmatched(ranks, state, &other) != NULL ? other : NULL;
     }
-    found = state == other && path[state - ranks->states] >= first;
+    found = state != NULL && path[state - ranks->states] >= first;
     if (found) report_cycle(ranks, state);
   }
   os_free(path);
   return found;
 }
 
-/* A message that waits behind a collective is checked only once that collective has ended. */
+/* A message that waits behind a collective is checked only once that collective has ended. First those for
+ * which no other message makes the other rank late. */
 bool diagnose_messages(struct comm_ranks *ranks, bool behind) {
   if (diagnose_message_cycle(ranks)) return true;
-  for (uint32_t i = 0; i < ranks->count; i++)
-    if (ranks->states[i].pending_messages > 0 && diagnose_rank(ranks, &ranks->states[i], behind)) return true;
+  for (int late = 0; late < 2; late++)
+    for (uint32_t i = 0; i < ranks->count; i++) {
+      const struct rank_state *state = &ranks->states[i], *other = NULL, *last = NULL;
+      if (state->pending_messages == 0) continue;
+      if (late == 0 && rank_unmatched(ranks, state, &other) != NULL &&
+          rank_unmatched(ranks, other, &last) != NULL)
+        continue;
+      if (diagnose_rank(ranks, state, behind)) return true;
+    }
   return false;
 }

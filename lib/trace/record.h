@@ -107,12 +107,15 @@ static_assert(sizeof(struct record_comm) <= RECORD_COMM_BYTES, "tables come afte
 
 enum record_kind {
   RECORD_NONE = 0,
-  RECORD_CALL = 1,   /* an operation was called; its RECORD_PLACE follows directly */
-  RECORD_PLACE = 2,  /* its buffers, stream and caller */
-  RECORD_LAUNCH = 3, /* operations were launched on the device */
-  RECORD_ERROR = 4,  /* a call failed */
-  RECORD_DROP = 5,   /* a group failed: operations from `sequence` on do not take place */
-  RECORD_LIFE = 6    /* enum record_life */
+  RECORD_CALL = 1,    /* an operation was called; its RECORD_PLACE follows directly */
+  RECORD_PLACE = 2,   /* its buffers, stream and caller */
+  RECORD_LAUNCH = 3,  /* operations were launched on the device */
+  RECORD_ERROR = 4,   /* a call failed */
+  RECORD_DROP = 5,    /* a group failed: operations from `sequence` on do not take place */
+  RECORD_LIFE = 6,    /* enum record_life */
+  RECORD_MISMATCH = 7 /* a call that was refused because it differs from another rank's, or as the first one
+                       * after the failure; as RECORD_CALL, with the numbers that it would have had; its
+                       * RECORD_PLACE and RECORD_ERROR follow */
 };
 enum record_life { LIFE_FINALIZE = 1, LIFE_DESTROY = 2, LIFE_ABORT = 3, LIFE_REVOKE = 4, LIFE_SPLIT = 5 };
 

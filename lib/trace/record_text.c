@@ -266,6 +266,7 @@ static const struct line_type line_types[] = {
     {"launch", LINE_RECORD, RECORD_LAUNCH, FIELDS(launch_fields)},
     {"error", LINE_RECORD, RECORD_ERROR, FIELDS(error_fields)},
     {"drop", LINE_RECORD, RECORD_DROP, FIELDS(life_fields)},
+    {"mismatch", LINE_RECORD, RECORD_MISMATCH, FIELDS(call_fields)},
     {"life", LINE_RECORD, RECORD_LIFE, FIELDS(life_fields)},
 };
 #define LINE_TYPES (sizeof line_types / sizeof line_types[0])
