@@ -210,24 +210,12 @@ static bool silents_add(struct sample *sample, const struct survey_silent *silen
   return true;
 }
 
-static bool process_is_stopped(uint32_t number) {
-  char path[64];
-  size_t bytes = 0;
-  snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", number);
-  char *text = os_file_read_most(path, 65536, &bytes);
-  const char *behind =
-      text != NULL ? strrchr(text, ')') : NULL; /* the end of the name, which may contain anything */
-  const bool stopped = behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
-  os_free(text);
-  return stopped;
-}
-
 /* Processes of this host that a signal has stopped; their records are readable all the same. */
 static bool stopped_find(struct sample *sample) {
   bool good = true;
   for (uint32_t i = 0; i < sample->count && good; i++) {
     const struct record_file *file = &sample->files[i];
-    if (file->view_count == 0 || !process_is_stopped(file->header.process)) continue;
+    if (file->view_count == 0 || !os_process_stopped((int32_t)file->header.process)) continue;
     const struct record_comm *comm = file->views[0].comm;
     struct survey_silent silent = {
         .comm_id = comm->comm_id, .rank = comm->rank, .why = SURVEY_STOPPED, .process = file->header.process};

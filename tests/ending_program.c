@@ -1,11 +1,14 @@
 /* ending_program.c: a rank of a job whose processes end, or hang, as asked; `tutti explain` reads the
  * records. Started by `tutti launch`.
  *
- *   ending_program ENDING     clean, exit3, between, send_first, or never: rank 2 calls nothing
+ *   ending_program ENDING     clean, exit3, between, send_first; never: rank 2 calls nothing; busy, asleep,
+ *                             stopped: rank 2 computes, sleeps or is stopped after its second call
  *
- * Without a launcher, `crossed`: two ranks, a thread each, which call on two communicators in opposite orders
- * while main joins them. */
+ * Without a launcher two ranks, a thread each, which main joins: `crossed`: they call on two communicators in
+ * opposite orders; `both_send`: each sends before it receives. */
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +25,14 @@ static void exchange(int rank, float *data, ncclComm_t comm, cudaStream_t stream
   MUST(cudaStreamSynchronize(stream));
 }
 
+static volatile unsigned busy;
+
 static void steps(const char *ending, int rank, float *data, ncclComm_t comm, cudaStream_t stream) {
   for (int step = 0; step < 3; step++) {
     MUST(ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, comm, stream));
+    while (strcmp(ending, "busy") == 0 && rank == 2 && step == 1) busy += 1;
+    while (strcmp(ending, "asleep") == 0 && rank == 2 && step == 1) pause();
+    if (strcmp(ending, "stopped") == 0 && rank == 2 && step == 1) raise(SIGSTOP);
     MUST(cudaStreamSynchronize(stream));
     if (strcmp(ending, "exit3") == 0 && rank == 2 && step == 1) exit(3);
     if (strcmp(ending, "between") != 0 || step != 1) continue;
@@ -54,33 +62,37 @@ static void launched(const char *ending) {
 
 static ncclComm_t pairs[2][2]; /* by communicator and rank */
 
-static void *crossed_rank(void *argument) {
+static bool sends;
+
+static void *thread_rank(void *argument) {
   const int rank = *(const int *)argument;
   cudaStream_t stream;
   float *data;
   MUST(cudaSetDevice(rank));
   MUST(cudaStreamCreate(&stream));
   MUST(cudaMalloc((void **)&data, 1 << 20));
-  for (int i = 0; i < 2; i++)
+  if (sends) MUST(ncclSend(data, 100000, ncclFloat, rank ^ 1, pairs[0][rank], stream));
+  for (int i = 0; i < 2 && !sends; i++)
     MUST(ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, pairs[i ^ rank][rank], stream));
   cudaStreamSynchronize(stream); /* fails with the deadlock */
   return NULL;
 }
 
-static void crossed(void) {
+static void threads(void) {
   pthread_t threads[2];
   const int ranks[2] = {0, 1};
   MUST(ncclCommInitAll(pairs[0], 2, NULL));
   MUST(ncclCommInitAll(pairs[1], 2, NULL));
   for (int i = 0; i < 2; i++)
-    must(pthread_create(&threads[i], NULL, crossed_rank, (void *)&ranks[i]) == 0, "pthread_create");
+    must(pthread_create(&threads[i], NULL, thread_rank, (void *)&ranks[i]) == 0, "pthread_create");
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   _exit(1);
 }
 
 int main(int argc, char **argv) {
   if (argc != 2) return 2;
-  if (strcmp(argv[1], "crossed") == 0) crossed();
+  sends = strcmp(argv[1], "both_send") == 0;
+  if (sends || strcmp(argv[1], "crossed") == 0) threads();
   launched(argv[1]);
   return 0;
 }

@@ -25,7 +25,14 @@ killed() { # ENDING TEXT [RANKS [TIMES]]
     sleep 0.1
     tries=$((tries + 1))
   done
-  kill -KILL $job
+  # all at once, so that no rank sees another one's death
+  ranks=$(pgrep -P $job)
+  # shellcheck disable=SC2086
+  kill -STOP $ranks 2>"$work/err"
+  # shellcheck disable=SC2086
+  while ps -o stat= -p "$(echo $ranks | tr ' ' ',')" | grep -q '^[RSD]'; do sleep 0.01; done
+  # shellcheck disable=SC2086
+  kill -KILL $ranks $job
   wait $job 2>"$work/err"
   tries=0
   while [ $tries -lt 100 ] && "$tutti" trace list | grep -q ' live '; do
@@ -43,7 +50,8 @@ check $? 'exit(3) with an open communicator leaves a record, which names the ran
 
 killed send_first 'in a cycle: rank 0 called Send of 100000 float32 to rank 1 (#0)' 2
 explained 1 && grep -q 'these files are of 2 jobs; this is job' "$work/log" &&
-  grep -q '^ranks of comm .* in a cycle: .*rank 1 called Send of 100000 float32 to rank 0 (#0)' "$work/log"
+  grep -q '^ranks of comm .* in a cycle: .*rank 1 called Send of 100000 float32 to rank 0 (#0)' "$work/log" &&
+  grep -q '; rank 0 called #0 at ending_program.c:[0-9]* (exchange), rank 1 #0 at ' "$work/log"
 check $? 'both ends send first: the cycle and both calls; the newest of two jobs is diagnosed'
 
 other=$(sed -n 's/^  tutti explain --job \([^ ]*\) .*/\1/p' "$work/log")
@@ -66,6 +74,19 @@ check $? 'processes killed between two calls: said, with their last calls'
 "$tutti" trace clean >"$work/log"
 
 export TUTTI_WATCHDOG_SECONDS=1
+for ending in busy stopped; do
+  killed $ending 'the process of rank 2 .*; 3 others wait for it'
+  explained 1 &&
+    grep -q '^the process of rank 2 .* was away: .*; 3 others wait for it in AllReduce of 1024 float32, sum' \
+      "$work/log" && grep -q 'rank 2 called #1 at ending_program.c:[0-9]* (steps)$' "$work/log"
+  check $? "$ending: a job killed while one process was away: the process and its call are named"
+  "$tutti" trace clean >"$work/log"
+done
+killed asleep 'operations make no progress: rank 2 .* has not called operation #2'
+explained 1 && grep -q '^rank 2 .* has not called operation #2 ' "$work/log" &&
+  grep -q '; rank 2 called #1 at ending_program.c:[0-9]* (steps), rank 0 #2 at ' "$work/log"
+check $? 'a process that sleeps after its call: the others end the operation and wait in the next one'
+"$tutti" trace clean >"$work/log"
 killed never 'operations make no progress: rank 2 .* has not called operation #0'
 grep -q 'operations make no progress: rank 2 .* has not called operation #0' "$work/out"
 check $? "the watchdog reports in the emulator's default mode, too"
@@ -76,4 +97,10 @@ check $? 'the diagnosis of a killed job says how long the others waited'
 TUTTI_STALL_SECONDS=600 timeout 30 "$program" crossed >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q 'deadlock: communicators wait for one another in a cycle:' "$work/log"
 check $? 'a deadlock is reported at once while main sits in pthread_join, and begins with the cycle'
+TUTTI_STALL_SECONDS=600 timeout 30 "$program" both_send >"$work/log" 2>&1
+[ $? -eq 1 ] &&
+  grep -q 'deadlock: ranks of comm .* in a cycle: rank 0 called Send .* to rank 1 (#0), and rank 1 not yet' \
+    "$work/log" && grep -q '; rank 1 called Send .* to rank 0 (#0), and rank 0 not yet its' "$work/log" &&
+  grep -q '; rank 0 called #0 at ending_program.c:[0-9]* (thread_rank), rank 1 #0 at ' "$work/log"
+check $? 'two threads that both send first: the report begins with the cycle, both calls and where they are'
 [ "$failures" -eq 0 ]

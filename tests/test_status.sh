@@ -152,7 +152,7 @@ off() {
 }
 
 differs_said() {
-  for rank in 0 1; do sentences rank.$rank | grep -q 'they differ in the count$' || return 1; done
+  for rank in 0 1; do sentences rank.$rank | grep -q 'they differ in the count; rank' || return 1; done
 }
 
 # differs: two ranks send messages of different sizes to each other.
@@ -161,7 +161,7 @@ differs() {
   begin 0 --size 2 --ops all_reduce --iterations 3 --bytes 4096
   begin 1 --size 2 --ops all_reduce --iterations 3 --bytes 4194304
   until_true differs_said && until_true ask 1 "$begun" &&
-    has '^rank .* called AllReduce of .* where 1 other called .*they differ in the count$' &&
+    has '^rank .* called AllReduce of .* where 1 other called .*they differ in the count; rank .* at ' &&
     [ "$(sentences rank.0 | tail -n 1)" = "$(explained)" ]
   differs_all=$?
   # shellcheck disable=SC2086
@@ -319,7 +319,8 @@ broken() {
   begun=$!
   until_true ask 1 "$begun" && has '^job is broken: 1 process' &&
     has '^    rank 0 .* has failed after 3 oper' &&
-    has '^rank 3 of comm .* another count$' && [ "$(grep -c 'has failed' "$work/log")" -eq 1 ] && ! said 0
+    has '^rank 3 of comm .* another count; rank 3 called #' &&
+    [ "$(grep -c 'has failed' "$work/log")" -eq 1 ] && ! said 0
   broken_all=$?
   kill -9 $begun
   wait $begun 2>/dev/null

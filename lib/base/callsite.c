@@ -1,4 +1,4 @@
-/* callsite.c: asks addr2line about an address of this process. */
+/* callsite.c: finds the file of an address, and asks addr2line about it. */
 #include "base/callsite.h"
 
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,40 +20,46 @@
 /* Debug information of large libraries takes long to read. */
 enum { ANSWER_MS = 3000 };
 
-/* An address as its file numbers it. */
-struct place {
-  char path[1024];
-  uint64_t address;
-};
-
-static bool place_find(const void *address, struct place *place) {
+bool callsite_find(const void *address, struct callsite *site) {
   Dl_info found;
   void *map = NULL;
   if (dladdr1(address, &found, &map, RTLD_DL_LINKMAP) == 0 || !map || !found.dli_fname) return false;
   const struct link_map *file = (const struct link_map *)map;
-  place->address = (uint64_t)(uintptr_t)address - 1 - file->l_addr; /* the call, not what follows it */
-  snprintf(place->path, sizeof place->path, "%s", file->l_name);
+  site->offset = (uint64_t)(uintptr_t)address - file->l_addr;
+  snprintf(site->path, sizeof site->path, "%s", file->l_name);
   if (*file->l_name != '\0') return true;
-  const ssize_t length = readlink("/proc/self/exe", place->path, sizeof place->path - 1); /* the program */
+  const ssize_t length = readlink("/proc/self/exe", site->path, sizeof site->path - 1); /* the program */
   if (length <= 0) return false;
-  place->path[length] = '\0';
+  site->path[length] = '\0';
   return true;
 }
 
-static const char *base_name(const char *path) {
+bool callsite_stamp(const char *path, struct callsite_stamp *stamp) {
+  struct stat about;
+  if (path[0] != '/' || stat(path, &about) != 0 || !S_ISREG(about.st_mode)) return false;
+  if (about.st_uid != 0 && about.st_uid != geteuid()) return false;
+  stamp->bytes = (uint64_t)about.st_size;
+  stamp->changed_ns = (uint64_t)about.st_mtim.tv_sec * 1000000000u + (uint64_t)about.st_mtim.tv_nsec;
+  return true;
+}
+
+const char *callsite_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
 }
 
+/* The call, not what follows it. */
+static unsigned long long call_offset(const struct callsite *site) { return site->offset - 1; }
+
 /* Starts addr2line with its output in *out. */
-static bool ask(const struct place *place, pid_t *child, int *out) {
-  char path[sizeof place->path], address[32];
+static bool ask(const struct callsite *site, pid_t *child, int *out) {
+  char path[sizeof site->path], address[32];
   char *const arguments[] = {"addr2line", "-f", "-C", "-e", path, address, NULL};
   char *const environment[] = {"LC_ALL=C", NULL}; /* nothing of the job's is preloaded into it */
   posix_spawn_file_actions_t actions;
   int ends[2];
-  snprintf(path, sizeof path, "%s", place->path);
-  snprintf(address, sizeof address, "0x%llx", (unsigned long long)place->address);
+  snprintf(path, sizeof path, "%s", site->path);
+  snprintf(address, sizeof address, "0x%llx", call_offset(site));
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   bool begun = posix_spawn_file_actions_init(&actions) == 0;
   if (begun) {
@@ -90,15 +97,15 @@ static bool answer_take(char *answer, char *out, size_t out_bytes) {
   const char *colon = strrchr(line, ':');
   if (!colon || strncmp(line, "??", 2) == 0 || strcmp(colon, ":?") == 0 || strcmp(colon, ":0") == 0)
     return false;
-  snprintf(out, out_bytes, "%s (%s)", base_name(line), answer);
+  snprintf(out, out_bytes, "%s (%s)", callsite_base_name(line), answer);
   return true;
 }
 
-static bool line_find(const struct place *place, char *out, size_t out_bytes) {
+static bool line_find(const struct callsite *site, char *out, size_t out_bytes) {
   char answer[2048];
   pid_t child;
   int from;
-  if (!ask(place, &child, &from)) return false;
+  if (!ask(site, &child, &from)) return false;
   hear(from, answer, sizeof answer);
   close(from);
   kill(child, SIGKILL); /* if it is not done: its answer is not waited for */
@@ -106,9 +113,16 @@ static bool line_find(const struct place *place, char *out, size_t out_bytes) {
   return answer_take(answer, out, out_bytes);
 }
 
+void callsite_line(const struct callsite *site, char *out, size_t out_bytes) {
+  if (!line_find(site, out, out_bytes)) callsite_plain(site, out, out_bytes);
+}
+
+void callsite_plain(const struct callsite *site, char *out, size_t out_bytes) {
+  snprintf(out, out_bytes, "%s+0x%llx", callsite_base_name(site->path), call_offset(site));
+}
+
 void callsite_text(const void *address, char *out, size_t out_bytes) {
-  struct place place;
-  if (!place_find(address, &place)) snprintf(out, out_bytes, "an unknown place");
-  else if (!line_find(&place, out, out_bytes))
-    snprintf(out, out_bytes, "%s+0x%llx", base_name(place.path), (unsigned long long)place.address);
+  struct callsite site;
+  if (callsite_find(address, &site)) callsite_line(&site, out, out_bytes);
+  else snprintf(out, out_bytes, "an unknown place");
 }

@@ -2,11 +2,37 @@
 #ifndef TUTTI_BASE_CALLSITE_H
 #define TUTTI_BASE_CALLSITE_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-/* Writes "job.c:31 (train)" for the call that returns to `address`, from the program's debug information,
- * which addr2line (binutils) reads; else "job+0x1189", the file and the call's offset in it; "an unknown
- * place" if no file is mapped there. Takes milliseconds, at most a few seconds: for errors only. */
+/* A return address as the file numbers it that its code was mapped from. */
+struct callsite {
+  char path[1024];
+  uint64_t offset;
+};
+
+/* Finds the file of an address of this process; false if there is none. Takes microseconds. */
+bool callsite_find(const void *address, struct callsite *site);
+
+/* Tells whether a file is still the same one. */
+struct callsite_stamp {
+  uint64_t bytes, changed_ns;
+};
+/* False if `path` is not absolute, or no regular file of root or of this user: another user's file is not
+ * given to addr2line. */
+bool callsite_stamp(const char *path, struct callsite_stamp *stamp);
+
+/* Writes "job.c:31 (train)" for the call that returns there, from the file's debug information, which
+ * addr2line (binutils) reads; else the same as callsite_plain(). Takes milliseconds, at most a few seconds:
+ * for errors only. */
+void callsite_line(const struct callsite *site, char *out, size_t out_bytes);
+/* Writes "job+0x1189", the file's name and the call's offset in it. */
+void callsite_plain(const struct callsite *site, char *out, size_t out_bytes);
+/* callsite_line() for an address of this process; "an unknown place" if no file is mapped there. */
 void callsite_text(const void *address, char *out, size_t out_bytes);
+
+/* The file's name without its directories. */
+const char *callsite_base_name(const char *path);
 
 #endif

@@ -4,7 +4,6 @@
 #include "base/os.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -254,6 +253,18 @@ bool os_process_activity(const struct os_process *process, struct os_activity *a
   return true;
 }
 
+bool os_process_stopped(int32_t number) {
+  char path[64];
+  size_t bytes = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", number);
+  char *text = os_file_read_most(path, 65536, &bytes);
+  const char *behind =
+      text != NULL ? strrchr(text, ')') : NULL; /* the end of the name, which may contain anything */
+  const bool stopped = behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
+  os_free(text);
+  return stopped;
+}
+
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms) {
   const struct timespec timeout = {(time_t)(timeout_ms / 1000), (long)(timeout_ms % 1000 * 1000000)};
   return syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0) == 0 || errno != ETIMEDOUT;
@@ -414,15 +425,6 @@ uint32_t os_fork_count(void) {
   return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-bool os_code_file(const void *address, char *name, size_t name_bytes, uint64_t *offset) {
-  Dl_info found;
-  if (dladdr(address, &found) == 0 || found.dli_fname == NULL) return false;
-  const char *slash = strrchr(found.dli_fname, '/');
-  snprintf(name, name_bytes, "%s", slash != NULL ? slash + 1 : found.dli_fname);
-  *offset = (uint64_t)((uintptr_t)address - (uintptr_t)found.dli_fbase);
-  return true;
-}
-
 uint32_t os_thread_count(void) {
   uint32_t count = 0;
   DIR *folder = opendir("/proc/self/task");
@@ -435,7 +437,7 @@ uint32_t os_thread_count(void) {
 
 /* The kernel names the call that the thread is blocked in: its number and arguments; "running" otherwise. A
  * futex without a time limit, the fourth argument, is woken by other threads of the process only. */
-static bool main_thread_waits(void) {
+bool os_main_thread_waits(void) {
   char path[64], text[256];
   unsigned long long arguments[4] = {0};
   long call = -1;
@@ -447,11 +449,12 @@ static bool main_thread_waits(void) {
   text[bytes > 0 ? bytes : 0] = '\0';
   const int found = sscanf(text, "%ld %llx %llx %llx %llx", &call, &arguments[0], &arguments[1],
                            &arguments[2], &arguments[3]);
-  return found == 5 && call == SYS_futex && arguments[3] == 0;
+  const bool for_event = (arguments[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
+  return found == 5 && call == SYS_futex && for_event && arguments[3] == 0;
 }
 
 /* Counts first: a thread that ends wakes those that join it before it is gone from the count. */
 uint32_t os_threads_at_work(void) {
   const uint32_t count = os_thread_count();
-  return count > 1 && main_thread_waits() ? count - 1 : count;
+  return count > 1 && os_main_thread_waits() ? count - 1 : count;
 }

@@ -41,13 +41,11 @@ const char *os_env(const char *name); /* getenv */
 const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
-/* The base name of the file that code at this address was mapped from, and the address's offset in that
- * mapping, as addr2line needs them. False if the address is in no file. */
-bool os_code_file(const void *address, char *name, size_t name_bytes, uint64_t *offset);
 uint32_t os_thread_count(void); /* threads of this process; 1 if unknown */
 /* The same without the main thread where it waits, without a time limit, for another thread of the process,
  * as in pthread_join. */
 uint32_t os_threads_at_work(void);
+bool os_main_thread_waits(void); /* in this way, and not for a mutex */
 uint32_t os_core_count(void); /* cores that this process may use, at least 1 */
 /* Maximum size of a file (ulimit -f), UINT64_MAX: unlimited; growing a file beyond it raises SIGXFSZ. */
 uint64_t os_file_bytes_most(void);
@@ -79,6 +77,8 @@ struct os_process {
 void os_process_self(struct os_process *process);
 /* True if the process has certainly ended; false also for processes that this one cannot see. */
 bool os_process_gone(const struct os_process *process);
+/* A signal or a debugger has stopped it. */
+bool os_process_stopped(int32_t number);
 struct os_activity {
   bool asleep;     /* no thread runs or could run: all sleep until something comes */
   bool reads;      /* a thread waits for a disk */

@@ -121,7 +121,11 @@ void absent_text(const struct rank_state *state, char *out, size_t out_bytes) {
     gone_text(state, how);
     snprintf(out, out_bytes, "its process %s while this communicator was open, after %" PRIu64 " operations",
              how, state->called);
-  } else if (state->called == 0) snprintf(out, out_bytes, "it has called nothing on it");
+  } else if (state->file->stopped)
+    snprintf(out, out_bytes,
+             "its process is stopped, by a signal or a debugger, after %" PRIu64 " operations",
+             state->called);
+  else if (state->called == 0) snprintf(out, out_bytes, "it has called nothing on it");
   else if (rank_knows_ends(state) && state->done >= state->called)
     snprintf(out, out_bytes, "its last call, #%" PRIu64 ", has ended: it is elsewhere in its program",
              state->called - 1);
@@ -147,7 +151,22 @@ void blame(struct comm_ranks *ranks, enum diagnosis_kind kind, const char *detai
            const struct rank_state *state) {
   ranks->diagnosis->kind = kind;
   ranks->diagnosis->detail = detail;
+  ranks->diagnosis->cited_count = 0;
   ranks->diagnosis->rank = state != NULL ? rank_number(state) : DIAGNOSIS_NOBODY;
+}
+
+void cite_last(struct comm_ranks *ranks, const struct rank_state *state) {
+  if (state->called > 0) cite(ranks->diagnosis, state, rank_find_call(state, (uint32_t)(state->called - 1)));
+}
+
+void cite_of(struct comm_ranks *ranks, const struct record_call *call) {
+  const uint8_t *at = (const uint8_t *)call;
+  for (uint32_t i = 0; i < ranks->count && call != NULL; i++) {
+    const struct record_view *view = ranks->states[i].view;
+    const uint64_t records = view->end - view->first; /* a reduced ring is no longer than that */
+    if (records > 0 && at >= view->ring && at < view->ring + records * RECORD_BYTES)
+      cite(ranks->diagnosis, &ranks->states[i], call);
+  }
 }
 
 const struct record_call *ranks_first_pending(const struct comm_ranks *ranks) {

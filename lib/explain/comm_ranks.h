@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "explain/call_site.h"
 #include "explain/diagnose.h"
 #include "explain/rank_state.h"
 
@@ -53,6 +54,11 @@ void absent_text(const struct rank_state *state, char *out, size_t out_bytes);
 void blame(struct comm_ranks *ranks, enum diagnosis_kind kind, const char *detail,
            const struct rank_state *state);
 
+/* Cites the rank's last call, if it made one. */
+void cite_last(struct comm_ranks *ranks, const struct rank_state *state);
+/* Cites a call of whichever of the ranks made it. */
+void cite_of(struct comm_ranks *ranks, const struct record_call *call);
+
 /* ---- ranks ---- */
 
 /* NULL if the rank left no file. */
@@ -87,6 +93,8 @@ void show_waits(const struct comm_ranks *ranks);
 bool diagnose_mismatch(struct comm_ranks *ranks, uint32_t collective);
 /* A rank's call of this collective was refused. `wanted`: the call as some other rank made it. */
 bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted);
+/* A send or receive was refused because the other rank's differs. */
+bool diagnose_refused_message(struct comm_ranks *ranks);
 /* A rank has not called this collective; `wanted` as above. */
 bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const struct record_call *wanted);
 /* A rank left no file, and others have failed. */
@@ -114,6 +122,10 @@ bool ranks_have_failed(const struct comm_ranks *ranks);
 bool diagnose_messages(struct comm_ranks *ranks, bool behind);
 /* A rank has made a call and not launched it. */
 bool diagnose_not_launched(struct comm_ranks *ranks);
+/* All ranks have made the call, and the process of one of them keeps the others from going on. */
+bool diagnose_away(struct comm_ranks *ranks);
+/* The same, if that rank has called this collective. */
+bool diagnose_away_after(struct comm_ranks *ranks, uint32_t collective);
 /* A rank has not launched a graph in which others wait for it. */
 bool diagnose_graph(struct comm_ranks *ranks);
 /* Adds a line of evidence about the graph operations under way. */

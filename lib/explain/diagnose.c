@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "explain/wait_cycle.h"
+#include "explain/call_site.h"
 #include "explain/comm_ranks.h"
+#include "explain/wait_cycle.h"
 #include "explain/wrong_comm.h"
 
 static void show_missing(const struct comm_ranks *ranks) {
@@ -28,10 +29,16 @@ static bool ranks_pend(const struct comm_ranks *ranks) {
   return false;
 }
 
+/* One past the rank's last collective, also if that was refused because it differs. */
+static uint32_t rank_end(const struct rank_state *state) {
+  const struct record_call *refused = rank_refused_collective(state);
+  return state->collectives + (refused != NULL && refused->collective == state->collectives);
+}
+
 static uint32_t ranks_last_collective(const struct comm_ranks *ranks) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < ranks->count; i++)
-    if (ranks->states[i].collectives > last) last = ranks->states[i].collectives;
+    if (rank_end(&ranks->states[i]) > last) last = rank_end(&ranks->states[i]);
   return last;
 }
 
@@ -41,6 +48,13 @@ static uint32_t ranks_last_collective(const struct comm_ranks *ranks) {
 /* At most this many collectives are compared: no recorder writes a ring that holds more. */
 #define COMPARED_MOST (UINT32_C(1) << 20)
 
+/* Compares with the call at *first, which becomes this one if there is none; *found is the earliest
+ * collective that differs. */
+static void call_compare(const struct record_call **first, const struct record_call *call, uint32_t *found) {
+  if (*first == NULL) *first = call;
+  else if (call->collective < *found && calls_differ(*first, call) != NULL) *found = call->collective;
+}
+
 /* The earliest collective in [begin, end) that ranks called differently; `end` if there is none. `calls` is
  * scratch space: for each collective from begin on, one rank's call, with which the others are compared. */
 static uint32_t ranks_difference(const struct comm_ranks *ranks, const struct record_call **calls,
@@ -48,15 +62,16 @@ static uint32_t ranks_difference(const struct comm_ranks *ranks, const struct re
   uint32_t found = end;
   for (uint32_t i = 0; i < ranks->count; i++) {
     struct record_iter iter = record_iter_begin(&ranks->states[i]);
+    const struct record_call *refused = rank_refused_collective(&ranks->states[i]);
+    if (refused != NULL && refused->collective >= begin && refused->collective < end)
+      call_compare(&calls[refused->collective - begin], refused, &found);
     uint32_t above = end; /* only the newest record of a number counts: the older calls were refused */
     for (const struct record_call *call = record_iter_collective(&iter); call != NULL;
          call = record_iter_collective(&iter)) {
       if (call->collective < begin) break;
       if (call->collective >= above) continue;
       above = call->collective;
-      const struct record_call **place = &calls[above - begin];
-      if (*place == NULL) *place = call;
-      else if (above < found && calls_differ(*place, call) != NULL) found = above;
+      call_compare(&calls[above - begin], call, &found);
     }
   }
   return found;
@@ -77,8 +92,8 @@ static bool diagnose_difference(struct comm_ranks *ranks, const struct record_ca
 
 static bool diagnose_calls(struct comm_ranks *ranks, const struct record_call *first) {
   return diagnose_refused(ranks, first->collective, first) || diagnose_died(ranks) ||
-         diagnose_exited(ranks) || diagnose_absent(ranks) || diagnose_messages(ranks, false) ||
-         diagnose_not_arrived(ranks, first->collective, first);
+         diagnose_exited(ranks) || diagnose_absent(ranks) || diagnose_away_after(ranks, first->collective) ||
+         diagnose_messages(ranks, false) || diagnose_not_arrived(ranks, first->collective, first);
 }
 
 static void diagnose_rest(struct comm_ranks *ranks) {
@@ -133,12 +148,13 @@ static void diagnose_ranks(struct comm_ranks *ranks) {
   show_missing(ranks);
   show_reasons(ranks);
   show_graphs(ranks);
-  if (diagnose_not_met(ranks) || diagnose_difference(ranks, first)) return;
+  if (diagnose_not_met(ranks) || diagnose_difference(ranks, first) || diagnose_refused_message(ranks)) return;
   if (diagnose_graph(ranks) || (first != NULL && diagnose_calls(ranks, first))) return;
   if (diagnose_died(ranks) || diagnose_exited(ranks) || diagnose_absent(ranks) ||
       diagnose_messages(ranks, true))
     return;
-  if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_not_started(ranks)) return;
+  if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_away(ranks)) return;
+  if (diagnose_not_started(ranks)) return;
   if (diagnose_slow_link(ranks) || diagnose_links(ranks) || diagnose_channel(ranks) || diagnose_frozen(ranks))
     return;
   if (diagnose_gone(ranks) || diagnose_slow(ranks)) return;
@@ -183,6 +199,12 @@ static void ranks_assume(struct comm_ranks *ranks) {
   }
 }
 
+/* That a process was killed while a communicator was idle explains less than what hangs in another one. */
+static enum diagnosis_kind weight(const struct diagnosis *diagnosis) {
+  const bool idle = diagnosis->detail != NULL && strcmp(diagnosis->detail, "killed") == 0;
+  return idle ? DIAGNOSIS_FAILED : diagnosis->kind;
+}
+
 /* Diagnoses one communicator and keeps the more specific of both diagnoses. */
 static void diagnose_one(const struct comm_ranks *ranks_of, struct diagnosis *diagnosis) {
   struct comm_ranks ranks = *ranks_of;
@@ -191,9 +213,9 @@ static void diagnose_one(const struct comm_ranks *ranks_of, struct diagnosis *di
   own.rank = DIAGNOSIS_NOBODY;
   own.comm_id = ranks.states[0].view->comm->comm_id;
   ranks.diagnosis = &own;
-  if (!ranks_live(&ranks)) return;
-  diagnose_ranks(&ranks);
-  if (own.kind >= diagnosis->kind || diagnosis->sentence[0] == '\0') *diagnosis = own;
+  if (ranks_live(&ranks)) diagnose_ranks(&ranks);
+  else if (!diagnose_difference(&ranks, NULL)) return;
+  if (weight(&own) >= weight(diagnosis) || diagnosis->sentence[0] == '\0') *diagnosis = own;
 }
 
 /* The ranks of the largest communicator number those of smaller ones, by their devices. */
@@ -265,7 +287,8 @@ static void diagnose_all(struct rank_state *states, uint32_t count, struct diagn
   diagnose_each(states, count, PASS_ASSUME, diagnosis);
   diagnose_each(states, count, PASS_DIAGNOSE, diagnosis);
   if (diagnosis->kind <= DIAGNOSIS_SLOW || diagnose_wrong_comm(states, count, diagnosis)) return;
-  if (diagnosis->kind < DIAGNOSIS_CYCLE) diagnose_cycle(states, count, diagnosis);
+  if (diagnosis->kind < DIAGNOSIS_CYCLE && diagnosis->kind != DIAGNOSIS_AWAY)
+    diagnose_cycle(states, count, diagnosis);
 }
 
 static bool files_diagnose(const struct record_file *files, uint32_t file_count, bool moving,
@@ -277,6 +300,7 @@ static bool files_diagnose(const struct record_file *files, uint32_t file_count,
   if (states == NULL) return false;
   if (moving) diagnose_each(states, count, PASS_PACE, diagnosis);
   else diagnose_all(states, count, diagnosis);
+  sites_append(diagnosis);
   os_free(states);
   return true;
 }
@@ -293,9 +317,9 @@ bool diagnose_moving(const struct record_file *files, uint32_t file_count, struc
 }
 
 const char *diagnosis_name(enum diagnosis_kind kind) {
-  static const char *const names[] = {"fine",    "unknown",     "running",      "slow",    "failed",
-                                      "behind",  "absent",      "not arrived",  "channel", "proxy",
-                                      "counter", "not started", "not launched", "cycle",   "alone",
-                                      "refused", "died",        "mismatch"};
+  static const char *const names[] = {"fine",    "unknown",     "running",     "slow",         "failed",
+                                      "behind",  "absent",      "not arrived", "channel",      "proxy",
+                                      "counter", "not started", "away",        "not launched", "cycle",
+                                      "alone",   "refused",     "died",        "mismatch"};
   return names[kind];
 }

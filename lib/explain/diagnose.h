@@ -24,6 +24,7 @@ enum diagnosis_kind {
   DIAGNOSIS_PROXY,        /* a network message is stuck between two of the proxies' counters */
   DIAGNOSIS_COUNTER,      /* a step counter is stale, or has an impossible value */
   DIAGNOSIS_NOT_STARTED,  /* a kernel waits behind other work on its device */
+  DIAGNOSIS_AWAY,         /* a process is stopped or makes no waiting call, so nothing can move */
   DIAGNOSIS_NOT_LAUNCHED, /* a call has not been launched on the device */
   DIAGNOSIS_CYCLE,        /* ranks of several communicators wait for each other in a cycle */
   DIAGNOSIS_ALONE,        /* a send without its receive, or the reverse */
@@ -37,6 +38,14 @@ enum diagnosis_kind {
 
 #define DIAGNOSIS_NOBODY UINT32_MAX
 
+/* A call that the sentence names. */
+struct cited_call {
+  const struct record_file *file;
+  const struct record_view *view;
+  const struct record_call *call;
+};
+#define DIAGNOSIS_CITED_MOST 4
+
 struct diagnosis {
   enum diagnosis_kind kind;
   const char *detail; /* narrows the kind: "count", "slot", "posted, transmitted"; a static string or NULL */
@@ -45,6 +54,8 @@ struct diagnosis {
   char sentence[DIAGNOSIS_TEXT_BYTES], next[DIAGNOSIS_TEXT_BYTES];
   char evidence[DIAGNOSIS_EVIDENCE_MOST][DIAGNOSIS_TEXT_BYTES];
   uint32_t evidence_count;
+  struct cited_call cited[DIAGNOSIS_CITED_MOST]; /* while it is made; then the sentence says where they are */
+  uint32_t cited_count;
 };
 
 /* Returns false if out of memory. */

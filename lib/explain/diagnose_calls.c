@@ -28,7 +28,7 @@ static const struct record_call *ranks_majority(const struct comm_ranks *ranks, 
   const struct record_call *tried[8];
   uint32_t votes[8] = {0}, tried_count = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    const struct record_call *call = rank_find_attempt(&ranks->states[i], collective);
     uint32_t k = 0;
     if (call == NULL) continue;
     *seen_count += 1;
@@ -54,8 +54,8 @@ static bool same_call(const struct record_call *left, const struct record_call *
 static bool rank_swaps(const struct comm_ranks *ranks, const struct rank_state *state, uint32_t collective,
                        const struct record_call *right) {
   uint32_t agree, seen;
-  const struct record_call *own = rank_find_collective(state, collective),
-                           *next = rank_find_collective(state, collective + 1);
+  const struct record_call *own = rank_find_attempt(state, collective),
+                           *next = rank_find_attempt(state, collective + 1);
   const struct record_call *theirs = ranks_majority(ranks, collective + 1, &agree, &seen);
   if (theirs == next) theirs = NULL; /* no other rank has made that call yet */
   if (theirs == NULL) return same_call(next, right);
@@ -67,17 +67,17 @@ static bool rank_swaps(const struct comm_ranks *ranks, const struct rank_state *
 /* Adds a line of evidence for each distinct call. */
 static void show_calls(const struct comm_ranks *ranks, uint32_t collective) {
   for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    const struct record_call *call = rank_find_attempt(&ranks->states[i], collective);
     struct rank_list list = {"", 0, 0, 0, 0};
     char text[160];
     bool explained = call == NULL;
     for (uint32_t k = 0; k < i && !explained; k++) {
-      const struct record_call *before = rank_find_collective(&ranks->states[k], collective);
+      const struct record_call *before = rank_find_attempt(&ranks->states[k], collective);
       explained = before != NULL && calls_differ(before, call) == NULL;
     }
     if (explained) continue;
     for (uint32_t k = i; k < ranks->count; k++) {
-      const struct record_call *same = rank_find_collective(&ranks->states[k], collective);
+      const struct record_call *same = rank_find_attempt(&ranks->states[k], collective);
       if (same != NULL && calls_differ(same, call) == NULL) list_add(&list, rank_number(&ranks->states[k]));
     }
     call_text(call, text);
@@ -89,7 +89,7 @@ static void show_calls(const struct comm_ranks *ranks, uint32_t collective) {
 
 static void report_mismatch(struct comm_ranks *ranks, const struct rank_state *root_cause,
                             struct rank_list *list, const struct record_call *right, uint32_t agree) {
-  const struct record_call *wrong = rank_find_collective(root_cause, right->collective);
+  const struct record_call *wrong = rank_find_attempt(root_cause, right->collective);
   const char *what = calls_differ(wrong, right);
   const bool tie = agree == list->count;
   char text[160], own[160], name[64], why[80];
@@ -100,6 +100,8 @@ static void report_mismatch(struct comm_ranks *ranks, const struct rank_state *r
   call_text(right, text);
   call_text(wrong, own);
   blame(ranks, DIAGNOSIS_MISMATCH, what, root_cause);
+  cite_of(ranks, wrong);
+  cite_of(ranks, right);
   say(ranks->diagnosis->sentence,
       "%s %s of comm %s called %s as operation #%u, where %u other%s called %s: %s", ranks_word(list),
       list_end(list), ranks_comm_name(ranks, name), own, wrong->sequence, agree, agree == 1 ? "" : "s", text,
@@ -118,7 +120,7 @@ bool diagnose_mismatch(struct comm_ranks *ranks, uint32_t collective) {
   const struct rank_state *root_cause = NULL;
   struct rank_list list = {"", 0, 0, 0, 0};
   for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct record_call *call = rank_find_collective(&ranks->states[i], collective);
+    const struct record_call *call = rank_find_attempt(&ranks->states[i], collective);
     if (call == NULL || same_call(call, right)) continue;
     if (root_cause == NULL) root_cause = &ranks->states[i];
     list_add(&list, rank_number(&ranks->states[i]));
@@ -143,6 +145,7 @@ bool diagnose_refused(struct comm_ranks *ranks, uint32_t collective, const struc
     const struct rank_state *state = &ranks->states[i];
     if (state->refused == NULL || rank_has_called(state, collective)) continue;
     blame(ranks, DIAGNOSIS_REFUSED, NULL, state);
+    cite_of(ranks, wanted);
     rank_place(state, place);
     call_text(wanted, text);
     say(ranks->diagnosis->sentence,
@@ -194,6 +197,8 @@ bool diagnose_not_arrived(struct comm_ranks *ranks, uint32_t collective, const s
   }
   list_end(&missing);
   blame(ranks, held ? DIAGNOSIS_BEHIND : DIAGNOSIS_NOT_ARRIVED, NULL, root_cause);
+  if (!held) cite_last(ranks, root_cause);
+  cite_of(ranks, wanted);
   if (missing_count == 1)
     say(ranks->diagnosis->sentence,
         "%s has not called operation #%u of comm %s, %s, for which %u other%s wait%s%s: %s", place,
@@ -231,9 +236,15 @@ bool diagnose_absent(struct comm_ranks *ranks) {
   return true;
 }
 
+/* It exited as if all were well: an error of its own says that it left. */
+static bool has_left(const struct rank_state *state) {
+  return state->file->header.exits != 0 && state->file->header.exit_status == 0;
+}
+
 /* Neither this rank nor another one of its process recorded an error or ended its communicator. */
 static bool has_died(const struct rank_state *state) {
   const struct record_file *file = state->file;
+  if (has_left(state)) return state->view->comm->state == RECORD_OPEN;
   for (uint32_t i = 0; i < file->view_count; i++)
     if (file->views[i].comm->error != 0) return false;
   return state->view->comm->state == RECORD_OPEN &&
@@ -260,19 +271,20 @@ bool diagnose_died(struct comm_ranks *ranks) {
   char place[160], name[64], how[64] = "died";
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct rank_state *state = &ranks->states[i];
-    failed += state->view->comm->error != 0;
+    failed += state->view->comm->error != 0 && !has_left(state);
     if (!has_died(state)) continue;
     gone += 1;
     const uint32_t against = votes_against(ranks, rank_number(state));
-    if (against == 0 && state->file->header.exits != 0 && state->file->header.exit_status == 0) continue;
+    if (against == 0 && has_left(state)) continue;
     if (dead != NULL && against <= votes) continue;
     dead = state;
     votes = against;
   }
-  if (dead == NULL || failed == 0) return false;
+  if (dead == NULL || (failed == 0 && votes == 0)) return false;
   rank_place(dead, place);
   if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
+  cite_last(ranks, dead);
   say(ranks->diagnosis->sentence,
       "%s of comm %s %s after %" PRIu64 " operations%s; %u other%s noticed, and failed", place,
       ranks_comm_name(ranks, name), how, dead->called, rank_is_gone(dead) ? ", without destroying it" : "",
@@ -307,14 +319,22 @@ static void waiters_text(const struct comm_ranks *ranks, const struct rank_state
   snprintf(out + used, 320 - (size_t)used, " in operation #%u, %s", first->sequence, text);
 }
 
-/* Of several, the one that exited first: the others may have followed it. */
+static bool ranks_pend_beside(const struct comm_ranks *ranks, const struct rank_state *self) {
+  for (uint32_t i = 0; i < ranks->count; i++)
+    if (&ranks->states[i] != self && rank_pends(&ranks->states[i])) return true;
+  return false;
+}
+
+/* Also with status 0 if its operations had not ended. Of several, the one that exited first: the others may
+ * have followed it. */
 bool diagnose_exited(struct comm_ranks *ranks) {
   const struct rank_state *first = NULL;
   char place[160], name[64], how[64], waiters[320];
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct rank_state *state = &ranks->states[i];
     const struct record_header *header = &state->file->header;
-    if (!has_died(state) || header->exits == 0 || header->exit_status == 0) continue;
+    const bool waits = rank_pends(state) && ranks_pend_beside(ranks, state);
+    if (!has_died(state) || header->exits == 0 || (header->exit_status == 0 && !waits)) continue;
     if (first == NULL || exit_ns(state) < exit_ns(first)) first = state;
   }
   if (first == NULL) return false;
@@ -322,6 +342,8 @@ bool diagnose_exited(struct comm_ranks *ranks) {
   gone_text(first, how);
   waiters_text(ranks, first, waiters);
   blame(ranks, DIAGNOSIS_DIED, "exit", first);
+  cite_last(ranks, first);
+  cite_of(ranks, ranks_first_pending(ranks));
   say(ranks->diagnosis->sentence, "%s %s while comm %s was open, after %" PRIu64 " operations%s", place, how,
       ranks_comm_name(ranks, name), first->called, waiters);
   say(ranks->diagnosis->next,
@@ -363,6 +385,7 @@ bool diagnose_gone(struct comm_ranks *ranks) {
   list_end(&list);
   if (only != NULL) rank_place(only, place), waiters_text(ranks, only, waiters);
   blame(ranks, DIAGNOSIS_DIED, "killed", only);
+  if (only != NULL) cite_last(ranks, only), cite_of(ranks, ranks_first_pending(ranks));
   say(ranks->diagnosis->sentence,
       "%s%s of comm %s %s killed, or crashed, while it was open%s; no rank's call explains it",
       only != NULL ? place : "the processes of ranks ", only != NULL ? "" : list.text,

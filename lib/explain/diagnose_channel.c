@@ -41,6 +41,7 @@ static void channel_absent(struct comm_ranks *ranks, const struct rank_state *wa
                            const struct record_lane *lane) {
   char name[64];
   blame(ranks, DIAGNOSIS_ABSENT, NULL, NULL);
+  cite(ranks->diagnosis, waiter, rank_find_call(waiter, lane->sequence));
   ranks->diagnosis->rank = lane->peer;
   say(ranks->diagnosis->sentence,
       "rank %u of comm %s left no file, and rank %u waits for it in operation #%u, on channel %u at step %u",
@@ -145,6 +146,7 @@ static void report_chain(struct comm_ranks *ranks, const struct chain *chain, bo
              still->channel);
   rank_place(chain->end, place);
   blame(ranks, DIAGNOSIS_CHANNEL, cycle ? "cycle" : lane->wait == WAITS_SLOT ? "slot" : "data", chain->end);
+  cite(ranks->diagnosis, chain->waiter, rank_find_call(chain->waiter, lane->sequence));
   if (cycle)
     say(ranks->diagnosis->sentence,
         "operation #%u of comm %s hangs in a cycle of waits through %s: rank %u waits at step %u of channel "
@@ -202,6 +204,7 @@ bool diagnose_frozen(struct comm_ranks *ranks) {
     if (lane == NULL) continue;
     rank_place(state, place);
     blame(ranks, DIAGNOSIS_CHANNEL, "kernel", state);
+    cite(ranks->diagnosis, state, rank_find_call(state, lane->sequence));
     say(ranks->diagnosis->sentence,
         "operation #%u of comm %s hangs because of %s, whose kernel makes no progress at step %u of channel "
         "%u, and waits for nobody",

@@ -119,6 +119,7 @@ static void report_counter(struct comm_ranks *ranks, const struct wait *wait, co
   const uint32_t rank = rank_number(wait->state), peer = rank_number(wait->peer);
   const char *counter = wait->sends ? "head" : "tail";
   blame(ranks, DIAGNOSIS_COUNTER, wrong != NULL ? "corrupted" : "stale", wait->peer);
+  cite(ranks->diagnosis, wait->state, rank_find_call(wait->state, wait->lane->sequence));
   rank_place(wait->state, place);
   if (wrong != NULL)
     say(ranks->diagnosis->sentence,
@@ -186,6 +187,7 @@ static void report_gap(struct comm_ranks *ranks, const struct wait *wait, const 
   const char *comma = strchr(gap->detail, ',');
   rank_place(gap->at, place);
   blame(ranks, DIAGNOSIS_PROXY, gap->detail, gap->at);
+  cite(ranks->diagnosis, wait->state, rank_find_call(wait->state, wait->lane->sequence));
   say(ranks->diagnosis->sentence,
       "operation #%u of comm %s hangs because of a message of channel %u from rank %u to rank %u: the proxy "
       "of %s %s; %.*s %u, %s %u",

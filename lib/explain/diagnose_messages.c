@@ -71,12 +71,36 @@ static void report_differs(struct comm_ranks *ranks, const struct rank_state *st
   const bool sends = call->func == FUNC_SEND, counts = call->count != partner->count;
   char name[64];
   blame(ranks, DIAGNOSIS_MISMATCH, counts ? "count" : "type", state);
+  cite_of(ranks, call);
+  cite_of(ranks, partner);
   say(ranks->diagnosis->sentence,
       "rank %u of comm %s %s %" PRIu64 " %s %s rank %u (#%u), which %s %" PRIu64 " %s (#%u): another %s",
       rank_number(state), ranks_comm_name(ranks, name), does_word(sends), call->count,
       record_type_name(call->dtype), place_word(sends), call->peer, call->sequence, does_word(!sends),
       partner->count, record_type_name(partner->dtype), partner->sequence, ranks->diagnosis->detail);
   say(ranks->diagnosis->next, "give both ends of the message the same count and type");
+}
+
+/* The other rank's call is in the error message alone. */
+bool diagnose_refused_message(struct comm_ranks *ranks) {
+  char place[160], text[160], name[64];
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    const struct record_comm *comm = state->view->comm;
+    const struct record_call *call = state->mismatch;
+    if (call == NULL || !is_message(call->func) || strncmp(comm->reason, "message #", 9) != 0) continue;
+    rank_place(state, place);
+    call_text(call, text);
+    blame(ranks, DIAGNOSIS_MISMATCH, "message", state);
+    cite(ranks->diagnosis, state, call);
+    say(ranks->diagnosis->sentence,
+        "%s of comm %s called %s, which was refused, as it differs from rank %u's %s: %.*s", place,
+        ranks_comm_name(ranks, name), text, call->peer, call->func == FUNC_SEND ? "ncclRecv" : "ncclSend",
+        (int)strnlen(comm->reason, sizeof comm->reason), comm->reason);
+    say(ranks->diagnosis->next, "give both ends of the message the same count and type");
+    return true;
+  }
+  return false;
 }
 
 static void report_alone(struct comm_ranks *ranks, const struct rank_state *state,
@@ -86,6 +110,8 @@ static void report_alone(struct comm_ranks *ranks, const struct rank_state *stat
   rank_place(other, place);
   absent_text(other, why, sizeof why);
   blame(ranks, DIAGNOSIS_ALONE, sends ? "send" : "recv", other);
+  cite_of(ranks, call);
+  cite_last(ranks, other);
   say(ranks->diagnosis->sentence,
       "%s of comm %s has no %s for operation #%u of rank %u, which %s %" PRIu64 " %s %s it: %s", place,
       ranks_comm_name(ranks, name), sends ? "ncclRecv" : "ncclSend", call->sequence, rank_number(state),
@@ -175,6 +201,7 @@ static void report_cycle(struct comm_ranks *ranks, const struct rank_state *begi
                rank_number(state), text, call->sequence, rank_number(other),
                call->func == FUNC_SEND ? "ncclRecv" : "ncclSend");
     show(ranks->diagnosis, "%s is in #%u, %s", place, call->sequence, text);
+    cite(ranks->diagnosis, state, call);
     state = other;
   } while (state != begin);
   say(ranks->diagnosis->next,
@@ -192,22 +219,29 @@ static bool diagnose_message_cycle(struct comm_ranks *ranks) {
   for (uint32_t i = 0; i < ranks->count && !found; i++) {
     const struct rank_state *state = &ranks->states[i], *other = NULL;
     const uint32_t first = met + 1;
-    while (state->pending_messages > 0 && path[state - ranks->states] == 0) {
+    while (state != NULL && state->pending_messages > 0 && path[state - ranks->states] == 0) {
       path[state - ranks->states] = ++met;
-      if (rank_unmatched(ranks, state, &other) == NULL) break;
-      state = other;
+      state = rank_unmatched(ranks, state, &other) != NULL ? other : NULL;
     }
-    found = state == other && path[state - ranks->states] >= first;
+    found = state != NULL && path[state - ranks->states] >= first;
     if (found) report_cycle(ranks, state);
   }
   os_free(path);
   return found;
 }
 
-/* A message that waits behind a collective is checked only once that collective has ended. */
+/* A message that waits behind a collective is checked only once that collective has ended. First those for
+ * which no other message makes the other rank late. */
 bool diagnose_messages(struct comm_ranks *ranks, bool behind) {
   if (diagnose_message_cycle(ranks)) return true;
-  for (uint32_t i = 0; i < ranks->count; i++)
-    if (ranks->states[i].pending_messages > 0 && diagnose_rank(ranks, &ranks->states[i], behind)) return true;
+  for (int late = 0; late < 2; late++)
+    for (uint32_t i = 0; i < ranks->count; i++) {
+      const struct rank_state *state = &ranks->states[i], *other = NULL, *last = NULL;
+      if (state->pending_messages == 0) continue;
+      if (late == 0 && rank_unmatched(ranks, state, &other) != NULL &&
+          rank_unmatched(ranks, other, &last) != NULL)
+        continue;
+      if (diagnose_rank(ranks, state, behind)) return true;
+    }
   return false;
 }

@@ -74,6 +74,7 @@ void rank_state_read(struct rank_state *state) {
        record = record_iter_back(&iter)) {
     if (record->kind == RECORD_LAUNCH) rank_note_launch(state, &record->launch);
     if (record->kind == RECORD_ERROR && newest) state->refused = &record->error;
+    if (record->kind == RECORD_MISMATCH && newest) state->mismatch = &record->call;
     if (record->kind != RECORD_CALL) continue;
     const struct record_call *call = &record->call;
     if (!is_operation(call)) continue;
@@ -97,6 +98,12 @@ const struct record_call *rank_find_collective(const struct rank_state *state, u
     call = record_iter_collective(&iter);
   }
   return call != NULL && call->collective == collective ? call : NULL;
+}
+
+const struct record_call *rank_find_attempt(const struct rank_state *state, uint32_t collective) {
+  const struct record_call *refused = rank_refused_collective(state);
+  return refused != NULL && refused->collective == collective ? state->mismatch
+                                                              : rank_find_collective(state, collective);
 }
 
 const struct record_call *rank_find_call(const struct rank_state *state, uint32_t sequence) {

@@ -15,6 +15,7 @@ struct rank_state {
   uint32_t collectives;               /* number of collectives called */
   const struct record_call *first;    /* the first collective that has not ended; NULL if all have */
   const struct record_error *refused; /* the refused call, if it was the last one; else NULL */
+  const struct record_call *mismatch; /* the refused call, if it differs from another rank's; else NULL */
   uint32_t pending_messages;          /* sends and receives that have not ended */
   uint32_t global;   /* rank in the job's largest communicator, if that is a larger one; else UINT32_MAX */
   bool graph;        /* a graph's kernel is running */
@@ -40,6 +41,10 @@ static inline bool rank_has_called(const struct rank_state *state, uint32_t coll
   return (int32_t)(state->collectives - collective) > 0;
 }
 static inline bool is_message(uint8_t func) { return func == FUNC_SEND || func == FUNC_RECV; }
+/* The refused call that differs from another rank's, if it is a collective. */
+static inline const struct record_call *rank_refused_collective(const struct rank_state *state) {
+  return state->mismatch != NULL && !is_message(state->mismatch->func) ? state->mismatch : NULL;
+}
 
 /* The largest number up to `near` whose low 32 bits are `low`. */
 static inline uint64_t widen(uint64_t near, uint32_t low) { return near - (uint32_t)((uint32_t)near - low); }
@@ -71,6 +76,8 @@ void rank_state_read(struct rank_state *state);
 /* The collective with this number; NULL if the rank did not call it, or the ring no longer holds its record.
  */
 const struct record_call *rank_find_collective(const struct rank_state *state, uint32_t collective);
+/* The same, also if the call was refused because it differs from another rank's. */
+const struct record_call *rank_find_attempt(const struct rank_state *state, uint32_t collective);
 /* The operation with this sequence number (low 32 bits); NULL if the ring no longer holds its record. */
 const struct record_call *rank_find_call(const struct rank_state *state, uint32_t sequence);
 /* Both belong to the same process and use the same device. */

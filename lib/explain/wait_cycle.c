@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "explain/call_site.h"
 
 struct cycle {
   const struct rank_state *states;
@@ -48,7 +49,7 @@ static void cycle_report(const struct cycle *cycle, const struct rank_state *beg
   size_t used = (size_t)snprintf(diagnosis->sentence, DIAGNOSIS_TEXT_BYTES,
                                  "communicators wait for one another in a cycle:");
   diagnosis->kind = DIAGNOSIS_CYCLE;
-  diagnosis->evidence_count = 0;
+  diagnosis->evidence_count = diagnosis->cited_count = 0;
   do {
     const struct record_lane *lane = rank_first_wait(state);
     const struct rank_state *next = rank_waits_for(cycle, state);
@@ -63,6 +64,7 @@ static void cycle_report(const struct cycle *cycle, const struct rank_state *beg
                "process %u on %.64s, device %u: comm '%.48s' runs #%u, channel %u, step %u",
                state->file->header.process, state->file->header.host, state->view->comm->device,
                state->view->comm->name, lane->sequence, lane->channel, lane->step);
+    cite(diagnosis, state, rank_find_call(state, lane->sequence));
     state = next;
   } while (state != begin && used + 160 < DIAGNOSIS_TEXT_BYTES);
   snprintf(diagnosis->next, DIAGNOSIS_TEXT_BYTES,

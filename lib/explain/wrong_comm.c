@@ -67,6 +67,8 @@ static bool report_wrong_comm(struct comm_ranks *ranks, const struct rank_state 
   call_text(call, text);
   blame(ranks, DIAGNOSIS_MISMATCH, "communicator", self);
   ranks->diagnosis->comm_id = self->view->comm->comm_id;
+  cite(ranks->diagnosis, lone, call);
+  cite_of(ranks, right);
   say(ranks->diagnosis->sentence,
       "%s called %s on comm '%.40s', as operation #%u, where the others call it on comm %s, as operation "
       "#%u: another communicator",

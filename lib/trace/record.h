@@ -20,6 +20,7 @@ enum record_state {
   RECORD_ABORTED = 2 /* communicators only: ncclCommAbort */
 };
 
+#define RECORD_MODULES_BYTES 512u
 struct record_header {
   char magic[8]; /* RECORD_MAGIC, no zero */
   uint32_t version, byte_order;
@@ -35,11 +36,18 @@ struct record_header {
   char control[64]; /* address of the process's control server as text; "" if it has none, or in old files */
   char job[64];     /* the launch as its launcher names it; "" without a launcher, or in old files */
   uint32_t exits;   /* 1 once the process calls exit() or returns from main */
-  uint32_t exit_status; /* with this status */
+  uint32_t exit_status;               /* with this status */
+  char modules[RECORD_MODULES_BYTES]; /* files of code that called: lines "BYTES MTIME_NS PATH"; "" in old
+                                       * files */
+  uint32_t awaited; /* the process without which no event of the emulator can run; 0: none */
+  uint32_t zero;
 };
-static_assert(sizeof(struct record_header) == 336, "the format says so");
+static_assert(sizeof(struct record_header) == 856, "the format says so");
 
-/* After the header, in the same page: the file and offset of the return addresses in records. */
+/* After the header, in the same page: the file and offset of the return addresses in records. Of calls by
+ * Python the address is a number from RECORD_CALLER_TEXT on, the offset is 0, and `file` is the whole place:
+ * "train.py:31 (step)". */
+#define RECORD_CALLER_TEXT (UINT64_C(1) << 63)
 #define RECORD_CALLERS 48u
 #define RECORD_CALLERS_OFFSET 1024u
 struct record_caller {
@@ -99,12 +107,15 @@ static_assert(sizeof(struct record_comm) <= RECORD_COMM_BYTES, "tables come afte
 
 enum record_kind {
   RECORD_NONE = 0,
-  RECORD_CALL = 1,   /* an operation was called; its RECORD_PLACE follows directly */
-  RECORD_PLACE = 2,  /* its buffers, stream and caller */
-  RECORD_LAUNCH = 3, /* operations were launched on the device */
-  RECORD_ERROR = 4,  /* a call failed */
-  RECORD_DROP = 5,   /* a group failed: operations from `sequence` on do not take place */
-  RECORD_LIFE = 6    /* enum record_life */
+  RECORD_CALL = 1,    /* an operation was called; its RECORD_PLACE follows directly */
+  RECORD_PLACE = 2,   /* its buffers, stream and caller */
+  RECORD_LAUNCH = 3,  /* operations were launched on the device */
+  RECORD_ERROR = 4,   /* a call failed */
+  RECORD_DROP = 5,    /* a group failed: operations from `sequence` on do not take place */
+  RECORD_LIFE = 6,    /* enum record_life */
+  RECORD_MISMATCH = 7 /* a call that was refused because it differs from another rank's, or as the first one
+                       * after the failure; as RECORD_CALL, with the numbers that it would have had; its
+                       * RECORD_PLACE and RECORD_ERROR follow */
 };
 enum record_life { LIFE_FINALIZE = 1, LIFE_DESTROY = 2, LIFE_ABORT = 3, LIFE_REVOKE = 4, LIFE_SPLIT = 5 };
 

@@ -1,4 +1,4 @@
-/* record_image.c: packs the rows in use, and copies the newest records that are not RECORD_PLACE. */
+/* record_image.c: packs the rows in use, and copies the newest records that a diagnosis needs. */
 #include "trace/record_image.h"
 
 #include <string.h>
@@ -6,6 +6,10 @@
 /* Records kept from before the first operation that has not ended: earlier calls may be mismatched already.
  */
 #define PAST_RECORDS 64u
+
+/* Places kept from the first operation that has not ended on, and of the newest records. */
+#define PLACED_RECORDS 96u
+#define PLACED_LAST 8u
 
 struct image {
   struct record_comm *comm;
@@ -44,15 +48,30 @@ static bool record_has_ended(const struct record_comm *comm, const union record 
   return record->kind == RECORD_LAUNCH && comm->counts != 0 && record->launch.number < comm->ended;
 }
 
+struct record_places record_places_find(const struct record_view *view) {
+  uint64_t pending = view->end;
+  while (pending > view->first && !record_has_ended(view->comm, record_at(view, pending - 1))) pending -= 1;
+  const struct record_places places = {pending > PAST_RECORDS ? pending - PAST_RECORDS : 0,
+                                       pending + PLACED_RECORDS,
+                                       view->end > PLACED_LAST ? view->end - PLACED_LAST : 0};
+  return places;
+}
+
+bool record_stays(const struct record_view *view, const struct record_places *places, uint64_t number) {
+  if (record_at(view, number)->kind != RECORD_PLACE) return true;
+  return (number >= places->begin && number < places->end) || number >= places->last;
+}
+
 /* The number of the first record to copy; *count: how many to copy from there on, at most `most`. */
-static uint64_t records_first(const struct record_view *view, uint32_t most, uint32_t *count) {
+static uint64_t records_first(const struct record_view *view, const struct record_places *places,
+                              uint32_t most, uint32_t *count) {
   uint64_t number = view->end;
   uint32_t past = 0;
   *count = 0;
   while (number > view->first && *count < most && past < PAST_RECORDS) {
     const union record *record = record_at(view, number - 1);
     if (past > 0 || record_has_ended(view->comm, record)) past += 1;
-    *count += record->kind != RECORD_PLACE;
+    *count += record_stays(view, places, number - 1);
     number -= 1;
   }
   return number;
@@ -62,16 +81,18 @@ static void records_put(struct image *image, const struct record_view *view) {
   struct record_comm *comm = image->comm;
   uint32_t most = 1, count;
   while (most * 2 <= (image->capacity - image->used) / RECORD_BYTES) most *= 2;
-  uint64_t number = records_first(view, most, &count);
+  const struct record_places places = record_places_find(view);
+  uint64_t number = records_first(view, &places, most, &count);
   comm->ring_records = 1;
   while (comm->ring_records < count) comm->ring_records *= 2;
   comm->ring_offset = image->used;
   /* If older records are left out, the tail is that of a ring that has wrapped around. */
   comm->tail = count + (number > 0 ? 2 * (uint64_t)comm->ring_records : 0);
   for (uint32_t put = 0; put < count; number++) {
-    const union record *record = record_at(view, number);
-    if (record->kind == RECORD_PLACE) continue;
-    memcpy(image->out + image->used + put * RECORD_BYTES, record, RECORD_BYTES);
+    if (!record_stays(view, &places, number)) continue;
+    union record *record = (union record *)(void *)(image->out + image->used + put * RECORD_BYTES);
+    *record = *record_at(view, number);
+    if (record->kind == RECORD_PLACE) record->place.in = record->place.out = 0;
     put += 1;
   }
   image->used += comm->ring_records * RECORD_BYTES;

@@ -60,6 +60,7 @@ static ncclResult_t header_read(const struct reading *reading) {
                     RECORD_PAGE_BYTES, RECORD_BYTES);
   header->host[sizeof header->host - 1] = header->library[sizeof header->library - 1] = '\0';
   header->control[sizeof header->control - 1] = header->job[sizeof header->job - 1] = '\0';
+  header->modules[sizeof header->modules - 1] = '\0';
   return ncclSuccess;
 }
 

@@ -47,6 +47,7 @@ struct record_file {
   size_t byte_count;
   struct record_header header;
   bool live, gone;   /* set by the caller if it knows that the process runs, or has ended */
+  bool stopped;      /* set by the caller: a signal or a debugger has stopped the process */
   uint64_t taken_ns; /* when the file was read, on the process's clock; last_ns of the header if not known */
   const struct record_caller *callers; /* RECORD_CALLERS rows; NULL if the file ends before them */
   struct record_view *views;

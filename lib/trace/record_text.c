@@ -11,7 +11,7 @@
 #include "base/os.h"
 #include "schedule/work.h"
 
-#define LINE_BYTES 1024
+#define LINE_BYTES 4096
 #define FIRST_LINE "# tutti records 1"
 /* The largest section that a text may define: larger than any of the recorder's. */
 #define SECTION_BYTES_MOST (256u << 10)
@@ -93,8 +93,8 @@ enum field_kind { FIELD_DECIMAL, FIELD_HEX, FIELD_TEXT };
 struct field {
   const char *name;
   uint16_t offset;
-  uint8_t bytes; /* 1, 2, 4, 8; of texts their space */
-  uint8_t kind;  /* enum field_kind */
+  uint16_t bytes; /* 1, 2, 4, 8; of texts their space */
+  uint8_t kind;   /* enum field_kind */
   const struct names *names;
 };
 #define SIZE(type, member) sizeof(((struct type *)0)->member)
@@ -129,7 +129,9 @@ static const struct field header_fields[] = {H(version),
                                              T(record_header, control),
                                              T(record_header, job),
                                              H(exits),
-                                             H(exit_status)};
+                                             H(exit_status),
+                                             T(record_header, modules),
+                                             H(awaited)};
 static const struct field caller_fields[] = {X(record_caller, address), X(record_caller, offset),
                                              T(record_caller, file)};
 #define C(member) D(record_comm, member)
@@ -264,6 +266,7 @@ static const struct line_type line_types[] = {
     {"launch", LINE_RECORD, RECORD_LAUNCH, FIELDS(launch_fields)},
     {"error", LINE_RECORD, RECORD_ERROR, FIELDS(error_fields)},
     {"drop", LINE_RECORD, RECORD_DROP, FIELDS(life_fields)},
+    {"mismatch", LINE_RECORD, RECORD_MISMATCH, FIELDS(call_fields)},
     {"life", LINE_RECORD, RECORD_LIFE, FIELDS(life_fields)},
 };
 #define LINE_TYPES (sizeof line_types / sizeof line_types[0])

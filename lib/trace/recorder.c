@@ -5,9 +5,11 @@
 #include "trace/recorder.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/callsite.h"
 #include "base/hash.h"
 #include "base/launch.h"
 #include "base/mapped_file.h"
@@ -286,6 +288,7 @@ static void recorder_bind(struct recorder *recorder, struct record_comm *comm) {
 
 void recorder_open(struct recorder *recorder, const struct recorder_birth *birth) {
   memset(recorder, 0, sizeof *recorder);
+  python_frame_look();
   os_mutex_lock(&process.lock);
   struct record_comm *comm = process_ready(birth->rank) ? section_take() : NULL;
   if (comm != NULL) {
@@ -347,21 +350,81 @@ uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream) {
   return (uint8_t)i;
 }
 
-/* Rows are never emptied. If they are all taken, the record has only the address. */
-void recorder_add_caller(struct recorder *recorder, const void *caller) {
+/* Notes the file's path, by which a reader finds its debug information, and what tells whether it is still
+ * the same file. Without space there is no path. */
+static void module_note(const char *path) {
+  char *modules = header()->modules, line[MAPPED_FILE_PATH_BYTES + 48];
+  const size_t used = strlen(modules);
+  struct callsite_stamp stamp;
+  if (strchr(path, '\n') != NULL || !callsite_stamp(path, &stamp)) return;
+  const int bytes =
+      snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 " %s\n", stamp.bytes, stamp.changed_ns, path);
+  if (bytes >= (int)sizeof line || used + (size_t)bytes >= RECORD_MODULES_BYTES) return;
+  if (strstr(modules, line) != NULL) return;
+  memcpy(modules + used, line, (size_t)bytes); /* zeroes follow */
+}
+
+static void caller_fill(struct record_caller *row, const void *caller) {
+  struct callsite site;
+  if (!callsite_find(caller, &site)) return;
+  module_note(site.path);
+  snprintf(row->file, sizeof row->file, "%s", callsite_base_name(site.path));
+  row->offset = site.offset;
+  row->address = (uintptr_t)caller;
+}
+
+/* The row of this address, or a free one; NULL if all are taken: rows are never emptied. Locked. */
+static struct record_caller *caller_row(uint64_t address) {
   struct record_caller *rows =
       (struct record_caller *)(void *)(process.mapped.memory + RECORD_CALLERS_OFFSET);
-  uint32_t i = 0;
-  recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
-  if (!os_mutex_try_lock(&process.lock)) { /* a caller must not wait here: the next call tries again */
-    recorder->callers[((uintptr_t)caller >> 2) % 8] = NULL;
-    return;
+  for (uint32_t i = 0; i < RECORD_CALLERS; i++)
+    if (rows[i].address == 0 || rows[i].address == address) return &rows[i];
+  return NULL;
+}
+
+/* For places that are new: others hold the lock for moments, and then again not at all. A caller must not
+ * wait long here: if this fails, the next call tries again. */
+static bool lock_soon(void) {
+  for (int tries = 0; tries < 100; tries++) {
+    if (os_mutex_try_lock(&process.lock)) return true;
+    os_yield();
   }
-  while (i < RECORD_CALLERS && rows[i].address != 0 && rows[i].address != (uintptr_t)caller) i++;
-  if (i < RECORD_CALLERS && rows[i].address == 0 &&
-      os_code_file(caller, rows[i].file, sizeof rows[i].file, &rows[i].offset))
-    rows[i].address = (uintptr_t)caller;
+  return false;
+}
+
+/* Without a row the record has only the address. */
+void recorder_add_caller(struct recorder *recorder, const void *caller) {
+  if (!lock_soon()) return;
+  struct record_caller *row = caller_row((uintptr_t)caller);
+  if (row != NULL && row->address == 0) caller_fill(row, caller);
+  recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
   os_mutex_unlock(&process.lock);
+}
+
+/* The code at an instruction may be freed, and other code take its place: the number then differs in the bits
+ * that no address has. */
+static uint64_t frame_put(const struct python_frame *frame, const char *text) {
+  const uint64_t step = UINT64_C(1) << 48, end = RECORD_CALLER_TEXT | (step << 8);
+  uint64_t address = RECORD_CALLER_TEXT | (uint64_t)(uintptr_t)frame->instruction;
+  for (; address < end; address += step) {
+    struct record_caller *row = caller_row(address);
+    if (row == NULL) return 0;
+    if (row->address != 0 && strcmp(row->file, text) != 0) continue;
+    snprintf(row->file, sizeof row->file, "%s", text);
+    row->address = address;
+    return address;
+  }
+  return 0;
+}
+
+uint64_t recorder_add_frame(struct recorder *recorder, const struct python_frame *frame) {
+  char text[sizeof((struct record_caller *)NULL)->file];
+  struct recorder_frame row = {*frame, 0};
+  if (!lock_soon()) return 0;
+  if (python_frame_text(frame, text, sizeof text)) row.address = frame_put(frame, text);
+  recorder->frames[((uintptr_t)frame->instruction >> 2) % 8] = row;
+  os_mutex_unlock(&process.lock);
+  return row.address;
 }
 
 void recorder_launch(struct recorder *recorder, const struct record_launch *launch) {
@@ -426,6 +489,12 @@ static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_
 /* This process has a file. Locked. */
 static bool process_has_file(void) {
   return process.mapped.memory != NULL && process.fork_count == os_fork_count();
+}
+
+void recorder_note_awaited(uint32_t awaited) {
+  if (!os_mutex_try_lock(&process.lock)) return; /* whoever calls may hold locks: the next call notes it */
+  if (process_has_file()) header()->awaited = awaited;
+  os_mutex_unlock(&process.lock);
 }
 
 void recorder_note_address(const char *text) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/python_frame.h"
 #include "base/ticks.h"
 #include "trace/record.h"
 
@@ -18,6 +19,12 @@ struct recorder_live {
   struct record_link *links;
   struct record_proxy *proxies;
   struct record_pace *paces;
+};
+
+/* A frame of Python that the file has. */
+struct recorder_frame {
+  struct python_frame frame;
+  uint64_t address; /* 0: there is no space, or no text */
 };
 
 struct recorder {
@@ -33,7 +40,8 @@ struct recorder {
   uint32_t mask;
   uint32_t collectives; /* called so far */
   uint32_t last_stream;
-  const void *callers[8]; /* direct-mapped cache of return addresses that the file has already */
+  const void *callers[8];          /* direct-mapped cache of return addresses that the file has already */
+  struct recorder_frame frames[8]; /* the same of frames of Python */
 };
 
 struct recorder_birth {
@@ -55,6 +63,11 @@ static inline void recorder_push(struct recorder *recorder, const union record *
   __atomic_store_n(&recorder->comm->tail, recorder->tail, __ATOMIC_RELEASE);
 }
 
+/* enum record_kind of the last record. */
+static inline uint8_t recorder_last_kind(const struct recorder *recorder) {
+  return recorder->tail > 0 ? recorder->ring[(recorder->tail - 1) & recorder->mask].kind : RECORD_NONE;
+}
+
 uint8_t recorder_add_stream(struct recorder *recorder, uint64_t stream);
 static inline uint8_t recorder_stream(struct recorder *recorder, const void *stream) {
   const uint64_t handle = (uint64_t)(uintptr_t)stream;
@@ -67,6 +80,16 @@ void recorder_add_caller(struct recorder *recorder, const void *caller);
 static inline uint64_t recorder_caller(struct recorder *recorder, const void *caller) {
   if (recorder->callers[((uintptr_t)caller >> 2) % 8] != caller) recorder_add_caller(recorder, caller);
   return (uint64_t)(uintptr_t)caller;
+}
+
+/* The same for a call that Python makes; 0 if there is no text of it. */
+uint64_t recorder_add_frame(struct recorder *recorder, const struct python_frame *frame);
+static inline uint64_t recorder_python(struct recorder *recorder, const struct python_frame *frame) {
+  const struct recorder_frame *row = &recorder->frames[((uintptr_t)frame->instruction >> 2) % 8];
+  if (row->frame.instruction == frame->instruction && row->frame.code == frame->code &&
+      row->frame.name == frame->name)
+    return row->address;
+  return recorder_add_frame(recorder, frame);
 }
 
 /* call->ticks is the time at which the call began; call->sequence is the next operation's number. */
@@ -132,6 +155,9 @@ void recorder_pace_turn(struct record_pace *pace, bool waits, uint32_t given);
 static inline void recorder_pace_note(struct record_pace *pace, bool waits, uint32_t given) {
   if (pace != NULL && (given > 0 || waits != (pace->since != 0))) recorder_pace_turn(pace, waits, given);
 }
+
+/* Stores in the header which process this one waits for before any event can run; 0: none. */
+void recorder_note_awaited(uint32_t process);
 
 /* ---- for the watchdog and tutti status ---- */
 

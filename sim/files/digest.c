@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/os.h"
+#include "trace/record_image.h"
 
 static size_t round_page(size_t bytes) {
   return (bytes + RECORD_PAGE_BYTES - 1) / RECORD_PAGE_BYTES * RECORD_PAGE_BYTES;
@@ -25,12 +26,11 @@ static size_t head_bytes(const struct record_file *file, const struct record_vie
                                                                                      : capacity);
 }
 
-static bool record_stays(const union record *record) { return record->kind != RECORD_PLACE; }
-
 static uint64_t records_stay(const struct record_view *view) {
+  const struct record_places places = record_places_find(view);
   uint64_t count = 0;
   for (uint64_t number = view->first; number < view->end; number++)
-    count += record_stays(record_at(view, number));
+    count += record_stays(view, &places, number);
   return count;
 }
 
@@ -54,12 +54,12 @@ static uint8_t *heads_put(const struct record_file *file, uint8_t *bytes) {
 /* The records' numbers still show how many of a ring's first records are missing. The ring holds only what
  * has been written: record_at() is called for no other record. */
 static uint8_t *ring_put(const struct record_view *view, struct record_view *to, uint8_t *out) {
+  const struct record_places places = record_places_find(view);
   uint64_t count = 0;
   to->ring = out;
   for (uint64_t number = view->first; number < view->end; number++) {
-    const union record *record = record_at(view, number);
-    if (!record_stays(record)) continue;
-    memcpy(out, record, RECORD_BYTES);
+    if (!record_stays(view, &places, number)) continue;
+    memcpy(out, record_at(view, number), RECORD_BYTES);
     out += RECORD_BYTES;
     count += 1;
   }

@@ -1,6 +1,6 @@
 /* digest.h: the part of a file of records that a diagnosis needs, in memory of its own, so that only one of a
- * job's files is in memory as a whole. It omits the records of calls' addresses, and shortens rings to their
- * contents. */
+ * job's files is in memory as a whole. It keeps the addresses only of the calls that a diagnosis names, and
+ * shortens rings to their contents. */
 #ifndef TUTTI_SIM_DIGEST_H
 #define TUTTI_SIM_DIGEST_H
 

@@ -29,6 +29,7 @@ static void diagnosis_json(const struct diagnosis *diagnosis, const struct recor
   struct json json = {.out = stdout};
   json_open(&json, NULL, '{');
   json_text(&json, "kind", diagnosis_name(diagnosis->kind));
+  if (diagnosis->rank != DIAGNOSIS_NOBODY) json_number(&json, "rank", diagnosis->rank);
   json_text(&json, "sentence", diagnosis->sentence);
   json_open(&json, "evidence", '[');
   for (uint32_t i = 0; i < diagnosis->evidence_count; i++) json_text(&json, NULL, diagnosis->evidence[i]);

@@ -121,12 +121,22 @@ static json_t *steps_of(const struct member *member, const struct record_call *c
   return steps;
 }
 
-/* The caller, as far as it was recorded: its file and offset. */
+/* "train.py:31 (step)". */
+static json_t *python_frame(const char *place) {
+  char file[sizeof((struct record_caller *)NULL)->file], name[sizeof file] = "";
+  int line = 0;
+  if (sscanf(place, "%47[^:]:%d (%47[^)]", file, &line, name) < 2) return json_array();
+  return json_pack("[{so so si}]", "name", plain_text(name, sizeof name), "filename",
+                   plain_text(file, sizeof file), "line", line);
+}
+
+/* The caller, as far as it was recorded: its file and offset, or the line of Python. */
 static json_t *frames_of(const struct member *member, const struct record_place *place) {
   const struct record_caller *caller =
       place != NULL && place->caller != 0 ? record_caller_of(member->state.file, place->caller) : NULL;
   char where[32];
   if (caller == NULL) return json_array();
+  if (caller->offset == 0) return python_frame(caller->file);
   snprintf(where, sizeof where, "+0x%" PRIx64, caller->offset);
   return json_pack("[{ss so si}]", "name", where, "filename", plain_text(caller->file, sizeof caller->file),
                    "line", 0);

@@ -64,6 +64,7 @@ static void file_look_at_process(struct record_file *file) {
   file->gone = os_process_gone(&maker);
   file->live = !file->gone && header->state == RECORD_OPEN && maker.realm != 0 && maker.realm == self.realm;
   if (file->live) file->taken_ns = os_time_ns();
+  file->stopped = file->live && os_process_stopped(maker.number);
 }
 
 /* Takes ownership of the bytes. */

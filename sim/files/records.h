@@ -13,7 +13,7 @@ enum record_source {
 
 enum records_use {
   RECORDS_WHOLE,
-  RECORDS_DIAGNOSED /* reduced as in digest.h: files have no bytes and no places of calls */
+  RECORDS_DIAGNOSED /* reduced as in digest.h: files have no bytes, and few places of calls */
 };
 
 struct records {

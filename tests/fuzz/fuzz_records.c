@@ -1,6 +1,6 @@
 /* fuzz_records.c: any bytes as a file of records, or as its text. Accepted files are printed, and a file made
  * from that text must print the same. The records are then diagnosed. */
-/* sources: trace/record_read trace/record_text explain/ sim/files/digest.c base/ */
+/* sources: trace/record_read trace/record_image trace/record_text explain/ sim/files/digest.c base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1033,6 +1033,12 @@ void emu_lanes_record(void) {
     for (uint32_t b = 0; b < run->launch->block_count; b++) emu_record_block(&run->launch->blocks[b]);
 }
 
+void emu_lanes_record_awaited(uint32_t process) {
+  static uint32_t noted; /* locked */
+  if (process != noted) recorder_note_awaited(process);
+  noted = process;
+}
+
 bool emu_lanes_look(void) {
   bool any = false;
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)

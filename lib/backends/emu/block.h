@@ -95,12 +95,12 @@ struct device_comm {
   uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */
   enum pointer_kind net_memory; /* kind of memory of the slots of network connections */
   uint64_t memory_bytes;
-  bool reaches_out;      /* has connections that may lead out of the process */
-  bool has_remote;       /* has connections that it shares with other processes */
-  uint64_t asked;        /* atomic; number of requests to its blocks to report their waits (stall.c) */
-  struct map conns;      /* its ends of connections, by backend_conn_key() */
-  struct map peers;      /* struct emu_peer, by the number of its shared block */
-  struct map slots;      /* sets of slots of pooled connections, by backend_slots_key() */
+  bool reaches_out; /* has connections that may lead out of the process */
+  bool has_remote;  /* has connections that it shares with other processes */
+  uint64_t asked;   /* atomic; number of requests to its blocks to report their waits (stall.c) */
+  struct map conns; /* its ends of connections, by backend_conn_key() */
+  struct map peers; /* struct emu_peer, by the number of its shared block */
+  struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
   struct race_rank *race;
   uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
   bool ordered;          /* it has joined that order */

@@ -480,15 +480,9 @@ void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
 
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value) {
-  const struct trace_record record = {emu_event_count(),
-                                      kind,
-                                      action,
-                                      (uint8_t)channel,
-                                      (uint8_t)lane,
-                                      comm->config.rank,
-                                      (uint32_t)comm->trace_id,
-                                      chunk,
-                                      value};
+  const struct trace_record record = {emu_event_count(),        kind,          action,
+                                      (uint8_t)channel,         (uint8_t)lane, comm->config.rank,
+                                      (uint32_t)comm->trace_id, chunk,         value};
   if (trace_watcher != NULL) trace_watcher(&record);
   if (trace_file != NULL) trace_writer_put(trace_file, &record);
 }

@@ -714,4 +714,17 @@ void emu_order_awake(bool woken) {
   }
 }
 
+static bool slot_keeps_all(const struct order_slot *slot) {
+  if (!slot_live(slot) || slot->process.number == 0) return false;
+  if (LOAD(slot->busy) && LOAD(slot->holds) == 0 && !LOAD(slot->excused)) return true;
+  return os_process_stopped(slot->process.number);
+}
+
+uint32_t emu_order_awaited(void) {
+  const struct order_page *page = page_now();
+  for (uint32_t i = 0; page != NULL && i < LOAD(page->slot_count); i++)
+    if (i != order.own && slot_keeps_all(&page->slots[i])) return (uint32_t)page->slots[i].process.number;
+  return 0;
+}
+
 bool emu_order_excused(void) { return emu_order_on() && LOAD(own_slot()->excused) != 0; }

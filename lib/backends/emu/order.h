@@ -127,6 +127,9 @@ bool emu_order_sleep(uint32_t word, uint64_t timeout_ms); /* not locked; false: 
 void emu_order_wake(void);
 /* After each sleep. If nothing ended it, looks after the other processes: who has ended, who is asleep. */
 void emu_order_awake(bool woken);
+/* The process that keeps all others from running: one of its threads makes no waiting call, or it is stopped.
+ * 0: none. */
+uint32_t emu_order_awaited(void);
 /* This process is excused: its threads must wait before they change anything. */
 bool emu_order_excused(void);
 

@@ -22,6 +22,7 @@ struct emu_owner {
   uint32_t rank_count; /* slots that name this thread */
   uint32_t waiting;    /* depth of waiting calls */
   bool ended, absent;
+  bool is_main; /* the process's first thread */
   uint64_t away_since_ns;
   struct emu_owner *next;
 };
@@ -506,12 +507,22 @@ static void wait_for_change_us(uint64_t timeout_us) {
 
 static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
-/* Stops waiting for owners that have been outside waiting calls for too long, with a warning for each. */
+/* Threads that could change anything; one that polls goes on, and may make the missing call. */
+static bool threads_beyond_waiters(void) {
+  uint32_t waiting = 0;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
+    waiting += !waiter->released && waiter->event_limit == UINT64_MAX;
+  return os_threads_at_work() > waiting;
+}
+
+/* Stops waiting for the main thread if it waits for threads that all wait here, and for owners that have been
+ * outside waiting calls for too long, with a warning for each. */
 static void owners_mark_absent(void) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
     if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
-    if (os_time_ns() - owner->away_since_ns < stall_ns) continue;
+    owner->absent = owner->is_main && os_main_thread_waits() && !threads_beyond_waiters();
+    if (owner->absent || os_time_ns() - owner->away_since_ns < stall_ns) continue;
     owner->absent = true;
     log_warn(
         "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %llu s; going on "
@@ -519,14 +530,6 @@ static void owners_mark_absent(void) {
         "run is not deterministic; let it call cudaStreamSynchronize, or raise TUTTI_STALL_SECONDS",
         owner->rank_count, (unsigned long long)emu_options()->stall_seconds);
   }
-}
-
-/* Threads that could change anything; one that polls goes on, and may make the missing call. */
-static bool threads_beyond_waiters(void) {
-  uint32_t waiting = 0;
-  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
-    waiting += !waiter->released && waiter->event_limit == UINT64_MAX;
-  return os_threads_at_work() > waiting;
 }
 
 /* How long a waiter has seen no change. Waits with a deadline and polls share it, so that a loop of them
@@ -766,6 +769,7 @@ static void turn_nap(uint64_t timeout_ms) {
   world.turn_sleeper = false;
   world.naps = woken ? 0 : world.naps + 1;
   if (world.naps == 1) emu_lanes_record();
+  emu_lanes_record_awaited(woken ? 0 : emu_order_awaited());
   if (!woken && emu_order_on() && owners_wait()) emu_order_tell_alone(!threads_beyond_waiters());
   emu_order_awake(woken);
 }
@@ -1026,6 +1030,7 @@ void emu_owner_set(struct emu_owner **slot) {
     owner->next = world.owners;
     world.owners = owner;
     owner->away_since_ns = os_time_ns();
+    owner->is_main = os_tid() == os_pid();
     pthread_setspecific(owner_key, owner);
   }
   owner->rank_count += 1;

@@ -45,6 +45,8 @@ void emu_report_slow(void);
 void emu_lanes_stop_stuck(void);
 /* block.c: writes the recorder's rows of the waiting lanes. */
 void emu_lanes_record(void);
+/* Notes in the records which process keeps all others from running; 0: none. */
+void emu_lanes_record_awaited(uint32_t process);
 /* The two parts of emu_lanes_stop_stuck(). The first, in report.c, logs what every waiting lane waits for,
  * and the command that repeats the run; in threads mode each lane adds to it when it is stopped. */
 void emu_lanes_report_stuck(void);

@@ -41,6 +41,14 @@ static struct record_call call_record(const struct collective_call *call, uint64
   return said;
 }
 
+/* The line of Python that makes the call, or else the return address. */
+static uint64_t call_caller(const struct collective_call *call) {
+  struct recorder *recorder = &call->comm->recorder;
+  struct python_frame frame;
+  const uint64_t address = python_frame_now(&frame) ? recorder_python(recorder, &frame) : 0;
+  return address != 0 ? address : recorder_caller(recorder, call->caller);
+}
+
 static struct record_place call_place(const struct collective_call *call, uint32_t group, uint16_t flags) {
   const struct record_place place = {.kind = RECORD_PLACE,
                                      .stream = recorder_stream(&call->comm->recorder, call->stream),
@@ -48,7 +56,7 @@ static struct record_place call_place(const struct collective_call *call, uint32
                                      .group = group,
                                      .in = (uint64_t)(uintptr_t)call->in,
                                      .out = (uint64_t)(uintptr_t)call->out,
-                                     .caller = recorder_caller(&call->comm->recorder, call->caller)};
+                                     .caller = call_caller(call)};
   return place;
 }
 
@@ -83,6 +91,15 @@ void record_cached(const struct collective_call *call, uint64_t ticks, uint64_t 
                                        .number = launched};
   recorder_call_launched(recorder, &said, &place, &launch);
   call_count(recorder, call, sequence);
+}
+
+void record_mismatch(const struct collective_call *call, uint64_t ticks) {
+  struct recorder *recorder = &call->comm->recorder;
+  if (recorder->comm == NULL || recorder_last_kind(recorder) == RECORD_ERROR) return;
+  struct record_call said = call_record(call, ticks, recorder->comm->calls);
+  const struct record_place place = call_place(call, 0, 0);
+  said.kind = RECORD_MISMATCH;
+  recorder_call(recorder, &said, &place);
 }
 
 void record_refused(const struct collective_call *call, ncclResult_t result) {

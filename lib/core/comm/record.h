@@ -17,6 +17,9 @@ static inline bool record_lacks_met(const struct ncclComm *comm) {
 void record_call(const struct collective_call *call, uint64_t ticks, uint64_t sequence, uint32_t group);
 /* Records a call launched from the call cache: the operations before comm->sequence. */
 void record_cached(const struct collective_call *call, uint64_t ticks, uint64_t launched, uint64_t plan);
+/* Records a call that differs from another rank's, or the first one after the communicator has failed;
+ * record_refused() follows. */
+void record_mismatch(const struct collective_call *call, uint64_t ticks);
 /* Records a failed call; does nothing if its communicator is invalid. */
 void record_refused(const struct collective_call *call, ncclResult_t result);
 /* Number of kernels that the backend has launched; read before a launch, for record_launch(). */

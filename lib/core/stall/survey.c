@@ -141,7 +141,7 @@ static void answer_own(const struct survey_question *question, struct survey_rep
   const uint64_t at = section_find(question->cursor, &bytes);
   memset(out, 0, capacity);
   if (question->cursor == 0) {
-    const bool there = recorder_copy(0, out, sizeof(struct record_header)) > 0;
+    const bool there = recorder_copy(0, out, RECORD_PAGE_BYTES) > 0;
     reply->bytes = there ? RECORD_PAGE_BYTES : 0;
     if (!there) reply->state = SURVEY_NOTHING;
   }
