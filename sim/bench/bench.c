@@ -214,6 +214,16 @@ int64_t bench_next_size(const struct bench_flags *flags, int64_t size) {
   return size > 0 ? size * flags->step_factor : 1;
 }
 
+/* The buffer of all parts is used in place, too. */
+static void buffers_grow(struct bench *bench, const struct bench_row *row) {
+  const size_t part_bytes = row->bytes / (size_t)bench->flags.rank_count;
+  const enum in_place_rule rule = bench->collective->in_place;
+  const size_t send_bytes = rule == IN_PLACE_SEND_AT_RANK ? part_bytes : row->bytes;
+  const size_t receive_bytes = rule == IN_PLACE_RECEIVE_AT_RANK ? part_bytes : row->bytes;
+  if (send_bytes > bench->send_bytes) bench->send_bytes = send_bytes;
+  if (receive_bytes > bench->receive_bytes) bench->receive_bytes = receive_bytes;
+}
+
 /* Adds the rows of one type, operator and root, one for each size. Only counts them if there is no table yet.
  */
 static void rows_add(struct bench *bench, int type, int op, int root) {
@@ -228,7 +238,7 @@ static void rows_add(struct bench *bench, int type, int op, int root) {
     row->root = root;
     row->count = collective_count(bench->collective, (size_t)size, type_bytes, (uint32_t)flags->rank_count);
     row->bytes = collective_bytes(bench->collective, row->count, type_bytes, (uint32_t)flags->rank_count);
-    if (row->bytes > bench->buffer_bytes) bench->buffer_bytes = row->bytes;
+    buffers_grow(bench, row);
   }
 }
 
@@ -412,8 +422,8 @@ static enum exit_code bench_execute(struct bench *bench) {
   bench->is_modelled = !bench->flags.threads;
   time_text(bench->start_time, sizeof bench->start_time);
   if (bench->flags.verbose) {
-    fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu bytes\n", bench->row_count,
-            (long long)bench->flags.rank_count, bench->buffer_bytes);
+    fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu and %zu bytes\n", bench->row_count,
+            (long long)bench->flags.rank_count, bench->send_bytes, bench->receive_bytes);
   }
   if (!bench_places_make(bench)) {
     fprintf(stderr, "tutti bench: its ranks" LOG_OUT_OF_MEMORY "\n");

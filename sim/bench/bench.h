@@ -71,7 +71,7 @@ struct bench {
   tutti_tuning_options_t *options;     /* if set, bench only stores the options of the collective there */
   const tutti_tuning_option_t *forced; /* the option that the library must choose, or NULL */
   struct bench_row *rows;
-  size_t row_count, buffer_bytes; /* the largest buffer of any row */
+  size_t row_count, send_bytes, receive_bytes; /* of the largest buffers of any row */
   ncclUniqueId id;
   char start_time[32], *command;
   /* below: shared by the threads, protected by `mutex` */
