@@ -131,6 +131,8 @@ misuse 2 "needs the guarded mode" bench all_reduce --threads --trace "$work/neve
 misuse 2 "needs one collective" bench
 misuse 2 "not a decimal" bench all_reduce --seed banana
 misuse 2 "what is asked for" trace
+misuse 3 "the buffers of 4096 ranks take 70368.7 GB of memory, and" bench all_reduce --ranks 4096 -b 8G -e 8G
+misuse 3 "the buffers of 4096 ranks take" bench all_gather --ranks 4096 -b 8G -e 8G --threads
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -e 8 -J "$work/no/such/folder.json"
 misuse 3 "refuses its settings" bench all_reduce --ranks 2 -e 8 --trace "$work/no/such/folder.tr"
 misuse 4 "cannot be read" trace dump "$work/absent.tr"

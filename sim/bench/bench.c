@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/share.h"
 #include "tutti.h"
 
 enum { EMULATED_DEVICES = 8 }; /* by default */
@@ -266,6 +267,50 @@ static enum exit_code rows_make(struct bench *bench) {
   return EXIT_GOOD;
 }
 
+/* ---- memory */
+
+/* What the buffers of a rank that is no root hold, in the row with the longest: its input and its output. */
+static size_t rank_bytes(const struct bench *bench) {
+  size_t most = 0;
+  for (size_t index = 0; index < bench->row_count; index++) {
+    const struct bench_row *row = &bench->rows[index];
+    const uint32_t ranks = (uint32_t)bench->flags.rank_count;
+    const struct oracle_case c = {bench->collective->id,
+                                  row->type,
+                                  row->op,
+                                  ranks,
+                                  row->root > 0 ? (uint32_t)row->root : 0,
+                                  row->count,
+                                  0};
+    const uint32_t rank = (c.root + 1) % ranks;
+    const size_t bytes =
+        (oracle_send_count(&c, rank) + oracle_receive_count(&c, rank)) * oracle_type_bytes(c.type);
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+static bool touches_buffers(const struct bench_flags *flags) {
+  return flags->check_count + flags->iteration_count + flags->warmup_count > 0;
+}
+
+/* The kernel would end this process, or another one, in the middle of the run. */
+static bool memory_suffices(const struct bench *bench) {
+  const double gb = 1e9, needed = (double)rank_bytes(bench) * device_count(bench);
+  const char *whose;
+  const double left = (double)share_memory_left(&whose);
+  if (bench->flags.verbose)
+    fprintf(stderr, "tutti bench: the buffers of %u ranks take %.1f GB of memory; %.1f GB are left\n",
+            device_count(bench), needed / gb, left / gb);
+  if (needed <= left || !touches_buffers(&bench->flags)) return true;
+  fprintf(
+      stderr,
+      "tutti bench: the buffers of %u ranks take %.1f GB of memory, and %.1f GB are left %s, or take fewer "
+      "ranks or smaller sizes\n",
+      device_count(bench), needed / gb, left / gb, whose);
+  return false;
+}
+
 /* ---- the emulator */
 
 static void environment_set(struct bench *bench) {
@@ -417,6 +462,7 @@ enum exit_code bench_pass(struct bench *bench) {
 static enum exit_code bench_execute(struct bench *bench) {
   enum exit_code code = rows_make(bench);
   if (code == EXIT_GOOD && bench->flags.gpu && !bench_gpu_ranks_fit(bench)) code = EXIT_USAGE;
+  if (code == EXIT_GOOD && !bench->flags.gpu && !memory_suffices(bench)) code = EXIT_ENVIRONMENT;
   if (code == EXIT_GOOD && !bench->flags.gpu) code = emulator_configure(bench);
   if (code != EXIT_GOOD) return code;
   bench->is_modelled = !bench->flags.threads;

@@ -19,7 +19,7 @@
 
 #define EMU_DEVICES_DEFAULT 8
 #define EMU_DEVICES_MAX 4096
-#define EMU_SPAN_LINES PRIM_FRAGMENT_LINES
+#define EMU_SPAN_LINES PRIM_LL_LINES
 #define EMU_NICS_MAX 64
 #define EMU_NET_DELAY 4
 #define FAULT_BYTES 1024
@@ -480,15 +480,9 @@ void emu_trace_actor(const struct emu_actor *actor, uint8_t operation) {
 
 void emu_trace_write(uint8_t kind, uint8_t action, const struct device_comm *comm, uint32_t channel,
                      uint32_t lane, uint32_t chunk, uint64_t value) {
-  const struct trace_record record = {emu_event_count(),
-                                      kind,
-                                      action,
-                                      (uint8_t)channel,
-                                      (uint8_t)lane,
-                                      comm->config.rank,
-                                      (uint32_t)comm->trace_id,
-                                      chunk,
-                                      value};
+  const struct trace_record record = {emu_event_count(),        kind,          action,
+                                      (uint8_t)channel,         (uint8_t)lane, comm->config.rank,
+                                      (uint32_t)comm->trace_id, chunk,         value};
   if (trace_watcher != NULL) trace_watcher(&record);
   if (trace_file != NULL) trace_writer_put(trace_file, &record);
 }
