@@ -91,6 +91,11 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
   os_mutex_unlock(&bench->mutex);
 }
 
+bool bench_has_out_of_place(const struct bench *bench) { return !bench->flags.in_place; }
+bool bench_has_in_place(const struct bench *bench) {
+  return bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path;
+}
+
 /* ---- who waits */
 
 /* A call's share of the work, for the progress report: its bytes, plus a constant. */
@@ -100,10 +105,9 @@ static void progress_start(struct bench *bench) {
   char what[96];
   uint64_t work = 0;
   const struct bench_flags *flags = &bench->flags;
-  const bool in_place = bench->collective->in_place != IN_PLACE_NONE && !flags->tune_path;
+  const uint64_t halves = (uint64_t)bench_has_out_of_place(bench) + (uint64_t)bench_has_in_place(bench);
   const int64_t calls = flags->warmup_count + flags->iteration_count + flags->check_count;
-  for (size_t i = 0; i < bench->row_count; i++)
-    work += (uint64_t)calls * call_work(&bench->rows[i]) * (in_place ? 2 : 1);
+  for (size_t i = 0; i < bench->row_count; i++) work += (uint64_t)calls * call_work(&bench->rows[i]) * halves;
   snprintf(what, sizeof what, "%s%s%s%s%s", bench->collective->name, bench->forced ? " by " : "",
            bench->forced ? bench->forced->algo : "", bench->forced ? " " : "",
            bench->forced ? bench->forced->proto : "");
@@ -269,7 +273,8 @@ static enum exit_code rows_make(struct bench *bench) {
 
 /* ---- memory */
 
-/* What the buffers of a rank that is no root hold, in the row with the longest: its input and its output. */
+/* What the buffers of a rank that is no root hold, in the row with the longest: its input and its output, or
+ * both in one. */
 static size_t rank_bytes(const struct bench *bench) {
   size_t most = 0;
   for (size_t index = 0; index < bench->row_count; index++) {
@@ -283,8 +288,9 @@ static size_t rank_bytes(const struct bench *bench) {
                                   row->count,
                                   0};
     const uint32_t rank = (c.root + 1) % ranks;
-    const size_t bytes =
+    const size_t both =
         (oracle_send_count(&c, rank) + oracle_receive_count(&c, rank)) * oracle_type_bytes(c.type);
+    const size_t bytes = bench_has_out_of_place(bench) ? both : row->bytes;
     if (bytes > most) most = bytes;
   }
   return most;
@@ -306,7 +312,7 @@ static bool memory_suffices(const struct bench *bench) {
   fprintf(
       stderr,
       "tutti bench: the buffers of %u ranks take %.1f GB of memory, and %.1f GB are left %s, or take fewer "
-      "ranks or smaller sizes\n",
+      "ranks, smaller sizes or --in-place\n",
       device_count(bench), needed / gb, left / gb, whose);
   return false;
 }
@@ -459,8 +465,15 @@ enum exit_code bench_pass(struct bench *bench) {
   return EXIT_GOOD;
 }
 
+static bool in_place_fits(const struct bench *bench) {
+  if (!bench->flags.in_place || bench_has_in_place(bench)) return true;
+  fprintf(stderr, "tutti bench: --in-place: %s\n",
+          bench->flags.tune_path ? "--tune times calls out of place" : "the collective has no in-place form");
+  return false;
+}
+
 static enum exit_code bench_execute(struct bench *bench) {
-  enum exit_code code = rows_make(bench);
+  enum exit_code code = in_place_fits(bench) ? rows_make(bench) : EXIT_USAGE;
   if (code == EXIT_GOOD && bench->flags.gpu && !bench_gpu_ranks_fit(bench)) code = EXIT_USAGE;
   if (code == EXIT_GOOD && !bench->flags.gpu && !memory_suffices(bench)) code = EXIT_ENVIRONMENT;
   if (code == EXIT_GOOD && !bench->flags.gpu) code = emulator_configure(bench);

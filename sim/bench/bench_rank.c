@@ -698,9 +698,9 @@ static bool rows_run(struct thread_ranks *own) {
     struct bench_row *row = &bench->rows[index];
     struct bench_half parts[2];
     memset(parts, 0, sizeof parts);
-    bool is_good = ops_create(own, row) && half_run(own, row, false, &parts[0]);
-    if (is_good && bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path)
-      is_good = half_run(own, row, true, &parts[1]);
+    bool is_good = ops_create(own, row);
+    if (is_good && bench_has_out_of_place(bench)) is_good = half_run(own, row, false, &parts[0]);
+    if (is_good && bench_has_in_place(bench)) is_good = half_run(own, row, true, &parts[1]);
     if (!is_good || !parts_agree(own, parts) || !ops_destroy(own)) {
       bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
       return false;
