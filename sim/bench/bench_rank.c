@@ -189,7 +189,7 @@ static void own_drop(struct thread_ranks *own) {
 
 /* ---- calls */
 
-/* Elements before a rank's part of a buffer that is used in place. */
+/* Bytes before a rank's part of a buffer that is used in place. */
 static size_t bytes_before_part(const struct half_job *job, uint32_t rank) {
   return rank * job->row->count * oracle_type_bytes(job->row->type);
 }
@@ -442,33 +442,19 @@ static bool to_host(struct thread_ranks *own, void *host, const void *device, si
          cuda_ok(own, api->cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
 }
 
-/* A zone of one rank, and the bytes between its guards. */
-struct guarded {
-  unsigned char *zone;
+/* Bytes that a call must not write. */
+struct guard {
+  unsigned char *begin;
   size_t bytes;
 };
 
-/* The zones that a call of this rank uses: one in place, which it may change as a whole. Returns how many. */
-static int zones_of(const struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
-                    const struct bench_rank *rank, struct guarded zones[2]) {
-  const size_t type_bytes = oracle_type_bytes(c->type);
-  const bool at_send = own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
-  zones[0] = (struct guarded){rank->send_zone, oracle_send_count(c, rank->rank) * type_bytes};
-  zones[1] = (struct guarded){rank->receive_zone, oracle_receive_count(c, rank->rank) * type_bytes};
-  if (!job->is_in_place) return 2;
-  zones[0] = (struct guarded){at_send ? rank->send_zone : rank->receive_zone, job->row->bytes};
-  return 1;
-}
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static bool guards_write(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
-                         const struct bench_rank *rank) {
-  struct guarded zones[2];
-  const int count = zones_of(own, job, c, rank, zones);
-  memset(own->wanted, PATTERN, GUARD_BYTES);
-  for (int index = 0; index < count; index++) {
-    if (!to_device(own, zones[index].zone, own->wanted, GUARD_BYTES) ||
-        !to_device(own, zones[index].zone + GUARD_BYTES + zones[index].bytes, own->wanted, GUARD_BYTES))
-      return false;
+static bool guard_write(struct thread_ranks *own, const struct guard *guard) {
+  memset(own->wanted, PATTERN, least(guard->bytes, PART_BYTES));
+  for (size_t done = 0; done < guard->bytes; done += PART_BYTES) {
+    const size_t bytes = least(guard->bytes - done, PART_BYTES);
+    if (!to_device(own, guard->begin + done, own->wanted, bytes)) return false;
   }
   return true;
 }
@@ -480,18 +466,37 @@ static uint64_t bytes_altered(const unsigned char *wanted, const unsigned char *
   return altered;
 }
 
-static bool guards_compare(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
-                           const struct bench_rank *rank, uint64_t *altered) {
-  struct guarded zones[2];
-  const int count = zones_of(own, job, c, rank, zones);
-  memset(own->wanted, PATTERN, GUARD_BYTES);
-  for (int guard = 0; guard < 2 * count; guard++) {
-    const struct guarded *zone = &zones[guard / 2];
-    const size_t offset = guard % 2 == 0 ? 0 : GUARD_BYTES + zone->bytes;
-    if (!to_host(own, own->found, zone->zone + offset, GUARD_BYTES)) return false;
-    *altered += bytes_altered(own->wanted, own->found, GUARD_BYTES);
+static bool guard_compare(struct thread_ranks *own, const struct guard *guard, uint64_t *altered) {
+  memset(own->wanted, PATTERN, least(guard->bytes, PART_BYTES));
+  for (size_t done = 0; done < guard->bytes; done += PART_BYTES) {
+    const size_t bytes = least(guard->bytes - done, PART_BYTES);
+    if (!to_host(own, own->found, guard->begin + done, bytes)) return false;
+    *altered += bytes_altered(own->wanted, own->found, bytes);
   }
   return true;
+}
+
+/* The guards before and after the used bytes of a zone; all of a buffer that the call does not use. */
+static void guards_place(const struct half_job *job, unsigned char *zone, size_t used_bytes,
+                         struct guard guards[2]) {
+  unsigned char *end = zone + GUARD_BYTES + used_bytes;
+  guards[0] = (struct guard){zone, GUARD_BYTES};
+  guards[1] = (struct guard){end, GUARD_BYTES + (used_bytes == 0 ? job->row->bytes : 0)};
+}
+
+/* Those of the zones that a call of this rank is given: one in place, which it may change as a whole. Returns
+ * how many. */
+static int guards_of(const struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
+                     const struct bench_rank *rank, struct guard guards[4]) {
+  const size_t type_bytes = oracle_type_bytes(c->type);
+  const bool at_send = own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
+  if (job->is_in_place) {
+    guards_place(job, at_send ? rank->send_zone : rank->receive_zone, job->row->bytes, guards);
+    return 2;
+  }
+  guards_place(job, rank->send_zone, oracle_send_count(c, rank->rank) * type_bytes, guards);
+  guards_place(job, rank->receive_zone, oracle_receive_count(c, rank->rank) * type_bytes, guards + 2);
+  return 4;
 }
 
 /* Puts a part of the rank's input, from element `first` on, into own->wanted: without checks the data is
@@ -499,7 +504,7 @@ static bool guards_compare(struct thread_ranks *own, const struct half_job *job,
 static size_t input_part(struct thread_ranks *own, const struct oracle_case *c, uint32_t rank, size_t first) {
   const size_t total = oracle_send_count(c, rank), type_bytes = oracle_type_bytes(c->type);
   if (first >= total) return 0;
-  const size_t count = total - first < ORACLE_PART ? total - first : ORACLE_PART;
+  const size_t count = least(total - first, ORACLE_PART);
   if (own->bench->flags.check_count > 0) oracle_input(c, rank, first, count, own->wanted);
   else memset(own->wanted, PATTERN, count * type_bytes);
   return count * type_bytes;
@@ -517,9 +522,13 @@ static bool input_load(struct thread_ranks *own, const struct half_job *job, con
 }
 
 static bool zones_load(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c) {
+  struct guard guards[4];
   for (uint32_t index = 0; index < own->count; index++) {
     const struct bench_rank *rank = &own->ranks[index];
-    if (!guards_write(own, job, c, rank) || !input_load(own, job, c, rank)) return false;
+    const int count = guards_of(own, job, c, rank, guards);
+    for (int guard = 0; guard < count; guard++)
+      if (!guard_write(own, &guards[guard])) return false;
+    if (!input_load(own, job, c, rank)) return false;
   }
   return true;
 }
@@ -578,10 +587,13 @@ static void mismatch_report(const struct thread_ranks *own, const struct half_jo
 static bool half_verify(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
                         struct bench_half *part) {
   struct oracle_mismatch mismatch;
+  struct guard guards[4];
   uint64_t wrong = 0;
   for (uint32_t index = 0; index < own->count; index++) {
     const struct bench_rank *rank = &own->ranks[index];
-    if (!guards_compare(own, job, c, rank, &part->out_of_bounds)) return false;
+    const int count = guards_of(own, job, c, rank, guards);
+    for (int guard = 0; guard < count; guard++)
+      if (!guard_compare(own, &guards[guard], &part->out_of_bounds)) return false;
     if (!job->is_in_place && !input_compare(own, job, c, rank, &part->out_of_bounds)) return false;
   }
   for (size_t first = 0, count = 1; count > 0; first += ORACLE_PART)
