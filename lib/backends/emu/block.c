@@ -333,11 +333,12 @@ static bool lane_is_remote(const struct work *work) {
          work_output_bytes(work) >= REMOTE_BYTES;
 }
 
-/* Most lines of one move. In threads mode, where a long group would arrive late, and with weak memory, where
- * each line becomes a record, groups are shorter. */
-static uint32_t lane_group_lines(const struct work *work) {
+/* Most lines of one move. Groups are shorter in threads mode, where a long one would arrive late, with weak
+ * memory, where each line becomes a record, and among processes, whose turns are of few events. */
+static uint32_t lane_group_lines(const struct device_comm *comm, const struct work *work) {
   const struct emu_options *options = emu_options();
-  const bool is_long = work->proto == PROTO_LL && options->mode == EMU_GUARDED && !options->weak;
+  const bool is_long =
+      work->proto == PROTO_LL && options->mode == EMU_GUARDED && !options->weak && comm->order_slots == NULL;
   const uint32_t most = is_long ? PRIM_LL_LINES : PRIM_FRAGMENT_LINES;
   return options->span_lines < most ? options->span_lines : most;
 }
@@ -353,7 +354,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lag = (uint8_t)emu_options()->lag;
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
-  emu->lane.group_lines = lane_group_lines(work);
+  emu->lane.group_lines = lane_group_lines(launch->comm, work);
   emu->lane.remote = lane_is_remote(work);
   emu->keeps_step = false;
   emu->lane.progress = NULL;
