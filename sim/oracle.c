@@ -3,10 +3,9 @@
 #include "oracle.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
-enum { BLOCK = 256 }; /* elements whose expected values are computed at a time, for all outputs */
+enum { BLOCK = 256 }; /* elements whose inputs are drawn at a time: loops over them are vectorized */
 
 /* In loops over elements: with a format that the compiler knows they take a fifth of the time. */
 #define INLINE static inline __attribute__((always_inline))
@@ -243,30 +242,36 @@ INLINE uint64_t input_bits(const struct format *format, const struct draw *draw,
   return is_inside ? input_sum(format, draw, element, bits) : 0;
 }
 
-/* A block of them. */
-INLINE void inputs_sum(const struct format *format, const struct draw *draw, const uint64_t elements[BLOCK],
-                       uint32_t rank, uint64_t bits[BLOCK]) {
-  const struct draw own = *draw;
-  for (size_t i = 0; i < BLOCK; i++)
-    bits[i] = input_sum(format, &own, elements[i], hash_rank(elements[i], rank));
+/* What an operation needs to draw a block of elements: they are the same for all ranks. */
+INLINE void elements_draw(const struct oracle_case *c, size_t first, uint64_t elements[BLOCK]) {
+  const struct oracle_case own = *c; /* which `elements` cannot overlap, so that the loop is vectorized */
+  for (size_t i = 0; i < BLOCK; i++) elements[i] = hash_element(&own, first + i);
+}
+
+/* A rank's inputs of a block. */
+INLINE void inputs_draw(const struct format *format, const struct draw *draw, const uint64_t elements[BLOCK],
+                        uint32_t rank, uint64_t bits[BLOCK]) {
+  const struct oracle_case c = *draw->c;
+  struct draw own = *draw;
+  own.c = &c;
+  if (own.is_sum) {
+    for (size_t i = 0; i < BLOCK; i++)
+      bits[i] = input_sum(format, &own, elements[i], hash_rank(elements[i], rank));
+    return;
+  }
+  for (size_t i = 0; i < BLOCK; i++) bits[i] = input_bits(format, &own, elements[i], rank);
 }
 
 INLINE void input_write(const struct format *format, const struct oracle_case *c, uint32_t rank, size_t first,
                         size_t count, void *out) {
-  const struct oracle_case own = *c; /* which `out` cannot overlap, so that the loop need not read it again */
-  const struct draw draw = draw_of(&own, format);
+  const struct draw draw = draw_of(c, format);
+  uint64_t elements[BLOCK], bits[BLOCK];
   unsigned char *cursor = (unsigned char *)out;
-  if (draw.is_sum && format->bytes == 4) {
-    float *numbers = (float *)out;
-    for (size_t index = 0; index < count; index++) {
-      uint64_t element = hash_element(&own, first + index);
-      numbers[index] = float_of_bits((uint32_t)input_sum(format, &draw, element, hash_rank(element, rank)));
-    }
-    return;
-  }
-  for (size_t index = first; index < first + count; index++, cursor += format->bytes) {
-    uint64_t bits = input_bits(format, &draw, hash_element(&own, index), rank);
-    memcpy(cursor, &bits, format->bytes);
+  for (size_t done = 0; done < count; done += BLOCK) {
+    const size_t some = count - done < BLOCK ? count - done : BLOCK;
+    elements_draw(c, first + done, elements);
+    inputs_draw(format, &draw, elements, rank, bits);
+    for (size_t i = 0; i < some; i++, cursor += format->bytes) memcpy(cursor, &bits[i], format->bytes);
   }
 }
 
@@ -287,12 +292,6 @@ void oracle_scalar(const struct oracle_case *c, uint32_t rank, void *out) {
 }
 
 /* ---- expected outputs */
-
-/* Of a block. */
-struct expected {
-  uint64_t bits[BLOCK];                    /* of integers and moves */
-  double values[BLOCK], tolerances[BLOCK]; /* of reduced floats */
-};
 
 INLINE uint64_t reduce_integer(const struct format *format, const struct draw *draw, uint64_t element) {
   const struct oracle_case *c = draw->c;
@@ -365,23 +364,19 @@ INLINE double reduce_float(const struct format *format, const struct draw *draw,
 /* The same of a block of sums: rank after rank, in loops that compilers vectorize. All terms of a sum have
  * one sign, so that its size is that of the terms. */
 INLINE void sums_reduce(const struct format *format, const struct draw *draw, size_t first, size_t count,
-                        struct expected *expected) {
-  const struct oracle_case own = *draw->c;
-  const struct draw drawn = *draw;
+                        double *values, double *tolerances) {
+  const struct oracle_case *c = draw->c;
   uint64_t elements[BLOCK], bits[BLOCK];
-  double totals[BLOCK];
-  for (size_t i = 0; i < BLOCK; i++) {
-    elements[i] = hash_element(&own, first + i);
-    totals[i] = 0;
-  }
-  for (uint32_t rank = 0; rank < own.rank_count; rank++) {
-    const double factor = own.op == ORACLE_MUL_SUM ? (double)scalar_number(format, rank) : 1;
-    inputs_sum(format, &drawn, elements, rank, bits);
+  double totals[BLOCK] = {0};
+  elements_draw(c, first, elements);
+  for (uint32_t rank = 0; rank < c->rank_count; rank++) {
+    const double factor = c->op == ORACLE_MUL_SUM ? (double)scalar_number(format, rank) : 1;
+    inputs_draw(format, draw, elements, rank, bits);
     for (size_t i = 0; i < BLOCK; i++) totals[i] += factor * float_value(format, bits[i]);
   }
   for (size_t i = 0; i < count; i++) {
-    expected->values[i] = own.op == ORACLE_AVG ? totals[i] / own.rank_count : totals[i];
-    expected->tolerances[i] = float_tolerance(format, draw, elements[i], totals[i], fabs(totals[i]));
+    values[i] = c->op == ORACLE_AVG ? totals[i] / c->rank_count : totals[i];
+    tolerances[i] = float_tolerance(format, draw, elements[i], totals[i], fabs(totals[i]));
   }
 }
 
@@ -400,90 +395,102 @@ static uint32_t move_source(const struct oracle_case *c, uint32_t rank, size_t i
   }
 }
 
-/* The expected elements [first, first + count) of a rank's output. */
-INLINE void expect_block(const struct format *format, const struct draw *draw, uint32_t rank, size_t first,
-                         size_t count, struct expected *expected) {
-  const struct oracle_case *c = draw->c;
+INLINE void part_expect(const struct format *format, const struct oracle_case *c, uint32_t rank, size_t first,
+                        size_t count, struct oracle_part *part) {
+  const struct draw draw = draw_of(c, format);
   const size_t shift = c->collective == COLLECTIVE_REDUCE_SCATTER ? rank * c->count : 0;
-  if (draw->is_sum) {
-    sums_reduce(format, draw, first + shift, count, expected);
-    return;
+  for (size_t done = 0; draw.is_sum && done < count; done += BLOCK) {
+    const size_t some = count - done < BLOCK ? count - done : BLOCK;
+    sums_reduce(format, &draw, first + shift + done, some, part->values + done, part->tolerances + done);
   }
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; !draw.is_sum && i < count; i++) {
     size_t source_index = first + i + shift;
-    expected->values[i] = expected->tolerances[i] = 0;
-    if (!draw->is_reduced) {
+    part->values[i] = part->tolerances[i] = 0;
+    if (!draw.is_reduced) {
       uint32_t source = move_source(c, rank, first + i, &source_index);
-      expected->bits[i] = input_bits(format, draw, hash_element(c, source_index), source);
+      part->bits[i] = input_bits(format, &draw, hash_element(c, source_index), source);
       continue;
     }
     uint64_t element = hash_element(c, source_index);
-    if (format->is_float) expected->values[i] = reduce_float(format, draw, element, &expected->tolerances[i]);
-    else expected->bits[i] = reduce_integer(format, draw, element);
+    if (format->is_float) part->values[i] = reduce_float(format, &draw, element, &part->tolerances[i]);
+    else part->bits[i] = reduce_integer(format, &draw, element);
   }
+}
+
+VECTORS size_t oracle_expect(const struct oracle_case *c, uint32_t rank, size_t first,
+                             struct oracle_part *part) {
+  const size_t total = oracle_receive_count(c, rank);
+  if (first >= total) return 0;
+  const size_t count = total - first < ORACLE_PART ? total - first : ORACLE_PART;
+  WITH_FORMAT(c->type, part_expect, c, rank, first, count, part);
+  return count;
+}
+
+bool oracle_is_shared(const struct oracle_case *c) {
+  return c->collective == COLLECTIVE_ALL_REDUCE || c->collective == COLLECTIVE_BROADCAST ||
+         c->collective == COLLECTIVE_ALL_GATHER;
 }
 
 /* True if all are within their tolerances; false also where floats of this format have no such loop. */
-INLINE bool floats_fit(const struct format *format, const unsigned char *output, size_t count,
-                       const struct expected *expected) {
-  float numbers[BLOCK];
+INLINE bool floats_fit(const struct format *format, const void *output, size_t count,
+                       const struct oracle_part *part) {
+  const unsigned char *cursor = (const unsigned char *)output;
   int outside = 0;
   if (format->bytes != 4) return false;
-  memcpy(numbers, output, count * sizeof *numbers);
-  for (size_t i = 0; i < count; i++)
-    outside |= !(fabs((double)numbers[i] - expected->values[i]) <= expected->tolerances[i]);
+  for (size_t i = 0; i < count; i++, cursor += 4) {
+    const double got = (double)float_of_bits((uint32_t)bits_load(cursor, 4));
+    outside |= !(fabs(got - part->values[i]) <= part->tolerances[i]);
+  }
   return outside == 0;
 }
 
-/* Compares a block of one output; records the first mismatch. */
-INLINE uint64_t compare_block(const struct format *format, const struct draw *draw, uint32_t rank,
-                              size_t first_index, size_t count, const struct expected *expected,
-                              const void *output, struct oracle_mismatch *first, bool is_first_known) {
-  bool is_reduced_float = draw->is_reduced && format->is_float;
-  const unsigned char *cursor = (const unsigned char *)output + first_index * format->bytes;
+INLINE uint64_t part_compare(const struct format *format, const struct oracle_case *c, size_t count,
+                             const struct oracle_part *part, const void *output,
+                             struct oracle_mismatch *first) {
+  const bool is_reduced_float = collective_reduces(c->collective) && format->is_float;
+  const unsigned char *cursor = (const unsigned char *)output;
   uint64_t wrong = 0;
-  if (is_reduced_float && floats_fit(format, cursor, count, expected)) return 0;
+  if (is_reduced_float && floats_fit(format, output, count, part)) return 0;
   for (size_t index = 0; index < count; index++, cursor += format->bytes) {
     uint64_t bits = bits_load(cursor, format->bytes);
     double got = is_reduced_float ? float_value(format, bits) : 0;
-    bool is_right = is_reduced_float ? fabs(got - expected->values[index]) <= expected->tolerances[index]
-                                     : bits == expected->bits[index];
-    if (is_right) continue;
-    if (!wrong++ && first && !is_first_known) {
-      first->rank = rank;
-      first->index = first_index + index;
-      first->got = is_reduced_float ? got : (double)integer_value(format, bits);
-      first->expected =
-          is_reduced_float ? expected->values[index] : (double)integer_value(format, expected->bits[index]);
-      first->tolerance = expected->tolerances[index];
-    }
+    bool is_right = is_reduced_float ? fabs(got - part->values[index]) <= part->tolerances[index]
+                                     : bits == part->bits[index];
+    if (is_right || wrong++) continue;
+    first->index = index;
+    first->got = is_reduced_float ? got : (double)integer_value(format, bits);
+    first->expected =
+        is_reduced_float ? part->values[index] : (double)integer_value(format, part->bits[index]);
+    first->tolerance = part->tolerances[index];
   }
   return wrong;
 }
 
-INLINE uint64_t outputs_check(const struct format *format, const struct oracle_case *c, const uint32_t *ranks,
-                              const void *const *outputs, uint32_t output_count,
-                              struct oracle_mismatch *first) {
-  struct expected expected;
-  const struct draw draw = draw_of(c, format);
-  bool is_shared = c->collective == COLLECTIVE_ALL_REDUCE || c->collective == COLLECTIVE_BROADCAST ||
-                   c->collective == COLLECTIVE_ALL_GATHER; /* all ranks expect the same */
-  size_t longest = c->count * c->rank_count;
+VECTORS uint64_t oracle_compare(const struct oracle_case *c, size_t count, const struct oracle_part *part,
+                                const void *output, struct oracle_mismatch *first) {
+  return WITH_FORMAT(c->type, part_compare, c, count, part, output, first);
+}
+
+uint64_t oracle_check(const struct oracle_case *c, const uint32_t *ranks, const void *const *outputs,
+                      uint32_t output_count, struct oracle_mismatch *first) {
+  struct oracle_part part;
   uint64_t wrong = 0;
-  for (size_t start = 0; start < longest; start += BLOCK) {
+  size_t longest = 1;
+  for (size_t start = 0; longest > 0; start += ORACLE_PART) {
+    size_t count = longest = 0;
     for (uint32_t output = 0; output < output_count; output++) {
-      size_t total = oracle_receive_count(c, ranks[output]);
-      if (start >= total) continue;
-      size_t count = total - start < BLOCK ? total - start : BLOCK;
-      if (output == 0 || !is_shared) expect_block(format, &draw, ranks[output], start, count, &expected);
-      wrong += compare_block(format, &draw, ranks[output], start, count, &expected, outputs[output], first,
-                             wrong != 0);
+      struct oracle_mismatch found;
+      if (output == 0 || !oracle_is_shared(c)) count = oracle_expect(c, ranks[output], start, &part);
+      if (count > longest) longest = count;
+      const unsigned char *here = (const unsigned char *)outputs[output] + start * oracle_type_bytes(c->type);
+      const uint64_t more = count == 0 ? 0 : oracle_compare(c, count, &part, here, &found);
+      if (more > 0 && wrong == 0 && first != NULL) {
+        *first = found;
+        first->rank = ranks[output];
+        first->index += start;
+      }
+      wrong += more;
     }
   }
   return wrong;
-}
-
-VECTORS uint64_t oracle_check(const struct oracle_case *c, const uint32_t *ranks, const void *const *outputs,
-                              uint32_t output_count, struct oracle_mismatch *first) {
-  return WITH_FORMAT(c->type, outputs_check, c, ranks, outputs, output_count, first);
 }

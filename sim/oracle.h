@@ -19,6 +19,7 @@
 #ifndef TUTTI_SIM_ORACLE_H
 #define TUTTI_SIM_ORACLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,6 +76,25 @@ struct oracle_mismatch {
   size_t index;
   double got, expected, tolerance; /* numbers; for moves the bits as numbers */
 };
+
+/* The expected elements of a part of an output: as many as stay in a core's cache while the outputs of many
+ * ranks are compared with them. */
+enum { ORACLE_PART = 16384 };
+struct oracle_part {
+  double values[ORACLE_PART], tolerances[ORACLE_PART]; /* of reduced floats */
+  uint64_t bits[ORACLE_PART];                          /* of integers and moves */
+};
+
+/* True if all ranks expect the same output. */
+bool oracle_is_shared(const struct oracle_case *c);
+
+/* Computes the elements of the rank's output from `first` on, at most ORACLE_PART; returns how many. */
+size_t oracle_expect(const struct oracle_case *c, uint32_t rank, size_t first, struct oracle_part *part);
+
+/* Compares as many elements of an output with the part. Returns how many are out of tolerance; if there are
+ * any, *first is set, but for its rank, and with an index that counts from the part's first element. */
+uint64_t oracle_compare(const struct oracle_case *c, size_t count, const struct oracle_part *part,
+                        const void *output, struct oracle_mismatch *first);
 
 /* Compares the outputs of several ranks, outputs[i] being that of ranks[i] (oracle_receive_count elements).
  * Returns how many elements are out of tolerance; *first is set when it is not 0 (first may be NULL). */

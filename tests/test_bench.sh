@@ -131,6 +131,12 @@ misuse 2 "needs the guarded mode" bench all_reduce --threads --trace "$work/neve
 misuse 2 "needs one collective" bench
 misuse 2 "not a decimal" bench all_reduce --seed banana
 misuse 2 "what is asked for" trace
+try 0 bench all_reduce --ranks 3 -b 4K -e 4K --in-place -q &&
+  grep -Eq '^ +4096 +1024 +float +sum +-1 +N/A +N/A +N/A +N/A +[0-9.]+ +[0-9.]+ +[0-9.]+ +0$' "$work/out"
+check $? '--in-place leaves the other half of a row out'
+misuse 2 "the collective has no in-place form" bench sendrecv --in-place
+misuse 3 "the buffers of 4096 ranks take 70368.7 GB of memory, and" bench all_reduce --ranks 4096 -b 8G -e 8G
+misuse 3 "the buffers of 4096 ranks take" bench all_gather --ranks 4096 -b 8G -e 8G --threads
 misuse 3 "cannot be written" bench all_reduce --ranks 2 -e 8 -J "$work/no/such/folder.json"
 misuse 3 "refuses its settings" bench all_reduce --ranks 2 -e 8 --trace "$work/no/such/folder.tr"
 misuse 4 "cannot be read" trace dump "$work/absent.tr"

@@ -79,6 +79,32 @@ static void integers_wrap(void **state) {
   assert_int_equal(wrong_count(&c, 0, int_output), 1);
 }
 
+/* An output is compared in parts: a fault is found in any of them, at its place. */
+static void every_part_is_compared(void **state) {
+  enum { LONG = 3 * ORACLE_PART + 5 };
+  static float inputs[LONG], output[LONG];
+  static const size_t places[] = {0, ORACLE_PART - 1, ORACLE_PART, 3 * ORACLE_PART - 1, LONG - 1};
+  struct oracle_case c = case_make(COLLECTIVE_ALL_REDUCE, ncclFloat32, ORACLE_SUM);
+  (void)state;
+  c.count = LONG;
+  for (uint32_t rank = 0; rank < RANKS; rank++) {
+    oracle_input(&c, rank, 0, LONG, inputs);
+    for (size_t index = 0; index < LONG; index++) output[index] += inputs[index];
+  }
+  assert_int_equal(wrong_count(&c, 1, output), 0);
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    const void *const outputs[2] = {output, output};
+    const uint32_t ranks[2] = {3, 4};
+    const float kept = output[places[i]];
+    struct oracle_mismatch first;
+    output[places[i]] = kept + 1000;
+    assert_int_equal(oracle_check(&c, ranks, outputs, 2, &first), 2);
+    assert_int_equal(first.rank, 3);
+    assert_int_equal(first.index, places[i]);
+    output[places[i]] = kept;
+  }
+}
+
 static void integer_average_truncates(void **state) {
   (void)state;
   struct oracle_case c = case_make(COLLECTIVE_ALL_REDUCE, ncclInt32, ORACLE_AVG);
@@ -119,11 +145,9 @@ static void counts_follow_the_collective(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(float_sum_is_accepted),
-      cmocka_unit_test(float_faults_are_noticed),
-      cmocka_unit_test(integers_wrap),
-      cmocka_unit_test(integer_average_truncates),
-      cmocka_unit_test(moves_land_in_their_place),
+      cmocka_unit_test(float_sum_is_accepted),        cmocka_unit_test(float_faults_are_noticed),
+      cmocka_unit_test(every_part_is_compared),       cmocka_unit_test(integers_wrap),
+      cmocka_unit_test(integer_average_truncates),    cmocka_unit_test(moves_land_in_their_place),
       cmocka_unit_test(counts_follow_the_collective),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/share.h"
 #include "tutti.h"
 
 enum { EMULATED_DEVICES = 8 }; /* by default */
@@ -90,6 +91,11 @@ void bench_row_report(struct bench *bench, struct bench_row *row, const struct b
   os_mutex_unlock(&bench->mutex);
 }
 
+bool bench_has_out_of_place(const struct bench *bench) { return !bench->flags.in_place; }
+bool bench_has_in_place(const struct bench *bench) {
+  return bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path;
+}
+
 /* ---- who waits */
 
 /* A call's share of the work, for the progress report: its bytes, plus a constant. */
@@ -99,10 +105,9 @@ static void progress_start(struct bench *bench) {
   char what[96];
   uint64_t work = 0;
   const struct bench_flags *flags = &bench->flags;
-  const bool in_place = bench->collective->in_place != IN_PLACE_NONE && !flags->tune_path;
+  const uint64_t halves = (uint64_t)bench_has_out_of_place(bench) + (uint64_t)bench_has_in_place(bench);
   const int64_t calls = flags->warmup_count + flags->iteration_count + flags->check_count;
-  for (size_t i = 0; i < bench->row_count; i++)
-    work += (uint64_t)calls * call_work(&bench->rows[i]) * (in_place ? 2 : 1);
+  for (size_t i = 0; i < bench->row_count; i++) work += (uint64_t)calls * call_work(&bench->rows[i]) * halves;
   snprintf(what, sizeof what, "%s%s%s%s%s", bench->collective->name, bench->forced ? " by " : "",
            bench->forced ? bench->forced->algo : "", bench->forced ? " " : "",
            bench->forced ? bench->forced->proto : "");
@@ -214,6 +219,16 @@ int64_t bench_next_size(const struct bench_flags *flags, int64_t size) {
   return size > 0 ? size * flags->step_factor : 1;
 }
 
+/* The buffer of all parts is used in place, too. */
+static void buffers_grow(struct bench *bench, const struct bench_row *row) {
+  const size_t part_bytes = row->bytes / (size_t)bench->flags.rank_count;
+  const enum in_place_rule rule = bench->collective->in_place;
+  const size_t send_bytes = rule == IN_PLACE_SEND_AT_RANK ? part_bytes : row->bytes;
+  const size_t receive_bytes = rule == IN_PLACE_RECEIVE_AT_RANK ? part_bytes : row->bytes;
+  if (send_bytes > bench->send_bytes) bench->send_bytes = send_bytes;
+  if (receive_bytes > bench->receive_bytes) bench->receive_bytes = receive_bytes;
+}
+
 /* Adds the rows of one type, operator and root, one for each size. Only counts them if there is no table yet.
  */
 static void rows_add(struct bench *bench, int type, int op, int root) {
@@ -228,7 +243,7 @@ static void rows_add(struct bench *bench, int type, int op, int root) {
     row->root = root;
     row->count = collective_count(bench->collective, (size_t)size, type_bytes, (uint32_t)flags->rank_count);
     row->bytes = collective_bytes(bench->collective, row->count, type_bytes, (uint32_t)flags->rank_count);
-    if (row->bytes > bench->buffer_bytes) bench->buffer_bytes = row->bytes;
+    buffers_grow(bench, row);
   }
 }
 
@@ -254,6 +269,52 @@ static enum exit_code rows_make(struct bench *bench) {
   }
   rows_enumerate(bench, types, ops, roots);
   return EXIT_GOOD;
+}
+
+/* ---- memory */
+
+/* What the buffers of a rank that is no root hold, in the row with the longest: its input and its output, or
+ * both in one. */
+static size_t rank_bytes(const struct bench *bench) {
+  size_t most = 0;
+  for (size_t index = 0; index < bench->row_count; index++) {
+    const struct bench_row *row = &bench->rows[index];
+    const uint32_t ranks = (uint32_t)bench->flags.rank_count;
+    const struct oracle_case c = {bench->collective->id,
+                                  row->type,
+                                  row->op,
+                                  ranks,
+                                  row->root > 0 ? (uint32_t)row->root : 0,
+                                  row->count,
+                                  0};
+    const uint32_t rank = (c.root + 1) % ranks;
+    const size_t both =
+        (oracle_send_count(&c, rank) + oracle_receive_count(&c, rank)) * oracle_type_bytes(c.type);
+    const size_t bytes = bench_has_out_of_place(bench) ? both : row->bytes;
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+static bool touches_buffers(const struct bench_flags *flags) {
+  return flags->check_count + flags->iteration_count + flags->warmup_count > 0;
+}
+
+/* The kernel would end this process, or another one, in the middle of the run. */
+static bool memory_suffices(const struct bench *bench) {
+  const double gb = 1e9, needed = (double)rank_bytes(bench) * device_count(bench);
+  const char *whose;
+  const double left = (double)share_memory_left(&whose);
+  if (bench->flags.verbose)
+    fprintf(stderr, "tutti bench: the buffers of %u ranks take %.1f GB of memory; %.1f GB are left\n",
+            device_count(bench), needed / gb, left / gb);
+  if (needed <= left || !touches_buffers(&bench->flags)) return true;
+  fprintf(
+      stderr,
+      "tutti bench: the buffers of %u ranks take %.1f GB of memory, and %.1f GB are left %s, or take fewer "
+      "ranks, smaller sizes or --in-place\n",
+      device_count(bench), needed / gb, left / gb, whose);
+  return false;
 }
 
 /* ---- the emulator */
@@ -404,16 +465,24 @@ enum exit_code bench_pass(struct bench *bench) {
   return EXIT_GOOD;
 }
 
+static bool in_place_fits(const struct bench *bench) {
+  if (!bench->flags.in_place || bench_has_in_place(bench)) return true;
+  fprintf(stderr, "tutti bench: --in-place: %s\n",
+          bench->flags.tune_path ? "--tune times calls out of place" : "the collective has no in-place form");
+  return false;
+}
+
 static enum exit_code bench_execute(struct bench *bench) {
-  enum exit_code code = rows_make(bench);
+  enum exit_code code = in_place_fits(bench) ? rows_make(bench) : EXIT_USAGE;
   if (code == EXIT_GOOD && bench->flags.gpu && !bench_gpu_ranks_fit(bench)) code = EXIT_USAGE;
+  if (code == EXIT_GOOD && !bench->flags.gpu && !memory_suffices(bench)) code = EXIT_ENVIRONMENT;
   if (code == EXIT_GOOD && !bench->flags.gpu) code = emulator_configure(bench);
   if (code != EXIT_GOOD) return code;
   bench->is_modelled = !bench->flags.threads;
   time_text(bench->start_time, sizeof bench->start_time);
   if (bench->flags.verbose) {
-    fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu bytes\n", bench->row_count,
-            (long long)bench->flags.rank_count, bench->buffer_bytes);
+    fprintf(stderr, "tutti bench: %zu rows, %lld ranks, buffers of %zu and %zu bytes\n", bench->row_count,
+            (long long)bench->flags.rank_count, bench->send_bytes, bench->receive_bytes);
   }
   if (!bench_places_make(bench)) {
     fprintf(stderr, "tutti bench: its ranks" LOG_OUT_OF_MEMORY "\n");

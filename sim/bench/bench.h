@@ -30,7 +30,7 @@ struct bench_flags {
   int64_t rank_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent;
   uint64_t seed;
   const char *proto, *algo, *trace_path, *tune_path, *nccl_path, *cudart_path;
-  bool gpu, threads, json, rate, quiet, verbose;
+  bool gpu, threads, in_place, json, rate, quiet, verbose;
 };
 extern const struct option_set bench_options;
 void bench_flags_initial(struct bench_flags *flags);
@@ -71,7 +71,7 @@ struct bench {
   tutti_tuning_options_t *options;     /* if set, bench only stores the options of the collective there */
   const tutti_tuning_option_t *forced; /* the option that the library must choose, or NULL */
   struct bench_row *rows;
-  size_t row_count, buffer_bytes; /* the largest buffer of any row */
+  size_t row_count, send_bytes, receive_bytes; /* of the largest buffers of any row */
   ncclUniqueId id;
   char start_time[32], *command;
   /* below: shared by the threads, protected by `mutex` */
@@ -111,6 +111,10 @@ bool bench_gpu_ranks_fit(const struct bench *bench);
 void bench_channels_set(int64_t channels);
 /* A unique id for all processes, from the library in use; false after one sentence. */
 bool bench_id_make(struct bench *bench);
+
+/* Which halves of a row the run has. */
+bool bench_has_out_of_place(const struct bench *bench);
+bool bench_has_in_place(const struct bench *bench);
 
 /* The table. Nothing is printed with --json; comment lines are omitted with --quiet. */
 void bench_table_begin(const struct bench *bench);

@@ -85,6 +85,8 @@ static const struct option_row rows[] = {
     {0, "depth", "N", OPTION_INT, AT(depth), 1, 4, "slices in flight in a lane (default 1)"},
     {0, "lag", "PERCENT", OPTION_INT, AT(lag_percent), 0, 100,
      "how often data is copied at the end of a move instead of at its beginning (default 0)"},
+    {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0,
+     "run the in-place half of each row alone, which takes one buffer a rank"},
     {0, "rate", NULL, OPTION_FLAG, AT(rate), 0, 0,
      "after the table, print how many events and steps the guarded emulator ran, and how many a second"},
     {0, "json", NULL, OPTION_FLAG, AT(json), 0, 0,

@@ -1,11 +1,13 @@
 /* bench_rank.c: the ranks that one host thread drives: communicators, streams, buffers with guard zones,
  * timed calls and checked calls. Uses only the public NCCL and CUDA interfaces, and the cost model's.
  *
- *   a zone:  [ guard | bytes that the row uses ...... | guard, at least as long ]
+ *   a zone:  [ guard | bytes that the call uses ...... | guard ]
  *
- * Before a checked call a zone is filled with a pattern, then with the input; after it, every byte outside
- * the output must be unchanged. In guarded mode threads wait for each other only inside NCCL and CUDA calls,
- * because the emulator runs only while all threads that own ranks wait in it. */
+ * Before a checked call the guards are filled with a pattern, and the input is written between them; after
+ * it, guards and input must be unchanged, and the output right. Both go through the host in parts, so that
+ * the host needs no copy of a zone, however many ranks there are. In guarded mode threads wait for each other
+ * only inside NCCL and CUDA calls, because the emulator runs only while all threads that own ranks wait in
+ * it. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +23,6 @@ struct bench_rank {
   ncclComm_t comm;
   cudaStream_t stream;
   unsigned char *send_zone, *receive_zone; /* on the device */
-  unsigned char *image;                    /* on the host, as large as a zone */
   double *agreed;        /* on the device, only with several processes: AGREE_COUNT values */
   unsigned char *places; /* the same: those of all ranks */
   void *registrations[2];
@@ -37,9 +38,8 @@ struct thread_ranks {
   bool is_first; /* drives rank 0 */
   struct bench_rank *ranks;
   uint32_t count;
-  unsigned char *reference; /* host, as large as a zone */
-  uint32_t *rank_numbers;
-  const void **outputs;
+  unsigned char *wanted, *found; /* host: a part of a zone, as it should be, and as it is */
+  struct oracle_part *expected;  /* a part of an output */
   uint32_t first_device;
 };
 
@@ -64,8 +64,14 @@ static bool cuda_ok(struct thread_ranks *own, cudaError_t error, const char *wha
   return false;
 }
 
-static size_t zone_bytes(const struct thread_ranks *own) {
-  return own->bench->buffer_bytes + 2 * GUARD_BYTES;
+/* A part of elements of the largest type. */
+#define PART_BYTES ((size_t)ORACLE_PART * 8)
+
+static size_t send_zone_bytes(const struct thread_ranks *own) {
+  return own->bench->send_bytes + 2 * GUARD_BYTES;
+}
+static size_t receive_zone_bytes(const struct thread_ranks *own) {
+  return own->bench->receive_bytes + 2 * GUARD_BYTES;
 }
 
 /* ---- make and free */
@@ -75,19 +81,13 @@ static bool ranks_allocate(struct thread_ranks *own, int thread_index) {
   own->count = (uint32_t)bench->flags.ranks_per_thread;
   own->first_device = bench_own_device(bench) + (uint32_t)thread_index * own->count;
   own->ranks = (struct bench_rank *)os_alloc(own->count * sizeof own->ranks[0]);
-  own->rank_numbers = (uint32_t *)os_alloc(own->count * sizeof own->rank_numbers[0]);
-  own->outputs = (const void **)os_alloc(own->count * sizeof own->outputs[0]);
-  own->reference = (unsigned char *)os_alloc(zone_bytes(own));
-  bool has_memory = own->ranks && own->rank_numbers && own->outputs && own->reference;
-  for (uint32_t index = 0; has_memory && index < own->count; index++) {
-    own->ranks[index].rank = own->rank_numbers[index] =
-        bench_own_first(bench) + (uint32_t)thread_index * own->count + index;
-    own->ranks[index].image = (unsigned char *)os_alloc(zone_bytes(own));
-    has_memory = own->ranks[index].image != NULL;
-  }
-  if (!has_memory)
-    bench_fail(bench, true, "host buffers: %u ranks of %zu bytes" LOG_OUT_OF_MEMORY, own->count,
-               bench->buffer_bytes);
+  own->wanted = (unsigned char *)os_alloc(PART_BYTES);
+  own->found = (unsigned char *)os_alloc(PART_BYTES);
+  own->expected = (struct oracle_part *)os_alloc(sizeof *own->expected);
+  bool has_memory = own->ranks && own->wanted && own->found && own->expected;
+  for (uint32_t index = 0; has_memory && index < own->count; index++)
+    own->ranks[index].rank = bench_own_first(bench) + (uint32_t)thread_index * own->count + index;
+  if (!has_memory) bench_fail(bench, true, "host buffers of %u ranks" LOG_OUT_OF_MEMORY, own->count);
   return has_memory;
 }
 
@@ -96,8 +96,8 @@ static bool devices_prepare(struct thread_ranks *own) {
     struct bench_rank *rank = &own->ranks[index];
     bool is_good =
         cuda_ok(own, api->cudaSetDevice((int)(own->first_device + index)), "cudaSetDevice") &&
-        cuda_ok(own, api->cudaMalloc((void **)&rank->send_zone, zone_bytes(own)), "cudaMalloc") &&
-        cuda_ok(own, api->cudaMalloc((void **)&rank->receive_zone, zone_bytes(own)), "cudaMalloc") &&
+        cuda_ok(own, api->cudaMalloc((void **)&rank->send_zone, send_zone_bytes(own)), "cudaMalloc") &&
+        cuda_ok(own, api->cudaMalloc((void **)&rank->receive_zone, receive_zone_bytes(own)), "cudaMalloc") &&
         cuda_ok(own, api->cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
                 "cudaStreamCreateWithFlags");
     if (!is_good) return false;
@@ -126,10 +126,11 @@ static bool comms_init(struct thread_ranks *own) {
 
 static ncclResult_t zone_register(struct thread_ranks *own, struct bench_rank *rank, int zone_index) {
   unsigned char *zone = zone_index ? rank->receive_zone : rank->send_zone;
+  const size_t bytes = zone_index ? receive_zone_bytes(own) : send_zone_bytes(own);
   if (own->bench->flags.registration == 1) {
-    return api->ncclCommRegister(rank->comm, zone, zone_bytes(own), &rank->registrations[zone_index]);
+    return api->ncclCommRegister(rank->comm, zone, bytes, &rank->registrations[zone_index]);
   }
-  return api->ncclCommWindowRegister(rank->comm, zone, zone_bytes(own), &rank->windows[zone_index],
+  return api->ncclCommWindowRegister(rank->comm, zone, bytes, &rank->windows[zone_index],
                                      NCCL_WIN_COLL_SYMMETRIC);
 }
 
@@ -179,32 +180,40 @@ static void own_drop(struct thread_ranks *own) {
     if (rank->receive_zone) api->cudaFree(rank->receive_zone);
     if (rank->agreed) api->cudaFree(rank->agreed);
     if (rank->places) api->cudaFree(rank->places);
-    os_free(rank->image);
   }
   os_free(own->ranks);
-  os_free(own->rank_numbers);
-  os_free((void *)own->outputs);
-  os_free(own->reference);
+  os_free(own->wanted);
+  os_free(own->found);
+  os_free(own->expected);
 }
 
 /* ---- calls */
 
-/* Offsets of send and receive data in their zones' buffers, in bytes. */
-static size_t send_offset(const struct thread_ranks *own, const struct half_job *job, uint32_t rank) {
-  bool is_at_rank = job->is_in_place && own->bench->collective->in_place == IN_PLACE_SEND_AT_RANK;
-  return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
+/* Bytes before a rank's part of a buffer that is used in place. */
+static size_t bytes_before_part(const struct half_job *job, uint32_t rank) {
+  return rank * job->row->count * oracle_type_bytes(job->row->type);
 }
-static size_t receive_offset(const struct thread_ranks *own, const struct half_job *job, uint32_t rank) {
-  bool is_at_rank = job->is_in_place && own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
-  return is_at_rank ? rank * job->row->count * oracle_type_bytes(job->row->type) : 0;
+
+/* Where a rank's send and receive data begin. In place, both are in the zone that holds all parts. */
+static unsigned char *send_data(const struct thread_ranks *own, const struct half_job *job,
+                                const struct bench_rank *rank) {
+  const enum in_place_rule rule = own->bench->collective->in_place;
+  if (!job->is_in_place || rule == IN_PLACE_RECEIVE_AT_RANK) return rank->send_zone + GUARD_BYTES;
+  return rank->receive_zone + GUARD_BYTES +
+         (rule == IN_PLACE_SEND_AT_RANK ? bytes_before_part(job, rank->rank) : 0);
+}
+static unsigned char *receive_data(const struct thread_ranks *own, const struct half_job *job,
+                                   const struct bench_rank *rank) {
+  if (job->is_in_place && own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK)
+    return rank->send_zone + GUARD_BYTES + bytes_before_part(job, rank->rank);
+  return rank->receive_zone + GUARD_BYTES;
 }
 
 static ncclResult_t rank_launch(const struct thread_ranks *own, const struct half_job *job,
                                 struct bench_rank *rank) {
-  unsigned char *send_zone = job->is_in_place ? rank->receive_zone : rank->send_zone;
   struct collective_call call = {
-      send_zone + GUARD_BYTES + send_offset(own, job, rank->rank),
-      rank->receive_zone + GUARD_BYTES + receive_offset(own, job, rank->rank),
+      send_data(own, job, rank),
+      receive_data(own, job, rank),
       job->row->count,
       job->row->type,
       rank->op,
@@ -424,62 +433,142 @@ static struct oracle_case case_of(const struct thread_ranks *own, const struct h
   return c;
 }
 
-/* A zone as it must look before the call: the pattern, and the rank's input at `offset` if it has one.
- * Without checks the data is arbitrary. */
-static size_t image_fill(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
-                         bool has_input, size_t offset, unsigned char *image) {
-  size_t total_bytes = job->row->bytes + 2 * GUARD_BYTES;
-  memset(image, PATTERN, total_bytes);
-  if (has_input) oracle_input(c, rank, 0, oracle_send_count(c, rank), image + GUARD_BYTES + offset);
-  return total_bytes;
+static bool to_device(struct thread_ranks *own, void *device, const void *host, size_t bytes) {
+  return bytes == 0 ||
+         cuda_ok(own, api->cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+static bool to_host(struct thread_ranks *own, void *host, const void *device, size_t bytes) {
+  return bytes == 0 ||
+         cuda_ok(own, api->cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
 }
 
-static bool zones_load(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c) {
-  const bool has_data = own->bench->flags.check_count > 0;
-  for (uint32_t index = 0; index < own->count; index++) {
-    struct bench_rank *rank = &own->ranks[index];
-    size_t bytes = image_fill(job, c, rank->rank, has_data && job->is_in_place,
-                              send_offset(own, job, rank->rank), rank->image);
-    if (!cuda_ok(own, api->cudaMemcpy(rank->receive_zone, rank->image, bytes, cudaMemcpyHostToDevice),
-                 "cudaMemcpy")) {
-      return false;
-    }
-    if (job->is_in_place) continue;
-    bytes = image_fill(job, c, rank->rank, has_data, 0, rank->image);
-    if (!cuda_ok(own, api->cudaMemcpy(rank->send_zone, rank->image, bytes, cudaMemcpyHostToDevice),
-                 "cudaMemcpy")) {
-      return false;
-    }
+/* Bytes that a call must not write. */
+struct guard {
+  unsigned char *begin;
+  size_t bytes;
+};
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+static bool guard_write(struct thread_ranks *own, const struct guard *guard) {
+  memset(own->wanted, PATTERN, least(guard->bytes, PART_BYTES));
+  for (size_t done = 0; done < guard->bytes; done += PART_BYTES) {
+    const size_t bytes = least(guard->bytes - done, PART_BYTES);
+    if (!to_device(own, guard->begin + done, own->wanted, bytes)) return false;
   }
   return true;
 }
 
-static uint64_t bytes_altered(const unsigned char *image, size_t first, size_t end) {
+static uint64_t bytes_altered(const unsigned char *wanted, const unsigned char *found, size_t bytes) {
   uint64_t altered = 0;
-  for (size_t index = first; index < end; index++) altered += image[index] != PATTERN;
+  if (memcmp(wanted, found, bytes) == 0) return 0;
+  for (size_t index = 0; index < bytes; index++) altered += wanted[index] != found[index];
   return altered;
 }
 
-/* Bytes that the call must not write, and did. In place, the whole buffer may change, but not the guards. */
-static uint64_t receive_altered(const struct half_job *job, const struct oracle_case *c, uint32_t rank,
-                                const unsigned char *image) {
-  size_t end = job->row->bytes + 2 * GUARD_BYTES;
-  size_t output_bytes = oracle_receive_count(c, rank) * oracle_type_bytes(c->type);
-  if (job->is_in_place) output_bytes = job->row->bytes;
-  return bytes_altered(image, 0, GUARD_BYTES) + bytes_altered(image, GUARD_BYTES + output_bytes, end);
+static bool guard_compare(struct thread_ranks *own, const struct guard *guard, uint64_t *altered) {
+  memset(own->wanted, PATTERN, least(guard->bytes, PART_BYTES));
+  for (size_t done = 0; done < guard->bytes; done += PART_BYTES) {
+    const size_t bytes = least(guard->bytes - done, PART_BYTES);
+    if (!to_host(own, own->found, guard->begin + done, bytes)) return false;
+    *altered += bytes_altered(own->wanted, own->found, bytes);
+  }
+  return true;
 }
 
-/* Out-of-place calls must leave the send buffer as it was: as its image, which zones_load() left. */
-static bool send_compare(struct thread_ranks *own, const struct half_job *job, uint64_t *altered) {
-  const size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
+/* The guards before and after the used bytes of a zone; all of a buffer that the call does not use. */
+static void guards_place(const struct half_job *job, unsigned char *zone, size_t used_bytes,
+                         struct guard guards[2]) {
+  unsigned char *end = zone + GUARD_BYTES + used_bytes;
+  guards[0] = (struct guard){zone, GUARD_BYTES};
+  guards[1] = (struct guard){end, GUARD_BYTES + (used_bytes == 0 ? job->row->bytes : 0)};
+}
+
+/* Those of the zones that a call of this rank is given: one in place, which it may change as a whole. Returns
+ * how many. */
+static int guards_of(const struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
+                     const struct bench_rank *rank, struct guard guards[4]) {
+  const size_t type_bytes = oracle_type_bytes(c->type);
+  const bool at_send = own->bench->collective->in_place == IN_PLACE_RECEIVE_AT_RANK;
+  if (job->is_in_place) {
+    guards_place(job, at_send ? rank->send_zone : rank->receive_zone, job->row->bytes, guards);
+    return 2;
+  }
+  guards_place(job, rank->send_zone, oracle_send_count(c, rank->rank) * type_bytes, guards);
+  guards_place(job, rank->receive_zone, oracle_receive_count(c, rank->rank) * type_bytes, guards + 2);
+  return 4;
+}
+
+/* Puts a part of the rank's input, from element `first` on, into own->wanted: without checks the data is
+ * arbitrary. Returns its bytes; 0 at the end. */
+static size_t input_part(struct thread_ranks *own, const struct oracle_case *c, uint32_t rank, size_t first) {
+  const size_t total = oracle_send_count(c, rank), type_bytes = oracle_type_bytes(c->type);
+  if (first >= total) return 0;
+  const size_t count = least(total - first, ORACLE_PART);
+  if (own->bench->flags.check_count > 0) oracle_input(c, rank, first, count, own->wanted);
+  else memset(own->wanted, PATTERN, count * type_bytes);
+  return count * type_bytes;
+}
+
+static bool input_load(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
+                       const struct bench_rank *rank) {
+  unsigned char *data = send_data(own, job, rank);
+  size_t bytes;
+  for (size_t first = 0; (bytes = input_part(own, c, rank->rank, first)) > 0; first += ORACLE_PART) {
+    if (!to_device(own, data, own->wanted, bytes)) return false;
+    data += bytes;
+  }
+  return true;
+}
+
+static bool zones_load(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c) {
+  struct guard guards[4];
   for (uint32_t index = 0; index < own->count; index++) {
-    struct bench_rank *rank = &own->ranks[index];
-    if (!cuda_ok(own, api->cudaMemcpy(own->reference, rank->send_zone, bytes, cudaMemcpyDeviceToHost),
-                 "cudaMemcpy")) {
-      return false;
+    const struct bench_rank *rank = &own->ranks[index];
+    const int count = guards_of(own, job, c, rank, guards);
+    for (int guard = 0; guard < count; guard++)
+      if (!guard_write(own, &guards[guard])) return false;
+    if (!input_load(own, job, c, rank)) return false;
+  }
+  return true;
+}
+
+/* Out-of-place calls must leave the send buffer as it was. */
+static bool input_compare(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
+                          const struct bench_rank *rank, uint64_t *altered) {
+  const unsigned char *data = send_data(own, job, rank);
+  size_t bytes;
+  for (size_t first = 0; (bytes = input_part(own, c, rank->rank, first)) > 0; first += ORACLE_PART) {
+    if (!to_host(own, own->found, data, bytes)) return false;
+    *altered += bytes_altered(own->wanted, own->found, bytes);
+    data += bytes;
+  }
+  return true;
+}
+
+/* Compares the elements of all outputs from `first` on, a part of each. *count: how many of the longest; 0 at
+ * the end. What all ranks expect is computed once. */
+static bool outputs_compare(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
+                            size_t first, size_t *longest, uint64_t *wrong,
+                            struct oracle_mismatch *mismatch) {
+  const size_t type_bytes = oracle_type_bytes(c->type);
+  size_t count = 0;
+  *longest = 0;
+  for (uint32_t index = 0; index < own->count; index++) {
+    const struct bench_rank *rank = &own->ranks[index];
+    const unsigned char *data = receive_data(own, job, rank) + first * type_bytes;
+    struct oracle_mismatch found;
+    if (index == 0 || !oracle_is_shared(c)) count = oracle_expect(c, rank->rank, first, own->expected);
+    if (count > *longest) *longest = count;
+    if (count == 0) continue;
+    if (!to_host(own, own->found, data, count * type_bytes)) return false;
+    const uint64_t more = oracle_compare(c, count, own->expected, own->found, &found);
+    if (more > 0 && *wrong == 0) {
+      *mismatch = found;
+      mismatch->rank = rank->rank;
+      mismatch->index += first;
     }
-    if (!memcmp(rank->image, own->reference, bytes)) continue;
-    for (size_t byte = 0; byte < bytes; byte++) *altered += rank->image[byte] != own->reference[byte];
+    *wrong += more;
   }
   return true;
 }
@@ -497,23 +586,20 @@ static void mismatch_report(const struct thread_ranks *own, const struct half_jo
 
 static bool half_verify(struct thread_ranks *own, const struct half_job *job, const struct oracle_case *c,
                         struct bench_half *part) {
-  uint64_t altered = 0;
-  if (!job->is_in_place && !send_compare(own, job, &altered)) return false;
+  struct oracle_mismatch mismatch;
+  struct guard guards[4];
+  uint64_t wrong = 0;
   for (uint32_t index = 0; index < own->count; index++) {
-    struct bench_rank *rank = &own->ranks[index];
-    size_t bytes = job->row->bytes + 2 * GUARD_BYTES;
-    if (!cuda_ok(own, api->cudaMemcpy(rank->image, rank->receive_zone, bytes, cudaMemcpyDeviceToHost),
-                 "cudaMemcpy")) {
-      return false;
-    }
-    altered += receive_altered(job, c, rank->rank, rank->image);
-    own->outputs[index] = rank->image + GUARD_BYTES + receive_offset(own, job, rank->rank);
+    const struct bench_rank *rank = &own->ranks[index];
+    const int count = guards_of(own, job, c, rank, guards);
+    for (int guard = 0; guard < count; guard++)
+      if (!guard_compare(own, &guards[guard], &part->out_of_bounds)) return false;
+    if (!job->is_in_place && !input_compare(own, job, c, rank, &part->out_of_bounds)) return false;
   }
-  struct oracle_mismatch first;
-  uint64_t found = oracle_check(c, own->rank_numbers, own->outputs, own->count, &first);
-  if (found) mismatch_report(own, job, found, &first);
-  part->wrong += found;
-  part->out_of_bounds += altered;
+  for (size_t first = 0, count = 1; count > 0; first += ORACLE_PART)
+    if (!outputs_compare(own, job, c, first, &count, &wrong, &mismatch)) return false;
+  if (wrong > 0) mismatch_report(own, job, wrong, &mismatch);
+  part->wrong += wrong;
   return true;
 }
 
@@ -624,9 +710,9 @@ static bool rows_run(struct thread_ranks *own) {
     struct bench_row *row = &bench->rows[index];
     struct bench_half parts[2];
     memset(parts, 0, sizeof parts);
-    bool is_good = ops_create(own, row) && half_run(own, row, false, &parts[0]);
-    if (is_good && bench->collective->in_place != IN_PLACE_NONE && !bench->flags.tune_path)
-      is_good = half_run(own, row, true, &parts[1]);
+    bool is_good = ops_create(own, row);
+    if (is_good && bench_has_out_of_place(bench)) is_good = half_run(own, row, false, &parts[0]);
+    if (is_good && bench_has_in_place(bench)) is_good = half_run(own, row, true, &parts[1]);
     if (!is_good || !parts_agree(own, parts) || !ops_destroy(own)) {
       bench_fail(bench, false, "stopped at %zu bytes", row->bytes);
       return false;

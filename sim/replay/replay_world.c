@@ -94,6 +94,29 @@ static bool peer_has_ended(const struct live_rank *rank, const struct live_rank 
   return false;
 }
 
+/* How many of a rank's first operations are messages of this kind to or from the peer. */
+static uint32_t messages_with(const struct replay_rank *rank, uint8_t func, uint32_t peer,
+                              uint32_t op_count) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < op_count; i++)
+    count += rank->ops[i].call.func == func && rank->ops[i].call.peer == peer;
+  return count;
+}
+
+/* This operation is a send, and the peer had ended its receive: messages between two ranks are in order. */
+static bool peer_has_received(const struct replay_rank *rank, const struct replay_rank *peer,
+                              uint64_t sequence) {
+  uint32_t sent = 0, ended_ops = 0;
+  while (sent < rank->op_count && rank->ops[sent].sequence != sequence) sent += 1;
+  if (sent == rank->op_count || rank->ops[sent].call.func != FUNC_SEND ||
+      rank->ops[sent].call.peer != peer->rank)
+    return false;
+  for (uint64_t i = 0; i < peer->ended && i < peer->launched_count; i++)
+    ended_ops = peer->launches[i].first_op + peer->launches[i].op_count;
+  return messages_with(peer, FUNC_RECV, rank->rank, ended_ops) >=
+         messages_with(rank, FUNC_SEND, peer->rank, sent + 1);
+}
+
 /* At the peer's end of the connection. */
 static const struct record_link *link_row_of_peer(const struct live_rank *peer, const struct work *work,
                                                   uint32_t peer_rank) {
@@ -117,6 +140,9 @@ static bool target_carries(const struct emu_lane *emu) {
     const struct record_link *other = link_row_of_peer(peer, work, work->send_peer[i]);
     if (own != NULL && other != NULL && other->step > own->step) return true;
     if (peer_has_ended(live_of(comm), peer, emu_lane_sequence(emu))) return true;
+    if (world.replay->comms[comm->config.comm_id - 1].whole &&
+        peer_has_received(live_of(comm)->script, peer->script, emu_lane_sequence(emu)))
+      return true;
   }
   return false;
 }

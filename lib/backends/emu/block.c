@@ -254,6 +254,32 @@ static bool lane_act(struct emu_lane *emu, uint32_t action) {
 
 static void block_lane_ended(struct emu_block *block);
 
+#define CACHE_LINE_BYTES 64u
+#define FETCH_BYTES_MOST 2048u /* cores fetch the rest ahead themselves */
+
+static inline void fetch(const uint8_t *memory, uint32_t bytes, bool stores) {
+  if (bytes > FETCH_BYTES_MOST) bytes = FETCH_BYTES_MOST;
+  for (uint32_t i = 0; i < bytes; i += CACHE_LINE_BYTES) {
+    if (stores) __builtin_prefetch(memory + i, 1);
+    else __builtin_prefetch(memory + i, 0);
+  }
+}
+
+/* The data of a thousand ranks fits into no cache. Asks for all that a move of LL reads and writes at once,
+ * so that it waits for memory once: with 1,024 ranks a tenth of the time. */
+static void lane_fetch_lines(const struct emu_lane *emu) {
+  const struct lane *lane = &emu->lane;
+  const struct work *work = lane->work;
+  if (work->proto != PROTO_LL || !lane->step_held) return;
+  const uint32_t lines_bytes = ll_group(lane) * line_wire_bytes(LINE_LL);
+  FIFO_EACH_LINK(i, work->send_count, lane->step.send_links)
+  fetch(line_address(&lane->send[i], LINE_LL, lane->line_index), lines_bytes, true);
+  FIFO_EACH_LINK(i, work->recv_count, lane->step.recv_links)
+  fetch(line_address(&lane->recv[i], LINE_LL, lane->line_index), lines_bytes, false);
+  if ((lane->step.flags & STEP_COPY_IN) != 0) fetch(ll_input(lane), ll_bytes(lane), false);
+  if ((lane->step.flags & STEP_KEEP) != 0) fetch(lane_kept(lane, 0) + ll_offset(lane), ll_bytes(lane), true);
+}
+
 static void lane_actor_run(struct emu_actor *actor) {
   struct emu_lane *emu = (struct emu_lane *)actor;
   const uint32_t action = lane_choose(emu->actions);
@@ -263,6 +289,7 @@ static void lane_actor_run(struct emu_actor *actor) {
     if (emu->lane.error != LANE_OK && !prim_aborted(&emu->prim)) lane_report_mismatch(emu);
     emu->lane.phase = LANE_DONE;
   } else {
+    if (action == LANE_LL) lane_fetch_lines(emu);
     if (action == LANE_BEGIN) emu->prim.late = emu->lag != 0 && emu_random() % 100 < emu->lag;
     if (lane_act(emu, action)) {
       emu_fault_inject(emu, action);
@@ -306,6 +333,16 @@ static bool lane_is_remote(const struct work *work) {
          work_output_bytes(work) >= REMOTE_BYTES;
 }
 
+/* Most lines of one move. Groups are shorter in threads mode, where a long one would arrive late, with weak
+ * memory, where each line becomes a record, and among processes, whose turns are of few events. */
+static uint32_t lane_group_lines(const struct device_comm *comm, const struct work *work) {
+  const struct emu_options *options = emu_options();
+  const bool is_long =
+      work->proto == PROTO_LL && options->mode == EMU_GUARDED && !options->weak && comm->order_slots == NULL;
+  const uint32_t most = is_long ? PRIM_LL_LINES : PRIM_FRAGMENT_LINES;
+  return options->span_lines < most ? options->span_lines : most;
+}
+
 /* Sets the members that are the same for all runs of a launch. */
 static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t lane_index,
                          const struct work *work) {
@@ -317,7 +354,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
   emu->lag = (uint8_t)emu_options()->lag;
   emu->lane.depth = (uint8_t)emu_options()->depth;
   emu->lane.flag_bits = (uint8_t)launch->plan.limits.flag_bits;
-  emu->lane.group_lines = emu_options()->span_lines;
+  emu->lane.group_lines = lane_group_lines(launch->comm, work);
   emu->lane.remote = lane_is_remote(work);
   emu->keeps_step = false;
   emu->lane.progress = NULL;

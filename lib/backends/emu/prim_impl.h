@@ -13,7 +13,7 @@
 #define PRIM_SHIFTS 1 /* outputs of other processes have other addresses in this one */
 #define PRIM_COHERENT 1
 
-#if defined PRIM_STRONG && defined __SSE2__ && !defined __SANITIZE_THREAD__
+#if defined __SSE2__ && !defined __SANITIZE_THREAD__
 #define PRIM_WHOLE_LINES 1 /* an LL line in one load or store, each half of which is atomic */
 #include <emmintrin.h>
 #endif
@@ -48,7 +48,9 @@ PRIM_FN bool prim_may_be_weak(void) {
 #endif
 }
 
-#define PRIM_FRAGMENT_LINES 64
+#define PRIM_FRAGMENT_LINES 64 /* of LL128 */
+#define PRIM_LL_LINES 512 /* most lines of LL in a group: 4 KiB of data, as many bytes of lines as of LL128 \
+                           */
 struct prim_fragment {
   _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120];
 };

@@ -30,7 +30,7 @@ struct emu_options {
   uint32_t slots, chunk_bytes, channel_count, flag_bits; /* 0 = the production value */
   uint32_t depth;                                        /* slices in flight per lane, 1..LANE_DEPTH_MAX */
   uint32_t lag;        /* percent of slices whose data is moved at their finish instead of at their begin */
-  uint32_t span_lines; /* LL lines that one event carries at most; 0 = all that are ready */
+  uint32_t span_lines; /* lines of LL or LL128 that one event carries at most */
   bool direct;         /* offer direct stores between ranks */
   bool both_ends;      /* connections between processes need handles from both ends, as on GPUs */
   bool order;          /* the processes of a host have one order of events (order.h) */
