@@ -29,6 +29,7 @@ struct bench_rank {
   ncclWindow_t windows[2];
   ncclRedOp_t op;
   bool owns_op;
+  cudaGraph_t captured; /* until graph is made of it */
   cudaGraphExec_t graph;
 };
 
@@ -372,12 +373,12 @@ static bool places_learn(struct thread_ranks *own) {
 
 /* ---- graphs */
 
-static bool graph_finish(struct thread_ranks *own, struct bench_rank *rank) {
-  cudaGraph_t graph = NULL;
-  if (!cuda_ok(own, api->cudaStreamEndCapture(rank->stream, &graph), "cudaStreamEndCapture")) return false;
-  bool is_good =
-      cuda_ok(own, api->cudaGraphInstantiateWithFlags(&rank->graph, graph, 0), "cudaGraphInstantiate");
-  api->cudaGraphDestroy(graph);
+static bool graph_make(struct thread_ranks *own, struct bench_rank *rank) {
+  if (!rank->captured) return false;
+  bool is_good = cuda_ok(own, api->cudaGraphInstantiateWithFlags(&rank->graph, rank->captured, 0),
+                         "cudaGraphInstantiate");
+  api->cudaGraphDestroy(rank->captured);
+  rank->captured = NULL;
   return is_good;
 }
 
@@ -394,7 +395,14 @@ static bool graphs_capture(struct thread_ranks *own, const struct half_job *job,
     is_good = own_launch(own, job, aggregate_count);
   }
   for (uint32_t index = 0; index < own->count; index++) {
-    is_good = graph_finish(own, &own->ranks[index]) && is_good;
+    struct bench_rank *rank = &own->ranks[index];
+    is_good =
+        cuda_ok(own, api->cudaStreamEndCapture(rank->stream, &rank->captured), "cudaStreamEndCapture") &&
+        is_good;
+  }
+  /* A thread makes no graph while it captures another stream. */
+  for (uint32_t index = 0; index < own->count; index++) {
+    is_good = graph_make(own, &own->ranks[index]) && is_good;
   }
   return is_good;
 }

@@ -182,7 +182,8 @@ cudaError_t tutti_cudart_GraphInstantiateWithFlags(cudaGraphExec_t *handle, cuda
   struct emu_graph_exec *exec;
   emu_lock();
   struct emu_graph *graph = graph_at(graph_handle);
-  int error = graph == NULL ? cudaErrorInvalidValue : emu_graph_instantiate(graph, &exec);
+  int error = graph == NULL ? cudaErrorInvalidValue : emu_capture_unsafe_call();
+  if (error == 0) error = emu_graph_instantiate(graph, &exec);
   emu_unlock();
   if (error == 0) *handle = (cudaGraphExec_t)(void *)exec;
   return runtime_result(error);
