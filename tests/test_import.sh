@@ -181,11 +181,12 @@ check $? 'files of two kinds are refused together'
 try 1 --json "$work"/missing/* "$work/bad_3" "$root/README.md" && python3 - "$work/out" "$work/bad_3" <<'END'
 import json, sys
 answer = json.load(open(sys.argv[1]))
-assert list(answer) == ['kind', 'sentence', 'evidence', 'next', 'source', 'lacks', 'files', 'refused'], answer
+keys = 'kind rank sentence evidence next source lacks files refused'
+assert list(answer) == keys.split(), answer
 assert answer['kind'] == 'not arrived' and answer['source'] == 'flight recorder' and answer['files'] == 4
 assert answer['refused'][0] == sys.argv[2] and len(answer['refused']) == 2 and len(answer['evidence']) == 1
 END
-check $? '--json has kind, sentence, evidence, next, source, lacks, files, refused'
+check $? '--json has kind, rank, sentence, evidence, next, source, lacks, files, refused'
 for name in "$root"/traces/*/ "$root"/traces/gpu/*/; do
   [ -e "$name/expected" ] || continue
   "$tutti" explain --json "$name"*.txt 2>"$work/log" | python3 -m json.tool >/dev/null 2>>"$work/log" ||

@@ -435,11 +435,12 @@ uint32_t os_thread_count(void) {
   return count > noted ? count - noted : 1;
 }
 
-/* The kernel names the call that the thread is blocked in: its number and arguments; "running" otherwise. A
- * futex without a time limit, the fourth argument, is woken by other threads of the process only. */
-bool os_main_thread_waits(void) {
+/* The futex that the main thread sleeps on without a time limit, which only other threads of the process
+ * wake; false if it does not. The kernel names the call that a thread is blocked in: its number and
+ * arguments. */
+static bool main_thread_futex(unsigned long long *operation, unsigned long long *value) {
   char path[64], text[256];
-  unsigned long long arguments[4] = {0};
+  unsigned long long address, limit;
   long call = -1;
   snprintf(path, sizeof path, "/proc/self/task/%d/syscall", os_pid());
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -447,14 +448,27 @@ bool os_main_thread_waits(void) {
   const ssize_t bytes = read(file, text, sizeof text - 1);
   close(file);
   text[bytes > 0 ? bytes : 0] = '\0';
-  const int found = sscanf(text, "%ld %llx %llx %llx %llx", &call, &arguments[0], &arguments[1],
-                           &arguments[2], &arguments[3]);
-  const bool for_event = (arguments[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
-  return found == 5 && call == SYS_futex && for_event && arguments[3] == 0;
+  const int found = sscanf(text, "%ld %llx %llx %llx %llx", &call, &address, operation, value, &limit);
+  return found == 5 && call == SYS_futex && limit == 0 && (*operation & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
+}
+
+static bool main_thread_waits(void) {
+  unsigned long long operation, value;
+  return main_thread_futex(&operation, &value);
+}
+
+/* The kernel itself wakes those that join a thread, so that futex is not a private one; its value is the
+ * thread's number. */
+bool os_main_thread_joins(void) {
+  unsigned long long operation, value;
+  char path[64];
+  if (!main_thread_futex(&operation, &value) || (operation & FUTEX_PRIVATE_FLAG) != 0) return false;
+  snprintf(path, sizeof path, "/proc/self/task/%llu", value);
+  return access(path, F_OK) == 0;
 }
 
 /* Counts first: a thread that ends wakes those that join it before it is gone from the count. */
 uint32_t os_threads_at_work(void) {
   const uint32_t count = os_thread_count();
-  return count > 1 && os_main_thread_waits() ? count - 1 : count;
+  return count > 1 && main_thread_waits() ? count - 1 : count;
 }

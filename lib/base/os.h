@@ -45,8 +45,8 @@ uint32_t os_thread_count(void); /* threads of this process; 1 if unknown */
 /* The same without the main thread where it waits, without a time limit, for another thread of the process,
  * as in pthread_join. */
 uint32_t os_threads_at_work(void);
-bool os_main_thread_waits(void); /* in this way, and not for a mutex */
-uint32_t os_core_count(void); /* cores that this process may use, at least 1 */
+bool os_main_thread_joins(void); /* it is in pthread_join, for a thread that lives */
+uint32_t os_core_count(void);    /* cores that this process may use, at least 1 */
 /* Maximum size of a file (ulimit -f), UINT64_MAX: unlimited; growing a file beyond it raises SIGXFSZ. */
 uint64_t os_file_bytes_most(void);
 /* Adds threads that os_thread_count leaves out (negative: counts them again): service threads, which make no

@@ -515,14 +515,19 @@ static bool threads_beyond_waiters(void) {
   return os_threads_at_work() > waiting;
 }
 
+/* A thread that makes a communicator joins threads of the library, for less. */
+#define JOIN_NS UINT64_C(1000000000)
+
 /* Stops waiting for the main thread if it waits for threads that all wait here, and for owners that have been
  * outside waiting calls for too long, with a warning for each. */
 static void owners_mark_absent(void) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
     if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
-    owner->absent = owner->is_main && os_main_thread_waits() && !threads_beyond_waiters();
-    if (owner->absent || os_time_ns() - owner->away_since_ns < stall_ns) continue;
+    const uint64_t away_ns = os_time_ns() - owner->away_since_ns;
+    owner->absent =
+        owner->is_main && away_ns >= JOIN_NS && os_main_thread_joins() && !threads_beyond_waiters();
+    if (owner->absent || away_ns < stall_ns) continue;
     owner->absent = true;
     log_warn(
         "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %llu s; going on "
