@@ -48,24 +48,12 @@ if command -v groff >/dev/null; then
 else
   echo "skip: manual pages in groff: groff is not installed"
 fi
-python3 - "$tutti" >"$work/log" 2>&1 <<'PYTHON'
-import fcntl, os, pty, struct, subprocess, sys, termios
+PYTHONPATH=$here python3 - "$tutti" >"$work/log" 2>&1 <<'PYTHON'
+import sys, terminal
 for columns in (56, 97):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
-    process = subprocess.Popen([sys.argv[1], 'sim', '--help'], stdout=theirs, stdin=theirs)
-    os.close(theirs)
-    text = b''
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        text += part
-    widths = [len(line) for line in text.decode().replace('\r', '').split('\n')]
-    assert process.wait() == 0 and columns - 12 < max(widths) <= columns, (columns, max(widths))
+    text = terminal.run([sys.argv[1], 'sim', '--help'], columns, stdout=None, stdin=None)
+    widths = [len(line) for line in text.replace('\r', '').split('\n')]
+    assert columns - 12 < max(widths) <= columns, (columns, max(widths))
 PYTHON
 check $? "help fits the width of the terminal"
 
@@ -198,30 +186,12 @@ progresses() {
   pattern=$1
   numbers=$2
   shift 2
-  python3 - "$pattern" "$numbers" "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
-import os, pty, re, subprocess, sys
+  PYTHONPATH=$here python3 - "$pattern" "$numbers" "$tutti" "$@" >"$work/log" 2>&1 <<'PYTHON'
+import re, subprocess, sys, terminal
 pattern, numbers, command = sys.argv[1], sys.argv[2].split(), sys.argv[3:]
-
-def on_terminal(arguments):
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    text = b''
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        text += part
-    os.close(ours)
-    assert process.wait() == 0, text
-    return text.decode()
-
 for number in numbers:
     arguments = [number if word == 'NUMBER' else word for word in command]
-    text = on_terminal(arguments)
+    text = terminal.run(arguments, stdout=subprocess.DEVNULL, stderr=None)
     print(text.replace('\r\033[K', '\n'))
     if re.search(pattern, text):
         break

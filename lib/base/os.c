@@ -184,16 +184,25 @@ int os_pid(void) { return (int)getpid(); }
 
 long os_tid(void) { return (long)syscall(SYS_gettid); }
 
-/* Start time of a process in ticks since boot; 0: it does not exist, or is a zombie. */
-static uint64_t process_born(int number) {
-  char path[64], text[1024], state = '\0';
-  unsigned long long born = 0;
+#define STAT_BYTES 1024
+
+/* What the kernel says of a process behind its name, which may contain anything: ") S 1 ..."; NULL: it does
+ * not exist. */
+static const char *process_stat(int number, char text[STAT_BYTES]) {
+  char path[64];
   snprintf(path, sizeof path, "/proc/%d/stat", number);
   FILE *file = fopen(path, "re");
-  const size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+  const size_t bytes = file != NULL ? fread(text, 1, STAT_BYTES - 1, file) : 0;
   if (file != NULL) fclose(file);
   text[bytes] = '\0';
-  const char *behind = strrchr(text, ')'); /* end of the name, which may contain anything */
+  return strrchr(text, ')');
+}
+
+/* Start time of a process in ticks since boot; 0: it does not exist, or is a zombie. */
+static uint64_t process_born(int number) {
+  char text[STAT_BYTES], state = '\0';
+  unsigned long long born = 0;
+  const char *behind = process_stat(number, text);
   if (behind == NULL ||
       sscanf(behind, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
              &state, &born) != 2)
@@ -254,15 +263,9 @@ bool os_process_activity(const struct os_process *process, struct os_activity *a
 }
 
 bool os_process_stopped(int32_t number) {
-  char path[64];
-  size_t bytes = 0;
-  snprintf(path, sizeof path, "/proc/%d/stat", number);
-  char *text = os_file_read_most(path, 65536, &bytes);
-  const char *behind =
-      text != NULL ? strrchr(text, ')') : NULL; /* the end of the name, which may contain anything */
-  const bool stopped = behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
-  os_free(text);
-  return stopped;
+  char text[STAT_BYTES];
+  const char *behind = process_stat(number, text);
+  return behind != NULL && (strncmp(behind, ") T", 3) == 0 || strncmp(behind, ") t", 3) == 0);
 }
 
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms) {

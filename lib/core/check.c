@@ -81,7 +81,7 @@ static ncclResult_t check_buffer(const struct collective_call *call, const char 
 
 /* A scalar of ncclScalarDevice is read when the operation begins. */
 static ncclResult_t check_scalar(const struct collective_call *call) {
-  const void *scalar = func_reduces(call->func) ? redop_scalar(&call->comm->redops, call->op) : NULL;
+  const void *scalar = collective_scalar(call);
   if (!scalar || !call->comm->settings.check_pointers) return ncclSuccess;
   return check_pointer(call, "the scalar of ncclRedOpCreatePreMulSum", scalar,
                        kernel_type_bytes((uint8_t)call->dtype));

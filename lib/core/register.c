@@ -90,8 +90,9 @@ static ncclResult_t register_check_live(const struct ncclComm *comm, const char 
                                         const struct registration *row) {
   struct pointer_info info;
   char site[200];
+  if (!comm->settings.check_pointers) return ncclSuccess;
   TRY(comm->ops->memory->query((const void *)row->begin, &info));
-  if (!comm->settings.check_pointers || info.id == row->memory_id) return ncclSuccess;
+  if (info.id == row->memory_id) return ncclSuccess;
   callsite_text(row->caller, site, sizeof site);
   return log_fail(
       ncclInvalidUsage,

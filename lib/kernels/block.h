@@ -32,13 +32,13 @@ __shared__ struct bound_work block_works[PLAN_BATCH_WORKS_MAX];
 __shared__ struct lane block_lanes[PRIM_WARPS_MAX];
 #endif
 
-#define BOUND_WORK_SIZE ((uint32_t)sizeof(struct bound_work) / 8)
+#define BOUND_WORDS ((uint32_t)sizeof(struct bound_work) / 8) /* of all that a work is bound to */
 
 /* Word `i` of the works of a batch. A scalar in memory is read here: when the launch begins, all that
  * precedes it on the stream has ended, as such launches do not overlap. */
 PRIM_FN uint64_t bound_work_word(const uint64_t *words, uint32_t i) {
-  if (i % BOUND_WORK_SIZE != offsetof(struct work, op_arg) / 8) return words[i];
-  const struct work *work = (const struct work *)(words + i / BOUND_WORK_SIZE * BOUND_WORK_SIZE);
+  if (i % BOUND_WORDS != offsetof(struct work, op_arg) / 8) return words[i];
+  const struct work *work = (const struct work *)(words + i / BOUND_WORDS * BOUND_WORDS);
   if ((work->flags & WORK_SCALAR) == 0) return words[i];
   return element_load((const uint8_t *)(uintptr_t)words[i], work->element_bytes);
 }
@@ -222,8 +222,7 @@ PRIM_FN void batch_fetch(const struct launch_arguments *arguments, const uint8_t
                          const struct plan_batch *batch) {
   const uint64_t *words = (const uint64_t *)(data + (size_t)batch->first_work * sizeof(struct bound_work));
   uint64_t *works = (uint64_t *)block_works;
-  for (uint32_t i = threadIdx.x; i < batch->work_count * (uint32_t)sizeof(struct bound_work) / 8;
-       i += blockDim.x)
+  for (uint32_t i = threadIdx.x; i < batch->work_count * BOUND_WORDS; i += blockDim.x)
     works[i] = bound_work_word(words, i);
   if (threadIdx.x < PRIM_WARPS_MAX) prim_shared.done[threadIdx.x] = 0;
   if (threadIdx.x < PLAN_BATCH_WORKS_MAX) prim_shared.queues[threadIdx.x].issued = 0;

@@ -723,8 +723,8 @@ PRIM_FN void direct_end(const struct launch_arguments *arguments, bool fenced) {
 /* Called by all threads: reads the work, and the links after the first of each side. */
 template <bool SHIFTS>
 PRIM_FN void direct_fetch(const struct launch_arguments *arguments, const uint8_t *data, uint32_t index) {
-  const uint64_t *works = (const uint64_t *)data + index * (sizeof(struct bound_work) / 8);
-  for (uint32_t i = threadIdx.x; i < sizeof(struct bound_work) / 8; i += blockDim.x)
+  const uint64_t *works = (const uint64_t *)data + index * (size_t)BOUND_WORDS;
+  for (uint32_t i = threadIdx.x; i < BOUND_WORDS; i += blockDim.x)
     ((uint64_t *)&direct_work)[i] = bound_work_word(works, i);
   if (threadIdx.x < PRIM_WARPS_MAX) direct_done[threadIdx.x] = 0;
   if (threadIdx.x == 0) direct_issued = direct_ended = 0;

@@ -124,7 +124,7 @@ static ncclResult_t cuda_device_select(uint32_t device_index) {
   return cuda_result(cudaSetDevice((int)device_index), "selecting a device");
 }
 
-static ncclResult_t cuda_device_info(uint32_t device_index, struct device_info *info) {
+static ncclResult_t device_info_ask(uint32_t device_index, struct device_info *info) {
   struct cudaDeviceProp properties;
   TRY(cuda_result(cudaGetDeviceProperties(&properties, (int)device_index),
                   "asking for a device's properties"));
@@ -135,6 +135,19 @@ static ncclResult_t cuda_device_info(uint32_t device_index, struct device_info *
   info->capability = (uint32_t)(properties.major * 10 + properties.minor);
   info->memory_bytes = properties.totalGlobalMem;
   return ncclSuccess;
+}
+
+/* The runtime takes long to collect what never changes, and each communicator asks. */
+static ncclResult_t cuda_device_info(uint32_t device_index, struct device_info *info) {
+  static os_mutex lock = OS_MUTEX_INITIALIZER;
+  static struct device_info known[DEVICES_MAX]; /* capability 0: not asked yet */
+  if (device_index >= DEVICES_MAX) return device_info_ask(device_index, info);
+  os_mutex_lock(&lock);
+  const ncclResult_t result =
+      known[device_index].capability != 0 ? ncclSuccess : device_info_ask(device_index, &known[device_index]);
+  *info = known[device_index];
+  os_mutex_unlock(&lock);
+  return result;
 }
 
 static bool peer_enable(uint32_t from, uint32_t to) {

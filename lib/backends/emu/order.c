@@ -388,8 +388,11 @@ void emu_order_park(const struct emu_order_report *report) {
 
 bool emu_order_mine(void) { return LOAD(page_now()->holder) == order.own; }
 
+/* The others wait for a thread of it. */
+static bool slot_works(const struct order_slot *slot) { return LOAD(slot->busy) && !LOAD(slot->excused); }
+
 static bool slot_blocks(const struct order_slot *slot) {
-  return slot_live(slot) && (LOAD(slot->holds) > 0 || (LOAD(slot->busy) && !LOAD(slot->excused)));
+  return slot_live(slot) && (LOAD(slot->holds) > 0 || slot_works(slot));
 }
 
 bool emu_order_free(void) {
@@ -716,7 +719,7 @@ void emu_order_awake(bool woken) {
 
 static bool slot_keeps_all(const struct order_slot *slot) {
   if (!slot_live(slot) || slot->process.number == 0) return false;
-  if (LOAD(slot->busy) && LOAD(slot->holds) == 0 && !LOAD(slot->excused)) return true;
+  if (LOAD(slot->holds) == 0 && slot_works(slot)) return true;
   return os_process_stopped(slot->process.number);
 }
 

@@ -22,20 +22,23 @@ void collective_blocks(const struct collective_call *call, size_t *in_blocks, si
   }
 }
 
+const void *collective_scalar(const struct collective_call *call) {
+  return func_reduces(call->func) ? redop_scalar(&call->comm->redops, call->op) : NULL;
+}
+
 struct plan_call collective_uses(const struct collective_call *call, uint64_t sequence) {
   const size_t block = call->count * kernel_type_bytes((uint8_t)call->dtype);
   size_t in_blocks, out_blocks;
   collective_blocks(call, &in_blocks, &out_blocks);
-  return (struct plan_call){
-      .name = call->name,
-      .caller = call->caller,
-      .in = call->in,
-      .out = call->out,
-      .scalar = func_reduces(call->func) ? redop_scalar(&call->comm->redops, call->op) : NULL,
-      .scalar_bytes = (uint8_t)kernel_type_bytes((uint8_t)call->dtype),
-      .in_bytes = in_blocks * block,
-      .out_bytes = out_blocks * block,
-      .func = call->func,
-      .peer = (uint32_t)call->peer,
-      .sequence = sequence};
+  return (struct plan_call){.name = call->name,
+                            .caller = call->caller,
+                            .in = call->in,
+                            .out = call->out,
+                            .scalar = collective_scalar(call),
+                            .scalar_bytes = (uint8_t)kernel_type_bytes((uint8_t)call->dtype),
+                            .in_bytes = in_blocks * block,
+                            .out_bytes = out_blocks * block,
+                            .func = call->func,
+                            .peer = (uint32_t)call->peer,
+                            .sequence = sequence};
 }

@@ -21,7 +21,9 @@ struct collective_call {
 /* Blocks of `count` elements that this rank reads from `in` and writes to `out`; 0 if the buffer is not used.
  */
 void collective_blocks(const struct collective_call *call, size_t *in_blocks, size_t *out_blocks);
-/* The same in bytes, as backends need it. */
+/* Where the call's operator has its scalar on the device; NULL: nowhere. */
+const void *collective_scalar(const struct collective_call *call);
+/* What the call reads and writes in bytes, as backends need it. */
 struct plan_call collective_uses(const struct collective_call *call, uint64_t sequence);
 
 #endif

@@ -244,6 +244,11 @@ static struct emu_kernel *work_kernel(const struct emu_work *work) {
   return work->kind == WORK_KERNEL && work->as.kernel->race != NULL ? work->as.kernel : NULL;
 }
 
+/* Work that has an operation of its own; a kernel has one for each of its NCCL calls. */
+static bool work_has_op(const struct emu_work *work) {
+  return work->kind == WORK_COPY || work->kind == WORK_FILL || work->kind == WORK_FREE;
+}
+
 static struct race_op *batch_op(const struct batch *batch, const struct race_call *call) {
   const struct emu_stream *stream = batch->stream;
   struct race_op *op = race_op_new(call);
@@ -282,7 +287,7 @@ static bool batch_make_ops(const struct batch *batch) {
       op->rank->reference_count += 1;
       op->sequence = kernel->uses[k].sequence;
     }
-    if (work->kind != WORK_COPY && work->kind != WORK_FILL && work->kind != WORK_FREE) continue;
+    if (!work_has_op(work)) continue;
     if (!ops_add(batch_op(batch, &work->call))) return false;
   }
   return true;
@@ -304,7 +309,7 @@ static bool graph_check_memory(const struct batch *batch) {
         return false;
       }
     }
-    op += work->kind == WORK_COPY || work->kind == WORK_FILL || work->kind == WORK_FREE;
+    op += work_has_op(work);
   }
   return true;
 }
@@ -317,7 +322,7 @@ static bool batch_check_groups(const struct batch *batch) {
     const struct emu_kernel *kernel = work_kernel(work);
     if (kernel != NULL && !race_group_check(kernel->uses, kernel->use_count, op)) return false;
     if (kernel != NULL) op += kernel->use_count;
-    op += work->kind == WORK_COPY || work->kind == WORK_FILL || work->kind == WORK_FREE;
+    op += work_has_op(work);
   }
   return true;
 }
@@ -338,7 +343,7 @@ static bool batch_access(const struct batch *batch, bool writes, const struct ra
     for (uint32_t k = 0; kernel != NULL && k < kernel->use_count; k++)
       if (!accesses_note(*op++, accesses, race_use_accesses(&kernel->uses[k], accesses), writes, at))
         return false;
-    if (work->kind != WORK_COPY && work->kind != WORK_FILL && work->kind != WORK_FREE) continue;
+    if (!work_has_op(work)) continue;
     if (!accesses_note(*op++, accesses, race_work_accesses(work, accesses), writes, at)) return false;
   }
   return true;
