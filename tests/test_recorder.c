@@ -396,7 +396,9 @@ static void *sample_make(size_t *count) {
   const struct recorder_live live = recorder_live(&recorder);
   recorder_link(&live, 2, 1, PROTO_LL, RECORD_LINK_SENDS)->tail = 5;
   recorder_proxy(&live, 1, 2, PROTO_SIMPLE, 0)->flushed = 3;
-  recorder_pace_note(recorder_pace(&live, 3, 1, 2, RECORD_LINK_SENDS), true, 5);
+  struct recorder_pace pace;
+  recorder_pace_open(&pace, &live, 3, 1, 2, RECORD_LINK_SENDS);
+  recorder_pace_note(&pace, true, 5);
   live.lanes[9] = (struct record_lane){1, 1, 1, WAITS_SLOT, 2, 7, 3, 4, 5};
   recorder_break(recorder.comm, 6, "it broke");
   recorder_close(&recorder, RECORD_ABORTED);
@@ -405,35 +407,53 @@ static void *sample_make(size_t *count) {
   return bytes;
 }
 
-/* Durations of waits add up, without waits that continue; old ones count less. */
+/* A message that takes `units` of RECORD_PACE_UNIT ticks, and a little more. */
+static void message_take(struct recorder_pace *pace, uint64_t units) {
+  recorder_pace_note(pace, true, 0);
+  pace->row->since -= units * RECORD_PACE_UNIT;
+  recorder_pace_note(pace, false, 1);
+}
+
+/* Durations of waits add up, without waits that continue and the two longest; old ones count less. */
 static void paces_forget(void **state) {
   (void)state;
   struct record_comm comm = {.pace_rows = 2};
   struct record_pace rows[2];
   const struct recorder_live live = {.comm = &comm, .paces = rows};
-  struct record_pace *pace = recorder_pace(&live, 5, 1, 3, RECORD_LINK_SENDS);
-  assert_ptr_equal(pace, &rows[0]);
-  recorder_pace_note(pace, false, 0);
-  assert_int_equal(pace->since, 0);
-  recorder_pace_note(pace, true, 0);
-  assert_int_not_equal(pace->since, 0);
-  pace->since -= 1600 * RECORD_PACE_UNIT;
-  recorder_pace_note(pace, true, 2);
-  assert_true(pace->waited >= 1600 && pace->since != 0 && pace->count == 2);
-  const uint32_t waited = pace->waited;
-  recorder_pace_note(pace, true, 0); /* nothing has changed */
-  assert_int_equal(pace->waited, waited);
-  pace->since = pace->begin -= RECORD_PACE_TICKS;
-  recorder_pace_note(pace, false, 4);
-  assert_int_equal(pace->since, 0);
-  assert_true(pace->count == 3 && pace->waited >= RECORD_PACE_TICKS / RECORD_PACE_UNIT / 2);
-  assert_true(ticks_now() - pace->begin < RECORD_PACE_TICKS);
-  pace->since = 1; /* longer than it can count */
-  pace->begin = ticks_now();
-  recorder_pace_note(pace, false, 0);
-  assert_true(pace->waited <= UINT32_MAX);
-  assert_non_null(recorder_pace(&live, 5, 2, 3, 0));
-  assert_null(recorder_pace(&live, 5, 3, 3, 0)); /* no space left */
+  struct recorder_pace pace, other;
+  recorder_pace_open(&pace, &live, 5, 1, 3, RECORD_LINK_SENDS);
+  struct record_pace *row = pace.row;
+  assert_ptr_equal(row, &rows[0]);
+  recorder_pace_note(&pace, false, 0);
+  assert_int_equal(row->since, 0);
+  const uint64_t longest = UINT64_C(1) << 40; /* longer than any real wait between these lines */
+  message_take(&pace, longest);
+  message_take(&pace, 2 * longest);
+  assert_true(row->waited == 0 && row->count == 2);
+  message_take(&pace, longest / 1024);
+  assert_true(row->waited >= longest / 1024 && row->waited < longest / 512 && row->count == 3);
+  message_take(&pace, 3 * longest); /* a longer one: the shortest of the three counts now */
+  assert_true(row->waited == UINT32_MAX && row->count == 4);
+
+  recorder_pace_open(&other, &live, 5, 2, 3, 0);
+  row = other.row;
+  recorder_pace_note(&other, true, 0);
+  assert_int_not_equal(row->since, 0);
+  recorder_pace_note(&other, true, 2);
+  assert_true(row->since != 0 && row->count == 2);
+  const uint32_t waited = row->waited;
+  recorder_pace_note(&other, true, 0); /* nothing has changed */
+  assert_int_equal(row->waited, waited);
+  for (uint32_t i = 0; i < 2; i++) message_take(&other, longest);
+  row->since = row->begin -= RECORD_PACE_TICKS;
+  recorder_pace_note(&other, false, 4);
+  assert_int_equal(row->since, 0);
+  assert_true(row->count == 4 && row->waited >= RECORD_PACE_TICKS / RECORD_PACE_UNIT / 2);
+  assert_true(ticks_now() - row->begin < RECORD_PACE_TICKS);
+
+  recorder_pace_open(&other, &live, 5, 3, 3, 0); /* no space left */
+  assert_null(other.row);
+  recorder_pace_note(&other, true, 1);
 }
 
 static void text_is_the_same_twice(void **state) {

@@ -241,9 +241,10 @@ struct record_proxy {
 struct record_pace {
   uint8_t used, channel, device, conn; /* used: 1; device: NIC; conn: as in record_link */
   uint32_t peer;
-  uint64_t begin;         /* ticks from which waited and count are measured */
-  uint64_t since;         /* ticks of the last message, while the end waits for the next one; else 0 */
-  uint32_t waited, count; /* since begin: ticks / RECORD_PACE_UNIT of waits that ended; messages completed */
+  uint64_t begin; /* ticks from which waited and count are measured */
+  uint64_t since; /* ticks of the last message, while the end waits for the next one; else 0 */
+  /* since begin: ticks / RECORD_PACE_UNIT of waits that ended, without the two longest; messages completed */
+  uint32_t waited, count;
 };
 #define RECORD_PACE_UNIT 16u
 #define RECORD_PACE_TICKS (UINT64_C(1) << 33)

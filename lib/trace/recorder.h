@@ -147,13 +147,22 @@ struct record_link *recorder_link(const struct recorder_live *live, uint32_t pee
 struct record_proxy *recorder_proxy(const struct recorder_live *live, uint32_t peer, uint8_t channel,
                                     uint8_t proto, uint8_t conn);
 
-/* Adds a row for how long the connection waits; `device` is the NIC, 255 if there is none. */
-struct record_pace *recorder_pace(const struct recorder_live *live, uint32_t peer, uint8_t channel,
-                                  uint8_t device, uint8_t conn);
+/* Measures how long one end of a connection waits. The two longest waits are left out of the row: a process
+ * that got no processor for a while explains them as well as a slow link does. */
+struct recorder_pace {
+  struct record_pace *row; /* NULL: not recorded */
+  uint64_t waited;         /* since row->begin: ticks / RECORD_PACE_UNIT of all waits that ended */
+  uint64_t longest[2];     /* the longest and the second longest of them */
+};
+/* Adds a row for how long the connection waits; `device` is the NIC, 255 if there is none. One thread at a
+ * time. */
+void recorder_pace_open(struct recorder_pace *pace, const struct recorder_live *live, uint32_t peer,
+                        uint8_t channel, uint8_t device, uint8_t conn);
 /* `given` more messages have completed; `waits`: another one is expected. */
-void recorder_pace_turn(struct record_pace *pace, bool waits, uint32_t given);
-static inline void recorder_pace_note(struct record_pace *pace, bool waits, uint32_t given) {
-  if (pace != NULL && (given > 0 || waits != (pace->since != 0))) recorder_pace_turn(pace, waits, given);
+void recorder_pace_turn(struct recorder_pace *pace, bool waits, uint32_t given);
+static inline void recorder_pace_note(struct recorder_pace *pace, bool waits, uint32_t given) {
+  if (pace->row != NULL && (given > 0 || waits != (pace->row->since != 0)))
+    recorder_pace_turn(pace, waits, given);
 }
 
 /* Stores in the header which process this one waits for before any event can run; 0: none. */

@@ -37,26 +37,41 @@ struct record_proxy *recorder_proxy(const struct recorder_live *live, uint32_t p
   return &live->proxies[used];
 }
 
-struct record_pace *recorder_pace(const struct recorder_live *live, uint32_t peer, uint8_t channel,
-                                  uint8_t device, uint8_t conn) {
+void recorder_pace_open(struct recorder_pace *pace, const struct recorder_live *live, uint32_t peer,
+                        uint8_t channel, uint8_t device, uint8_t conn) {
   struct record_comm *comm = live->comm;
-  if (comm == NULL || comm->paces_used == comm->pace_rows) return NULL;
-  struct record_pace *pace = &live->paces[comm->paces_used];
-  *pace = (struct record_pace){1, channel, device, conn, peer, ticks_now(), 0, 0, 0};
+  *pace = (struct recorder_pace){.row = NULL};
+  if (comm == NULL || comm->paces_used == comm->pace_rows) return;
+  pace->row = &live->paces[comm->paces_used];
+  *pace->row = (struct record_pace){1, channel, device, conn, peer, ticks_now(), 0, 0, 0};
   __atomic_store_n(&comm->paces_used, comm->paces_used + 1, __ATOMIC_RELEASE);
-  return pace;
 }
 
-void recorder_pace_turn(struct record_pace *pace, bool waits, uint32_t given) {
-  const uint64_t now = ticks_now();
-  const uint64_t more = pace->since != 0 ? (now - pace->since) / RECORD_PACE_UNIT : 0;
-  pace->waited = more < UINT32_MAX - pace->waited ? pace->waited + (uint32_t)more : UINT32_MAX;
-  pace->since = waits ? now : 0;
-  pace->count += given;
-  if (now - pace->begin < RECORD_PACE_TICKS) return;
-  pace->begin += (now - pace->begin) / 2;
+static void pace_add(struct recorder_pace *pace, uint64_t wait) {
+  pace->waited += wait;
+  if (wait > pace->longest[0]) {
+    pace->longest[1] = pace->longest[0];
+    pace->longest[0] = wait;
+  } else if (wait > pace->longest[1]) pace->longest[1] = wait;
+}
+
+static void pace_fade(struct recorder_pace *pace, uint64_t now) {
+  pace->row->begin += (now - pace->row->begin) / 2;
+  pace->row->count /= 2;
   pace->waited /= 2;
-  pace->count /= 2;
+  pace->longest[0] /= 2;
+  pace->longest[1] /= 2;
+}
+
+void recorder_pace_turn(struct recorder_pace *pace, bool waits, uint32_t given) {
+  struct record_pace *row = pace->row;
+  const uint64_t now = ticks_now();
+  if (row->since != 0) pace_add(pace, (now - row->since) / RECORD_PACE_UNIT);
+  row->count += given;
+  if (now - row->begin >= RECORD_PACE_TICKS) pace_fade(pace, now);
+  const uint64_t waited = pace->waited - pace->longest[0] - pace->longest[1];
+  row->waited = waited < UINT32_MAX ? (uint32_t)waited : UINT32_MAX;
+  row->since = waits ? now : 0;
 }
 
 void recorder_break(struct record_comm *comm, uint32_t error, const char *reason) {

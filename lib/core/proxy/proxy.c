@@ -706,9 +706,9 @@ static bool conn_enlist(struct proxy_comm *comm, struct proxy_conn *conn) {
         recorder_proxy(&comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, conn->name.proto,
                        (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
     if (conn->pxn_client == NULL)
-      conn->pace = recorder_pace(
-          &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index, (uint8_t)conn->net_device,
-          (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
+      recorder_pace_open(&conn->pace, &comm->call.live, conn->name.peer, (uint8_t)conn->name.channel_index,
+                         (uint8_t)conn->net_device,
+                         (uint8_t)(conn->name.conn_index | (conn->name.sends ? RECORD_LINK_SENDS : 0)));
     comm->connecting += conn->pxn_client == NULL;
     proxy_conn_list(conn);
     proxy_attend();

@@ -349,7 +349,7 @@ static bool send_transmit(struct proxy_conn *conn) {
   memcpy(flight_trailer(conn, flight), &trailer, sizeof trailer);
   if (!net_good(conn, send_request(conn, flight), text_sending)) return false;
   if (flight->request == NULL) {
-    recorder_pace_note(conn->pace, true, 0);
+    recorder_pace_note(&conn->pace, true, 0);
     return false;
   }
   conn->comm->requests += 1;
@@ -368,14 +368,15 @@ static bool send_post(struct proxy_conn *conn) {
 }
 
 /* Records if a sender has messages in flight, or a receiver has space for messages that have not arrived. */
-static void conn_pace(const struct proxy_conn *conn, const struct record_proxy *before) {
+static void conn_pace(struct proxy_conn *conn, const struct record_proxy *before) {
   const bool sends = conn->name.sends;
   const uint64_t asked = sends ? conn->n_transmitted : conn->n_posted;
   const uint64_t given = sends ? conn->n_done : conn->n_received;
-  recorder_pace_note(conn->pace, asked != given, (uint32_t)given - (sends ? before->done : before->received));
+  recorder_pace_note(&conn->pace, asked != given,
+                     (uint32_t)given - (sends ? before->done : before->received));
 }
 
-static void conn_record(const struct proxy_conn *conn) {
+static void conn_record(struct proxy_conn *conn) {
   struct record_proxy *row = conn->record;
   if (row == NULL) return;
   conn_pace(conn, row);

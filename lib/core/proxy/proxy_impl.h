@@ -140,7 +140,7 @@ struct proxy_conn {
   struct proxy_flight flights[PROXY_SLICES_MAX];
   struct proxy_state looked;    /* state at the last examination (proxy_status.c) */
   struct record_proxy *record;  /* where it records its progress; NULL: not recorded */
-  struct record_pace *pace;     /* where it records how long it waits for the network */
+  struct recorder_pace pace;    /* how long it waits for the network */
   struct pxn *pxn;              /* PXN proxy that sends for a rank of another process (proxy_pxn.h) */
   struct pxn_block *pxn_client; /* of a sender whose slices another process sends, through ... */
   uint32_t over;                /* ... this rank */
