@@ -10,7 +10,7 @@ tutti=$build/bin/tutti
 plain() {
   sed 's/process [0-9]*/process P/g; s/to [0-9]* of the last [0-9]* coll/to N of the last N coll/
     s/[0-9.]* of [0-9.]* ms/T ms/; s/link from rank [0-3] to rank [0-3]/link/
-    s/; rank [0-9]* called #[0-9]* at .*//
+    s/; rank [0-9]* called #[0-9]* at .*//; s/, for [0-9]* s when the files were taken//
     s/device [01] of rank [0-3]/device D of rank R/; s/takes [0-9.]* ms/takes T ms/'
 }
 
