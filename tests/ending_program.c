@@ -5,7 +5,8 @@
  *                             stopped: rank 2 computes, sleeps or is stopped after its second call
  *
  * Without a launcher two ranks, a thread each, which main joins: `crossed`: they call on two communicators in
- * opposite orders; `both_send`: each sends before it receives. */
+ * opposite orders; `both_send`: each sends before it receives; `exit_inside`: rank 1 calls exit(3) while the
+ * others' threads are in calls of the library: rank 0's waits for it. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -78,13 +79,28 @@ static void *thread_rank(void *argument) {
   return NULL;
 }
 
-static void threads(void) {
+/* Rank 0's thread waits for rank 1; rank 1's leaves after a time of its own. */
+static void *thread_until_exit(void *argument) {
+  const int rank = *(const int *)argument;
+  cudaStream_t stream;
+  float *data;
+  MUST(cudaSetDevice(rank));
+  MUST(cudaStreamCreate(&stream));
+  MUST(cudaMalloc((void **)&data, 1 << 20));
+  for (int step = 0;; step++) {
+    if (rank == 1 && step == 1 + getpid() % 7) exit(3);
+    if (ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, pairs[0][rank], stream) != ncclSuccess) pause();
+    if (step % 2 == 0 && cudaStreamSynchronize(stream) != cudaSuccess) pause();
+  }
+}
+
+static void threads(void *(*run)(void *)) {
   pthread_t threads[2];
   const int ranks[2] = {0, 1};
   MUST(ncclCommInitAll(pairs[0], 2, NULL));
   MUST(ncclCommInitAll(pairs[1], 2, NULL));
   for (int i = 0; i < 2; i++)
-    must(pthread_create(&threads[i], NULL, thread_rank, (void *)&ranks[i]) == 0, "pthread_create");
+    must(pthread_create(&threads[i], NULL, run, (void *)&ranks[i]) == 0, "pthread_create");
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   _exit(1);
 }
@@ -92,7 +108,8 @@ static void threads(void) {
 int main(int argc, char **argv) {
   if (argc != 2) return 2;
   sends = strcmp(argv[1], "both_send") == 0;
-  if (sends || strcmp(argv[1], "crossed") == 0) threads();
+  if (sends || strcmp(argv[1], "crossed") == 0) threads(thread_rank);
+  if (strcmp(argv[1], "exit_inside") == 0) threads(thread_until_exit);
   launched(argv[1]);
   return 0;
 }

@@ -105,4 +105,16 @@ TUTTI_STALL_SECONDS=600 timeout 30 "$program" both_send >"$work/log" 2>&1
     "$work/log" && grep -q '; rank 1 called Send .* to rank 0 (#0), and rank 0 not yet its' "$work/log" &&
   grep -q '; rank 0 called #0 at ending_program.c:[0-9]* (thread_rank), rank 1 #0 at ' "$work/log"
 check $? 'two threads that both send first: the report begins with the cycle, both calls and where they are'
+
+# A process may end while threads of it are inside the library: with its own status, and without a crash.
+for mode in guarded threads; do
+  failed=
+  for run in $(seq 20); do
+    TUTTI_EMU=mode=$mode timeout 30 "$program" exit_inside >"$work/log" 2>&1
+    status=$?
+    [ $status -eq 3 ] || failed="$failed run $run: $status;"
+  done
+  [ -z "$failed" ] || noted 1 "$failed"
+  check $? "$mode: 20 runs in which a thread calls exit while another waits in the library end with its status"
+done
 [ "$failures" -eq 0 ]
