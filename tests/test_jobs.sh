@@ -115,6 +115,6 @@ for mode in guarded threads; do
     [ $status -eq 3 ] || failed="$failed run $run: $status;"
   done
   [ -z "$failed" ] || noted 1 "$failed"
-  check $? "$mode: 20 runs in which a thread calls exit while another waits in the library end with its status"
+  check $? "$mode: 20 runs in which a thread calls exit while another waits inside end with its status"
 done
 [ "$failures" -eq 0 ]
