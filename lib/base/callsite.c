@@ -123,6 +123,8 @@ void callsite_plain(const struct callsite *site, char *out, size_t out_bytes) {
 
 void callsite_text(const void *address, char *out, size_t out_bytes) {
   struct callsite site;
-  if (callsite_find(address, &site)) callsite_line(&site, out, out_bytes);
+  const char *python = python_caller_text(address);
+  if (python != NULL) snprintf(out, out_bytes, "%s", python);
+  else if (callsite_find(address, &site)) callsite_line(&site, out, out_bytes);
   else snprintf(out, out_bytes, "an unknown place");
 }

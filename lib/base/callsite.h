@@ -6,6 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/python_frame.h"
+
+/* In a function that the program calls: the place of that call. callsite_text() tells it. */
+#define CALL_PLACE python_caller(__builtin_return_address(0))
+
 /* A return address as the file numbers it that its code was mapped from. */
 struct callsite {
   char path[1024];
@@ -29,7 +34,8 @@ bool callsite_stamp(const char *path, struct callsite_stamp *stamp);
 void callsite_line(const struct callsite *site, char *out, size_t out_bytes);
 /* Writes "job+0x1189", the file's name and the call's offset in it. */
 void callsite_plain(const struct callsite *site, char *out, size_t out_bytes);
-/* callsite_line() for an address of this process; "an unknown place" if no file is mapped there. */
+/* callsite_line() for an address of this process, the line of Python for a CALL_PLACE that is one; "an
+ * unknown place" if no file is mapped there. */
 void callsite_text(const void *address, char *out, size_t out_bytes);
 
 /* The file's name without its directories. */

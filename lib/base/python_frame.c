@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/callsite.h"
+#include "base/os.h"
 
 /* Offsets in CPython's structures, in bytes; offsetof() in its own headers gives them. */
 struct layout {
@@ -28,7 +29,9 @@ enum {
   TEXT_STATE = 32,      /* PyASCIIObject: bits */
   TEXT_IS_ASCII = 0x60, /* compact, ascii */
   OWNED_BY_C = 3,       /* a frame without Python code, below those of a call from C */
-  FRAMES_MOST = 4
+  FRAMES_MOST = 64,
+  CALLERS_MOST = 1024,
+  CALLER_BYTES = 160
 };
 
 bool python_frame_known;
@@ -73,27 +76,40 @@ void python_frame_look(void) {
     __atomic_store_n(&python_frame_known, true, __ATOMIC_RELEASE);
 }
 
-bool python_frame_read(struct python_frame *out) {
-  const void *state = python.thread_state();
-  if (state == NULL) return false;
-  const void *frame = pointer_at(state, layout->current);
-  if (frame != NULL && layout->in_cframe >= 0) frame = pointer_at(frame, (size_t)layout->in_cframe);
-  for (int i = 0; i < FRAMES_MOST && frame != NULL; i++, frame = pointer_at(frame, layout->previous)) {
-    if (((const char *)frame)[layout->owner] == OWNED_BY_C) continue;
-    const void *code = pointer_at(frame, layout->code);
-    if (code == NULL || pointer_at(code, TYPE) != python.code_type) return false;
-    *out = (struct python_frame){code, pointer_at(frame, layout->instruction), pointer_at(code, NAME)};
-    return true;
-  }
-  return false;
-}
-
 /* The characters of a str; NULL if they are not ASCII. */
 static const char *ascii_of(const void *text) {
   uint32_t state;
   if (text == NULL || pointer_at(text, TYPE) != python.text_type) return NULL;
   memcpy(&state, (const char *)text + TEXT_STATE, sizeof state);
   return (state & TEXT_IS_ASCII) == TEXT_IS_ASCII ? (const char *)text + layout->text : NULL;
+}
+
+/* True for the files of PyTorch and of this library's package. */
+static bool file_is_wrapper(const char *path) {
+  const char *name = callsite_base_name(path), package[] = "/tutti/";
+  if (strstr(path, "/torch/") != NULL) return true;
+  const size_t folder = (size_t)(name - path), bytes = sizeof package - 1;
+  return folder >= bytes && strncmp(name - bytes, package, bytes) == 0;
+}
+
+bool python_frame_read(struct python_frame *out) {
+  const void *state = python.thread_state();
+  bool found = false;
+  if (state == NULL) return false;
+  const void *frame = pointer_at(state, layout->current);
+  if (frame != NULL && layout->in_cframe >= 0) frame = pointer_at(frame, (size_t)layout->in_cframe);
+  for (int i = 0; i < FRAMES_MOST && frame != NULL; i++, frame = pointer_at(frame, layout->previous)) {
+    if (((const char *)frame)[layout->owner] == OWNED_BY_C) continue;
+    const void *code = pointer_at(frame, layout->code);
+    if (code == NULL || pointer_at(code, TYPE) != python.code_type) return found;
+    const char *path = ascii_of(pointer_at(code, FILE_NAME));
+    const bool wraps = path != NULL && file_is_wrapper(path);
+    if (!found || !wraps)
+      *out = (struct python_frame){code, pointer_at(frame, layout->instruction), pointer_at(code, NAME)};
+    found = true;
+    if (!wraps) return true;
+  }
+  return found;
 }
 
 bool python_frame_text(const struct python_frame *frame, char *out, size_t out_bytes) {
@@ -105,4 +121,61 @@ bool python_frame_text(const struct python_frame *frame, char *out, size_t out_b
   memcpy(&code, &frame->code, sizeof code);
   snprintf(out, out_bytes, "%s:%d (%s)", callsite_base_name(path), python.line(code, (int)offset), name);
   return true;
+}
+
+/* ---- places of calls ---- */
+
+static struct caller {
+  struct python_frame frame;
+  char text[CALLER_BYTES];
+} callers[CALLERS_MOST];
+static uint32_t caller_count; /* read atomically; callers are added under the lock, and stay */
+static os_mutex callers_lock = OS_MUTEX_INITIALIZER;
+
+static bool frames_are_same(const struct python_frame *a, const struct python_frame *b) {
+  return a->instruction == b->instruction && a->code == b->code && a->name == b->name;
+}
+
+static const struct caller *caller_find(const struct python_frame *frame, const char *text) {
+  const uint32_t count = __atomic_load_n(&caller_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < count; i++)
+    if (frames_are_same(&callers[i].frame, frame) && strcmp(callers[i].text, text) == 0) return &callers[i];
+  return NULL;
+}
+
+/* NULL if there is no space. */
+static const struct caller *caller_add(const struct python_frame *frame, const char *text) {
+  os_mutex_lock(&callers_lock);
+  const struct caller *known = caller_find(frame, text);
+  if (known == NULL && caller_count < CALLERS_MOST) {
+    struct caller *made = &callers[caller_count];
+    made->frame = *frame;
+    snprintf(made->text, sizeof made->text, "%s", text);
+    __atomic_store_n(&caller_count, caller_count + 1, __ATOMIC_RELEASE);
+    known = made;
+  }
+  os_mutex_unlock(&callers_lock);
+  return known;
+}
+
+/* A thread that calls from the same line again needs no text: other code at the same address has another name
+ * or instruction, or is rare enough. */
+const void *python_caller_add(const void *address) {
+  static _Thread_local const struct caller *last;
+  struct python_frame frame;
+  char text[CALLER_BYTES];
+  if (!python_frame_read(&frame)) return address;
+  if (last != NULL && frames_are_same(&last->frame, &frame)) return last;
+  if (!python_frame_text(&frame, text, sizeof text)) return address;
+  const struct caller *known = caller_find(&frame, text);
+  if (known == NULL) known = caller_add(&frame, text);
+  if (known == NULL) return address;
+  last = known;
+  return known;
+}
+
+const char *python_caller_text(const void *place) {
+  const uintptr_t at = (uintptr_t)place, begin = (uintptr_t)callers;
+  if (at < begin || at >= begin + sizeof callers) return NULL;
+  return ((const struct caller *)place)->text;
 }

@@ -24,8 +24,9 @@ void python_frame_look(void);
 extern bool python_frame_known; /* set by python_frame_look() */
 bool python_frame_read(struct python_frame *frame);
 
-/* The innermost frame of the calling thread; false if it runs no Python, or none that is known. Takes a few
- * nanoseconds. */
+/* The innermost frame of the calling thread outside of PyTorch and of this library's package, whose lines are
+ * the same for all calls; the innermost one if there is no other. False if the thread runs no Python, or none
+ * that is known. Takes some tens of nanoseconds. */
 static inline bool python_frame_now(struct python_frame *frame) {
   return __atomic_load_n(&python_frame_known, __ATOMIC_ACQUIRE) && python_frame_read(frame);
 }
@@ -33,5 +34,14 @@ static inline bool python_frame_now(struct python_frame *frame) {
 /* Writes "train.py:31 (step)" for a frame that the calling thread has just read; false if its names are not
  * ASCII. */
 bool python_frame_text(const struct python_frame *frame, char *out, size_t out_bytes);
+
+const void *python_caller_add(const void *address);
+/* What stands for the place of a call of the library: of the line of Python that makes it, if there is one,
+ * else its return address. */
+static inline const void *python_caller(const void *address) {
+  return __atomic_load_n(&python_frame_known, __ATOMIC_ACQUIRE) ? python_caller_add(address) : address;
+}
+/* The text of a place that is a line of Python, for good; NULL for other addresses. */
+const char *python_caller_text(const void *place);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/callsite.h"
 #include "base/log.h"
 #include "base/open_group.h"
 #include "base/os.h"
@@ -169,40 +170,38 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
 
 /* ---- Entry points ---- */
 
-#define CALLER __builtin_return_address(0)
-
 ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAllReduce", FUNC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm,
-                        stream, CALLER);
+                        stream, CALL_PLACE);
 }
 API_EXPORT(AllReduce);
 
 ncclResult_t pncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                          ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclReduce", FUNC_REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm,
-                        stream, CALLER);
+                        stream, CALL_PLACE);
 }
 API_EXPORT(Reduce);
 
 ncclResult_t pncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                             int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclBroadcast", FUNC_BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root,
-                        comm, stream, CALLER);
+                        comm, stream, CALL_PLACE);
 }
 API_EXPORT(Broadcast);
 
 ncclResult_t pncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream) {
   return collective_run("ncclBcast", FUNC_BROADCAST, buff, buff, count, datatype, ncclSum, root, comm, stream,
-                        CALLER);
+                        CALL_PLACE);
 }
 API_EXPORT(Bcast);
 
 ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
                             ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAllGather", FUNC_ALL_GATHER, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0,
-                        comm, stream, CALLER);
+                        comm, stream, CALL_PLACE);
 }
 API_EXPORT(AllGather);
 
@@ -210,41 +209,41 @@ ncclResult_t pncclReduceScatter(const void *sendbuff, void *recvbuff, size_t rec
                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                 cudaStream_t stream) {
   return collective_run("ncclReduceScatter", FUNC_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, op,
-                        0, comm, stream, CALLER);
+                        0, comm, stream, CALL_PLACE);
 }
 API_EXPORT(ReduceScatter);
 
 ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclAlltoAll", FUNC_ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0,
-                        comm, stream, CALLER);
+                        comm, stream, CALL_PLACE);
 }
 API_EXPORT(AlltoAll);
 
 ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                          int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclGather", FUNC_GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
-                        stream, CALLER);
+                        stream, CALL_PLACE);
 }
 API_EXPORT(Gather);
 
 ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                           int root, ncclComm_t comm, cudaStream_t stream) {
   return collective_run("ncclScatter", FUNC_SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
-                        stream, CALLER);
+                        stream, CALL_PLACE);
 }
 API_EXPORT(Scatter);
 
 ncclResult_t pncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
   return collective_run("ncclSend", FUNC_SEND, sendbuff, NULL, count, datatype, ncclSum, peer, comm, stream,
-                        CALLER);
+                        CALL_PLACE);
 }
 API_EXPORT(Send);
 
 ncclResult_t pncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
   return collective_run("ncclRecv", FUNC_RECV, NULL, recvbuff, count, datatype, ncclSum, peer, comm, stream,
-                        CALLER);
+                        CALL_PLACE);
 }
 API_EXPORT(Recv);

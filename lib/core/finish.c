@@ -3,6 +3,7 @@
  * finalize or destroy of the same communicator. */
 #include <stdio.h>
 
+#include "base/callsite.h"
 #include "base/log.h"
 #include "core/api.h"
 #include "core/group.h"
@@ -87,7 +88,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   TRY(comm_check_ready(comm, call));
   TRY(comm_check_unqueued(comm, call));
-  TRY(match_end(comm, MATCH_END_FINALIZE, __builtin_return_address(0)));
+  TRY(match_end(comm, MATCH_END_FINALIZE, CALL_PLACE));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
   recorder_life(&comm->recorder, LIFE_FINALIZE, comm->sequence);
   if (!comm->config.blocking) return ncclInProgress;
@@ -146,7 +147,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
         "thread that drives its rank",
         call, (void *)comm);
   const ncclResult_t refused = destroy_check(comm, call);
-  if (refused == ncclSuccess) return destroy_run(comm, call, __builtin_return_address(0));
+  if (refused == ncclSuccess) return destroy_run(comm, call, CALL_PLACE);
   __atomic_store_n(&comm->destroying, false, __ATOMIC_RELEASE);
   return refused;
 }

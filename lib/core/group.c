@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/callsite.h"
 #include "base/log.h"
 #include "base/open_group.h"
 #include "base/os.h"
@@ -486,7 +487,7 @@ static void group_open(const void *caller) {
 
 ncclResult_t pncclGroupStart(void) {
   group_enter();
-  if (group.depth == 1) group_open(__builtin_return_address(0));
+  if (group.depth == 1) group_open(CALL_PLACE);
   log_call("ncclGroupStart()");
   return ncclSuccess;
 }

@@ -2,6 +2,7 @@
  * group.c runs it. */
 #include <string.h>
 
+#include "base/callsite.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -117,22 +118,20 @@ static ncclResult_t init_entry(const char *name, ncclComm_t *comm, int rank_coun
   return group_leave(init_one(name, comm, rank_count, rank, id_count, ids, config, caller));
 }
 
-#define CALLER __builtin_return_address(0)
-
 ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) {
-  return init_entry("ncclCommInitRank", comm, nranks, rank, 1, &commId, NULL, CALLER);
+  return init_entry("ncclCommInitRank", comm, nranks, rank, 1, &commId, NULL, CALL_PLACE);
 }
 API_EXPORT(CommInitRank);
 
 ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                      ncclConfig_t *config) {
-  return init_entry("ncclCommInitRankConfig", comm, nranks, rank, 1, &commId, config, CALLER);
+  return init_entry("ncclCommInitRankConfig", comm, nranks, rank, 1, &commId, config, CALL_PLACE);
 }
 API_EXPORT(CommInitRankConfig);
 
 ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
                                        ncclUniqueId *commIds, ncclConfig_t *config) {
-  return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, CALLER);
+  return init_entry("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, CALL_PLACE);
 }
 API_EXPORT(CommInitRankScalable);
 
@@ -192,6 +191,6 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
 
 ncclResult_t pncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist) {
   group_enter();
-  return group_leave(init_all(comm, ndev, devlist, CALLER));
+  return group_leave(init_all(comm, ndev, devlist, CALL_PLACE));
 }
 API_EXPORT(CommInitAll);

@@ -1,4 +1,5 @@
 /* library.c: queries about the library and about a communicator, and memory allocation. */
+#include "base/callsite.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "core/api.h"
@@ -83,7 +84,7 @@ ncclResult_t pncclMemAlloc(void **ptr, size_t size) {
   TRY(ops->device->current(&device_index));
   void *memory = NULL;
   TRY(ops->memory->alloc(device_index, size, &memory));
-  ncclResult_t noted = leaks_memory_add(memory, size, device_index, __builtin_return_address(0));
+  ncclResult_t noted = leaks_memory_add(memory, size, device_index, CALL_PLACE);
   if (noted == ncclSuccess) noted = proxy_memory_offer((uintptr_t)memory, size);
   if (noted == ncclSuccess) {
     *ptr = memory;

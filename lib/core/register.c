@@ -79,7 +79,7 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
   struct registration *row = NULL;
   TRY(comm_check_ready(comm, "ncclCommRegister"));
   TRY(register_check(comm, "ncclCommRegister", buff, size, handle));
-  TRY(register_device(comm, "ncclCommRegister", buff, size, __builtin_return_address(0), &row));
+  TRY(register_device(comm, "ncclCommRegister", buff, size, CALL_PLACE, &row));
   *handle = row;
   return ncclSuccess;
 }
@@ -138,7 +138,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
                     comm->name, (unsigned)winFlags);
   }
   struct registration *row = NULL;
-  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, __builtin_return_address(0), &row));
+  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, CALL_PLACE, &row));
   *win = (ncclWindow_t)(void *)row;
   return ncclSuccess;
 }

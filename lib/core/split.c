@@ -2,6 +2,7 @@
  * one of the remaining ranks; rendezvous.c completes both. */
 #include <string.h>
 
+#include "base/callsite.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -78,7 +79,7 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *resul
 
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
   group_enter();
-  return group_leave(split(comm, color, key, newcomm, config, __builtin_return_address(0)));
+  return group_leave(split(comm, color, key, newcomm, config, CALL_PLACE));
 }
 API_EXPORT(CommSplit);
 
@@ -132,7 +133,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int excluded_co
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
                              ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags) {
   group_enter();
-  return group_leave(shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags,
-                            __builtin_return_address(0)));
+  return group_leave(
+      shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags, CALL_PLACE));
 }
 API_EXPORT(CommShrink);

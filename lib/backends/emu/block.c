@@ -52,7 +52,7 @@ void emu_comm_fail(uint64_t comm_id, ncclResult_t error) {
     if (comm->config.comm_id != comm_id) continue;
     if (comm->error == ncclSuccess) __atomic_store_n(&comm->error, error, __ATOMIC_RELAXED);
     emu_record_error(comm, error);
-    emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)error);
+    if (!comm->error_traced) emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)error);
     emu_comm_abort_rank(comm);
   }
 }
@@ -1131,6 +1131,15 @@ void emu_lanes_stop(void) {
     while (run != NULL && comm_aborted(run->launch->comm)) run = run->next;
     if (run == NULL) break;
     emu_comm_fail(run->launch->comm->config.comm_id, ncclRemoteError);
+  }
+}
+
+void emu_lanes_trace_stop(void) {
+  for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
+    struct device_comm *comm = run->launch->comm;
+    if (comm->error_traced || comm_aborted(comm)) continue;
+    emu_trace(TRACE_ERROR, 0, comm, 0, 0, 0, (uint64_t)ncclRemoteError);
+    comm->error_traced = true;
   }
 }
 

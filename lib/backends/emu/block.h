@@ -90,6 +90,7 @@ struct device_comm {
   bool closed;                  /* the communicator is destroyed; kernels held by graphs remain */
   uint32_t cores;               /* number of cores that the process may use */
   ncclResult_t error;           /* atomic */
+  bool error_traced;            /* the trace has the error that will stop its kernels */
   uint64_t launches, turn;      /* kernels enqueued and ended, in this order; turn: atomic */
   uint64_t ended;               /* kernels that have ended and left their streams */
   uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */

@@ -671,7 +671,10 @@ static uint32_t order_take(void) {
   const uint32_t picked = order_load();
   if (emu_order_touched()) emu_lanes_look();
   const enum emu_order_task task = emu_order_task();
-  if (task == EMU_ORDER_REPORT && emu_lanes_waiting()) emu_lanes_report_stuck();
+  if (task == EMU_ORDER_REPORT && emu_lanes_waiting()) {
+    emu_lanes_report_stuck();
+    emu_lanes_trace_stop();
+  }
   if (task == EMU_ORDER_STOP) emu_lanes_stop();
   return picked;
 }

@@ -51,6 +51,9 @@ void emu_lanes_record_awaited(uint32_t process);
  * and the command that repeats the run; in threads mode each lane adds to it when it is stopped. */
 void emu_lanes_report_stuck(void);
 void emu_lanes_stop(void);
+/* Traces the errors with which emu_lanes_stop() will stop kernels of this process. Another process's failure,
+ * which arrives at any time, may stop them before. */
+void emu_lanes_trace_stop(void);
 /* service.c: wakes the services that wait for something outside the world; false if there are none. world.c:
  * something came from outside. */
 bool emu_services_look_outside(void);

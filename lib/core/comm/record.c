@@ -46,7 +46,8 @@ static uint64_t call_caller(const struct collective_call *call) {
   struct recorder *recorder = &call->comm->recorder;
   struct python_frame frame;
   const uint64_t address = python_frame_now(&frame) ? recorder_python(recorder, &frame) : 0;
-  return address != 0 ? address : recorder_caller(recorder, call->caller);
+  if (address != 0 || python_caller_text(call->caller) != NULL) return address;
+  return recorder_caller(recorder, call->caller);
 }
 
 static struct record_place call_place(const struct collective_call *call, uint32_t group, uint16_t flags) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
@@ -137,7 +138,7 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
   struct redop *row = &comm->redops.rows[index];
   memset(row, 0, sizeof *row);
   row->live = true;
-  row->caller = __builtin_return_address(0);
+  row->caller = CALL_PLACE;
   row->dtype = datatype;
   if (residence == ncclScalarDevice) row->device_scalar = scalar;
   else memcpy(&row->bits, scalar, kernel_type_bytes((uint8_t)datatype));

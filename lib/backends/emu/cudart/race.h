@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/callsite.h"
+
 struct emu_stream;
 struct emu_device;
 struct emu_work;
@@ -28,11 +30,11 @@ struct race_rank;
 /* A call of the program. */
 struct race_call {
   const char *name;    /* "cudaMemcpyAsync"; lives for ever */
-  const void *address; /* that it returns to */
+  const void *address; /* its CALL_PLACE */
 };
 extern _Thread_local struct race_call emu_race_call; /* the calling thread's last one */
 /* In the functions that the program calls. */
-#define RACE_CALL(what) (emu_race_call = (struct race_call){(what), __builtin_return_address(0)})
+#define RACE_CALL(what) (emu_race_call = (struct race_call){(what), CALL_PLACE})
 
 /* A place in a stream: behind its operation of this epoch, and all that is before that. */
 struct race_point {
