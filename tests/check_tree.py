@@ -91,7 +91,7 @@ CALLS = (
     ('lib/protocol/', '', 'assert', 'shared with the GPU: static_assert only'),
 )
 
-SOURCE_FOLDERS = ('lib', 'sim', 'tests', 'examples')
+SOURCE_FOLDERS = ('lib', 'sim', 'tests', 'examples', 'python')
 C_SUFFIXES = ('.c', '.h', '.cu', '.cuh', '.def')
 TEXT_SUFFIXES = C_SUFFIXES + ('.py', '.sh', '.map')
 TEXT_NAMES = ('SConscript', 'SConstruct', 'run')
@@ -262,6 +262,8 @@ def check_params(texts):
     read = {word for text in code.values() for word in re.findall(r'\bPARAM_\w+', text)}
     read |= {word for path, text in code.items() if path.startswith('lib/')
              for word in re.findall(r'"((?:NCCL|TUTTI)_\w+)"', text)}
+    read |= {word for path, text in texts.items() if path.startswith('python/tutti/')
+             for word in re.findall(r"'((?:NCCL|TUTTI)_\w+)'", text)}
     for match in re.finditer(r'^PARAM(?:_STR)?\((\w+),\s*"(\w+)"', texts.get(PARAMS, ''), re.M):
         if 'PARAM_' + match.group(1) not in read and match.group(2) not in read:
             yield PARAMS, match, match.group(2) + ': nothing reads it; its place is ' + ACCEPTED
