@@ -43,11 +43,6 @@ bool callsite_stamp(const char *path, struct callsite_stamp *stamp) {
   return true;
 }
 
-const char *callsite_base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 /* The call, not what follows it. */
 static unsigned long long call_offset(const struct callsite *site) { return site->offset - 1; }
 
@@ -97,7 +92,7 @@ static bool answer_take(char *answer, char *out, size_t out_bytes) {
   const char *colon = strrchr(line, ':');
   if (!colon || strncmp(line, "??", 2) == 0 || strcmp(colon, ":?") == 0 || strcmp(colon, ":0") == 0)
     return false;
-  snprintf(out, out_bytes, "%s (%s)", callsite_base_name(line), answer);
+  snprintf(out, out_bytes, "%s (%s)", os_base_name(line), answer);
   return true;
 }
 
@@ -118,7 +113,7 @@ void callsite_line(const struct callsite *site, char *out, size_t out_bytes) {
 }
 
 void callsite_plain(const struct callsite *site, char *out, size_t out_bytes) {
-  snprintf(out, out_bytes, "%s+0x%llx", callsite_base_name(site->path), call_offset(site));
+  snprintf(out, out_bytes, "%s+0x%llx", os_base_name(site->path), call_offset(site));
 }
 
 void callsite_text(const void *address, char *out, size_t out_bytes) {

@@ -38,7 +38,4 @@ void callsite_plain(const struct callsite *site, char *out, size_t out_bytes);
  * unknown place" if no file is mapped there. */
 void callsite_text(const void *address, char *out, size_t out_bytes);
 
-/* The file's name without its directories. */
-const char *callsite_base_name(const char *path);
-
 #endif

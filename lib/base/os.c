@@ -307,6 +307,11 @@ static char *file_read_all(FILE *file, size_t bytes_most, size_t *bytes) {
   return text;
 }
 
+const char *os_base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
 char *os_file_read_most(const char *path, size_t bytes_most, size_t *bytes) {
   FILE *file = fopen(path, "re");
   if (!file) return NULL;

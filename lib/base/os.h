@@ -92,6 +92,8 @@ bool os_process_activity(const struct os_process *process, struct os_activity *a
 bool os_futex_wait(uint32_t *word, uint32_t value, uint64_t timeout_ms);
 void os_futex_wake(uint32_t *word); /* all that sleep */
 void os_host_name(char *out, size_t out_bytes);
+/* The file's name without its directories. */
+const char *os_base_name(const char *path);
 /* Reads a whole file into a new zero-terminated os_alloc block (*bytes excludes the zero, may be NULL); NULL
  * with errno if it cannot be read. */
 char *os_file_read(const char *path, size_t *bytes);

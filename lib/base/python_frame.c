@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/callsite.h"
 #include "base/os.h"
 
 /* Offsets in CPython's structures, in bytes; offsetof() in its own headers gives them. */
@@ -86,7 +85,7 @@ static const char *ascii_of(const void *text) {
 
 /* True for the files of PyTorch and of this library's package. */
 static bool file_is_wrapper(const char *path) {
-  const char *name = callsite_base_name(path), package[] = "/tutti/";
+  const char *name = os_base_name(path), package[] = "/tutti/";
   if (strstr(path, "/torch/") != NULL) return true;
   const size_t folder = (size_t)(name - path), bytes = sizeof package - 1;
   return folder >= bytes && strncmp(name - bytes, package, bytes) == 0;
@@ -119,7 +118,7 @@ bool python_frame_text(const struct python_frame *frame, char *out, size_t out_b
   if (path == NULL || name == NULL || offset < -2 || offset > INT32_MAX) return false;
   void *code;
   memcpy(&code, &frame->code, sizeof code);
-  snprintf(out, out_bytes, "%s:%d (%s)", callsite_base_name(path), python.line(code, (int)offset), name);
+  snprintf(out, out_bytes, "%s:%d (%s)", os_base_name(path), python.line(code, (int)offset), name);
   return true;
 }
 

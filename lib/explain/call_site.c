@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/callsite.h"
+#include "base/os.h"
 #include "base/text.h"
 
 #define SITE_BYTES 160
@@ -47,7 +48,7 @@ static bool module_next(const char **at, struct callsite_stamp *stamp, char *pat
 static bool module_find(const struct record_file *file, const char *name, struct callsite *site) {
   struct callsite_stamp then, now;
   for (const char *at = file->header.modules; module_next(&at, &then, site->path, sizeof site->path);)
-    if (strcmp(callsite_base_name(site->path), name) == 0 && callsite_stamp(site->path, &now))
+    if (strcmp(os_base_name(site->path), name) == 0 && callsite_stamp(site->path, &now))
       return now.bytes == then.bytes && now.changed_ns == then.changed_ns;
   return false;
 }

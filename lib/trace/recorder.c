@@ -368,7 +368,7 @@ static void caller_fill(struct record_caller *row, const void *caller) {
   struct callsite site;
   if (!callsite_find(caller, &site)) return;
   module_note(site.path);
-  snprintf(row->file, sizeof row->file, "%s", callsite_base_name(site.path));
+  snprintf(row->file, sizeof row->file, "%s", os_base_name(site.path));
   row->offset = site.offset;
   row->address = (uintptr_t)caller;
 }

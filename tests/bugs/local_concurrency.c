@@ -111,7 +111,7 @@ CASE(synchronized_other_device, 2, RACE("ncclAllReduce", "cudaMemcpyAsync")) {
   copy(in + N, out, new_stream(job));
 }
 
-CASE(query_instead_of_wait, 2, RACE("ncclAllReduce", "cudaMemcpy")) {
+CASE(query_instead_of_wait, 2, RACE("ncclAllReduce", "cudaMemcpy"), .seeds = true) {
   float *host = (float *)malloc(BYTES);
   sum(in, out, N, comm, stream);
   if (bug) (void)cudaStreamQuery(stream); /* it returns cudaErrorNotReady */
