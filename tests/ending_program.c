@@ -65,13 +65,19 @@ static ncclComm_t pairs[2][2]; /* by communicator and rank */
 
 static bool sends;
 
+/* The rank's data on its device, and its stream. */
+static float *rank_open(int rank, cudaStream_t *stream) {
+  float *data;
+  MUST(cudaSetDevice(rank));
+  MUST(cudaStreamCreate(stream));
+  MUST(cudaMalloc((void **)&data, 1 << 20));
+  return data;
+}
+
 static void *thread_rank(void *argument) {
   const int rank = *(const int *)argument;
   cudaStream_t stream;
-  float *data;
-  MUST(cudaSetDevice(rank));
-  MUST(cudaStreamCreate(&stream));
-  MUST(cudaMalloc((void **)&data, 1 << 20));
+  float *data = rank_open(rank, &stream);
   if (sends) MUST(ncclSend(data, 100000, ncclFloat, rank ^ 1, pairs[0][rank], stream));
   for (int i = 0; i < 2 && !sends; i++)
     MUST(ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, pairs[i ^ rank][rank], stream));
@@ -83,10 +89,7 @@ static void *thread_rank(void *argument) {
 static void *thread_until_exit(void *argument) {
   const int rank = *(const int *)argument;
   cudaStream_t stream;
-  float *data;
-  MUST(cudaSetDevice(rank));
-  MUST(cudaStreamCreate(&stream));
-  MUST(cudaMalloc((void **)&data, 1 << 20));
+  float *data = rank_open(rank, &stream);
   for (int step = 0;; step++) {
     if (rank == 1 && step == 1 + getpid() % 7) exit(3);
     if (ncclAllReduce(data, data, 1024, ncclFloat, ncclSum, pairs[0][rank], stream) != ncclSuccess) pause();

@@ -85,6 +85,9 @@ def in_place_and_device():
     data = [array.array('q', [rank, 5]) for rank in range(RANKS)]
     job.run(lambda r, comm, s: comm.allreduce(data[r], data[r], tutti.PROD, stream=s))
     assert all(list(each) == [0, 625] for each in data), data
+    for _ in range(20):
+        job.run(lambda r, comm, s: comm.allreduce(data[r], data[r], tutti.MAX, stream=s))
+    assert all(len(comm._kept) <= 2 for comm in job.comms), [len(comm._kept) for comm in job.comms]
     buffers = []
     for rank, comm in enumerate(job.comms):
         cuda.set_device(comm.device)

@@ -116,7 +116,8 @@ class _Staging:
     """Device memory in place of host arrays, for one call: filled before it, copied back after it."""
 
     def __init__(self, regions, stream):
-        self.stream, self.device, self.regions = stream, cuda.current_device(), regions
+        self.stream, self.device, self.group = stream, cuda.current_device(), _pending()
+        self.regions = regions  # their arrays live as long as this
         sizes = {}
         for region in regions:
             if region.on_host:
@@ -251,9 +252,10 @@ class Communicator:
     # ---- the common part of calls
 
     def _forget_ended(self):
-        """Frees what was kept for calls whose streams have ended."""
-        self._kept = [each for each in self._kept
-                      if _library.cuda_library.cudaStreamQuery(each.stream) == _library.CUDA_NOT_READY]
+        """Frees what was kept for calls that have ended; those of an open group have not begun."""
+        group_now = _pending()
+        self._kept = [each for each in self._kept if (group_now is not None and each.group is group_now) or
+                      _library.cuda_library.cudaStreamQuery(each.stream) == _library.CUDA_NOT_READY]
 
     def _call(self, name, pointers, reads, writes, arguments, stream):
         """Calls `name` with the addresses of `pointers`, regions or None; `reads`, `writes` are of these."""
@@ -273,8 +275,7 @@ class Communicator:
                 for region in writes:
                     staging.store(region)
             if staging.buffers:
-                if _pending() is None:
-                    self._forget_ended()
+                self._forget_ended()
                 self._kept.append(staging)
         finally:
             if before != self.device:
@@ -290,12 +291,11 @@ class Communicator:
         count = counts(send, receive)
         _require(isinstance(count, int), '%s: %s', name, count)
         dtype = (send or receive).dtype
-        op = [arguments[0]] if arguments and isinstance(arguments[0], (NcclRedOp, CustomRedOp)) else []
-        rest = [getattr(each, 'value', each) for each in arguments]
-        _require(not op or not isinstance(op[0], CustomRedOp) or op[0].comm is self,
-                 '%s: the operator belongs to another communicator', name)
+        for each in arguments:
+            _require(not isinstance(each, CustomRedOp) or each.comm is self,
+                     '%s: the operator belongs to another communicator', name)
         self._call(name, (send, receive), [send] if sends else [], [receive] if receives else [],
-                   [count, int(dtype), *map(int, rest)], stream)
+                   [count, int(dtype), *(int(getattr(each, 'value', each)) for each in arguments)], stream)
 
     def _equal(self, send, receive):
         if send is None or receive is None:
