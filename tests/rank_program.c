@@ -26,6 +26,7 @@
  *   --leave-at R,K       rank R destroys its communicator before iteration K, as if it had finished
  *   --kill-at K          this process kills itself before iteration K
  *   --split M            at the end, an all-reduce among the ranks that are equal modulo M
+ *   --split-busy         the split begins while an all-reduce of all ranks runs
  *   --shrink-after-error LIST   ranks that survivors of an error exclude; an all-reduce follows
  *
  * Prints one line per phase and rank, `rank R PHASE ok ...` or `rank R PHASE error CODE NAME: SENTENCE`, and
@@ -64,7 +65,7 @@ static struct {
   const char *id_file, *comm_id, *hold_file;
   enum op_kind ops[OPS_MAX];
   int op_count;
-  bool polls, query, launched;
+  bool polls, query, launched, split_busy;
   tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, hold_at, deadline_seconds, rounds;
@@ -397,6 +398,8 @@ static bool shrink(struct rank *rank) {
 static bool split(const struct rank *rank) {
   struct rank part = *rank;
   size_t wrong = 0;
+  if (wanted.split_busy && !tell(rank, "all_reduce beside split", call(rank, ALL_REDUCE, 3000000)))
+    return false;
   if (!tell(rank, "split",
             ncclCommSplit(rank->comm, rank->rank % wanted.split, -rank->rank, &part.comm, NULL)))
     return false;
@@ -494,6 +497,7 @@ static bool options_read(int argc, char **argv) {
     else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
     else if (strcmp(argv[i], "--query") == 0) wanted.query = true;
     else if (strcmp(argv[i], "--launched") == 0) wanted.launched = true;
+    else if (strcmp(argv[i], "--split-busy") == 0) wanted.split_busy = true;
     else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
     else i++;
   }

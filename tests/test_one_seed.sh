@@ -59,6 +59,9 @@ for settings in slots=2,chunk=1000,lag=50 rule=priority,channels=3 rule=round_ro
   # shellcheck disable=SC2086
   repeats 0 '7 8' $program --split 2
   check $? "all operations, and a split, repeat with $settings"
+  # shellcheck disable=SC2086
+  repeats 0 '7 8' $program --ops all_reduce --split 2 --split-busy
+  check $? "a split while kernels run repeats with $settings"
 done
 unset TUTTI_EMU
 

@@ -211,6 +211,7 @@ ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct devic
 void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
                          uint32_t rank_count);
 void emu_comm_order_hold(int more);
+void emu_comm_order_met(uint64_t name);
 bool emu_conn_both_ends(void);
 ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
                              struct device_conn_handle *handle);

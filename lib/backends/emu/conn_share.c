@@ -135,6 +135,11 @@ void emu_comm_order_hold(int more) {
   emu_unlock();
 }
 
+void emu_comm_order_met(uint64_t name) {
+  emu_world_release(); /* as above */
+  emu_order_met(name);
+}
+
 /* ---- mappings of other processes' memory ---- */
 
 static ncclResult_t peer_no_memory(const struct device_comm *comm) {

@@ -498,6 +498,8 @@ static const struct process_ops process_table = {
     .order_join = emu_comm_order_join,
     .order_cancel = emu_order_cancel,
     .order_hold = emu_comm_order_hold,
+    .order_arrive = emu_order_arrive,
+    .order_met = emu_comm_order_met,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

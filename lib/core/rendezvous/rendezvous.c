@@ -131,11 +131,19 @@ static struct rendezvous *rendezvous_create(const struct rendezvous_call *call, 
   return rendezvous;
 }
 
+/* The same in all processes; 0: it has none of its own, because others have the same id. */
+static uint64_t rendezvous_name(const struct rendezvous *rendezvous) {
+  const bool only = rendezvous_may_be_remote(rendezvous) && !rendezvous->first.id.lasting;
+  return only ? secret_name(&rendezvous->secret) : 0;
+}
+
 static void rendezvous_unlink(struct rendezvous *rendezvous) {
+  const uint64_t name = rendezvous_name(rendezvous);
   struct rendezvous **link = &rendezvous_list;
   while (*link != rendezvous) link = &(*link)->next;
   *link = rendezvous->next;
   if (rendezvous_may_be_remote(rendezvous)) backend_ops()->device->outside_wait(-1);
+  if (name != 0) backend_ops()->process->order_met(name);
   rendezvous_note_over(&rendezvous->first);
 }
 
@@ -531,6 +539,8 @@ static void arrive_locked(const struct rendezvous_call *call, struct peer_info *
   slot->info = *info;
   *info = NULL;
   rendezvous->arrived_count += 1;
+  const uint64_t name = rendezvous_name(rendezvous);
+  if (name != 0) backend_ops()->process->order_arrive(name, call->rank_count);
   if (rendezvous->conducted) {
     if (!rendezvous->gather) return; /* the rendezvous's thread checks it in */
     slot->checked_in = true;
