@@ -17,11 +17,13 @@
 #include "base/child.h"
 #include "base/os.h"
 #include "base/secret.h"
+#include "files/trace_list.h"
 #include "tutti.h"
 #include "verb.h"
 
 enum { RANKS_MOST = 4096, LINE_BYTES = 8192, VALUE_BYTES = 96, OWN_VALUES = 8 };
 #define NS_PER_SECOND 1000000000ull
+#define JOB_FORMAT "%016llx"
 
 struct launch_flags {
   int64_t rank_count, grace_seconds;
@@ -157,7 +159,7 @@ static void values_write(const struct launch_job *job, uint32_t rank, char (*tex
   snprintf(texts[2], VALUE_BYTES, "TUTTI_LOCAL_RANK=%u", rank);
   snprintf(texts[3], VALUE_BYTES, "TUTTI_LOCAL_SIZE=%u", job->count);
   snprintf(texts[4], VALUE_BYTES, "TUTTI_RENDEZVOUS=127.0.0.1:%u", job->port);
-  snprintf(texts[5], VALUE_BYTES, "TUTTI_JOB=%016llx", (unsigned long long)job->number);
+  snprintf(texts[5], VALUE_BYTES, "TUTTI_JOB=" JOB_FORMAT, (unsigned long long)job->number);
   snprintf(texts[6], VALUE_BYTES, "TUTTI_SECRET=");
   for (size_t i = 0, used = strlen(texts[6]); i < SECRET_BYTES; i++, used += 2)
     snprintf(texts[6] + used, VALUE_BYTES - used, "%02x", job->secret.bytes[i]);
@@ -228,6 +230,18 @@ static void ranks_hurry(struct launch_job *job) {
     job->kill_at_ns = os_time_ns() + (uint64_t)job->flags.grace_seconds * NS_PER_SECOND + 1;
 }
 
+/* For `tutti explain`: which process ended first, and how, no record of its own can say. */
+static void signal_note(const struct launch_job *job, int pid, uint32_t number) {
+  const char *place = os_env("TUTTI_TRACE");
+  char name[VALUE_BYTES];
+  for (size_t i = 0; i < job->flags.values.count; i++) {
+    const char *text = job->flags.values.texts[i];
+    if (strncmp(text, "TUTTI_TRACE=", 12) == 0) place = text + 12;
+  }
+  snprintf(name, sizeof name, JOB_FORMAT, (unsigned long long)job->number);
+  trace_note_signal(place, pid, name, number);
+}
+
 static void failure_note(struct launch_job *job, uint32_t rank, int status) {
   const bool is_first = !job->failed;
   const char *after = is_first && !job->flags.keep_going && job->running > 0 && job->kill_at_ns == 0
@@ -236,8 +250,9 @@ static void failure_note(struct launch_job *job, uint32_t rank, int status) {
   if (is_first && job->kill_at_ns == 0)
     job->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   job->failed = true;
-  if (job->kill_at_ns != 0 && !job->flags.verbose) return; /* it was asked to end */
   const int pid = job->members[rank].pid;
+  if (job->kill_at_ns == 0 && WIFSIGNALED(status)) signal_note(job, pid, (uint32_t)WTERMSIG(status));
+  if (job->kill_at_ns != 0 && !job->flags.verbose) return; /* it was asked to end */
   if (WIFSIGNALED(status))
     fprintf(stderr, "tutti launch: rank %u (process %d) was ended by signal %d, %s%s%s\n", rank, pid,
             WTERMSIG(status), strsignal(WTERMSIG(status)), WCOREDUMP(status) ? ", core dumped" : "", after);
@@ -418,6 +433,9 @@ const struct verb verb_launch = {
     "SIGKILL after --grace seconds. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to "
     "all ranks; after the first four, ranks have the same time to end. Processes that ranks have left "
     "running are ended too. When `tutti launch` itself is killed, so are its ranks.\n"
+    "\n"
+    "If a signal that it did not send ends a rank, it writes which one into that rank's records "
+    "(TUTTI_TRACE), so that `tutti explain` later names the rank that ended first.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 and the signal's number if a signal\n"
     "ended it; 127 and 126 when there is no such program or it cannot be run; 128 and the number of\n"

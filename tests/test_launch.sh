@@ -94,6 +94,29 @@ NCCL_DEBUG=WARN NCCL_SOCKET_IFNAME=lo try 137 "$tutti" launch -n 4 sh -c '[ "$TU
   said 'rank 2 (process ' && said 'was ended by signal 9, Killed; ending the others' &&
   grep -q '5 seconds 3 of 4 ranks have come; missing: rank 2' "$work/out"
 check $? "if a rank is killed before it checks in, the others name it as missing and end"
+
+# Rank 2 kills itself, while rank 1 has not called either, and the launcher ends both others.
+# ended_by PLACE [-x VARIABLE]: the records name the one that ended first, wherever they are.
+ended_by() {
+  mkdir "$work/traces"
+  place=$1
+  shift
+  TUTTI_TRACE=$place try 137 "$tutti" launch -n 3 "$@" sh -c '
+    [ "$TUTTI_RANK" != 1 ] || set -- "$@" --hold 1,/nowhere
+    [ "$TUTTI_RANK" != 2 ] || set -- "$@" --kill-at 1
+    exec "$0" --launched --ops all_reduce "$@"' "$build/tests/rank_program" &&
+    "$tutti" explain "$work"/traces/* >"$work/log" 2>&1
+  grep -q '^rank 2 (process .* was killed or crashed (signal 9, Killed)' "$work/log"
+  noted $? 'rank 2 is named, with the signal'
+  found=$?
+  rm -r "$work/traces"
+  return $found
+}
+ended_by "$work/traces/" && ended_by "$work/traces/%h.%r.%p.trace"
+check $? "a launcher notes in a killed rank's records how it ended, and explain names that rank"
+ended_by "$work/elsewhere/" -x "TUTTI_TRACE=$work/traces/%p-%r"
+check $? "it finds them where --export has put them"
+
 try 3 "$tutti" launch -n 2 -g 0 sh -c 'trap "" TERM; [ "$TUTTI_RANK" = 1 ] && exit 3
   while :; do sleep 0.05; done'
 check $? "a rank that ignores SIGTERM is killed after --grace"

@@ -132,20 +132,26 @@ static ncclResult_t destroy_run(struct ncclComm *comm, const char *call, const v
   return result;
 }
 
-static bool destroy_claim(void *comm) {
-  return !__atomic_exchange_n(&((struct ncclComm *)comm)->destroying, true, __ATOMIC_ACQ_REL);
+#define WHAT_BYTES 96
+
+/* Also says what it is: another thread may free it afterwards. */
+static bool destroy_claim(void *handle, void *what) {
+  struct ncclComm *comm = (struct ncclComm *)handle;
+  snprintf((char *)what, WHAT_BYTES, "rank %u of comm '%.64s'", comm->rank, comm->name);
+  return !__atomic_exchange_n(&comm->destroying, true, __ATOMIC_ACQ_REL);
 }
 
 ncclResult_t pncclCommDestroy(ncclComm_t comm) {
   static const char *const call = "ncclCommDestroy";
   if (!comm) return ncclSuccess;
   TRY(comm_check_handle(comm, call));
-  if (!handles_claim(comm, destroy_claim))
-    return log_fail(
-        ncclInvalidUsage,
-        "%s: another thread is destroying communicator %p; destroy each communicator once, on the "
-        "thread that drives its rank",
-        call, (void *)comm);
+  char what[WHAT_BYTES];
+  snprintf(what, sizeof what, "communicator %p", (void *)comm);
+  if (!handles_claim(comm, destroy_claim, what))
+    return log_fail(ncclInvalidUsage,
+                    "%s: another thread is destroying %s; destroy each communicator once, on the thread that "
+                    "drives its rank",
+                    call, what);
   const ncclResult_t refused = destroy_check(comm, call);
   if (refused == ncclSuccess) return destroy_run(comm, call, CALL_PLACE);
   __atomic_store_n(&comm->destroying, false, __ATOMIC_RELEASE);

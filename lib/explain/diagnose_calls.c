@@ -251,9 +251,10 @@ static bool has_died(const struct rank_state *state) {
          (file->header.state == RECORD_OPEN || file->header.exits != 0);
 }
 
-/* The number of ranks whose error message names this rank first. */
-static uint32_t votes_against(const struct comm_ranks *ranks, uint32_t rank) {
-  uint32_t votes = 0;
+/* The number of ranks whose error message names this rank first; more than all, if its launcher knows. */
+static uint32_t votes_against(const struct comm_ranks *ranks, const struct rank_state *state) {
+  const uint32_t rank = rank_number(state);
+  uint32_t votes = state->file->header.ended_by != 0 ? ranks->count + 1 : 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct record_comm *comm = ranks->states[i].view->comm;
     if (comm->error == 0 || memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue;
@@ -274,13 +275,13 @@ bool diagnose_died(struct comm_ranks *ranks) {
     failed += state->view->comm->error != 0 && !has_left(state);
     if (!has_died(state)) continue;
     gone += 1;
-    const uint32_t against = votes_against(ranks, rank_number(state));
+    const uint32_t against = votes_against(ranks, state);
     if (against == 0 && has_left(state)) continue;
     if (dead != NULL && against <= votes) continue;
     dead = state;
     votes = against;
   }
-  if (dead == NULL || (failed == 0 && votes == 0)) return false;
+  if (dead == NULL || (failed == 0 && (votes == 0 || votes > ranks->count))) return false;
   rank_place(dead, place);
   if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
@@ -325,29 +326,35 @@ static bool ranks_pend_beside(const struct comm_ranks *ranks, const struct rank_
   return false;
 }
 
-/* Also with status 0 if its operations had not ended. Of several, the one that exited first: the others may
- * have followed it. */
+/* Also with status 0 if its operations had not ended. */
+static bool exit_counts(const struct comm_ranks *ranks, const struct rank_state *state) {
+  const struct record_header *header = &state->file->header;
+  if (!has_died(state)) return false;
+  if (header->exits == 0) return header->ended_by != 0;
+  return header->exit_status != 0 || (rank_pends(state) && ranks_pend_beside(ranks, state));
+}
+
+/* Of several, the one that ended first: the others may have followed it. */
 bool diagnose_exited(struct comm_ranks *ranks) {
   const struct rank_state *first = NULL;
   char place[160], name[64], how[64], waiters[320];
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct rank_state *state = &ranks->states[i];
-    const struct record_header *header = &state->file->header;
-    const bool waits = rank_pends(state) && ranks_pend_beside(ranks, state);
-    if (!has_died(state) || header->exits == 0 || (header->exit_status == 0 && !waits)) continue;
-    if (first == NULL || exit_ns(state) < exit_ns(first)) first = state;
+    if (exit_counts(ranks, state) && (first == NULL || exit_ns(state) < exit_ns(first))) first = state;
   }
   if (first == NULL) return false;
   rank_place(first, place);
   gone_text(first, how);
   waiters_text(ranks, first, waiters);
-  blame(ranks, DIAGNOSIS_DIED, "exit", first);
+  const bool exited = first->file->header.exits != 0;
+  blame(ranks, DIAGNOSIS_DIED, exited ? "exit" : "signal", first);
   cite_last(ranks, first);
   cite_of(ranks, ranks_first_pending(ranks));
   say(ranks->diagnosis->sentence, "%s %s while comm %s was open, after %" PRIu64 " operations%s", place, how,
       ranks_comm_name(ranks, name), first->called, waiters);
   say(ranks->diagnosis->next,
-      "look at the end of rank %u's log for what made it exit: an exception, a failed check",
+      exited ? "look at the end of rank %u's log for what made it exit: an exception, a failed check"
+             : "look for what ended rank %u: its own log, a core file, dmesg (out of memory)",
       rank_number(first));
   return true;
 }

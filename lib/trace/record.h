@@ -40,7 +40,8 @@ struct record_header {
   char modules[RECORD_MODULES_BYTES]; /* files of code that called: lines "BYTES MTIME_NS PATH"; "" in old
                                        * files */
   uint32_t awaited; /* the process without which no event of the emulator can run; 0: none */
-  uint32_t zero;
+  uint32_t
+      ended_by; /* the signal that ended the process, which was not its launcher's; 0: none, or not known */
 };
 static_assert(sizeof(struct record_header) == 856, "the format says so");
 

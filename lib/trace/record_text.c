@@ -131,7 +131,8 @@ static const struct field header_fields[] = {H(version),
                                              H(exits),
                                              H(exit_status),
                                              T(record_header, modules),
-                                             H(awaited)};
+                                             H(awaited),
+                                             H(ended_by)};
 static const struct field caller_fields[] = {X(record_caller, address), X(record_caller, offset),
                                              T(record_caller, file)};
 #define C(member) D(record_comm, member)

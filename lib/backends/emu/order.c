@@ -20,11 +20,11 @@
 #define POLL_CPU_NS 100000u
 
 /* Rendezvous at a time that ranks of one process have come to; of more than these nothing is known. */
-#define MEETINGS_MOST 16
+#define RENDEZVOUS_MOST 16
 
 enum slot_life { SLOT_FREE, SLOT_LIVE, SLOT_LEFT, SLOT_LOST };
 
-struct order_meeting {
+struct order_rendezvous {
   uint64_t name;    /* 0: none */
   uint32_t arrived; /* ranks of the process */
 };
@@ -37,14 +37,14 @@ struct order_slot {
   uint32_t word;              /* its sleeping thread waits for a change of this */
   uint32_t busy;              /* a thread of it is outside waiting calls */
   uint32_t holds;             /* rendezvous that end soon */
-  uint32_t due;               /* a bit for each of its meetings that all ranks have come to */
+  uint32_t due;               /* a bit for each rendezvous that all ranks have come to */
   uint32_t excused, returned; /* others go on without its threads; one of them has come back */
   uint32_t ready, touched;
   uint32_t waiting, alone, outside;
   uint32_t reported; /* the last deadlock that it has reported */
   uint32_t parks;    /* how often its threads all waited */
   struct os_process process;
-  struct order_meeting meetings[MEETINGS_MOST];
+  struct order_rendezvous rendezvous[RENDEZVOUS_MOST];
 };
 
 struct order_page {
@@ -398,21 +398,21 @@ void emu_order_park(const struct emu_order_report *report) {
 
 /* ---- rendezvous ---- */
 
-static uint32_t meeting_find(const struct order_slot *slot, uint64_t name) {
-  for (uint32_t i = 0; i < MEETINGS_MOST; i++)
-    if (LOAD(slot->meetings[i].name) == name) return i;
-  return MEETINGS_MOST;
+static uint32_t rendezvous_index(const struct order_slot *slot, uint64_t name) {
+  for (uint32_t i = 0; i < RENDEZVOUS_MOST; i++)
+    if (LOAD(slot->rendezvous[i].name) == name) return i;
+  return RENDEZVOUS_MOST;
 }
 
-/* Ranks that have come. A meeting that is due is over, and its name may be used again. */
-static uint32_t meeting_arrived(const struct order_slot *slot, uint64_t name) {
-  const uint32_t i = meeting_find(slot, name);
-  return i == MEETINGS_MOST || (LOAD(slot->due) >> i & 1) != 0 ? 0 : LOAD(slot->meetings[i].arrived);
+/* Ranks that have come. One that is due is over, and its name may be used again. */
+static uint32_t rendezvous_arrived(const struct order_slot *slot, uint64_t name) {
+  const uint32_t i = rendezvous_index(slot, name);
+  return i == RENDEZVOUS_MOST || (LOAD(slot->due) >> i & 1) != 0 ? 0 : LOAD(slot->rendezvous[i].arrived);
 }
 
-static void meeting_due(struct order_slot *slot, uint64_t name) {
-  const uint32_t i = meeting_find(slot, name);
-  if (i < MEETINGS_MOST) __atomic_or_fetch(&slot->due, 1u << i, __ATOMIC_SEQ_CST);
+static void rendezvous_due(struct order_slot *slot, uint64_t name) {
+  const uint32_t i = rendezvous_index(slot, name);
+  if (i < RENDEZVOUS_MOST) __atomic_or_fetch(&slot->due, 1u << i, __ATOMIC_SEQ_CST);
 }
 
 void emu_order_arrive(uint64_t name, uint32_t rank_count) {
@@ -420,30 +420,30 @@ void emu_order_arrive(uint64_t name, uint32_t rank_count) {
   uint32_t total = 0;
   if (page == NULL) return;
   struct order_slot *own = own_slot();
-  uint32_t i = meeting_find(own, name);
-  if (i == MEETINGS_MOST) i = meeting_find(own, 0);
-  if (i == MEETINGS_MOST) return;
-  STORE(own->meetings[i].arrived, own->meetings[i].arrived + 1);
-  STORE(own->meetings[i].name, name);
+  uint32_t i = rendezvous_index(own, name);
+  if (i == RENDEZVOUS_MOST) i = rendezvous_index(own, 0);
+  if (i == RENDEZVOUS_MOST) return;
+  STORE(own->rendezvous[i].arrived, own->rendezvous[i].arrived + 1);
+  STORE(own->rendezvous[i].name, name);
   for (uint32_t k = 0; k < LOAD(page->slot_count); k++)
-    if (slot_live(&page->slots[k])) total += meeting_arrived(&page->slots[k], name);
+    if (slot_live(&page->slots[k])) total += rendezvous_arrived(&page->slots[k], name);
   for (uint32_t k = 0; total == rank_count && k < LOAD(page->slot_count); k++)
-    if (slot_live(&page->slots[k])) meeting_due(&page->slots[k], name);
+    if (slot_live(&page->slots[k])) rendezvous_due(&page->slots[k], name);
 }
 
 void emu_order_met(uint64_t name) {
   if (!emu_order_on()) return;
   struct order_slot *own = own_slot();
-  const uint32_t i = meeting_find(own, name);
-  if (i == MEETINGS_MOST) return;
-  STORE(own->meetings[i].arrived, 0);
-  STORE(own->meetings[i].name, 0);
+  const uint32_t i = rendezvous_index(own, name);
+  if (i == RENDEZVOUS_MOST) return;
+  STORE(own->rendezvous[i].arrived, 0);
+  STORE(own->rendezvous[i].name, 0);
   __atomic_and_fetch(&own->due, ~(1u << i), __ATOMIC_SEQ_CST);
   wake_holder();
 }
 
 /* A rendezvous of it ends soon. */
-static bool slot_meets(const struct order_slot *slot) { return LOAD(slot->holds) > 0 || LOAD(slot->due) != 0; }
+static bool slot_held(const struct order_slot *slot) { return LOAD(slot->holds) > 0 || LOAD(slot->due) != 0; }
 
 /* ---- whose turn it is ---- */
 
@@ -453,12 +453,12 @@ bool emu_order_mine(void) { return LOAD(page_now()->holder) == order.own; }
 static bool slot_works(const struct order_slot *slot) { return LOAD(slot->busy) && !LOAD(slot->excused); }
 
 static bool slot_blocks(const struct order_slot *slot) {
-  return slot_live(slot) && (slot_meets(slot) || slot_works(slot));
+  return slot_live(slot) && (slot_held(slot) || slot_works(slot));
 }
 
 bool emu_order_free(void) {
   const struct order_page *page = page_now();
-  if (slot_meets(own_slot())) return false;
+  if (slot_held(own_slot())) return false;
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
     if (i != order.own && slot_blocks(&page->slots[i])) return false;
   return true;
@@ -744,7 +744,7 @@ static void slot_watch(struct order_slot *slot, struct watched *seen, uint64_t n
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t spent_ns = now_ns - seen->looked_ns;
   const uint32_t parks = LOAD(slot->parks);
-  const bool away = LOAD(slot->busy) && !slot_meets(slot);
+  const bool away = LOAD(slot->busy) && !slot_held(slot);
   if (!away || seen->since_ns == 0 || seen->parks != parks)
     *seen = (struct watched){.parks = parks, .since_ns = now_ns};
   if (!away || LOAD(slot->excused)) return;
@@ -781,7 +781,7 @@ void emu_order_awake(bool woken) {
 
 static bool slot_keeps_all(const struct order_slot *slot) {
   if (!slot_live(slot) || slot->process.number == 0) return false;
-  if (!slot_meets(slot) && slot_works(slot)) return true;
+  if (!slot_held(slot) && slot_works(slot)) return true;
   return os_process_stopped(slot->process.number);
 }
 

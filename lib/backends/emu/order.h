@@ -76,9 +76,9 @@ void emu_order_forked(void);
 
 /* A rendezvous of this process has all its ranks and ends soon (+1), or has ended (-1): nothing moves. */
 void emu_order_hold(int more);
-/* A rank of this process has come to a rendezvous of `rank_count` ranks. Once all have, in any process, nothing
- * moves until each process has called emu_order_met. Not with ranks of processes that are not in the order yet:
- * they may come at any time. Locked. */
+/* A rank of this process has come to a rendezvous of `rank_count` ranks. Once all have, in any process,
+ * nothing moves until each process has called emu_order_met. Not with ranks of processes that are not in the
+ * order yet: they may come at any time. Locked. */
 void emu_order_arrive(uint64_t name, uint32_t rank_count);
 void emu_order_met(uint64_t name);
 void emu_order_busy(void); /* a thread is outside waiting calls */

@@ -91,9 +91,9 @@ bool handles_has(const void *handle) {
   return wanted != 0 && wanted != REMOVED && place_find(now, wanted) != NULL;
 }
 
-bool handles_claim(void *handle, bool (*claim)(void *handle)) {
+bool handles_claim(void *handle, bool (*claim)(void *handle, void *argument), void *argument) {
   os_mutex_lock(&lock);
-  const bool claimed = handles_has(handle) && claim(handle);
+  const bool claimed = handles_has(handle) && claim(handle, argument);
   os_mutex_unlock(&lock);
   return claimed;
 }

@@ -11,7 +11,7 @@ bool handles_add(const void *handle);
 void handles_remove(const void *handle);
 bool handles_has(const void *handle);
 /* What `claim` says of a handle that is not removed meanwhile; false if it is not in the table. */
-bool handles_claim(void *handle, bool (*claim)(void *handle));
+bool handles_claim(void *handle, bool (*claim)(void *handle, void *argument), void *argument);
 /* For a thread that runs alone. */
 uint32_t handles_count(void);
 void handles_visit(void (*visit)(const void *handle, void *argument), void *argument);
