@@ -58,6 +58,19 @@ typedef struct {
 } tutti_emu_stats_t;
 ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats);
 
+/* At most so many threads of this process will call the library or the CUDA runtime from now on; 0, the
+ * default: any thread may. The guarded emulator reports a deadlock at once when that many threads wait, and
+ * else only after TUTTI_STALL_SECONDS, because another thread might make the missing call. For programs with
+ * threads of other libraries, such as OpenMP. */
+ncclResult_t tutti_emu_callers(uint32_t count);
+
+/* Waits until *word is not `value` any more, as cudaStreamSynchronize waits for a stream: a rank whose thread
+ * waits for another one in any other way keeps the guarded emulator's world from moving. Whoever changes the
+ * word calls tutti_emu_wake(). ncclInternalError: nothing is left that could move; the message says so.
+ * ncclInvalidArgument: `word` is NULL. */
+ncclResult_t tutti_emu_wait(const uint32_t *word, uint32_t value);
+ncclResult_t tutti_emu_wake(void);
+
 /* Flushes and closes the trace file. Later events are not traced. */
 ncclResult_t tutti_emu_trace_close(void);
 

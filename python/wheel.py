@@ -57,7 +57,8 @@ def main(build, folder):
     binaries = [build / 'lib' / name for name in LIBRARIES] + [build / 'bin' / 'tutti']
     tag = 'manylinux_%d_%d_%s' % (*glibc_of(binaries), platform.machine())
     info = 'tutti-%s.dist-info' % number
-    contents = {'tutti/' + path.name: path.read_bytes() for path in sorted((HERE / 'tutti').glob('*.py'))}
+    sources = sorted((HERE / 'tutti').rglob('*.py'))
+    contents = {str(path.relative_to(HERE)): path.read_bytes() for path in sources}
     contents.update({'tutti/lib/' + name: stripped(build / 'lib' / name) for name in LIBRARIES})
     contents['tutti-%s.data/scripts/tutti' % number] = stripped(build / 'bin' / 'tutti')
     contents[info + '/METADATA'] = (METADATA % number).encode()

@@ -46,6 +46,9 @@ CUDA_CALLS = {
     'cudaMemcpy': [POINTER, POINTER, SIZE, INT], 'cudaMemcpyAsync': [POINTER, POINTER, SIZE, INT, POINTER],
     'cudaStreamCreateWithFlags': [POINTER, INT], 'cudaStreamDestroy': [POINTER],
     'cudaStreamSynchronize': [POINTER], 'cudaStreamQuery': [POINTER],
+    'cudaEventCreateWithFlags': [POINTER, ctypes.c_uint], 'cudaEventRecord': [POINTER, POINTER],
+    'cudaEventSynchronize': [POINTER], 'cudaEventQuery': [POINTER],
+    'cudaHostRegister': [POINTER, SIZE, ctypes.c_uint], 'cudaHostUnregister': [POINTER],
     'cudaPointerGetAttributes': [POINTER, POINTER],
 }
 CUDA_NOT_READY = 600
@@ -99,6 +102,8 @@ cuda_library = ctypes.CDLL(str(_place / 'libtutti-cudart.so'))
 _declare(nccl_library, NCCL_CALLS)
 _declare(cuda_library, CUDA_CALLS)
 nccl_library.ncclGetLastError.argtypes, nccl_library.ncclGetLastError.restype = [POINTER], ctypes.c_char_p
+nccl_library.tutti_emu_callers.argtypes = [ctypes.c_uint32]
+nccl_library.tutti_emu_wait.argtypes = [POINTER, ctypes.c_uint32]
 nccl_library.ncclGetErrorString.argtypes, nccl_library.ncclGetErrorString.restype = [INT], ctypes.c_char_p
 cuda_library.cudaGetErrorString.argtypes, cuda_library.cudaGetErrorString.restype = [INT], ctypes.c_char_p
 

@@ -459,6 +459,37 @@ ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats) {
   return ncclSuccess;
 }
 
+ncclResult_t tutti_emu_callers(uint32_t count) {
+  emu_world_callers(count);
+  return ncclSuccess;
+}
+
+struct word {
+  const uint32_t *place;
+  uint32_t value;
+};
+
+static bool word_has_changed(void *argument) {
+  const struct word *word = (const struct word *)argument;
+  return __atomic_load_n(word->place, __ATOMIC_ACQUIRE) != word->value;
+}
+
+ncclResult_t tutti_emu_wait(const uint32_t *word, uint32_t value) {
+  struct word wanted = {word, value};
+  if (word == NULL) return log_fail(ncclInvalidArgument, "tutti_emu_wait: word is NULL");
+  emu_lock();
+  const ncclResult_t result = emu_wait(word_has_changed, &wanted, 0);
+  emu_unlock();
+  return result;
+}
+
+ncclResult_t tutti_emu_wake(void) {
+  emu_lock();
+  emu_changed();
+  emu_unlock();
+  return ncclSuccess;
+}
+
 ncclResult_t tutti_emu_trace_close(void) {
   emu_lock();
   const ncclResult_t result = trace_close();

@@ -507,12 +507,17 @@ static void wait_for_change_us(uint64_t timeout_us) {
 
 static void wait_for_change(uint64_t timeout_ms) { wait_for_change_us(timeout_ms * 1000); }
 
+static uint32_t callers; /* tutti_emu_callers(); atomic */
+
+void emu_world_callers(uint32_t count) { __atomic_store_n(&callers, count, __ATOMIC_RELAXED); }
+
 /* Threads that could change anything; one that polls goes on, and may make the missing call. */
 static bool threads_beyond_waiters(void) {
+  const uint32_t told = __atomic_load_n(&callers, __ATOMIC_RELAXED);
   uint32_t waiting = 0;
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
     waiting += !waiter->released && waiter->event_limit == UINT64_MAX;
-  return os_threads_at_work() > waiting;
+  return (told > 0 ? told : os_threads_at_work()) > waiting;
 }
 
 /* A thread that makes a communicator joins threads of the library, for less. */

@@ -1,0 +1,17 @@
+"""A backend for torch.distributed on the CPU: NCCL's collectives in the emulator, repeatable and checked.
+
+    import tutti.torch
+    torch.distributed.init_process_group('tutti')
+
+torchrun, torch.multiprocessing.spawn and new_group() work as with other backends. run() has threads as
+ranks, for tests.
+"""
+import torch.distributed as _dist
+
+from ._backend import ProcessGroup, create
+from ._threads import run
+
+__all__ = ['ProcessGroup', 'run']
+
+if not hasattr(_dist.Backend, 'TUTTI'):
+    _dist.Backend.register_backend('tutti', create, extended_api=True, devices=['cpu'])

@@ -1,0 +1,688 @@
+"""The backend "tutti" of torch.distributed: a process group is a communicator of the emulator."""
+import collections
+import contextlib
+import datetime
+import os
+import threading
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from .. import _library, core, cuda
+from . import _memory, _types, _watch
+from ._work import Work, caller
+
+_Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
+_nccl = _library.nccl
+rank_of_thread = threading.local()  # .device, and .queued: groups with messages that wait for their batch
+
+
+def _queued():
+    try:
+        return rank_of_thread.queued
+    except AttributeError:
+        rank_of_thread.queued = set()
+        return rank_of_thread.queued
+
+
+def device_of(rank):
+    """The emulated device of a process: its local rank, else its rank in the job."""
+    local = os.environ.get('LOCAL_RANK') or os.environ.get('TUTTI_LOCAL_RANK')
+    return int(local) if local is not None else rank
+
+
+def ensure_devices(count):
+    """Sets TUTTI_EMU so that there are as many devices as ranks, before the emulator has read it."""
+    settings = os.environ.get('TUTTI_EMU', '')
+    if count > 8 and 'devices=' not in settings:
+        os.environ['TUTTI_EMU'] = ','.join(filter(None, [settings, 'devices=%d' % count]))
+
+
+@contextlib.contextmanager
+def _nccl_group():
+    _nccl('ncclGroupStart')
+    try:
+        yield
+    finally:
+        _nccl('ncclGroupEnd')
+
+
+def flush_messages():
+    """Calls the messages of this thread that wait for others to go with them."""
+    queued = _queued()
+    while queued:
+        queued.pop().flush()
+
+
+class ProcessGroup(_Base):
+    """One rank's part in a process group.
+
+    It has two communicators of the same ranks: one for collectives, one for messages, so that both may
+    overtake each other. Messages go when something waits or a collective is called, all since the last time
+    as one group: so isend() and irecv() of different ranks may be in any order, as with batch_isend_irecv().
+    """
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self._store, self._rank, self._size, self.timeout = store, rank, size, timeout
+        self.device = rank_of_thread.device
+        cuda.set_device(self.device)
+        if rank == 0:
+            store.set('tutti', bytes(core.get_unique_id()).hex())
+        unique_id = core.UniqueId(bytes.fromhex(store.get('tutti').decode()))
+        self._comm = core.Communicator.init(size, rank, unique_id)
+        self._messages_comm = self._comm.split(0, rank)
+        self._stream, self._messages_stream = cuda.Stream(), cuda.Stream()
+        self._events = _memory.Events()
+        self._open, self._open_messages = collections.deque(), collections.deque()
+        self._queue = []
+        self._batch = None  # works of a coalescing block
+        self._barriers = 0
+        self._token = torch.zeros(1, dtype=torch.uint8)
+        self.timed_out = None
+        _watch.note_timeout(timeout.total_seconds())
+
+    # ---- operations
+
+    def _hold(self, tensors):
+        held, alive = [], []
+        for tensor in tensors:
+            key = _memory.hold(tensor)
+            if key is None:
+                _memory.release(held)
+                raise ValueError('a tensor whose memory overlaps that of another tensor in use: pass a clone')
+            held.append(key)
+            alive.append(tensor)
+        return held
+
+    def _fail(self, call, error):
+        """The exception for a call that failed: the library's sentence."""
+        if self.timed_out is not None:
+            return dist.DistBackendError('%s: %s' % (call, self.timed_out))
+        comm = self._comm.ptr
+        text = _library.nccl_library.ncclGetLastError(comm).decode(errors='replace').strip() if comm else ''
+        return dist.DistBackendError('%s: %s' % (call, text or error))
+
+    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
+        """Runs `body`, which calls NCCL on self._stream, with the memory of `tensors` held. The Work."""
+        if _queued():
+            flush_messages()
+        if rank_of_thread.device != self.device:
+            cuda.set_device(self.device)
+            rank_of_thread.device = self.device
+        work = Work(self, call, list(outputs), self._hold(tensors), finish)
+        work.tensors = tensors  # live as long as the operation
+        if asynchronous:
+            work.place = caller()
+        try:
+            body()
+        except _library.NCCLError as error:
+            work.end(self._fail(call, error))
+            raise work.error from None
+        if self._batch is not None:
+            self._batch.append(work)
+        else:
+            work.event = self._events.record(self._stream)
+            self._open.append(work)
+        return work
+
+    @contextlib.contextmanager
+    def _watched(self, work, timeout):
+        limit = timeout if timeout is not None and timeout.total_seconds() > 0 else self.timeout
+        key = _watch.begin(time.monotonic() + limit.total_seconds(), limit.total_seconds(), self, work)
+        try:
+            yield
+        finally:
+            _watch.end(key)
+
+    def wait_for(self, work, timeout):
+        """Waits for a Work of this group."""
+        flush_messages()
+        if work.event is None:  # of a coalescing block that is open
+            return
+        _watch.tell_callers()
+        try:
+            with self._watched(work, timeout):
+                _memory.wait_for(work.event)
+        except _library.CUDAError as error:
+            self._end_until(work, self._fail(work.call, error))
+            return
+        self._end_until(work, None if self.timed_out is None else self._fail(work.call, ''))
+
+    def look_at(self, work):
+        """Ends the Work if its stream has passed it; does not wait."""
+        flush_messages()
+        if work.event is not None and _memory.has_passed(work.event):
+            self.wait_for(work, None)
+
+    def _end_until(self, work, error):
+        """The stream is behind this work, so behind those before it as well."""
+        works = self._open if work in self._open else self._open_messages
+        while works:
+            first = works.popleft()
+            if first.event is not work.event:
+                self._events.reuse(first.event)
+            first.end(error)
+            if first is work:
+                break
+        while works and works[0].event is work.event:
+            works.popleft().end(error)
+        self._events.reuse(work.event)
+
+    # ---- tensors
+
+    @staticmethod
+    def _dense(tensor, copies, written=False):
+        """The tensor itself if its elements lie in one piece, else a copy, which `copies` brings back."""
+        if tensor.is_sparse or tensor.device.type != 'cpu':
+            raise TypeError('the backend tutti takes dense tensors of the CPU, not %s of %s'
+                            % (tensor.layout, tensor.device))
+        if tensor.is_contiguous():
+            return tensor.detach()
+        dense = tensor.detach().contiguous()
+        if written:
+            copies.append(lambda: tensor.detach().copy_(dense))
+        return dense
+
+    @staticmethod
+    def _all(copies):
+        def finish():
+            for copy in copies:
+                copy()
+        return finish if copies else None
+
+    def _reduce_call(self, name, send, receive, count, number, operator, op, *root):
+        """One of NCCL's reductions; an operator of None is PREMUL_SUM, which lives for the call."""
+        comm, made = self._comm, None
+        if operator is None:
+            factor = op.factor if hasattr(op, 'factor') else op.__getstate__()[1]
+            dtype = next(each for each, its in _types.TYPES.items() if its == number)
+            scalar = torch.as_tensor(factor, dtype=dtype).reshape(1).view(torch.uint8)
+            made = comm.create_pre_mul_sum(bytes(scalar.tolist()), core.NcclDataType(number))
+            operator = made.value
+        _nccl(name, send, receive, count, number, operator, *root, comm.ptr, self._stream.handle)
+        if made is not None:
+            comm.destroy_op(made)
+
+    # ---- collectives
+
+    def allreduce(self, tensors, opts):
+        """torch.distributed.all_reduce."""
+        return self._allreduce('all_reduce', tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts):
+        """torch.distributed.all_reduce_coalesced."""
+        return self._allreduce('all_reduce_coalesced', tensors, opts)
+
+    def _allreduce(self, call, tensors, opts):
+        op, copies = opts.reduceOp, []
+        fold = _types.fold_of(op, tensors[0].dtype)
+        dense = [self._dense(each, copies, True) for each in tensors]
+        if fold is not None:
+            return self._allreduce_bits(call, tensors, dense, fold, opts)
+        views = [_types.reduced(call, each, op) for each in dense]
+
+        def one(view, number, operator):
+            pointer = view.data_ptr()
+            self._reduce_call('ncclAllReduce', pointer, pointer, view.numel(), number, operator, op)
+
+        def body():
+            if len(views) == 1:
+                one(*views[0])
+                return
+            with _nccl_group():
+                for each in views:
+                    one(*each)
+        return self._submit(call, dense, body, tensors, self._all(copies), opts.asyncOp)
+
+    def _allreduce_bits(self, call, tensors, dense, fold, opts):
+        parts = [torch.empty((self._size, each.numel()), dtype=each.dtype) for each in dense]
+
+        def body():
+            with _nccl_group():
+                for own, whole in zip(dense, parts):
+                    self._allgather_call(own, whole)
+
+        def finish():
+            for tensor, whole in zip(tensors, parts):
+                tensor.detach().copy_(fold(list(whole)).reshape(tensor.shape))
+        return self._submit(call, dense + parts, body, tensors, finish, opts.asyncOp)
+
+    def broadcast(self, tensors, opts):
+        """torch.distributed.broadcast."""
+        copies = []
+        dense = [self._dense(each, copies, opts.rootRank != self._rank) for each in tensors]
+
+        def body():
+            for each in dense:
+                pointer, count, number = _types.moved(each)
+                _nccl('ncclBroadcast', pointer, pointer, count, number, opts.rootRank, self._comm.ptr,
+                      self._stream.handle)
+        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp)
+
+    def reduce(self, tensors, opts):
+        """torch.distributed.reduce; tensors of other ranks than the root keep their values."""
+        op, copies, root = opts.reduceOp, [], opts.rootRank
+        fold = _types.fold_of(op, tensors[0].dtype)
+        dense = [self._dense(each, copies, root == self._rank) for each in tensors]
+        if fold is not None:
+            keep = tensors if root == self._rank else [each.clone() for each in tensors]
+            return self._allreduce_bits('reduce', keep, dense, fold, opts)
+        views = [_types.reduced('reduce', each, op) for each in dense]
+
+        def body():
+            for view, number, operator in views:
+                pointer = view.data_ptr()
+                self._reduce_call('ncclReduce', pointer, pointer if root == self._rank else None,
+                                  view.numel(), number, operator, op, root)
+        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp)
+
+    def _allgather_call(self, own, whole):
+        pointer, count, number = _types.moved(own)
+        _nccl('ncclAllGather', pointer, whole.data_ptr(), count, number, self._comm.ptr, self._stream.handle)
+
+    def _check_whole(self, call, whole, part, names):
+        if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
+            raise ValueError('%s: the %s has %d elements of %s, not the %d of %s of the %s times %d ranks'
+                             % (call, names[0], whole.numel(), whole.dtype, part.numel(), part.dtype,
+                                names[1], self._size))
+
+    def all_gather_single(self, output, tensor, opts):
+        """torch.distributed.all_gather_into_tensor."""
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(self, outputs, tensors, opts):
+        """Several all_gather_into_tensor as one."""
+        copies = []
+        for whole, part in zip(outputs, tensors):
+            self._check_whole('all_gather_into_tensor', whole, part, ('output', 'input'))
+        wholes = [self._dense(each, copies, True) for each in outputs]
+        owns = [self._dense(each, copies) for each in tensors]
+
+        def body():
+            with _nccl_group():
+                for own, whole in zip(owns, wholes):
+                    self._allgather_call(own, whole)
+        return self._submit('all_gather_into_tensor', owns + wholes, body, outputs, self._all(copies),
+                            opts.asyncOp)
+
+    def allgather(self, output_lists, tensors, opts):
+        """torch.distributed.all_gather; outputs may have different sizes."""
+        return self._allgather('all_gather', output_lists, tensors, opts)
+
+    def allgather_coalesced(self, output_lists, tensors, opts):
+        """torch.distributed.all_gather_coalesced: output_lists[rank][i]."""
+        by_tensor = [list(each) for each in zip(*output_lists)] if len(output_lists) == self._size else []
+        if len(tensors) != len(by_tensor):
+            by_tensor = output_lists
+        return self._allgather('all_gather_coalesced', by_tensor, tensors, opts)
+
+    def _allgather(self, call, output_lists, tensors, opts):
+        copies, held, calls = [], [], []
+        for outputs, tensor in zip(output_lists, tensors):
+            if len(outputs) != self._size:
+                raise ValueError('%s: a list of %d outputs for %d ranks' % (call, len(outputs), self._size))
+            own = self._dense(tensor, copies)
+            held.append(own)
+            if all(each.numel() == own.numel() and each.dtype == own.dtype for each in outputs):
+                whole = torch.empty((self._size, own.numel()), dtype=own.dtype)
+                held.append(whole)
+                calls.append((lambda own=own, whole=whole: self._allgather_call(own, whole)))
+                copies.append(lambda outputs=outputs, whole=whole: [
+                    out.detach().copy_(part.reshape(out.shape)) for out, part in zip(outputs, whole)])
+            else:
+                parts = [self._dense(each, copies, True) for each in outputs]
+                held += parts
+                calls += [lambda r=r, own=own, part=part: self._broadcast_from(r, own, part)
+                          for r, part in enumerate(parts)]
+
+        def body():
+            with _nccl_group():
+                for each in calls:
+                    each()
+        flat = [each for outputs in output_lists for each in outputs]
+        return self._submit(call, held, body, flat, self._all(copies), opts.asyncOp)
+
+    def _broadcast_from(self, root, own, part):
+        pointer, count, number = _types.moved(part)
+        source = own.data_ptr() if root == self._rank else pointer
+        _nccl('ncclBroadcast', source, pointer, count, number, root, self._comm.ptr, self._stream.handle)
+
+    def reduce_scatter_single(self, output, tensor, opts):
+        """torch.distributed.reduce_scatter_tensor."""
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, tensors, opts):
+        """Several reduce_scatter_tensor as one."""
+        call, copies, op = 'reduce_scatter_tensor', [], opts.reduceOp
+        for whole, part in zip(tensors, outputs):
+            self._check_whole(call, whole, part, ('input', 'output'))
+        parts = [self._dense(each, copies, True) for each in outputs]
+        wholes = [self._dense(each, copies) for each in tensors]
+        if _types.fold_of(op, wholes[0].dtype) is not None:
+            return self._reduce_scatter_bits(call, outputs, wholes, opts)
+        pairs = [(_types.reduced(call, whole, op), _types.reduced(call, part, op)[0])
+                 for whole, part in zip(wholes, parts)]
+
+        def body():
+            with _nccl_group():
+                for (whole, number, operator), part in pairs:
+                    self._reduce_call('ncclReduceScatter', whole.data_ptr(), part.data_ptr(), part.numel(),
+                                      number, operator, op)
+        return self._submit(call, wholes + parts, body, outputs, self._all(copies), opts.asyncOp)
+
+    def _reduce_scatter_bits(self, call, outputs, wholes, opts):
+        fold = _types.fold_of(opts.reduceOp, wholes[0].dtype)
+        received = [torch.empty_like(each) for each in wholes]
+
+        def body():
+            with _nccl_group():
+                for whole, own in zip(wholes, received):
+                    pointer, count, number = _types.moved(whole)
+                    _nccl('ncclAlltoAll', pointer, own.data_ptr(), count // self._size, number,
+                          self._comm.ptr, self._stream.handle)
+
+        def finish():
+            for output, own in zip(outputs, received):
+                output.detach().copy_(fold(list(own.reshape(self._size, -1))).reshape(output.shape))
+        return self._submit(call, wholes + received, body, outputs, finish, opts.asyncOp)
+
+    def reduce_scatter(self, outputs, input_lists, opts):
+        """torch.distributed.reduce_scatter; inputs may have different sizes."""
+        call, op, (output,), (inputs,) = 'reduce_scatter', opts.reduceOp, outputs, input_lists
+        if len(inputs) != self._size:
+            raise ValueError('%s: a list of %d inputs for %d ranks' % (call, len(inputs), self._size))
+        if all(each.numel() == output.numel() for each in inputs):
+            whole = torch.cat([each.detach().reshape(-1) for each in inputs])
+            return self.reduce_scatter_single_coalesced(outputs, [whole], opts)
+        copies = []
+        part = self._dense(output, copies, True)
+        dense = [self._dense(each, copies) for each in inputs]
+        views = [_types.reduced(call, each, op) for each in dense]
+
+        def body():
+            with _nccl_group():
+                for root, (view, number, operator) in enumerate(views):
+                    self._reduce_call('ncclReduce', view.data_ptr(),
+                                      part.data_ptr() if root == self._rank else None, view.numel(), number,
+                                      operator, op, root)
+        return self._submit(call, dense + [part], body, outputs, self._all(copies), opts.asyncOp)
+
+    def _exchange(self, call, sends, receives, tensors, outputs, copies, opts):
+        """Messages to and from all ranks: sends[i] and receives[i] are rank i's parts, or None."""
+        def body():
+            comm, stream = self._comm.ptr, self._stream.handle
+            with _nccl_group():
+                for peer, part in enumerate(sends):
+                    if part is not None and part.numel() > 0:
+                        _nccl('ncclSend', *_types.moved(part), peer, comm, stream)
+                for peer, part in enumerate(receives):
+                    if part is not None and part.numel() > 0:
+                        _nccl('ncclRecv', *_types.moved(part), peer, comm, stream)
+        return self._submit(call, tensors, body, outputs, self._all(copies), opts.asyncOp)
+
+    def alltoall(self, outputs, inputs, opts):
+        """torch.distributed.all_to_all; parts may have different sizes."""
+        copies = []
+        receives = [self._dense(each, copies, True) for each in outputs]
+        sends = [self._dense(each, copies) for each in inputs]
+        return self._exchange('all_to_all', sends, receives, sends + receives, outputs, copies, opts)
+
+    def all_to_all_single(self, output, tensor, output_splits, input_splits, opts):
+        """torch.distributed.all_to_all_single."""
+        call, copies = 'all_to_all_single', []
+        whole_out, whole_in = self._dense(output, copies, True), self._dense(tensor, copies)
+        if not output_splits and not input_splits:
+            rows = whole_in.shape[0] if whole_in.dim() else 0
+            if whole_out.numel() != whole_in.numel() or rows % self._size:
+                raise ValueError('%s: input of %s and output of %s cannot be split evenly among %d ranks'
+                                 % (call, tuple(tensor.shape), tuple(output.shape), self._size))
+
+            def body():
+                pointer, count, number = _types.moved(whole_in)
+                _nccl('ncclAlltoAll', pointer, whole_out.data_ptr(), count // self._size, number,
+                      self._comm.ptr, self._stream.handle)
+            return self._submit(call, [whole_out, whole_in], body, [output], self._all(copies), opts.asyncOp)
+        receives = self._split(call, whole_out, output_splits, 'output')
+        sends = self._split(call, whole_in, input_splits, 'input')
+        return self._exchange(call, sends, receives, [whole_out, whole_in], [output], copies, opts)
+
+    def _split(self, call, whole, sizes, name):
+        rows = whole.shape[0] if whole.dim() else 0
+        if not sizes:
+            if rows % self._size:
+                raise ValueError('%s: %d rows of %s for %d ranks' % (call, rows, name, self._size))
+            sizes = [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ValueError('%s: %s splits %s for %d rows and %d ranks'
+                             % (call, name, list(sizes), rows, self._size))
+        return list(torch.split(whole, list(sizes)))
+
+    def gather(self, output_lists, tensors, opts):
+        """torch.distributed.gather."""
+        copies, root = [], opts.rootRank
+        own = self._dense(tensors[0], copies)
+        sends = [own if peer == root else None for peer in range(self._size)]
+        outputs = list(output_lists[0]) if root == self._rank else []
+        if root == self._rank and len(outputs) != self._size:
+            raise ValueError('gather: a list of %d outputs for %d ranks' % (len(outputs), self._size))
+        receives = [self._dense(each, copies, True) for each in outputs]
+        return self._exchange('gather', sends, receives, [own] + receives, outputs, copies, opts)
+
+    def scatter(self, outputs, input_lists, opts):
+        """torch.distributed.scatter."""
+        copies, root = [], opts.rootRank
+        part = self._dense(outputs[0], copies, True)
+        inputs = list(input_lists[0]) if root == self._rank else []
+        if root == self._rank and len(inputs) != self._size:
+            raise ValueError('scatter: a list of %d inputs for %d ranks' % (len(inputs), self._size))
+        sends = [self._dense(each, copies) for each in inputs]
+        receives = [part if peer == root else None for peer in range(self._size)]
+        return self._exchange('scatter', sends, receives, sends + [part], outputs, copies, opts)
+
+    def barrier(self, opts):
+        """torch.distributed.barrier: an all-reduce of one byte."""
+        def body():
+            pointer = self._token.data_ptr()
+            _nccl('ncclAllReduce', pointer, pointer, 1, _types.BYTES, 0, self._comm.ptr, self._stream.handle)
+        return self._submit('barrier', [self._token], body, asynchronous=opts.asyncOp)
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        """torch.distributed.monitored_barrier: rank 0 names the ranks that do not come in time."""
+        flush_messages()
+        self._barriers += 1
+        name = 'monitored_barrier/%d' % self._barriers
+        limit = opts.timeout if opts.timeout.total_seconds() > 0 else self.timeout
+        self._store.set('%s/%d' % (name, self._rank), b'1')
+        if self._rank != 0:
+            said = self._answer('%s/end' % name, limit * 2)
+        else:
+            said = self._missing(name, limit, wait_all_ranks)
+            self._store.set('%s/end' % name, said.encode())
+        if said:
+            raise RuntimeError(said)
+
+    def _answer(self, key, limit):
+        try:
+            self._store.wait([key], limit)
+        except dist.DistStoreError:
+            return 'monitored_barrier: rank 0 has not come within %g s' % limit.total_seconds()
+        return self._store.get(key).decode()
+
+    def _missing(self, name, limit, wait_all_ranks):
+        end, missing = time.monotonic() + limit.total_seconds(), []
+        for rank in range(1, self._size):
+            left = datetime.timedelta(seconds=max(end - time.monotonic(), 0.001))
+            try:
+                self._store.wait(['%s/%d' % (name, rank)], left)
+            except dist.DistStoreError:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if not missing:
+            return ''
+        return ('monitored_barrier: rank%s %s did not come within %g s'
+                % ('' if len(missing) == 1 else 's', ', '.join(map(str, missing)), limit.total_seconds()))
+
+    # ---- messages
+
+    def _message(self, call, name, tensors, peer, tag, written):
+        if tag != 0:
+            raise ValueError('%s: tag %d: messages of two ranks match in the order of their calls, as with '
+                             'NCCL; leave the tag out' % (call, tag))
+        copies, works = [], []
+        dense = [self._dense(each, copies, written) for each in tensors]
+        work = Work(self, call, list(tensors), self._hold(dense), self._all(copies),
+                    peer if written else None)
+        work.tensors, work.place = dense, caller()
+        works.append(work)
+        self._queue.append((name, dense, peer, work))
+        _queued().add(self)
+        return work
+
+    def send(self, tensors, dst, tag=0):
+        """torch.distributed.isend."""
+        return self._message('send', 'ncclSend', tensors, dst, tag, False)
+
+    def recv(self, tensors, src, tag=0):
+        """torch.distributed.irecv."""
+        return self._message('recv', 'ncclRecv', tensors, src, tag, True)
+
+    def recv_anysource(self, tensors, tag=0):
+        """NCCL has no message of any rank."""
+        raise ValueError('recv: name the rank to receive from: NCCL has no messages of any rank')
+
+    def flush(self):
+        """Calls the messages that wait, as one group."""
+        queue, self._queue = self._queue, []
+        if not queue:
+            return
+        if rank_of_thread.device != self.device:
+            cuda.set_device(self.device)
+            rank_of_thread.device = self.device
+        comm, stream = self._messages_comm.ptr, self._messages_stream.handle
+        try:
+            with _nccl_group():
+                for name, dense, peer, _ in queue:
+                    for each in dense:
+                        _nccl(name, *_types.moved(each), peer, comm, stream)
+        except _library.NCCLError as error:
+            for _, _, _, work in queue:
+                work.end(self._fail(work.call, error))
+            return
+        event = self._events.record(self._messages_stream)
+        for _, _, _, work in queue:
+            work.event = event
+            self._open_messages.append(work)
+
+    # ---- several calls as one
+
+    @property
+    def supports_coalescing(self):
+        """batch_isend_irecv() and coalescing blocks are one group."""
+        return True
+
+    def start_coalescing(self):
+        """The calls until end_coalescing() are one group."""
+        flush_messages()
+        self._batch = []
+        _nccl('ncclGroupStart')
+
+    def end_coalescing(self):
+        """Ends the block; its Work stands for all its calls."""
+        batch, self._batch = self._batch, None
+        messages = [work for _, _, _, work in self._queue]
+        whole = Work(self, 'coalesced calls', [], [])
+        try:
+            _nccl('ncclGroupEnd')
+        except _library.NCCLError as error:
+            for work in batch:
+                work.end(self._fail(work.call, error))
+            raise batch[-1].error if batch else self._fail(whole.call, error) from None
+        if messages:
+            self.flush()
+            _queued().discard(self)
+        if batch:
+            event = self._events.record(self._stream)
+            for work in batch:
+                work.event = event
+                self._open.append(work)
+        last = (batch or messages or [None])[-1]
+        if last is None:
+            whole.ended = True
+            return whole
+        return _Several(self, batch + messages)
+
+    # ---- the end
+
+    @property
+    def supports_splitting(self):
+        """new_group() makes communicators of their own."""
+        return False
+
+    def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
+        """Its name for torch.distributed."""
+        return 'tutti'
+
+    name = _get_backend_name = getBackendName
+
+    def _unwaited(self):
+        return [work for work in self._open if work.place is not None and not work.waited]
+
+    def shutdown(self):
+        """Waits for what was called, and ends the communicators."""
+        if self._comm.ptr is None:
+            return
+        flush_messages()
+        forgotten = ['%s at %s' % (work.call, work.place) for work in self._unwaited()]
+        if forgotten:
+            warnings.warn('nothing has waited for %s: its result may be read before it is there, and its '
+                          'input changed too early' % ', '.join(forgotten), stacklevel=2)
+        self._comm.destroy()
+        self._messages_comm.destroy()
+        for work in list(self._open) + list(self._open_messages):
+            work.end()
+        self._open.clear()
+        self._open_messages.clear()
+
+    def abort(self):
+        """Ends the communicators at once; ranks that wait for this one get an error."""
+        for comm in (self._comm, self._messages_comm):
+            comm.abort()
+
+    # Names of earlier releases of PyTorch.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+
+class _Several(Work):
+    """The works of a coalescing block."""
+
+    def __init__(self, group, works):
+        super().__init__(group, 'coalesced calls', [each for work in works for each in work.outputs], [])
+        self.works = works
+
+    def wait(self, timeout=None):
+        """Waits for all of them."""
+        for work in self.works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self):
+        """True once all have ended."""
+        return all(work.is_completed() for work in self.works)
+
+
+def create(options, _):
+    """What torch.distributed calls for init_process_group("tutti") and new_group()."""
+    rank = options.group_rank
+    if not hasattr(rank_of_thread, 'device'):
+        ensure_devices(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
+        rank_of_thread.device = device_of(rank)
+    return ProcessGroup(options.store, rank, options.group_size, options.timeout)

@@ -1,0 +1,110 @@
+"""Threads as ranks of one process."""
+import contextlib
+import os
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from . import _backend, _watch
+from ._store import Store
+
+
+class _WorldOfThread:
+    """What torch.distributed keeps of its process groups, for each thread."""
+
+    def __init__(self):
+        object.__setattr__(self, '_local', threading.local())
+
+    def _own(self):
+        local = object.__getattribute__(self, '_local')
+        if not hasattr(local, 'world'):
+            local.world = _World()
+        return local.world
+
+    def __getattr__(self, name):
+        return getattr(self._own(), name)
+
+    def __setattr__(self, name, value):
+        setattr(self._own(), name, value)
+
+
+class _World:
+    pg_config_info = distributed_c10d._World.pg_config_info
+
+    def __init__(self):
+        self.default_pg, self.group_count, self.comms = None, 0, []
+        for name in ('pg_map', 'pg_names', 'pg_group_ranks', 'pg_backend_config', 'tags_to_pg', 'pg_to_tag',
+                     'pg_coalesce_state', 'pg_flight_recorder_hooks'):
+            setattr(self, name, {})
+
+
+class _Rank:
+    def __init__(self, rank, size, store, function, arguments):
+        self.rank, self.size, self.store = rank, size, store
+        self.function, self.arguments = function, arguments
+        self.result = None
+
+    def run(self, failed):
+        """The body of the rank's thread; adds (rank, exception) to the list if it fails."""
+        _backend.rank_of_thread.device = self.rank
+        try:
+            dist.init_process_group('tutti', rank=self.rank, world_size=self.size, store=self.store)
+            self.result = self.function(*self.arguments)
+            dist.destroy_process_group()
+        except BaseException as error:  # for the caller, whatever it is
+            failed.append((self.rank, error))
+            if dist.is_initialized():
+                _abort_all()
+        finally:
+            _watch.rank_ended()
+
+
+def _abort_all():
+    """The other ranks get an error instead of waiting for this one."""
+    for group in list(distributed_c10d._world.pg_map):
+        with contextlib.suppress(RuntimeError):
+            group._get_backend(torch.device('cpu')).abort()
+
+
+@contextlib.contextmanager
+def _ranks_in_threads(count):
+    """torch.distributed keeps a state for each thread, and its Flight Recorder, which cannot, is off."""
+    before, recorder = distributed_c10d._world, os.environ.get('TORCH_FR_BUFFER_SIZE')
+    os.environ['TORCH_FR_BUFFER_SIZE'] = '0'
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    distributed_c10d._world = _WorldOfThread()
+    _watch.set_ranks(count)
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            yield
+    finally:
+        _watch.set_ranks(None)
+        distributed_c10d._world = before
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        if recorder is None:
+            del os.environ['TORCH_FR_BUFFER_SIZE']
+        else:
+            os.environ['TORCH_FR_BUFFER_SIZE'] = recorder
+
+
+def run(function, world_size, *arguments):
+    """Calls function(*arguments) on `world_size` threads, which are the ranks of a job of their own.
+
+    Each has its own default process group with the backend "tutti". Returns their results, by rank. If ranks
+    raise, the exception of the one that failed first is raised when all have ended.
+    """
+    _backend.ensure_devices(world_size)
+    store, failed = Store(), []
+    ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
+    with _ranks_in_threads(world_size):
+        threads = [threading.Thread(target=each.run, args=[failed], name='rank %d' % each.rank)
+                   for each in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0][1]
+    return [each.result for each in ranks]

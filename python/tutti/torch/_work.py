@@ -1,0 +1,91 @@
+"""What the calls of the backend return: torch.distributed.Work."""
+import sys
+
+import torch
+import torch.distributed as dist
+
+from . import _memory
+
+_PASSED_OVER = ('/torch/', '/tutti/torch/')
+
+
+def caller():
+    """The program's line that called: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED_OVER):
+        frame = frame.f_back
+    return '%s:%d (%s)' % (frame.f_code.co_filename.rsplit('/', 1)[-1], frame.f_lineno, frame.f_code.co_name)
+
+
+class Work(dist.Work):
+    """An operation that was called. Its results exist after wait(), or once is_completed() is true."""
+
+    def __init__(self, group, call, outputs, held, finish=None, source=None):
+        super().__init__()
+        self.group, self.call, self.outputs = group, call, outputs
+        self.held, self.finish, self.source = held, finish, source
+        self.event = None  # None: not yet on the stream
+        self.ended, self.error, self.waited = False, None, False
+        self.place = None  # of an asynchronous call, for messages
+        self._future = None
+
+    def end(self, error=None):
+        """The stream has passed the operation, or will not. Its memory is the program's again."""
+        if self.ended:
+            return
+        self.ended, self.error = True, error
+        if self.finish is not None and error is None:
+            self.finish()
+        _memory.release(self.held)
+        self.held = self.finish = None
+
+    # ---- what torch.distributed calls
+
+    def wait(self, timeout=None):
+        """Waits for the result; DistBackendError with the library's sentence if there will be none."""
+        self.waited = True
+        if not self.ended:
+            self.group.wait_for(self, timeout)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def synchronize(self):
+        """As wait()."""
+        self.wait()
+
+    def is_completed(self):
+        """True once the result exists, or the operation has failed."""
+        if not self.ended:
+            self.group.look_at(self)
+        self.waited = self.waited or self.ended
+        return self.ended
+
+    def is_success(self):
+        """True if it has ended without an error."""
+        return self.ended and self.error is None
+
+    def exception(self):
+        """The error that it ended with, or None."""
+        return self.error
+
+    def result(self):
+        """The tensors that hold the result."""
+        return self.outputs
+
+    def source_rank(self):
+        """The rank that a message came from."""
+        return self.source
+
+    _source_rank = source_rank
+
+    def get_future(self):
+        """A future that has ended: the call waits, because nothing moves while no thread waits."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            try:
+                self.wait()
+                self._future.set_result(self.outputs)
+            except dist.DistBackendError as error:
+                self._future.set_exception(error)
+        return self._future
