@@ -47,7 +47,7 @@ CUDA_CALLS = {
     'cudaStreamCreateWithFlags': [POINTER, INT], 'cudaStreamDestroy': [POINTER],
     'cudaStreamSynchronize': [POINTER], 'cudaStreamQuery': [POINTER],
     'cudaEventCreateWithFlags': [POINTER, ctypes.c_uint], 'cudaEventRecord': [POINTER, POINTER],
-    'cudaEventSynchronize': [POINTER], 'cudaEventQuery': [POINTER],
+    'cudaEventSynchronize': [POINTER], 'cudaEventQuery': [POINTER], 'cudaEventDestroy': [POINTER],
     'cudaHostRegister': [POINTER, SIZE, ctypes.c_uint], 'cudaHostUnregister': [POINTER],
     'cudaPointerGetAttributes': [POINTER, POINTER],
 }
@@ -73,6 +73,20 @@ class CUDAError(RuntimeError):
 
 class NcclInvalid(ValueError):
     """An argument that the Python layer refuses: a wrong type, shape, root or number of elements."""
+
+
+class EmulatorConfig(ctypes.Structure):
+    """tutti_emu_config_t; 0 keeps what the environment says."""
+    _fields_ = [('size', SIZE), ('seed', ctypes.c_uint64), ('threads', INT),
+                *((name, ctypes.c_uint32) for name in ('device_count', 'slots', 'chunk_bytes', 'channel_count',
+                                                       'flag_bits', 'depth', 'lag_percent')),
+                ('trace_path', ctypes.c_char_p)]
+
+
+def restart(seed=0, device_count=0):
+    """Begins the emulator anew, as in a new process. NCCLError: a communicator or a stream is in use."""
+    config = EmulatorConfig(size=ctypes.sizeof(EmulatorConfig), seed=seed, device_count=device_count)
+    nccl('tutti_emu_configure', ctypes.byref(config))
 
 
 def _folders():
@@ -103,6 +117,7 @@ _declare(nccl_library, NCCL_CALLS)
 _declare(cuda_library, CUDA_CALLS)
 nccl_library.ncclGetLastError.argtypes, nccl_library.ncclGetLastError.restype = [POINTER], ctypes.c_char_p
 nccl_library.tutti_emu_callers.argtypes = [ctypes.c_uint32]
+nccl_library.tutti_emu_configure.argtypes = [POINTER]
 nccl_library.tutti_emu_wait.argtypes = [POINTER, ctypes.c_uint32]
 nccl_library.ncclGetErrorString.argtypes, nccl_library.ncclGetErrorString.restype = [INT], ctypes.c_char_p
 cuda_library.cudaGetErrorString.argtypes, cuda_library.cudaGetErrorString.restype = [INT], ctypes.c_char_p

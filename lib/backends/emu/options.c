@@ -464,6 +464,11 @@ ncclResult_t tutti_emu_callers(uint32_t count) {
   return ncclSuccess;
 }
 
+ncclResult_t tutti_emu_take_turns(int on) {
+  emu_world_take_turns(on != 0);
+  return ncclSuccess;
+}
+
 struct word {
   const uint32_t *place;
   uint32_t value;

@@ -54,6 +54,7 @@ static struct {
   uint32_t naps;        /* sleeps of it since something moved */
   uint32_t turn_word;   /* emu_order_word() when a thread last looked whether it can go on */
   bool outside;         /* no actor can run until something comes from outside the world */
+  bool in_turns;        /* tutti_emu_take_turns() */
   int outside_waits;    /* host threads that wait for other processes, which may unblock kernels */
   uint64_t generation;  /* counts emu_changed() and wakes, to notice changes between two runs of events */
   uint64_t random[2];
@@ -364,19 +365,41 @@ static void waiter_release(struct emu_waiter *waiter) {
   }
 }
 
+static bool may_go_on(const struct emu_waiter *waiter) {
+  return !waiter->released && (emu_events >= waiter->event_limit || waiter->done(waiter->argument));
+}
+
+/* The one that has waited longest; the others stay until it waits again. */
+static bool waiters_release_one(void) {
+  struct emu_waiter *oldest = NULL;
+  for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
+    if (!may_go_on(waiter)) continue;
+    world.change = world.change || oldest != NULL;
+    oldest = waiter;
+  }
+  if (oldest != NULL) waiter_release(oldest);
+  return oldest != NULL;
+}
+
 /* Releases every waiter whose condition holds; true if there was one. Then no event runs until they wait
  * again. */
 static bool waiters_release(void) {
   bool any = false;
   world.change = false;
+  if (world.in_turns) return waiters_release_one();
   for (struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next) {
-    if (waiter->released) continue;
-    if (emu_events >= waiter->event_limit || waiter->done(waiter->argument)) {
-      waiter_release(waiter);
-      any = true;
-    }
+    if (!may_go_on(waiter)) continue;
+    waiter_release(waiter);
+    any = true;
   }
   return any;
+}
+
+void emu_world_take_turns(bool in_turns) {
+  emu_lock();
+  world.in_turns = in_turns;
+  emu_changed();
+  emu_unlock();
 }
 
 void emu_world_release(void) {
@@ -804,7 +827,7 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
   static struct quiet timed; /* locked */
   struct quiet endless = {0, 0, 0, false}, *quiet = deadline_ms != 0 ? &timed : &endless;
   while (!waiter->released) {
-    if (waiter->done(waiter->argument)) return ncclSuccess;
+    if (!world.in_turns && waiter->done(waiter->argument)) return ncclSuccess;
     if (guarded_turn(quiet)) continue;
     if (waiter->released) break;
     if (nothing_can_come(deadline_ms, quiet))

@@ -14,7 +14,8 @@ void emu_world_restart(uint64_t seed);
 bool emu_world_idle(void);
 /* A communicator that joined an order of events (order.h) closes. */
 void emu_world_leave_order(void);
-void emu_world_release(void);           /* the waiters whose conditions hold now */
+void emu_world_release(void); /* the waiters whose conditions hold now */
+void emu_world_take_turns(bool in_turns);
 void emu_world_callers(uint32_t count); /* tutti_emu_callers(); not locked */
 /* guarded mode: runs events until no actor can run (true), or `event_count` were run. Reports no deadlock. */
 bool emu_world_settle(uint64_t event_count);

@@ -10,8 +10,10 @@ import torch.distributed as _dist
 
 from ._backend import ProcessGroup, create
 from ._threads import run
+from ._work import pass_on_questions as _pass_on_questions
 
 __all__ = ['ProcessGroup', 'run']
 
 if not hasattr(_dist.Backend, 'TUTTI'):
+    _pass_on_questions()
     _dist.Backend.register_backend('tutti', create, extended_api=True, devices=['cpu'])

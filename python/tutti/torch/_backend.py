@@ -82,6 +82,7 @@ class ProcessGroup(_Base):
         self._barriers = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
+        self._thread = threading.get_ident()
         _watch.note_timeout(timeout.total_seconds())
 
     # ---- operations
@@ -646,11 +647,19 @@ class ProcessGroup(_Base):
             work.end()
         self._open.clear()
         self._open_messages.clear()
+        self._close()
+
+    def _close(self):
+        self._events.close()
+        self._stream.close()
+        self._messages_stream.close()
 
     def abort(self):
         """Ends the communicators at once; ranks that wait for this one get an error."""
         for comm in (self._comm, self._messages_comm):
             comm.abort()
+        if threading.get_ident() == self._thread:  # else its thread may wait there
+            self._close()
 
     # Names of earlier releases of PyTorch.
     _allgather_base = all_gather_single

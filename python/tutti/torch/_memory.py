@@ -65,6 +65,11 @@ class Events:
         """The caller no longer needs this event."""
         self._free.append(event)
 
+    def close(self):
+        """Destroys the events that are not in use."""
+        while self._free:
+            _library.cuda_library.cudaEventDestroy(self._free.pop())
+
 
 def has_passed(event):
     """True if its stream has come to the event, also by a failure."""

@@ -13,6 +13,7 @@ class Store(dist.Store):
     def __init__(self):
         super().__init__()
         self._values, self._lock, self._changes = {}, threading.Lock(), ctypes.c_uint32(0)
+        self._ready, self._begins = ctypes.c_uint32(0), ctypes.c_uint32(0)
 
     def _changed(self):
         self._changes.value = (self._changes.value + 1) & 0xffffffff
@@ -67,3 +68,13 @@ class Store(dist.Store):
                 return
             if _library.nccl_library.tutti_emu_wait(ctypes.byref(self._changes), before) != 0:
                 raise dist.DistStoreError('waiting for %s: %s' % (', '.join(keys), _library.last_sentence()))
+
+    def line_up(self, rank, size):
+        """Returns when all ranks have called. They take turns, so they begin in the same order in every run."""
+        calls = _library.nccl_library
+        while self._ready.value < rank:
+            calls.tutti_emu_wait(ctypes.byref(self._ready), self._ready.value)
+        self._ready.value = rank + 1
+        self._begins.value = rank + 1 == size
+        calls.tutti_emu_wake()
+        calls.tutti_emu_wait(ctypes.byref(self._begins), 0)

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from .. import _library
 from . import _backend, _watch
 from ._store import Store
 
@@ -51,6 +52,7 @@ class _Rank:
         _backend.rank_of_thread.device = self.rank
         try:
             dist.init_process_group('tutti', rank=self.rank, world_size=self.size, store=self.store)
+            self.store.line_up(self.rank, self.size)
             self.result = self.function(*self.arguments)
             dist.destroy_process_group()
         except BaseException as error:  # for the caller, whatever it is
@@ -76,10 +78,12 @@ def _ranks_in_threads(count):
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     distributed_c10d._world = _WorldOfThread()
     _watch.set_ranks(count)
+    _library.nccl_library.tutti_emu_take_turns(1)
     try:
         with torch.autograd.set_multithreading_enabled(False):
             yield
     finally:
+        _library.nccl_library.tutti_emu_take_turns(0)
         _watch.set_ranks(None)
         distributed_c10d._world = before
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
@@ -89,13 +93,16 @@ def _ranks_in_threads(count):
             os.environ['TORCH_FR_BUFFER_SIZE'] = recorder
 
 
-def run(function, world_size, *arguments):
+def run(function, world_size, *arguments, seed=None):
     """Calls function(*arguments) on `world_size` threads, which are the ranks of a job of their own.
 
     Each has its own default process group with the backend "tutti". Returns their results, by rank. If ranks
-    raise, the exception of the one that failed first is raised when all have ended.
+    raise, the exception of the one that failed first is raised when all have ended. The threads take turns:
+    one goes on until it waits for the others, so random numbers and printed lines come in the same order
+    in every run with the same `seed` (default: TUTTI_SEED), and the operations move in the same order.
     """
-    _backend.ensure_devices(world_size)
+    with contextlib.suppress(_library.NCCLError):  # the program has communicators of its own: they go on
+        _library.restart(seed or 0, world_size if world_size > 8 else 0)
     store, failed = Store(), []
     ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
     with _ranks_in_threads(world_size):

@@ -1,5 +1,6 @@
 """What the calls of the backend return: torch.distributed.Work."""
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,32 @@ def caller():
     while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED_OVER):
         frame = frame.f_back
     return '%s:%d (%s)' % (frame.f_code.co_filename.rsplit('/', 1)[-1], frame.f_lineno, frame.f_code.co_name)
+
+
+_asked = threading.local()
+_nothing = torch.futures.Future()
+_nothing.set_result(None)
+
+
+def _own(work):
+    """The Work behind what C++ has made of it; None: it is another backend's. C++ passes on get_future()."""
+    _asked.for_work, _asked.work = True, None
+    try:
+        work.get_future()
+    except RuntimeError:
+        pass
+    finally:
+        _asked.for_work = False
+    return _asked.work
+
+
+def pass_on_questions():
+    """PyTorch passes wait() and get_future() of works on to Python, and answers everything else itself."""
+    for name in ('is_completed', 'is_success', 'exception', 'result', 'synchronize'):
+        def ask(self, *arguments, _name=name, _else=getattr(dist.Work, name)):
+            own = self if isinstance(self, Work) else _own(self)
+            return _else(self, *arguments) if own is None else getattr(own, _name)(*arguments)
+        setattr(dist.Work, name, ask)
 
 
 class Work(dist.Work):
@@ -81,6 +108,9 @@ class Work(dist.Work):
 
     def get_future(self):
         """A future that has ended: the call waits, because nothing moves while no thread waits."""
+        if getattr(_asked, 'for_work', False):
+            _asked.work = self
+            return _nothing
         if self._future is None:
             self._future = torch.futures.Future()
             try:
