@@ -64,9 +64,9 @@ ncclResult_t tutti_emu_stats(tutti_emu_stats_t *stats);
  * threads of other libraries, such as OpenMP. */
 ncclResult_t tutti_emu_callers(uint32_t count);
 
-/* 1: of several threads whose waits end in the guarded emulator, the one that has waited longest goes on alone
- * until it waits again, and then the next. So what threads do between their waits has an order as well, equal
- * in every run with the same seed, if they begin in an order. 0, the default: they go on at once. */
+/* 1: of several threads whose waits end in the guarded emulator, the one that has waited longest goes on
+ * alone until it waits again, and then the next. So what threads do between their waits has an order as well,
+ * equal in every run with the same seed, if they begin in an order. 0, the default: they go on at once. */
 ncclResult_t tutti_emu_take_turns(int on);
 
 /* Waits until *word is not `value` any more, as cudaStreamSynchronize waits for a stream: a rank whose thread

@@ -1,7 +1,10 @@
-"""torch_ranks.py: the backend "tutti" of torch.distributed: `torch_ranks.py CASE` runs one case, on the ranks of
-torchrun (those of RANKED) or on threads, and exits with 0 if it is right. `torch_ranks.py --list` prints all."""
+"""torch_ranks.py: the backend "tutti" of torch.distributed.
+
+    torch_ranks.py CASE     runs one case, on the ranks of torchrun or on threads; exits with 0 if it is right
+    torch_ranks.py --list   the cases that run on threads"""
 import datetime
 import os
+import signal
 import sys
 
 import torch
@@ -10,6 +13,7 @@ import torch.distributed as dist
 import tutti.torch
 
 OP = dist.ReduceOp
+lines = []  # of repeats()
 
 
 def ranks():
@@ -26,8 +30,9 @@ def same(found, expected):
 
 def dtypes():
     rank, size = ranks()
-    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
-                  torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint32, torch.uint64):
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.uint32, torch.uint64,
+                  torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn,
+                  torch.float8_e5m2):
         tensor = torch.ones(5).to(dtype)
         dist.all_reduce(tensor)
         same(tensor.to(torch.float64), [float(size)] * 5)
@@ -261,6 +266,17 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+def repeats():
+    """What ranks draw, print and sum between their waits comes in one order."""
+    rank, size = ranks()
+    drawn = torch.randn(3)
+    works = [dist.all_reduce(torch.randn(10), async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    dist.all_reduce(drawn)
+    lines.append((rank, drawn.tolist(), torch.randn(1).item()))
+
+
 # ---- cases that have to fail: the texts that every message has to contain, and what the ranks do
 
 def different_counts():
@@ -303,16 +319,17 @@ def message_missing():
         dist.recv(torch.ones(3), 1)
 
 
-FAILING = {'different_counts': (different_counts, ('different counts', '3 float', '4 float', 'torch_ranks.py:')),
-           'different_types': (different_types, ('different', 'float', 'double', 'torch_ranks.py:')),
-           'different_operators': (different_operators, ('different', 'sum', 'max', 'torch_ranks.py:')),
-           'different_roots': (different_roots, ('different roots', 'torch_ranks.py:')),
-           'different_calls': (different_calls, ('different', 'AllReduce', 'ReduceScatter', 'torch_ranks.py:')),
-           'left_out': (left_out, ('rank 1', 'AllReduce', 'torch_ranks.py:')),
-           'crossed_groups': (crossed_groups, ('another communicator', 'torch_ranks.py:')),
-           'message_missing': (message_missing, ('rank 1', 'Recv', 'torch_ranks.py:'))}
-RIGHT = (dtypes, operators, collectives, layouts, messages, groups, objects, asynchronous, functional, data_parallel,
-         fully_sharded, tensor_parallel)
+FAILING = {
+    'different_counts': (different_counts, ('different counts', '3 float', '4 float')),
+    'different_types': (different_types, ('different', 'float', 'double')),
+    'different_operators': (different_operators, ('different', 'sum', 'max')),
+    'different_roots': (different_roots, ('different roots',)),
+    'different_calls': (different_calls, ('different', 'AllReduce', 'ReduceScatter')),
+    'left_out': (left_out, ('rank 1', 'AllReduce')),
+    'crossed_groups': (crossed_groups, ('another communicator',)),
+    'message_missing': (message_missing, ('rank 1', 'Recv'))}
+RIGHT = (dtypes, operators, collectives, layouts, messages, groups, objects, asynchronous, functional,
+         data_parallel, fully_sharded, tensor_parallel, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -321,7 +338,7 @@ def timed_out():
     """Rank 1 never calls, and lives."""
     dist.init_process_group('tutti', timeout=datetime.timedelta(seconds=3))
     if dist.get_rank() == 1:
-        sys.stdin.read()
+        signal.pause()
     try:
         dist.all_reduce(torch.ones(3))
     except dist.DistBackendError as error:
@@ -355,7 +372,7 @@ def main(name):
         try:
             tutti.torch.run(function, 2)
         except (dist.DistBackendError, RuntimeError) as error:
-            missing = [text for text in texts if text not in str(error)]
+            missing = [text for text in (*texts, 'torch_ranks.py:') if text not in str(error)]
             assert not missing, 'without %r: %s' % (missing, error)
         else:
             raise AssertionError('nothing was raised')
@@ -366,7 +383,13 @@ def main(name):
             function()
             dist.destroy_process_group()
         else:
-            tutti.torch.run(function, 4)
+            runs = []
+            for _ in range(10 if function is repeats else 1):
+                lines.clear()
+                torch.manual_seed(1)
+                tutti.torch.run(function, 4)
+                runs.append(list(lines))
+            assert all(each == runs[0] for each in runs), runs
 
 
 if __name__ == '__main__':

@@ -75,6 +75,9 @@ void python_frame_look(void) {
     __atomic_store_n(&python_frame_known, true, __ATOMIC_RELEASE);
 }
 
+/* So that the first call has a place as well. An interpreter that is loaded later is found later. */
+__attribute__((constructor)) static void look_when_loaded(void) { python_frame_look(); }
+
 /* The characters of a str; NULL if they are not ASCII. */
 static const char *ascii_of(const void *text) {
   uint32_t state;

@@ -48,7 +48,6 @@ CUDA_CALLS = {
     'cudaStreamSynchronize': [POINTER], 'cudaStreamQuery': [POINTER],
     'cudaEventCreateWithFlags': [POINTER, ctypes.c_uint], 'cudaEventRecord': [POINTER, POINTER],
     'cudaEventSynchronize': [POINTER], 'cudaEventQuery': [POINTER], 'cudaEventDestroy': [POINTER],
-    'cudaHostRegister': [POINTER, SIZE, ctypes.c_uint], 'cudaHostUnregister': [POINTER],
     'cudaPointerGetAttributes': [POINTER, POINTER],
 }
 CUDA_NOT_READY = 600
@@ -78,8 +77,9 @@ class NcclInvalid(ValueError):
 class EmulatorConfig(ctypes.Structure):
     """tutti_emu_config_t; 0 keeps what the environment says."""
     _fields_ = [('size', SIZE), ('seed', ctypes.c_uint64), ('threads', INT),
-                *((name, ctypes.c_uint32) for name in ('device_count', 'slots', 'chunk_bytes', 'channel_count',
-                                                       'flag_bits', 'depth', 'lag_percent')),
+                *((name, ctypes.c_uint32)
+                  for name in ('device_count', 'slots', 'chunk_bytes', 'channel_count', 'flag_bits', 'depth',
+                               'lag_percent')),
                 ('trace_path', ctypes.c_char_p)]
 
 

@@ -1,17 +1,20 @@
 """The backend "tutti" of torch.distributed: a process group is a communicator of the emulator."""
+import atexit
 import collections
 import contextlib
 import datetime
 import os
+import sys
 import threading
 import time
 import warnings
+import weakref
 
 import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _memory, _types, _watch
+from . import _events, _types, _watch
 from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
@@ -33,8 +36,9 @@ def device_of(rank):
     return int(local) if local is not None else rank
 
 
-def ensure_devices(count):
-    """Sets TUTTI_EMU so that there are as many devices as ranks, before the emulator has read it."""
+def prepare(count):
+    """Settings for the emulator's first call: tensors are no memory of a device; a device for each rank."""
+    os.environ.setdefault('NCCL_CHECK_POINTERS', '0')
     settings = os.environ.get('TUTTI_EMU', '')
     if count > 8 and 'devices=' not in settings:
         os.environ['TUTTI_EMU'] = ','.join(filter(None, [settings, 'devices=%d' % count]))
@@ -56,6 +60,20 @@ def flush_messages():
         queued.pop().flush()
 
 
+_groups = weakref.WeakSet()  # that have not ended
+
+
+@atexit.register
+def _leave():
+    """A program that ends without destroy_process_group() leaves its groups, as with other backends."""
+    left = [group for group in _groups if group.is_open()]
+    if left:
+        sys.stderr.write('tutti: the program ends without torch.distributed.destroy_process_group(): %d open '
+                         'group%s\n' % (len(left), '' if len(left) == 1 else 's'))
+    for group in left:
+        group.abort()
+
+
 class ProcessGroup(_Base):
     """One rank's part in a process group.
 
@@ -75,7 +93,7 @@ class ProcessGroup(_Base):
         self._comm = core.Communicator.init(size, rank, unique_id)
         self._messages_comm = self._comm.split(0, rank)
         self._stream, self._messages_stream = cuda.Stream(), cuda.Stream()
-        self._events = _memory.Events()
+        self._events = _events.Events()
         self._open, self._open_messages = collections.deque(), collections.deque()
         self._queue = []
         self._batch = None  # works of a coalescing block
@@ -84,19 +102,13 @@ class ProcessGroup(_Base):
         self.timed_out = None
         self._thread = threading.get_ident()
         _watch.note_timeout(timeout.total_seconds())
+        _groups.add(self)
+
+    def is_open(self):
+        """False after shutdown() and abort()."""
+        return self._comm.ptr is not None
 
     # ---- operations
-
-    def _hold(self, tensors):
-        held, alive = [], []
-        for tensor in tensors:
-            key = _memory.hold(tensor)
-            if key is None:
-                _memory.release(held)
-                raise ValueError('a tensor whose memory overlaps that of another tensor in use: pass a clone')
-            held.append(key)
-            alive.append(tensor)
-        return held
 
     def _fail(self, call, error):
         """The exception for a call that failed: the library's sentence."""
@@ -107,14 +119,13 @@ class ProcessGroup(_Base):
         return dist.DistBackendError('%s: %s' % (call, text or error))
 
     def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
-        """Runs `body`, which calls NCCL on self._stream, with the memory of `tensors` held. The Work."""
+        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
         if _queued():
             flush_messages()
         if rank_of_thread.device != self.device:
             cuda.set_device(self.device)
             rank_of_thread.device = self.device
-        work = Work(self, call, list(outputs), self._hold(tensors), finish)
-        work.tensors = tensors  # live as long as the operation
+        work = Work(self, call, list(outputs), tensors, finish)
         if asynchronous:
             work.place = caller()
         try:
@@ -146,7 +157,7 @@ class ProcessGroup(_Base):
         _watch.tell_callers()
         try:
             with self._watched(work, timeout):
-                _memory.wait_for(work.event)
+                _events.wait_for(work.event)
         except _library.CUDAError as error:
             self._end_until(work, self._fail(work.call, error))
             return
@@ -155,7 +166,7 @@ class ProcessGroup(_Base):
     def look_at(self, work):
         """Ends the Work if its stream has passed it; does not wait."""
         flush_messages()
-        if work.event is not None and _memory.has_passed(work.event):
+        if work.event is not None and _events.has_passed(work.event):
             self.wait_for(work, None)
 
     def _end_until(self, work, error):
@@ -533,12 +544,10 @@ class ProcessGroup(_Base):
         if tag != 0:
             raise ValueError('%s: tag %d: messages of two ranks match in the order of their calls, as with '
                              'NCCL; leave the tag out' % (call, tag))
-        copies, works = [], []
+        copies = []
         dense = [self._dense(each, copies, written) for each in tensors]
-        work = Work(self, call, list(tensors), self._hold(dense), self._all(copies),
-                    peer if written else None)
-        work.tensors, work.place = dense, caller()
-        works.append(work)
+        work = Work(self, call, list(tensors), dense, self._all(copies), peer if written else None)
+        work.place = caller()
         self._queue.append((name, dense, peer, work))
         _queued().add(self)
         return work
@@ -634,7 +643,7 @@ class ProcessGroup(_Base):
 
     def shutdown(self):
         """Waits for what was called, and ends the communicators."""
-        if self._comm.ptr is None:
+        if not self.is_open():
             return
         flush_messages()
         forgotten = ['%s at %s' % (work.call, work.place) for work in self._unwaited()]
@@ -692,6 +701,6 @@ def create(options, _):
     """What torch.distributed calls for init_process_group("tutti") and new_group()."""
     rank = options.group_rank
     if not hasattr(rank_of_thread, 'device'):
-        ensure_devices(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
+        prepare(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
         rank_of_thread.device = device_of(rank)
     return ProcessGroup(options.store, rank, options.group_size, options.timeout)

@@ -70,7 +70,7 @@ class Store(dist.Store):
                 raise dist.DistStoreError('waiting for %s: %s' % (', '.join(keys), _library.last_sentence()))
 
     def line_up(self, rank, size):
-        """Returns when all ranks have called. They take turns, so they begin in the same order in every run."""
+        """Returns when all ranks have called; as they take turns, they begin in one order in every run."""
         calls = _library.nccl_library
         while self._ready.value < rank:
             calls.tutti_emu_wait(ctypes.byref(self._ready), self._ready.value)

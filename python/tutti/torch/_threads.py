@@ -101,6 +101,7 @@ def run(function, world_size, *arguments, seed=None):
     one goes on until it waits for the others, so random numbers and printed lines come in the same order
     in every run with the same `seed` (default: TUTTI_SEED), and the operations move in the same order.
     """
+    _backend.prepare(world_size)
     with contextlib.suppress(_library.NCCLError):  # the program has communicators of its own: they go on
         _library.restart(seed or 0, world_size if world_size > 8 else 0)
     store, failed = Store(), []

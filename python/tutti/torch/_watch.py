@@ -1,5 +1,6 @@
 """Time-outs: a thread that ends the communicator of a wait that takes longer than its group allows."""
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -68,15 +69,18 @@ def _command():
     return next((str(each) for each in (built, beside) if each.exists()), shutil.which('tutti'))
 
 
+def _ask(*arguments):
+    asked = subprocess.run([_command(), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return json.loads(asked.stdout)
+
+
 def verdict():
     """What `tutti explain` says of the job's records, or ''."""
-    command = _command()
-    if command is None:
-        return ''
     try:
-        asked = subprocess.run([command, 'explain', '--json'], capture_output=True, text=True, timeout=60)
-        return json.loads(asked.stdout)['sentence']
-    except (subprocess.SubprocessError, ValueError, KeyError, OSError):
+        rows = _ask('trace', 'list', '--json')
+        job = next(row['job'] for row in rows if row['process'] == os.getpid())
+        return _ask('explain', '--json', *(row['file'] for row in rows if row['job'] == job))['sentence']
+    except (subprocess.SubprocessError, ValueError, KeyError, OSError, TypeError, StopIteration):
         return ''
 
 

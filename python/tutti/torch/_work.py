@@ -5,8 +5,6 @@ import threading
 import torch
 import torch.distributed as dist
 
-from . import _memory
-
 _PASSED_OVER = ('/torch/', '/tutti/torch/')
 
 
@@ -47,24 +45,24 @@ def pass_on_questions():
 class Work(dist.Work):
     """An operation that was called. Its results exist after wait(), or once is_completed() is true."""
 
-    def __init__(self, group, call, outputs, held, finish=None, source=None):
+    def __init__(self, group, call, outputs, tensors, finish=None, source=None):
         super().__init__()
         self.group, self.call, self.outputs = group, call, outputs
-        self.held, self.finish, self.source = held, finish, source
+        self.tensors = tensors  # live as long as the operation
+        self.finish, self.source = finish, source
         self.event = None  # None: not yet on the stream
         self.ended, self.error, self.waited = False, None, False
         self.place = None  # of an asynchronous call, for messages
         self._future = None
 
     def end(self, error=None):
-        """The stream has passed the operation, or will not. Its memory is the program's again."""
+        """The stream has passed the operation, or will not."""
         if self.ended:
             return
         self.ended, self.error = True, error
         if self.finish is not None and error is None:
             self.finish()
-        _memory.release(self.held)
-        self.held = self.finish = None
+        self.tensors = self.finish = None
 
     # ---- what torch.distributed calls
 
