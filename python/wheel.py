@@ -62,6 +62,7 @@ def main(build, folder):
     contents.update({'tutti/lib/' + name: stripped(build / 'lib' / name) for name in LIBRARIES})
     contents['tutti-%s.data/scripts/tutti' % number] = stripped(build / 'bin' / 'tutti')
     contents[info + '/METADATA'] = (METADATA % number).encode()
+    contents[info + '/entry_points.txt'] = b'[pytest11]\ntutti = tutti.pytest_plugin\n'
     contents[info + '/WHEEL'] = (WHEEL % tag).encode()
     record = ''
     for name, data in contents.items():

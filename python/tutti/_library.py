@@ -83,9 +83,10 @@ class EmulatorConfig(ctypes.Structure):
                 ('trace_path', ctypes.c_char_p)]
 
 
-def restart(seed=0, device_count=0):
+def restart(seed=0, device_count=0, events=None):
     """Begins the emulator anew, as in a new process. NCCLError: a communicator or a stream is in use."""
-    config = EmulatorConfig(size=ctypes.sizeof(EmulatorConfig), seed=seed, device_count=device_count)
+    config = EmulatorConfig(size=ctypes.sizeof(EmulatorConfig), seed=seed, device_count=device_count,
+                            trace_path=os.fsencode(events) if events is not None else None)
     nccl('tutti_emu_configure', ctypes.byref(config))
 
 

@@ -93,17 +93,18 @@ def _ranks_in_threads(count):
             os.environ['TORCH_FR_BUFFER_SIZE'] = recorder
 
 
-def run(function, world_size, *arguments, seed=None):
+def run(function, world_size, *arguments, seed=None, events=None):
     """Calls function(*arguments) on `world_size` threads, which are the ranks of a job of their own.
 
     Each has its own default process group with the backend "tutti". Returns their results, by rank. If ranks
     raise, the exception of the one that failed first is raised when all have ended. The threads take turns:
     one goes on until it waits for the others, so random numbers and printed lines come in the same order
     in every run with the same `seed` (default: TUTTI_SEED), and the operations move in the same order.
+    `events`: a file for the trace of every event, which is the same, byte for byte, for the same seed.
     """
     _backend.prepare(world_size)
     with contextlib.suppress(_library.NCCLError):  # the program has communicators of its own: they go on
-        _library.restart(seed or 0, world_size if world_size > 8 else 0)
+        _library.restart(seed or 0, world_size if world_size > 8 else 0, events)
     store, failed = Store(), []
     ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
     with _ranks_in_threads(world_size):
@@ -113,6 +114,8 @@ def run(function, world_size, *arguments, seed=None):
             thread.start()
         for thread in threads:
             thread.join()
+    if events is not None:
+        _library.nccl('tutti_emu_trace_close')
     if failed:
         raise failed[0][1]
     return [each.result for each in ranks]
