@@ -66,9 +66,9 @@ class Stream:
 
     def close(self):
         """Destroys the stream; its work still ends."""
-        if self.handle is not None:
-            _library.cuda('cudaStreamDestroy', self.handle)
-        self.handle = None
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            _library.cuda('cudaStreamDestroy', handle)
 
     def __enter__(self):
         return self

@@ -414,11 +414,14 @@ static bool world_vacated(void *argument) {
   return emu_comms == NULL && emu_world_idle() && emu_streams_restart();
 }
 
-/* A stream's thread may still be finishing its last operation, so the caller waits this long. */
+/* A stream's thread may still be finishing its last operation, so the caller waits this long; or, in guarded
+ * mode, lets what is left of streams that were destroyed after a failure end. */
 #define VACATE_MS 1000
+#define VACATE_EVENTS 100000
 
 static ncclResult_t configure_locked(const struct emu_options *fresh, const char *trace_path) {
   const bool threads = emu_options()->mode == EMU_THREADS;
+  if (!threads && emu_comms == NULL && !emu_world_idle()) emu_world_settle(VACATE_EVENTS);
   if (!world_vacated(NULL) &&
       !(threads && emu_comms == NULL && emu_wait(world_vacated, NULL, VACATE_MS) == ncclSuccess))
     return log_fail(ncclInvalidUsage,

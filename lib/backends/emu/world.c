@@ -927,6 +927,26 @@ static void ordered_poll(bool (*done)(void *argument), void *argument, uint32_t 
   waiter_leave(&waiter);
 }
 
+/* The poll that has waited longest; NULL: none. */
+static const struct emu_waiter *poll_oldest(void) {
+  const struct emu_waiter *oldest = NULL;
+  for (const struct emu_waiter *waiter = world.waiters; waiter != NULL; waiter = waiter->next)
+    if (!waiter->released && waiter->event_limit != UINT64_MAX) oldest = waiter;
+  return oldest;
+}
+
+/* Lasts a number of events that the seed draws, so that a program sees what it polls for early or late. If
+ * nothing can move the polls end one after the other. */
+static void poll_in_turns(struct emu_waiter *waiter, struct quiet *quiet) {
+  waiter->event_limit = emu_events + 1 + random_below((uint32_t)(waiter->event_limit - emu_events));
+  while (!waiter->released) {
+    if (guarded_turn(quiet)) continue;
+    if (!waiter->released && !world.pumping && owners_wait() && poll_oldest() == waiter)
+      waiter_release(waiter);
+    if (!waiter->released) nap(1);
+  }
+}
+
 void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count) {
   if (done(argument)) return;
   if (emu_options()->mode == EMU_THREADS) {
@@ -940,7 +960,8 @@ void emu_poll(bool (*done)(void *argument), void *argument, uint32_t event_count
   struct emu_waiter waiter = {done, argument, emu_events + event_count, false, NULL, NULL};
   static struct quiet quiet = {0, 0, 0, true}; /* locked */
   waiter_enter(&waiter);
-  if (!guarded_turn(&quiet) && !waiter.released) nap(1);
+  if (world.in_turns) poll_in_turns(&waiter, &quiet);
+  else if (!guarded_turn(&quiet) && !waiter.released) nap(1);
   waiter_leave(&waiter);
 }
 

@@ -63,10 +63,15 @@ def flush_messages():
 _groups = weakref.WeakSet()  # that have not ended
 
 
+def groups_of(thread=None):
+    """The groups that have not ended, of one thread or of all."""
+    return [group for group in tuple(_groups) if group.is_open() and thread in (None, group.thread)]
+
+
 @atexit.register
 def _leave():
     """A program that ends without destroy_process_group() leaves its groups, as with other backends."""
-    left = [group for group in _groups if group.is_open()]
+    left = groups_of()
     if left:
         sys.stderr.write('tutti: the program ends without torch.distributed.destroy_process_group(): %d open '
                          'group%s\n' % (len(left), '' if len(left) == 1 else 's'))
@@ -100,13 +105,14 @@ class ProcessGroup(_Base):
         self._barriers = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         _watch.note_timeout(timeout.total_seconds())
         _groups.add(self)
 
     def is_open(self):
         """False after shutdown() and abort()."""
-        return self._comm.ptr is not None
+        return any(each is not None for each in (self._comm.ptr, self._messages_comm.ptr, self._stream.handle,
+                                                 self._messages_stream.handle))
 
     # ---- operations
 
@@ -660,14 +666,16 @@ class ProcessGroup(_Base):
 
     def _close(self):
         self._events.close()
-        self._stream.close()
-        self._messages_stream.close()
+        for stream in (self._stream, self._messages_stream):
+            with contextlib.suppress(_library.CUDAError):  # that of the operations before
+                stream.close()
 
     def abort(self):
         """Ends the communicators at once; ranks that wait for this one get an error."""
         for comm in (self._comm, self._messages_comm):
-            comm.abort()
-        if threading.get_ident() == self._thread:  # else its thread may wait there
+            with contextlib.suppress(_library.NCCLError):
+                comm.abort()
+        if threading.get_ident() == self.thread:  # else its thread may wait there
             self._close()
 
     # Names of earlier releases of PyTorch.

@@ -57,17 +57,10 @@ class _Rank:
             dist.destroy_process_group()
         except BaseException as error:  # for the caller, whatever it is
             failed.append((self.rank, error))
-            if dist.is_initialized():
-                _abort_all()
+            for group in _backend.groups_of(threading.get_ident()):
+                group.abort()  # the other ranks get an error instead of waiting for this one
         finally:
             _watch.rank_ended()
-
-
-def _abort_all():
-    """The other ranks get an error instead of waiting for this one."""
-    for group in list(distributed_c10d._world.pg_map):
-        with contextlib.suppress(RuntimeError):
-            group._get_backend(torch.device('cpu')).abort()
 
 
 @contextlib.contextmanager
@@ -103,8 +96,11 @@ def run(function, world_size, *arguments, seed=None, events=None):
     `events`: a file for the trace of every event, which is the same, byte for byte, for the same seed.
     """
     _backend.prepare(world_size)
-    with contextlib.suppress(_library.NCCLError):  # the program has communicators of its own: they go on
+    try:
         _library.restart(seed or 0, world_size if world_size > 8 else 0, events)
+    except _library.NCCLError:  # the program has communicators of its own: they go on, and this is no new run
+        if seed is not None or events is not None:
+            raise
     store, failed = Store(), []
     ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
     with _ranks_in_threads(world_size):
