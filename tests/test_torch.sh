@@ -30,6 +30,33 @@ job() {
     exec "$@"' rank "$python" "$here/torch_ranks.py" "$case_name" >"$work/log" 2>&1 </dev/null
 }
 
+# The tutorial's test fails with some seeds, the same ones in every run, and its events repeat.
+sed -n '/^```python/,/^```$/p' "$root/docs/pytorch-on-cpus.md" | sed '/^```$/,$d; /^```/d' \
+  >"$work/test_training.py"
+# seeds NAME ARGUMENT...: pytest's lines of the tests that fail, in $work/NAME.
+seeds() {
+  seeds_name=$1
+  shift
+  (cd "$work" && timeout 120 "$python" -m pytest -q -p tutti.pytest_plugin "$@") >"$work/log" 2>&1
+  [ $? -eq 1 ] && grep '^FAILED' "$work/log" >"$work/$seeds_name"
+}
+if "$python" -c 'import pytest' 2>"$work/log"; then
+  seeds one test_training.py && mv "$work/tutti-traces" "$work/first" && seeds two test_training.py &&
+    cmp "$work/one" "$work/two" >>"$work/log" 2>&1
+  check $? 'pytest: the seeds that fail are the same in every run'
+  seed=$(sed -n '1s/.*\[seed\([0-9]*\)\].*/\1/p' "$work/one")
+  trace=test_training.py-test_sums-seed$seed.events
+  seeds again "test_training.py::test_sums[seed$seed]" --tutti-seeds "$seed" &&
+    grep -q "another communicator" "$work/log" && grep -q "test_training.py:15 (sum_buckets)" "$work/log" &&
+    cmp "$work/first/$trace" "$work/tutti-traces/$trace" >>"$work/log" 2>&1
+  check $? 'pytest: the command that it prints repeats the run, event by event'
+  (cd "$work" && "$python" -m pytest -q -p tutti.pytest_plugin --tutti-seeds 5-3) >"$work/log" 2>&1
+  [ $? -eq 4 ] && grep -q -- '--tutti-seeds 5-3: seeds are numbers from 1 on' "$work/log"
+  check $? 'pytest: wrong seeds are an error of the command line'
+else
+  echo "skip: pytest: $python has none: pip install pytest"
+fi
+
 for name in dtypes collectives messages groups asynchronous data_parallel; do
   job "$name"
   check $? "processes as ranks: $name"

@@ -20,7 +20,8 @@ _SEED = '_tutti_seed'
 def pytest_addoption(parser):
     """The options of the command line."""
     group = parser.getgroup('tutti', 'ranks of torch.distributed on CPUs')
-    group.addoption('--tutti-seeds', metavar='SEEDS', help='seeds for tests marked distributed: 1-100, or 3,17')
+    group.addoption('--tutti-seeds', metavar='SEEDS',
+                    help='seeds for tests marked distributed: 1-100, or 3,17')
     group.addoption('--tutti-traces', metavar='FOLDER', default='tutti-traces',
                     help='where the events of failed tests are kept (default: %(default)s)')
 
@@ -88,7 +89,8 @@ def pytest_pyfunc_call(pyfuncitem):
         tutti_torch.run(lambda: pyfuncitem.obj(**arguments), ranks, seed=seed, events=events)
     except BaseException:
         pyfuncitem.add_report_section(
-            'call', 'tutti', "seed %d, %d ranks; to repeat it:\n  pytest '%s' --tutti-seeds %d\nits events: %s"
+            'call', 'tutti',
+            "seed %d, %d ranks; to repeat it:\n  pytest '%s' --tutti-seeds %d\nits events: %s"
             % (seed, ranks, pyfuncitem.nodeid, seed, events))
         raise
     events.unlink()

@@ -136,7 +136,7 @@ void emu_comm_order_hold(int more) {
 }
 
 void emu_comm_order_met(uint64_t name) {
-  emu_world_release(); /* as above */
+  if (emu_order_on()) emu_world_release(); /* as above */
   emu_order_met(name);
 }
 

@@ -403,7 +403,7 @@ void emu_world_take_turns(bool in_turns) {
 }
 
 void emu_world_release(void) {
-  if (emu_options()->mode == EMU_GUARDED) waiters_release();
+  if (emu_options()->mode == EMU_GUARDED && !world.in_turns) waiters_release();
 }
 
 /* True if every thread that owns a rank is in a waiting call. */
