@@ -59,6 +59,7 @@ struct stream {
 struct member {
   int pid;
   bool running;
+  uint32_t ended_by;      /* a signal of somebody else; 0: none */
   struct stream *streams; /* two with --prefix, else NULL */
 };
 
@@ -230,16 +231,31 @@ static void ranks_hurry(struct launch_job *job) {
     job->kill_at_ns = os_time_ns() + (uint64_t)job->flags.grace_seconds * NS_PER_SECOND + 1;
 }
 
-/* For `tutti explain`: which process ended first, and how, no record of its own can say. */
-static void signal_note(const struct launch_job *job, int pid, uint32_t number) {
+/* For `tutti explain`: which process a signal ended, and which one, no record of its own can say. Only if it
+ * is one: whoever kills several kills the job, and then the cause is elsewhere. */
+static void signal_note(const struct launch_job *job) {
   const char *place = os_env("TUTTI_TRACE");
+  const struct member *ended = NULL;
   char name[VALUE_BYTES];
+  for (uint32_t rank = 0; rank < job->count; rank++) {
+    if (job->members[rank].ended_by == 0) continue;
+    if (ended != NULL) return;
+    ended = &job->members[rank];
+  }
+  if (ended == NULL) return;
   for (size_t i = 0; i < job->flags.values.count; i++) {
     const char *text = job->flags.values.texts[i];
     if (strncmp(text, "TUTTI_TRACE=", 12) == 0) place = text + 12;
   }
   snprintf(name, sizeof name, JOB_FORMAT, (unsigned long long)job->number);
-  trace_note_signal(place, pid, name, number);
+  trace_note_signal(place, ended->pid, name, ended->ended_by);
+}
+
+/* The signal that has ended a rank and is not this launcher's; 0: there is none. */
+static uint32_t signal_of_others(const struct launch_job *job, int status) {
+  if (!WIFSIGNALED(status)) return 0;
+  const bool own = WTERMSIG(status) == SIGKILL ? job->killed : job->kill_at_ns != 0;
+  return own ? 0 : (uint32_t)WTERMSIG(status);
 }
 
 static void failure_note(struct launch_job *job, uint32_t rank, int status) {
@@ -251,7 +267,7 @@ static void failure_note(struct launch_job *job, uint32_t rank, int status) {
     job->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   job->failed = true;
   const int pid = job->members[rank].pid;
-  if (job->kill_at_ns == 0 && WIFSIGNALED(status)) signal_note(job, pid, (uint32_t)WTERMSIG(status));
+  job->members[rank].ended_by = signal_of_others(job, status);
   if (job->kill_at_ns != 0 && !job->flags.verbose) return; /* it was asked to end */
   if (WIFSIGNALED(status))
     fprintf(stderr, "tutti launch: rank %u (process %d) was ended by signal %d, %s%s%s\n", rank, pid,
@@ -374,6 +390,7 @@ static int job_run(struct launch_job *job) {
       ranks_hurry(job);
     }
     ranks_watch(job);
+    signal_note(job);
     child_leftovers_end(job->flags.verbose ? "launch" : NULL);
     streams_read(job, true);
     status = job->status;
@@ -434,7 +451,7 @@ const struct verb verb_launch = {
     "all ranks; after the first four, ranks have the same time to end. Processes that ranks have left "
     "running are ended too. When `tutti launch` itself is killed, so are its ranks.\n"
     "\n"
-    "If a signal that it did not send ends a rank, it writes which one into that rank's records "
+    "If a signal that it did not send ends one rank, it writes which signal into that rank's records "
     "(TUTTI_TRACE), so that `tutti explain` later names the rank that ended first.\n"
     "\n"
     "The exit status is that of the first rank that failed, 128 and the signal's number if a signal\n"

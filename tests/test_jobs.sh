@@ -19,6 +19,7 @@ explained() { # STATUS: explain has this status
 # answer, unless log_only is set
 log_only=
 killed() { # ENDING TEXT [RANKS [TIMES]]
+  : >"$work/out" # not only in the background, where the job before may still be read below
   "$tutti" launch -n "${3:-4}" "$program" "$1" >"$work/out" 2>&1 &
   job=$! tries=0
   until [ $tries -ge 300 ] || [ "$(grep -c "$2" "$work/out")" -ge "${4:-1}" ] ||

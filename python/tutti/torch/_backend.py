@@ -19,6 +19,7 @@ from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
 _nccl = _library.nccl
+_TIMED_OUT = 'tutti timed out'  # in the group's store: what the first rank that waited too long says
 rank_of_thread = threading.local()  # .device, and .queued: groups with messages that wait for their batch
 
 
@@ -109,6 +110,13 @@ class ProcessGroup(_Base):
         _watch.note_timeout(timeout.total_seconds())
         _groups.add(self)
 
+    def time_out(self, said):
+        """A rank has waited too long: ends the communicators, and tells the others why."""
+        self.timed_out = said
+        with contextlib.suppress(RuntimeError):
+            self._store.set(_TIMED_OUT, said)
+        self.abort()
+
     def is_open(self):
         """False after shutdown() and abort()."""
         return any(each is not None for each in (self._comm.ptr, self._messages_comm.ptr, self._stream.handle,
@@ -120,6 +128,9 @@ class ProcessGroup(_Base):
         """The exception for a call that failed: the library's sentence."""
         if self.timed_out is not None:
             return dist.DistBackendError('%s: %s' % (call, self.timed_out))
+        with contextlib.suppress(RuntimeError):  # the process with the store may have ended
+            if self._store.check([_TIMED_OUT]):
+                return dist.DistBackendError('%s: %s' % (call, self._store.get(_TIMED_OUT).decode()))
         comm = self._comm.ptr
         text = _library.nccl_library.ncclGetLastError(comm).decode(errors='replace').strip() if comm else ''
         return dist.DistBackendError('%s: %s' % (call, text or error))
@@ -147,9 +158,9 @@ class ProcessGroup(_Base):
         return work
 
     @contextlib.contextmanager
-    def _watched(self, work, timeout):
+    def _watched(self, timeout):
         limit = timeout if timeout is not None and timeout.total_seconds() > 0 else self.timeout
-        key = _watch.begin(time.monotonic() + limit.total_seconds(), limit.total_seconds(), self, work)
+        key = _watch.begin(time.monotonic() + limit.total_seconds(), limit.total_seconds(), self)
         try:
             yield
         finally:
@@ -162,7 +173,7 @@ class ProcessGroup(_Base):
             return
         _watch.tell_callers()
         try:
-            with self._watched(work, timeout):
+            with self._watched(timeout):
                 _events.wait_for(work.event)
         except _library.CUDAError as error:
             self._end_until(work, self._fail(work.call, error))

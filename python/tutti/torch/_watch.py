@@ -11,7 +11,7 @@ import time
 from .. import _library
 
 _condition = threading.Condition()
-_waits = {}  # thread's id -> (deadline, seconds, group, work)
+_waits = {}  # thread's id -> (deadline, seconds, group)
 _shortest = None
 _thread = None
 _told = 0
@@ -51,10 +51,10 @@ def note_timeout(seconds):
         _condition.notify()
 
 
-def begin(deadline, seconds, group, work):
+def begin(deadline, seconds, group):
     """This thread waits until the deadline at most; a key for end()."""
     key = threading.get_ident()
-    _waits[key] = (deadline, seconds, group, work)
+    _waits[key] = (deadline, seconds, group)
     return key
 
 
@@ -84,10 +84,9 @@ def verdict():
         return ''
 
 
-def _expire(seconds, group, work):
+def _expire(seconds, group):
     said = verdict()
-    group.timed_out = 'no result within %g s%s' % (seconds, ': ' + said if said else '')
-    group.abort()
+    group.time_out('no result within %g s%s' % (seconds, ': ' + said if said else ''))
 
 
 def _run():
@@ -95,6 +94,6 @@ def _run():
         with _condition:
             _condition.wait(max(0.05, _shortest / 10))
         now = time.monotonic()
-        for key, (deadline, seconds, group, work) in list(_waits.items()):
+        for deadline, seconds, group in list(_waits.values()):
             if now >= deadline and group.timed_out is None:
-                _expire(seconds, group, work)
+                _expire(seconds, group)
