@@ -67,5 +67,5 @@ job timed_out
 check $? 'a time-out is an exception with the diagnosis'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
-check $? 'the loss of a rank is an exception that names it'
+check $? 'the loss of a rank is an exception on the others'
 [ $failures -eq 0 ]

@@ -54,6 +54,8 @@ def note_timeout(seconds):
 def begin(deadline, seconds, group):
     """This thread waits until the deadline at most; a key for end()."""
     key = threading.get_ident()
+    if seconds < _shortest:
+        note_timeout(seconds)
     _waits[key] = (deadline, seconds, group)
     return key
 
