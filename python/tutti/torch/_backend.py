@@ -124,6 +124,12 @@ class ProcessGroup(_Base):
 
     # ---- operations
 
+    def _use_device(self):
+        """Calls and events of this thread are on the group's device from now on."""
+        if rank_of_thread.device != self.device:
+            cuda.set_device(self.device)
+            rank_of_thread.device = self.device
+
     def _fail(self, call, error):
         """The exception for a call that failed: the library's sentence."""
         if self.timed_out is not None:
@@ -139,9 +145,7 @@ class ProcessGroup(_Base):
         """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
         if _queued():
             flush_messages()
-        if rank_of_thread.device != self.device:
-            cuda.set_device(self.device)
-            rank_of_thread.device = self.device
+        self._use_device()
         work = Work(self, call, list(outputs), tensors, finish)
         if asynchronous:
             work.place = caller()
@@ -349,21 +353,21 @@ class ProcessGroup(_Base):
         return self._allgather('all_gather_coalesced', by_tensor, tensors, opts)
 
     def _allgather(self, call, output_lists, tensors, opts):
-        copies, held, calls = [], [], []
+        copies, tensors_used, calls = [], [], []
         for outputs, tensor in zip(output_lists, tensors):
             if len(outputs) != self._size:
                 raise ValueError('%s: a list of %d outputs for %d ranks' % (call, len(outputs), self._size))
             own = self._dense(tensor, copies)
-            held.append(own)
+            tensors_used.append(own)
             if all(each.numel() == own.numel() and each.dtype == own.dtype for each in outputs):
                 whole = torch.empty((self._size, own.numel()), dtype=own.dtype)
-                held.append(whole)
+                tensors_used.append(whole)
                 calls.append((lambda own=own, whole=whole: self._allgather_call(own, whole)))
                 copies.append(lambda outputs=outputs, whole=whole: [
                     out.detach().copy_(part.reshape(out.shape)) for out, part in zip(outputs, whole)])
             else:
                 parts = [self._dense(each, copies, True) for each in outputs]
-                held += parts
+                tensors_used += parts
                 calls += [lambda r=r, own=own, part=part: self._broadcast_from(r, own, part)
                           for r, part in enumerate(parts)]
 
@@ -372,7 +376,7 @@ class ProcessGroup(_Base):
                 for each in calls:
                     each()
         flat = [each for outputs in output_lists for each in outputs]
-        return self._submit(call, held, body, flat, self._all(copies), opts.asyncOp)
+        return self._submit(call, tensors_used, body, flat, self._all(copies), opts.asyncOp)
 
     def _broadcast_from(self, root, own, part):
         pointer, count, number = _types.moved(part)
@@ -586,9 +590,7 @@ class ProcessGroup(_Base):
         queue, self._queue = self._queue, []
         if not queue:
             return
-        if rank_of_thread.device != self.device:
-            cuda.set_device(self.device)
-            rank_of_thread.device = self.device
+        self._use_device()
         comm, stream = self._messages_comm.ptr, self._messages_stream.handle
         try:
             with _nccl_group():
@@ -621,13 +623,12 @@ class ProcessGroup(_Base):
         """Ends the block; its Work stands for all its calls."""
         batch, self._batch = self._batch, None
         messages = [work for _, _, _, work in self._queue]
-        whole = Work(self, 'coalesced calls', [], [])
         try:
             _nccl('ncclGroupEnd')
         except _library.NCCLError as error:
             for work in batch:
                 work.end(self._fail(work.call, error))
-            raise batch[-1].error if batch else self._fail(whole.call, error) from None
+            raise batch[-1].error if batch else self._fail(_Several.CALL, error) from None
         if messages:
             self.flush()
             _queued().discard(self)
@@ -636,10 +637,6 @@ class ProcessGroup(_Base):
             for work in batch:
                 work.event = event
                 self._open.append(work)
-        last = (batch or messages or [None])[-1]
-        if last is None:
-            whole.ended = True
-            return whole
         return _Several(self, batch + messages)
 
     # ---- the end
@@ -701,8 +698,10 @@ class ProcessGroup(_Base):
 class _Several(Work):
     """The works of a coalescing block."""
 
+    CALL = 'coalesced calls'
+
     def __init__(self, group, works):
-        super().__init__(group, 'coalesced calls', [each for work in works for each in work.outputs], [])
+        super().__init__(group, self.CALL, [each for work in works for each in work.outputs], [])
         self.works = works
 
     def wait(self, timeout=None):
