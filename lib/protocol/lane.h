@@ -139,6 +139,23 @@ PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
   return base + lane_bytes(lane, lane->step.out_offset + offset);
 }
 
+/* The same addresses in a step with a block for each link, of block `block`. */
+PRIM_FN const uint8_t *lane_own_block(const struct lane *lane, uint32_t block, size_t offset) {
+  return lane_own(lane, step_block_offset(&lane->step, block) + offset);
+}
+
+PRIM_FN uint8_t *lane_kept_block(const struct lane *lane, uint32_t block, size_t offset) {
+  return lane_kept(lane, step_block_offset(&lane->step, block) + offset);
+}
+
+/* Whether the current step, with a block for each link, copies the own block to the output: not if it lies
+ * there already. */
+PRIM_FN bool lane_copies_block(const struct lane *lane) {
+  const struct step *step = &lane->step;
+  return (step->flags & STEP_KEEP) != 0 && (step->flags & STEP_COPY_IN) != 0 &&
+         lane_own_block(lane, step->own_index, 0) != lane_kept_block(lane, step->own_index, 0);
+}
+
 /* ---- lists that wait for each other ---- */
 
 PRIM_FN bool lane_is_list(const struct lane *lane) {

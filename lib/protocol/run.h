@@ -79,8 +79,9 @@ struct lane_wait {
                           step; WAIT_LIST: steps that it has completed and must complete */
 };
 
-PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link *link, bool sends,
+PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, uint32_t index, bool sends,
                                struct lane_wait *wait) {
+  struct link *link = sends ? &lane->send[index] : &lane->recv[index];
   const bool slots = lane->work->proto == PROTO_SIMPLE;
   const uint32_t steps = slots ? lane->work->slice_steps : 1;
   wait->peer = link->peer;
@@ -91,11 +92,11 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link
     wait->have = link->cached + link->slots;
     return true;
   }
-  if (slots ? lane_poll_size(lane, link, prim) && link_has_data(link, steps) : ll_arrived(lane, link, prim))
+  if (slots ? lane_poll_size(lane, link, prim) && link_has_data(link, steps) : ll_arrived(lane, index, prim))
     return false;
   wait->kind = slots ? WAIT_DATA : WAIT_LL;
   wait->have = slots ? link->cached : lane->line_index;
-  if (!slots) wait->need = lane->line_count;
+  if (!slots) wait->need = ll_link_lines(lane, index);
   return true;
 }
 
@@ -118,10 +119,10 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   }
 #endif
   FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
-    if (lane_wait_of_link(lane, prim, &lane->recv[i], false, &wait)) return wait;
+    if (lane_wait_of_link(lane, prim, i, false, &wait)) return wait;
   }
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
-    if (lane_wait_of_link(lane, prim, &lane->send[i], true, &wait)) return wait;
+    if (lane_wait_of_link(lane, prim, i, true, &wait)) return wait;
   }
   return wait;
 }

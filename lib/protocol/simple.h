@@ -137,6 +137,71 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   }
 }
 
+#if PRIM_ALGOS > 0
+/* Elements of block `block` that lie in the slice at `offset`. */
+PRIM_FN size_t simple_block_count(const struct lane *lane, uint32_t block, size_t offset) {
+  const size_t count = step_block_count(&lane->step, block);
+  return count > offset ? size_min(count - offset, lane->slice_elements) : 0;
+}
+
+PRIM_FN void simple_add_copy(struct move *move, const void *source, void *destination, size_t count) {
+  move->counts[move->source_count] = count;
+  move->source[move->source_count++] = source;
+  move->destination[move->destination_count++] = destination;
+}
+
+/* The sends of a step with a block for each link, then the own block. */
+PRIM_FN void simple_send_each(struct lane *lane, struct prim *prim, struct move *move, size_t offset) {
+  const struct step *step = &lane->step;
+  const uint32_t own = step->own_index;
+  FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
+    struct link *link = &lane->send[i];
+    const uint32_t block = step_block(step, i);
+    uint8_t *to = link_slot(link);
+    lane_announce(lane, link, prim);
+    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
+      to = link->direct + lane_bytes(lane, step_link_out(step, i, true) + offset);
+      simple_mark_remote(lane, move);
+    }
+    if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
+      move->pre_op_sources |= (uint32_t)1 << move->source_count;
+    simple_add_copy(move, lane_own_block(lane, block, offset), to, simple_block_count(lane, block, offset));
+    link_advance(link, lane->work->slice_steps);
+  }
+  if (lane_copies_block(lane))
+    simple_add_copy(move, lane_own_block(lane, own, offset), lane_kept_block(lane, own, offset),
+                    simple_block_count(lane, own, offset));
+}
+
+/* Its receives; what senders stored in the output is there already. */
+PRIM_FN void simple_recv_each(struct lane *lane, struct move *move, size_t offset) {
+  const struct step *step = &lane->step;
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
+    const uint32_t block = step_block(step, i);
+    if (!(step->flags & STEP_RECV_FINAL) || !lane->zero_copy_receive) {
+      simple_mark_remote(lane, move);
+      simple_add_copy(move, link_slot(&lane->recv[i]), lane_kept_block(lane, block, offset),
+                      simple_block_count(lane, block, offset));
+    }
+    link_advance(&lane->recv[i], lane->work->slice_steps);
+  }
+}
+#endif
+
+/* Sources and destinations of the slice at `offset`. */
+PRIM_FN void simple_spans(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
+#if PRIM_ALGOS > 0
+  flight->move.each = step_is_each(&lane->step);
+  if (flight->move.each) {
+    simple_send_each(lane, prim, &flight->move, offset);
+    simple_recv_each(lane, &flight->move, offset);
+    return;
+  }
+#endif
+  simple_sources(lane, flight, offset);
+  simple_destinations(lane, prim, flight, offset);
+}
+
 PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   struct flight *flight = lane_flight(lane, lane->begun);
@@ -154,8 +219,7 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
   flight->recv_links = simple_has_flag(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
   flight->send_links = simple_has_flag(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;
-  simple_sources(lane, flight, offset);
-  simple_destinations(lane, prim, flight, offset);
+  simple_spans(lane, prim, flight, offset);
   prim_move_begin(prim, move);
   lane->begun += 1;
   lane->slice_index += 1;

@@ -97,7 +97,10 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
 #define STEP_KNOWN                                                                                        \
   (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL |      \
    STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD | \
-   STEP_PART | STEPS_OF_LISTS)
+   STEP_PART | STEP_EACH | STEPS_OF_LISTS)
+
+/* What a step with a block for each link never does. */
+#define EACH_LACKS (STEP_REDUCE | STEP_POST_OP | STEP_SEND_ADD | STEP_FOLD | STEP_PART)
 
 /* Only Simple lets steps share slots, only with one slice a chunk, and only a fused work has parts. */
 static bool step_is_sound(struct check_engine *engine, const struct lane *lane) {
@@ -112,6 +115,9 @@ static bool step_is_sound(struct check_engine *engine, const struct lane *lane) 
   if ((step->flags & STEP_SEND_ADD) != 0 &&
       (step->send_links == 0 || (step->send_links & (step->send_links - 1)) != 0))
     return engine_fail(engine, CHECK_SLOT, lane, UINT32_MAX, "adds to the slots of other than one link");
+  if (step_is_each(step) && (shares || (step->flags & EACH_LACKS) != 0))
+    return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
+                       "moves a block for each link, and also adds or shares slots");
   if (fused ? step->part >= work->fused_count : step->part != 0 || (step->flags & STEP_PART) != 0)
     return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX, "names part %u, which its work does not have",
                        step->part);

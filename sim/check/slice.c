@@ -8,6 +8,8 @@
 /* The state of a slice. */
 struct slice {
   uint64_t offset, count; /* elements; from the step's begin */
+  uint64_t row;           /* with STEP_EACH: elements from block 0 to the one that is moved; else 0 */
+  uint32_t link;          /* with STEP_EACH: the link that it is moved over */
   uint64_t units, scale;  /* count in units of memory; units of an element */
   bool has_value;         /* engine->sum holds something */
   bool in_output;         /* the result is one received value that is in the output already */
@@ -28,14 +30,14 @@ static uint64_t own_address(const struct lane *lane, const struct slice *slice) 
   const uint32_t flags = lane->step.flags;
   const void *base = (flags & STEP_FROM_OUTPUT) != 0 ? lane->buffers->out : lane->buffers->in;
   if ((flags & STEP_FROM_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
-  return lane_address(lane, base, lane->step.in_offset + slice->offset);
+  return lane_address(lane, base, lane->step.in_offset + slice->row + slice->offset);
 }
 
 static uint64_t kept_address(const struct lane *lane, const struct slice *slice) {
   const uint32_t flags = lane->step.flags;
   const void *base = (flags & STEP_TO_INPUT) != 0 ? lane->buffers->in : lane->buffers->out;
   if ((flags & STEP_TO_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
-  return lane_address(lane, base, lane->step.out_offset + slice->offset);
+  return lane_address(lane, base, lane->step.out_offset + slice->row + slice->offset);
 }
 
 /* A rank's own contribution, after the operator's first stage if it comes from the input. An operator without
@@ -170,7 +172,8 @@ static bool value_equals(const struct value *value, const struct piece *pieces, 
 /* Final data that the sender stored in this rank's output. */
 static bool zero_copy_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
                            const struct message *message, const struct slice *slice) {
-  const uint64_t address = lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->offset);
+  const uint64_t address =
+      lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->row + slice->offset);
   const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
   if (address != message->address && slice->units > 0)
     return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
@@ -392,8 +395,8 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
   message->address = 0;
   if (!message_fill(engine, message)) return false;
   if (message->direct) {
-    message->address =
-        conn->offer_address + (lane->step.out_offset + slice->offset) * lane->work->element_bytes;
+    const size_t out = step_link_out(&lane->step, slice->link, true) + slice->offset;
+    message->address = conn->offer_address + out * lane->work->element_bytes;
     if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
     message->stamp = engine->store_count;
   }
@@ -431,16 +434,65 @@ uint64_t slice_elements(const struct lane *lane) {
   return rest < lane->slice_elements ? rest : lane->slice_elements;
 }
 
+/* Chooses the block that a link carries, or the own one. */
+static void slice_choose(const struct lane *lane, struct slice *slice, uint32_t block, uint32_t link) {
+  const uint64_t count = step_block_count(&lane->step, block);
+  const uint64_t rest = count > slice->offset ? count - slice->offset : 0;
+  slice->row = step_block_offset(&lane->step, block);
+  slice->link = link;
+  slice->count = rest < lane->slice_elements ? rest : lane->slice_elements;
+  slice->units = slice->count * slice->scale;
+  slice->in_output = false;
+}
+
+static bool each_send(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
+  struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + link]];
+  slice_choose(lane, slice, step_block(&lane->step, link), link);
+  if (!own_read(engine, lane, slice, own_address(lane, slice))) return false;
+  value_move(&engine->sum, &engine->own);
+  return slice_send(engine, lane, conn, slice);
+}
+
+static bool each_keep(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  slice_choose(lane, slice, lane->step.own_index, 0);
+  if (own_address(lane, slice) == kept_address(lane, slice)) return true;
+  return own_read(engine, lane, slice, own_address(lane, slice)) &&
+         access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->own);
+}
+
+static bool each_receive(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
+  const bool there = (lane->step.flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
+  slice_choose(lane, slice, step_block(&lane->step, link), link);
+  if (!arrived_read(engine, lane, &engine->conns[lane->conns[link]], slice)) return false;
+  return there || access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->arrived);
+}
+
+/* A step with a block for each link: reads and writes the blocks one after another. Their order does not
+ * matter, because no copy reads what another one writes. */
+static bool each_move(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  const struct step *step = &lane->step;
+  const uint32_t keeps = STEP_COPY_IN | STEP_KEEP;
+  for (uint32_t i = 0; i < lane->work->send_count; i++)
+    if ((step->send_links >> i & 1) != 0 && !each_send(engine, lane, slice, i)) return false;
+  if ((step->flags & keeps) == keeps && !each_keep(engine, lane, slice)) return false;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++)
+    if ((step->recv_links >> i & 1) != 0 && !each_receive(engine, lane, slice, i)) return false;
+  return true;
+}
+
 bool slice_move(struct check_engine *engine, struct lane *lane) {
   struct slice slice;
   slice.offset = slice_offset(lane);
   slice.count = slice_elements(lane);
+  slice.row = 0;
+  slice.link = 0;
   slice.scale = lane->scale;
   slice.units = slice.count * slice.scale;
   slice.has_value = slice.in_output = false;
   engine->sum.count = 0;
   engine->report->slice_count += 1;
   engine->report->element_count += slice.units;
+  if (step_is_each(&lane->step)) return each_move(engine, lane, &slice);
   return sources_take(engine, lane, &slice) && kept_fold(engine, lane, &slice) && sum_finish(engine, lane) &&
          destinations_fill(engine, lane, &slice);
 }

@@ -97,17 +97,42 @@ static size_t common_divisor(size_t a, size_t b) {
   return a;
 }
 
+typedef ncclResult_t visit_step(void *argument, const struct work *work, const struct step *step);
+
+/* Visits a step with a block for each link as steps of one link each, which is all that lists have. Begins
+ * with the next rank, so that at any time each rank sends to a different one. */
+static ncclResult_t each_visit(const struct work *work, const struct step *step, void *argument,
+                               visit_step *visit) {
+  const uint32_t keeps = STEP_COPY_IN | STEP_KEEP, own = step->own_index;
+  const uint32_t links = step->send_links | step->recv_links;
+  for (uint32_t turn = 0; turn < work->rank_count; turn++) {
+    const uint32_t block = (own + turn) % work->rank_count, link = block < own ? block : block - 1;
+    struct step single = *step;
+    if (turn == 0 ? (step->flags & keeps) != keeps : (links >> link & 1) == 0) continue;
+    single.flags &= ~(uint32_t)(STEP_EACH | (turn == 0 ? STEP_SEND | STEP_SEND_FINAL : 0));
+    if (turn > 0 && step->send_links != 0) single.flags &= ~(uint32_t)STEP_KEEP;
+    single.send_links = turn > 0 ? step->send_links & 1u << link : 0;
+    single.recv_links = turn > 0 ? step->recv_links & 1u << link : 0;
+    single.own_index = 0;
+    single.count = step_block_count(step, block);
+    single.in_offset += step_block_offset(step, block);
+    single.out_offset += step_block_offset(step, block);
+    TRY(visit(argument, work, &single));
+  }
+  return ncclSuccess;
+}
+
 /* Calls `visit` for every step of every work of a plan, until it fails. */
-static ncclResult_t plan_each_step(const struct plan *plan, void *argument,
-                                   ncclResult_t (*visit)(void *argument, const struct work *work,
-                                                         const struct step *step)) {
+static ncclResult_t plan_each_step(const struct plan *plan, void *argument, visit_step *visit) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     struct algo_iter it;
     struct step step;
     TRY(visit(argument, &plan->works[i], NULL));
     memset(&it, 0, sizeof it); /* the compiler cannot see that a work has one family throughout */
     algo_begin(&it, &plan->works[i]);
-    while (algo_next(&it, &plan->works[i], &step)) TRY(visit(argument, &plan->works[i], &step));
+    while (algo_next(&it, &plan->works[i], &step))
+      TRY(step_is_each(&step) ? each_visit(&plan->works[i], &step, argument, visit)
+                              : visit(argument, &plan->works[i], &step));
   }
   return ncclSuccess;
 }

@@ -276,6 +276,7 @@ static void lane_fetch_lines(const struct emu_lane *emu) {
   fetch(line_address(&lane->send[i], LINE_LL, lane->line_index), lines_bytes, true);
   FIFO_EACH_LINK(i, work->recv_count, lane->step.recv_links)
   fetch(line_address(&lane->recv[i], LINE_LL, lane->line_index), lines_bytes, false);
+  if (step_is_each(&lane->step)) return; /* its user memory is in many places */
   if ((lane->step.flags & STEP_COPY_IN) != 0) fetch(ll_input(lane), ll_bytes(lane), false);
   if ((lane->step.flags & STEP_KEEP) != 0) fetch(lane_kept(lane, 0) + ll_offset(lane), ll_bytes(lane), true);
 }

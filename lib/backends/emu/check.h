@@ -76,10 +76,11 @@ static inline const char *begin_recv(struct emu_conn *conn, uint64_t step, uint3
 }
 
 /* A slice must be written right after the slot's content, or added within it. */
-static inline const char *begin_send_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
+static inline const char *begin_send_place(struct emu_conn *conn, const struct lane *lane, uint32_t index) {
   struct emu_shadow *shadow = &conn->shadow;
   const struct step *step = &lane->step;
-  const uint64_t end = (uint64_t)step->send_place + step->count,
+  const uint32_t slot = lane->send[index].slot_index;
+  const uint64_t end = (uint64_t)step->send_place + step_link_count(step, index),
                  held = shadow->write_open ? shadow->held[slot] : 0;
   const bool adds = (step->flags & STEP_SEND_ADD) != 0;
   shadow->write_open = (step->flags & STEP_SEND_MORE) != 0;
@@ -93,27 +94,28 @@ static inline const char *begin_send_place(struct emu_conn *conn, const struct l
 }
 
 /* A slice must be read from within the slot's content. */
-static inline const char *begin_recv_place(struct emu_conn *conn, const struct lane *lane, uint32_t slot) {
+static inline const char *begin_recv_place(struct emu_conn *conn, const struct lane *lane, uint32_t index) {
   struct emu_shadow *shadow = &conn->shadow;
   const struct step *step = &lane->step;
+  const uint32_t slot = lane->recv[index].slot_index;
   shadow->read_open = (step->flags & STEP_RECV_MORE) != 0;
   if (emu_conn_is_remote(conn)) return NULL;
   if (conn->net) return NULL;        /* only the proxy knows the content of its slots, and checks it */
   if (emu_gate != NULL) return NULL; /* a replay, whose ranks may have made different calls */
-  if ((uint64_t)step->recv_place + step->count > shadow->held[slot])
+  if ((uint64_t)step->recv_place + step_link_count(step, index) > shadow->held[slot])
     return check_failed(conn, shadow->reading - 1, "the receiver reads more than the slot holds");
   return NULL;
 }
 
 /* Steps may share a slot only if a chunk is one slice. */
-static inline const char *begin_link(struct emu_conn *conn, const struct lane *lane, const struct link *link,
+static inline const char *begin_link(struct emu_conn *conn, const struct lane *lane, uint32_t index,
                                      bool sends) {
+  const struct link *link = sends ? &lane->send[index] : &lane->recv[index];
   const uint32_t steps = lane->work->slice_steps, shares = STEP_SEND_MORE | STEP_RECV_MORE | STEP_SEND_ADD;
   const char *text = sends ? begin_send(conn, link, steps) : begin_recv(conn, link->step, steps);
   if (text != NULL) return text;
   if (lane->slice_count == 1)
-    return sends ? begin_send_place(conn, lane, link->slot_index)
-                 : begin_recv_place(conn, lane, link->slot_index);
+    return sends ? begin_send_place(conn, lane, index) : begin_recv_place(conn, lane, index);
   if ((lane->step.flags & shares) != 0)
     return check_failed(conn, link->step, "schedule steps share the slots of several slices");
   return NULL;
@@ -124,10 +126,10 @@ static inline const char *check_begin(struct emu_lane *emu) {
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
     if (((lane->step.send_links >> i) & 1) != 0)
-      text = begin_link(emu->send_conn[i], lane, &lane->send[i], true);
+      text = begin_link(emu->send_conn[i], lane, i, true);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
     if (((lane->step.recv_links >> i) & 1) != 0)
-      text = begin_link(emu->recv_conn[i], lane, &lane->recv[i], false);
+      text = begin_link(emu->recv_conn[i], lane, i, false);
   return text;
 }
 
