@@ -1,6 +1,8 @@
-/* direct.h: the code of a block whose works are all direct collectives over LL; block.h includes it. What the
- * iterator (schedule/direct.h) yields step by step is done here phase by phase, over all links at once,
- * because on a GPU a small step's arithmetic takes as long as its data:
+/* direct.h: the code of a block whose works are all direct collectives. It binds the steps of
+ * schedule/direct.h and the counters, slots and flags of protocol/ to a block whose warps each run all steps,
+ * with a link a thread: thread k of a warp holds the receive link k, thread DIRECT_SENDS + k the send link k.
+ * A wait is a vote of these threads. Here are the links, the block, and over LL the movers of each kind of
+ * step, over all links at once, because on a GPU a small step's arithmetic takes as long as its data:
  *
  *   scatter   to every link its own block of the input      two shots, reduce-scatter, all-to-all
  *   spread    the same block to every link                  one shot, all-gather, a broadcast's root
@@ -8,52 +10,40 @@
  *   collect   every link's block to the output              two shots, all-gather, all-to-all, broadcast
  *
  * The last warp moves no data: it announces and compares sizes, frees slots and saves the counters, so the
- * other warps do not wait for this. The result has the same bits and counters as the iterator's steps over
- * the same connections: schedule/direct.h, this file and direct_once.h must change together. It needs
- * FIFO_SLOTS_MAX slots. */
+ * other warps do not wait for this. It needs FIFO_SLOTS_MAX slots. */
 #ifndef TUTTI_KERNELS_DIRECT_H
 #define TUTTI_KERNELS_DIRECT_H
 
+#define PRIM_THREAD_LINKS
+
 #include "kernels/block.h"
-#include "schedule/direct.h"
 
 #define DIRECT_LINKS LAUNCH_LINKS
 #define DIRECT_SENDS 16u /* the thread of a warp that holds the first send link */
 #ifndef DIRECT_REMOTE_LOOKS
 #define DIRECT_REMOTE_LOOKS 1024u /* polls within the block per poll of host memory */
 #endif
-#define DIRECT_SLOTS FIFO_SLOTS_MAX
 /* Lines per link that a thread has in flight if there are few links; limited by registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define DIRECT_FEW_LINES 2
 #else
 #define DIRECT_FEW_LINES 1
 #endif
-/* Within an operation freed steps are posted four at a time: a sender can spare a few slots. */
-#define DIRECT_STEPS_A_HEAD 4u
 #define DIRECT_GONE (UINT32_MAX - 1) /* the warp no longer touches the communicator's memory */
 #define DIRECT_READ_BARRIER 1        /* for warps that have read the counters; 0 is for all threads */
 
-/* Address of a step's lines on a link, and their flag. */
-struct direct_place {
-  uint64_t base, flag;
-};
-
-/* The other rank's block, per link: the input that is scattered to it, or its output that is collected. */
-struct direct_share {
+/* Of a link in a step: its lines, and the user's memory that they carry. */
+struct direct_route {
+  uint64_t lines, flag; /* address of the slot's first line; flag of its lines */
   uint8_t *user;
-  uint32_t bytes, lines;
+  uint32_t bytes, line_count;
 };
 
-/* All links of one side, in a loop. */
-struct direct_side {
-  struct direct_place places[2][DIRECT_LINKS + 1]; /* of a loop's first and second step */
-  struct direct_share shares[DIRECT_LINKS + 1];
-};
-
-__shared__ struct direct_side direct_received[PRIM_WARPS_MAX], direct_sent[PRIM_WARPS_MAX];
+/* By side: routes of the step that a warp makes. */
+__shared__ struct direct_route direct_received[PRIM_WARPS_MAX][DIRECT_LINKS + 1],
+    direct_sent[PRIM_WARPS_MAX][DIRECT_LINKS + 1];
 __shared__ uint32_t
-    direct_done[PRIM_WARPS_MAX]; /* loops, or phases, that a warp has completed, or DIRECT_GONE */
+    direct_done[PRIM_WARPS_MAX]; /* steps, or phases, that a warp has completed, or DIRECT_GONE */
 /* Simple: number of phases issued; and, once no more follow, their total plus one. */
 __shared__ uint32_t direct_issued, direct_ended;
 __shared__ uint32_t direct_stopped;
@@ -63,22 +53,12 @@ __shared__ struct bound_further direct_further[2 * DIRECT_LINKS + (2 * DIRECT_LI
 
 struct direct_run {
   const struct launch_arguments *arguments;
-  uint32_t looks, loop;
+  uint32_t looks, steps;         /* steps: made so far */
   uint32_t thread, thread_count; /* threads that move lines; the last warp has none */
-  /* The work's phases. */
-  bool scatters, spreads, adds, sends_sum, collects, copies;
-  uint32_t recv_steps, send_steps; /* per loop, on each link */
-  /* This thread's link, if it holds one. */
-  struct fifo_sender *sender;
-  struct fifo_receiver *receiver;
-  uint8_t *buffer;
-  uint64_t position, line, head;
-  bool keeps, sends, agreed;
-};
-
-/* A loop: its position in the part, and the elements of a block. */
-struct direct_loop {
-  size_t done, rest, chunk;
+  struct link link;              /* this thread's, if it holds one */
+  struct tagged_word *announced; /* the operation's size, and the tag that it has on this link */
+  uint32_t tag;
+  bool keeps, sends;
 };
 
 PRIM_FN uint32_t direct_warp(void) { return threadIdx.x / PRIM_WARP; }
@@ -110,38 +90,46 @@ PRIM_FN uint32_t direct_before(bool sends) {
   return sends && recv_count > 1 ? recv_count - 1 : 0;
 }
 
-/* The link that this thread of the warp holds: recv links from thread 0 on, send links from DIRECT_SENDS on.
- * Reads nothing that an earlier kernel wrote. */
+PRIM_FN const struct bound_link *direct_bound(uint32_t index, bool sends) {
+  if (index > 0) return &direct_further[direct_before(sends) + index - 1].link;
+  return sends ? &direct_work.send : &direct_work.recv;
+}
+
+PRIM_FN uint32_t direct_index(void) { return prim_lane() % DIRECT_SENDS; }
+
+/* The link that this thread of the warp holds. Reads nothing that an earlier kernel wrote. */
 PRIM_FN void direct_bind(struct direct_run *it) {
   const struct work *work = direct_of();
-  const uint32_t lane = prim_lane(), index = lane % DIRECT_SENDS;
-  it->sends = lane >= DIRECT_SENDS;
+  const uint32_t index = direct_index();
+  it->sends = prim_lane() >= DIRECT_SENDS;
   it->keeps = index < (it->sends ? work->send_count : work->recv_count);
-  it->agreed = false;
-  it->position = it->line = it->head = 0;
-  it->sender = 0;
-  it->receiver = 0;
-  it->buffer = 0;
-  if (!it->keeps) return;
-  const struct bound_link *link = index > 0   ? &direct_further[direct_before(it->sends) + index - 1].link
-                                  : it->sends ? &direct_work.send
-                                              : &direct_work.recv;
-  it->sender = link->sender;
-  it->receiver = link->receiver;
-  it->buffer = link->buffer;
+  it->link.sender = 0;
+  it->link.receiver = 0;
+  it->link.buffer = 0;
+  if (it->keeps)
+    link_bind(&it->link, direct_bound(index, it->sends), 0, lane_proto(work), &it->arguments->limits);
+  it->link.slots = FIFO_SLOTS_MAX; /* a constant: the host uses these kernels with that many */
 }
 
-/* Address of the saved `position` and `line`. */
+/* Whether the step uses this thread's link. */
+PRIM_FN bool direct_names(const struct direct_run *it, const struct step *step) {
+  return it->keeps && ((it->sends ? step->send_links : step->recv_links) >> direct_index() & 1) != 0;
+}
+
+/* Address of the saved `step` and `line`. */
 PRIM_FN uint8_t *direct_counters(const struct direct_run *it) {
-  return (it->sends ? (uint8_t *)it->sender : (uint8_t *)it->receiver) + LAUNCH_STEP_OFFSET;
+  return (it->sends ? (uint8_t *)it->link.sender : (uint8_t *)it->link.receiver) + LAUNCH_STEP_OFFSET;
 }
 
-/* Reads the link's counters, saved by the previous operation. */
-PRIM_FN void direct_read_counters(struct direct_run *it) {
+/* Opens the link with its counters, saved by the previous operation. */
+PRIM_FN void direct_open(struct direct_run *it) {
   const ulonglong2 counters = prim_load_pair_if(it->keeps, direct_counters(it));
-  it->head = prim_load_word_if(it->keeps && it->sends, it->sender);
-  it->position = counters.x;
-  it->line = counters.y;
+  const uint64_t head = prim_load_word_if(it->keeps && it->sends, it->link.sender);
+  link_open(&it->link, counters.x, 1);
+  link_open_ll(&it->link, counters.y);
+  it->link.cached = head;
+  it->tag = link_tag(&it->link);
+  it->announced = it->keeps ? link_announcement(&it->link, lane_proto(direct_of())) : 0;
 }
 
 /* Called by a warp that moves, when it has read the counters; after all have, the last warp may write
@@ -152,81 +140,45 @@ PRIM_FN void direct_counters_read(void) {
 
 PRIM_FN void direct_await_readers(void) { PRIM_BARRIER_SYNC(DIRECT_READ_BARRIER, PRIM_VARIABLE(blockDim.x)); }
 
-/* True if the last known head shows that the receiver has freed all slots of this thread's link before
- * `position`. */
-PRIM_FN bool direct_has_slots(const struct direct_run *it, uint64_t position) {
-  return __all_sync(PRIM_ALL_LANES, !it->sends || !it->keeps || it->head + DIRECT_SLOTS >= position);
-}
-
-/* Waits for that; false if the block was aborted. */
-PRIM_FN bool direct_await_slots(struct direct_run *it, uint64_t position) {
-  while (!direct_has_slots(it, position)) {
-    if (it->sends && it->keeps) it->head = prim_load_word(&it->sender->head);
+/* Waits until the slots of `steps` steps are free on the send links for which `asks` is true; false if the
+ * block was aborted. */
+PRIM_FN bool direct_await_slots(struct direct_run *it, bool asks, uint32_t steps) {
+  asks = asks && it->sends && it->keeps;
+  while (!__all_sync(PRIM_ALL_LANES, !asks || link_has_slots(&it->link, steps)))
     if (direct_is_stopped(it)) return false;
-  }
   return true;
 }
 
-PRIM_FN uint32_t direct_steps(const struct direct_run *it) {
-  return it->sends ? it->send_steps : it->recv_steps;
+/* True if the heads that were read show it already. */
+PRIM_FN bool direct_knows_slots(const struct direct_run *it, uint32_t steps) {
+  return __all_sync(PRIM_ALL_LANES, !it->sends || !it->keeps || link_knows_slots(&it->link, steps));
 }
 
-PRIM_FN void direct_pass(struct direct_run *it) {
-  it->position += direct_steps(it);
-  it->line += direct_steps(it);
+/* ---- user memory ---- */
+
+PRIM_FN uint32_t direct_bytes(size_t elements) { return (uint32_t)(elements * direct_of()->element_bytes); }
+
+PRIM_FN const uint8_t *direct_in(size_t elements) {
+  return (const uint8_t *)direct_work.in + elements * direct_of()->element_bytes;
 }
 
-/* ---- blocks ---- */
+PRIM_FN uint8_t *direct_out(size_t elements) {
+  return (uint8_t *)direct_work.out + elements * direct_of()->element_bytes;
+}
 
-/* True if the work has one loop. */
+/* What link `index` carries in the step. */
+PRIM_FN uint8_t *direct_user(const struct step *step, uint32_t index, bool sends) {
+  return sends ? (uint8_t *)(uintptr_t)direct_in(step_link_in(step, index))
+               : direct_out(step_link_out(step, index, false));
+}
+
+/* Whether the work has one loop: all works of a kernel of single passes do. */
 PRIM_FN bool direct_is_once(void) {
-  const struct work *work = direct_of();
-  return work->part_count <= work->chunk_count * direct_loop_chunks(work);
-}
-
-PRIM_FN struct direct_loop direct_loop_at(size_t done) {
-  const struct work *work = direct_of();
-  struct direct_loop loop;
-  loop.done = done;
-  loop.rest = work->part_count - done;
-  loop.chunk = chunk_of_loop(loop.rest, work->chunk_count, direct_loop_chunks(work), work->last_chunk_count);
-  return loop;
-}
-
-/* The rank at the other end of link `link`. */
-PRIM_FN uint32_t direct_peer_of(uint32_t link) { return link < direct_of()->rank ? link : link + 1; }
-
-/* A rank's block of the loop: its offset in the user's memory, and its bytes. */
-struct direct_block {
-  size_t offset_bytes;
-  uint32_t bytes;
-};
-
-/* The block of rank `rank`: its shard in two shots, its part of the operation otherwise. `whole`: the same
- * block for all ranks. */
-PRIM_FN struct direct_block direct_block_of(const struct direct_loop *loop, uint32_t rank, bool whole) {
-  const struct work *work = direct_of();
-  const size_t begin = work->part_offset + loop->done;
-  struct direct_block block;
-  size_t count = loop->chunk, offset = begin;
-  if (work->algo == ALGO_TWO_SHOT) {
-    const size_t before = rank * loop->chunk;
-    offset += before;
-    count = loop->rest > before ? size_min(loop->chunk, loop->rest - before) : 0;
-  } else if (!whole) {
-    offset += rank * work->count;
-  }
-  block.offset_bytes = offset * work->element_bytes;
-  block.bytes = (uint32_t)(count * work->element_bytes);
-  return block;
-}
-
-PRIM_FN const uint8_t *direct_in(const struct direct_block *block) {
-  return (const uint8_t *)direct_work.in + block->offset_bytes;
-}
-
-PRIM_FN uint8_t *direct_out(const struct direct_block *block) {
-  return (uint8_t *)direct_work.out + block->offset_bytes;
+#ifdef DIRECT_ONCE_LINKS
+  return true;
+#else
+  return direct_of()->part_count <= direct_loop_elements(direct_of());
+#endif
 }
 
 /* ---- lines: eight bytes of data each, one line per thread ---- */
@@ -247,16 +199,16 @@ PRIM_FN void direct_keep(uint32_t line, uint8_t *to, uint32_t bytes, uint64_t wo
   else word_store(to + offset, bytes - offset, word);
 }
 
-PRIM_FN bool direct_take(const struct direct_place *place, uint32_t line, uint64_t *word) {
-  const uint32_t flag = (uint32_t)place->flag;
-  const ulonglong2 pair = prim_load_pair((const uint8_t *)(uintptr_t)place->base + (size_t)line * 16);
+PRIM_FN bool direct_take(const struct direct_route *route, uint32_t line, uint64_t *word) {
+  const uint32_t flag = (uint32_t)route->flag;
+  const ulonglong2 pair = prim_load_pair((const uint8_t *)(uintptr_t)route->lines + (size_t)line * 16);
   *word = (pair.x & 0xffffffffu) | pair.y << 32;
   return (uint32_t)(pair.x >> 32) == flag && (uint32_t)(pair.y >> 32) == flag;
 }
 
-PRIM_FN void direct_put(const struct direct_place *place, uint32_t line, uint64_t word) {
-  const uint64_t flag = place->flag << 32;
-  uint8_t *at = (uint8_t *)(uintptr_t)place->base + (size_t)line * 16;
+PRIM_FN void direct_put(const struct direct_route *route, uint32_t line, uint64_t word) {
+  const uint64_t flag = route->flag << 32;
+  uint8_t *at = (uint8_t *)(uintptr_t)route->lines + (size_t)line * 16;
   prim_store_pair(at, (word & 0xffffffffu) | flag, word >> 32 | flag);
 }
 
@@ -265,82 +217,70 @@ PRIM_FN void direct_scale(uint64_t *word) {
   if (work->op == OP_PRE_MUL_SUM) words_apply(work->dtype, WORDS_SCALE, word, word, work->op_arg);
 }
 
-/* Computes the addresses and blocks of the loop's lines; each thread writes those of its link. */
-PRIM_FN void direct_place_lines(const struct direct_run *it, const struct direct_loop *loop) {
-  const uint32_t slot_bytes = it->arguments->limits.step_bytes[PROTO_LL], index = prim_lane() % DIRECT_SENDS;
-  const uint32_t flag_bits = it->arguments->limits.flag_bits;
-  const uint64_t mask = flag_bits >= 32 ? ~(uint64_t)0 : ((uint64_t)1 << flag_bits) - 1;
-  __syncwarp(); /* no thread reads the previous loop's values any more */
-  if (it->keeps) {
-    struct direct_side *side = it->sends ? &direct_sent[direct_warp()] : &direct_received[direct_warp()];
-    const bool whole = it->sends ? it->spreads : direct_of()->func == FUNC_BROADCAST;
-    const struct direct_block block = direct_block_of(loop, direct_peer_of(index), whole);
-#pragma unroll
-    for (uint32_t step = 0; step < 2; step++) {
-      const uint32_t slot = (uint32_t)(it->line + step) % DIRECT_SLOTS;
-      side->places[step][index].base = (uint64_t)(uintptr_t)it->buffer + (uint64_t)slot * slot_bytes;
-      side->places[step][index].flag = (it->line + step + 1) & mask;
-    }
-    side->shares[index].user = it->sends ? (uint8_t *)(uintptr_t)direct_in(&block) : direct_out(&block);
-    side->shares[index].bytes = block.bytes;
-    side->shares[index].lines = direct_line_count(block.bytes);
+/* Each thread writes the route of its link in the step. */
+PRIM_FN void direct_write_route(const struct direct_run *it, const struct step *step) {
+  const uint32_t index = direct_index();
+  __syncwarp(); /* no thread reads the previous step's any more */
+  if (direct_names(it, step)) {
+    struct direct_route *route = &(it->sends ? direct_sent : direct_received)[direct_warp()][index];
+    route->lines = (uint64_t)(uintptr_t)line_address(&it->link, LINE_LL, 0);
+    route->flag = line_flag_at(it->link.line, line_flag_mask(it->arguments->limits.flag_bits));
+    route->user = direct_user(step, index, it->sends);
+    route->bytes = direct_bytes(step_link_count(step, index));
+    route->line_count = direct_line_count(route->bytes);
   }
   __syncwarp();
 }
 
-/* ---- phases ---- */
+/* ---- movers ---- */
 
-/* Sends every link its block of the input: the loads of all links first, LINES per thread at a time, then the
- * stores. */
+/* Sends every link its own block of the input: the loads of all links first, LINES per thread at a time, then
+ * the stores. */
 template <uint32_t LINKS, uint32_t LINES>
-PRIM_FN void direct_scatter(const struct direct_run *it, const struct direct_loop *loop) {
-  const uint32_t links = direct_of()->send_count;
-  const struct direct_side *side = &direct_sent[direct_warp()];
-  const uint32_t most = direct_line_count((uint32_t)(loop->chunk * direct_of()->element_bytes));
+PRIM_FN void direct_scatter(const struct direct_run *it, const struct step *step) {
+  const uint32_t links = direct_of()->send_count, most = direct_line_count(direct_bytes(step->count));
+  const struct direct_route *routes = direct_sent[direct_warp()];
 #pragma unroll 1
   for (uint32_t first = it->thread; first < most; first += LINES * it->thread_count) {
     uint64_t words[LINKS][LINES];
 #pragma unroll
     for (uint32_t link = 0; link < LINKS; link++)
 #pragma unroll
-      for (uint32_t b = 0; b < LINES; b++) {
-        const struct direct_share *share = &side->shares[link];
+      for (uint32_t b = 0; b < LINES; b++)
         if (link < links)
-          words[link][b] = direct_load(first + b * it->thread_count, share->user, share->bytes);
-      }
+          words[link][b] =
+              direct_load(first + b * it->thread_count, routes[link].user, routes[link].bytes);
 #pragma unroll
     for (uint32_t link = 0; link < LINKS; link++)
 #pragma unroll
       for (uint32_t b = 0; b < LINES; b++) {
         const uint32_t line = first + b * it->thread_count;
-        if (link < links && line < side->shares[link].lines)
-          direct_put(&side->places[0][link], line, words[link][b]);
+        if (link < links && line < routes[link].line_count) direct_put(&routes[link], line, words[link][b]);
       }
   }
 }
 
-/* Sends the same block to every link, and copies it to the own output if the operation requires it. */
+/* Sends the same block to every link, and copies it to the own output if the step keeps it. */
 template <uint32_t LINES>
-PRIM_FN void direct_spread(const struct direct_run *it, const struct direct_loop *loop) {
-  const struct work *work = direct_of();
-  const struct direct_place *places = direct_sent[direct_warp()].places[0];
-  const struct direct_block from = direct_block_of(loop, 0, true);
-  const struct direct_block to = direct_block_of(loop, work->rank, work->func != FUNC_ALL_GATHER);
-  const bool keeps = work->func != FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) == 0;
-  const uint32_t end = direct_line_count(from.bytes), links = work->send_count;
+PRIM_FN void direct_spread(const struct direct_run *it, const struct step *step) {
+  const struct direct_route *routes = direct_sent[direct_warp()];
+  const uint8_t *from = direct_in(step->in_offset);
+  uint8_t *to = direct_out(step->out_offset);
+  const uint32_t bytes = direct_bytes(step->count), links = direct_of()->send_count;
+  const uint32_t end = direct_line_count(bytes);
+  const bool keeps = (step->flags & STEP_KEEP) != 0;
 #pragma unroll 1
   for (uint32_t first = it->thread; first < end; first += LINES * it->thread_count) {
     uint64_t words[LINES];
 #pragma unroll
-    for (uint32_t b = 0; b < LINES; b++)
-      words[b] = direct_load(first + b * it->thread_count, direct_in(&from), from.bytes);
+    for (uint32_t b = 0; b < LINES; b++) words[b] = direct_load(first + b * it->thread_count, from, bytes);
 #pragma unroll
     for (uint32_t b = 0; b < LINES; b++) {
       const uint32_t line = first + b * it->thread_count;
 #pragma unroll 1
       for (uint32_t link = 0; link < links; link++)
-        if (line < end) direct_put(&places[link], line, words[b]);
-      if (keeps) direct_keep(line, direct_out(&to), from.bytes, words[b]);
+        if (line < end) direct_put(&routes[link], line, words[b]);
+      if (keeps) direct_keep(line, to, bytes, words[b]);
     }
   }
 }
@@ -348,15 +288,14 @@ PRIM_FN void direct_spread(const struct direct_run *it, const struct direct_loop
 /* Both, for values that are scaled before they are sent. This case is rare, so the code is short instead of
  * fast. */
 PRIM_FN void direct_send_scaled(const struct direct_run *it) {
-  const struct direct_side *side = &direct_sent[direct_warp()];
 #pragma unroll 1
   for (uint32_t link = 0; link < direct_of()->send_count; link++) {
-    const struct direct_share *share = &side->shares[link];
+    const struct direct_route *route = &direct_sent[direct_warp()][link];
 #pragma unroll 1
-    for (uint32_t line = it->thread; line < share->lines; line += it->thread_count) {
-      uint64_t word = direct_load(line, share->user, share->bytes);
+    for (uint32_t line = it->thread; line < route->line_count; line += it->thread_count) {
+      uint64_t word = direct_load(line, route->user, route->bytes);
       direct_scale(&word);
-      direct_put(&side->places[0][link], line, word);
+      direct_put(route, line, word);
     }
   }
 }
@@ -407,23 +346,22 @@ PRIM_FN uint64_t direct_sum(const struct work *work, uint64_t own, const uint64_
     if (direct_is_stopped(it)) return false;              \
   }
 
-/* Adds the received blocks of all links and the own values; keeps the sum, and in two shots sends it. The
+/* Adds the received blocks of all links and the own values; keeps the sum, and sends it if the step does. The
  * warp votes, so that its threads iterate together. */
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
-PRIM_FN bool direct_add_up(struct direct_run *it, const struct direct_loop *loop) {
+PRIM_FN bool direct_add_up(struct direct_run *it, const struct step *step) {
   const struct work *work = direct_of();
-  const struct direct_place *received = direct_received[direct_warp()].places[0];
-  const struct direct_place *sent = direct_sent[direct_warp()].places[1];
-  const struct direct_block from = direct_block_of(loop, work->rank, work->func != FUNC_REDUCE_SCATTER);
-  const struct direct_block to = direct_block_of(loop, work->rank, true);
-  const uint32_t end = direct_line_count(from.bytes), links = work->recv_count;
+  const struct direct_route *received = direct_received[direct_warp()], *sent = direct_sent[direct_warp()];
+  const uint8_t *from = direct_in(step->in_offset);
+  uint8_t *to = direct_out(step->out_offset);
+  const uint32_t bytes = direct_bytes(step->count), end = direct_line_count(bytes), links = work->recv_count;
+  const bool sends = (step->flags & STEP_SEND) != 0;
 #pragma unroll 1
   for (uint32_t turn = 0; it->thread - prim_lane() + turn < end; turn += LINES * it->thread_count) {
     const uint32_t first = it->thread + turn;
     uint64_t own[LINES], arrived[LINES][LINKS];
 #pragma unroll
-    for (uint32_t b = 0; b < LINES; b++)
-      own[b] = direct_load(first + b * it->thread_count, direct_in(&from), from.bytes);
+    for (uint32_t b = 0; b < LINES; b++) own[b] = direct_load(first + b * it->thread_count, from, bytes);
     DIRECT_AWAIT(it, {
 #pragma unroll
       for (uint32_t b = 0; b < LINES; b++)
@@ -439,22 +377,21 @@ PRIM_FN bool direct_add_up(struct direct_run *it, const struct direct_loop *loop
       uint64_t sum = direct_sum<LINKS, PLAIN>(work, own[b], arrived[b]);
       if (!PLAIN && work->op == OP_SUM_POST_DIV)
         words_apply(work->dtype, WORDS_DIVIDE, &sum, &sum, work->op_arg);
-      if (it->sends_sum)
+      if (sends)
 #pragma unroll
         for (uint32_t link = 0; link < LINKS; link++)
           if (link < links && line < end) direct_put(&sent[link], line, sum);
-      direct_keep(line, direct_out(&to), from.bytes, sum);
+      direct_keep(line, to, bytes, sum);
     }
   }
   return true;
 }
 
-/* Copies every link's block to the output. `step`: the loop's step in which it arrived. */
+/* Copies every link's block to the output. */
 template <uint32_t LINKS, uint32_t LINES>
-PRIM_FN bool direct_collect(struct direct_run *it, const struct direct_loop *loop, uint32_t step) {
-  const struct direct_side *side = &direct_received[direct_warp()];
-  const uint32_t most = direct_line_count((uint32_t)(loop->chunk * direct_of()->element_bytes));
-  const uint32_t links = direct_of()->recv_count;
+PRIM_FN bool direct_collect(struct direct_run *it, const struct step *step) {
+  const struct direct_route *routes = direct_received[direct_warp()];
+  const uint32_t most = direct_line_count(direct_bytes(step->count)), links = direct_of()->recv_count;
 #pragma unroll 1
   for (uint32_t turn = 0; it->thread - prim_lane() + turn < most; turn += LINES * it->thread_count) {
     const uint32_t first = it->thread + turn;
@@ -464,123 +401,113 @@ PRIM_FN bool direct_collect(struct direct_run *it, const struct direct_loop *loo
       for (uint32_t link = 0; link < LINKS; link++)
 #pragma unroll
         for (uint32_t b = 0; b < LINES; b++)
-          if (link < links && first + b * it->thread_count < side->shares[link].lines)
-            flagged &= direct_take(&side->places[step][link], first + b * it->thread_count, &words[link][b]);
+          if (link < links && first + b * it->thread_count < routes[link].line_count)
+            flagged &= direct_take(&routes[link], first + b * it->thread_count, &words[link][b]);
     })
 #pragma unroll
     for (uint32_t link = 0; link < LINKS; link++)
 #pragma unroll
-      for (uint32_t b = 0; b < LINES; b++) {
-        const struct direct_share *share = &side->shares[link];
+      for (uint32_t b = 0; b < LINES; b++)
         if (link < links)
-          direct_keep(first + b * it->thread_count, share->user, share->bytes, words[link][b]);
-      }
+          direct_keep(first + b * it->thread_count, routes[link].user, routes[link].bytes, words[link][b]);
   }
   return true;
 }
 
-/* Copies the own block of an all-to-all. */
-PRIM_FN void direct_copy(const struct direct_run *it, const struct direct_loop *loop) {
-  const struct direct_block block = direct_block_of(loop, direct_of()->rank, false);
-  const uint32_t end = direct_line_count(block.bytes);
+/* Copies the own block of a step with a block for each link. */
+PRIM_FN void direct_copy(const struct direct_run *it, const struct step *step) {
+  const size_t own = step_block_offset(step, step->own_index);
+  const uint8_t *from = direct_in(step->in_offset + own);
+  uint8_t *to = direct_out(step->out_offset + own);
+  const uint32_t bytes = direct_bytes(step_block_count(step, step->own_index));
 #pragma unroll 1
-  for (uint32_t line = it->thread; line < end; line += it->thread_count)
-    direct_keep(line, direct_out(&block), block.bytes, direct_load(line, direct_in(&block), block.bytes));
+  for (uint32_t line = it->thread; line < direct_line_count(bytes); line += it->thread_count)
+    direct_keep(line, to, bytes, direct_load(line, from, bytes));
 }
-
-/* ---- flags that wrap ---- */
 
 /* Rewrites the lines of a slot that its step does not use. */
-PRIM_FN void direct_clean_slot(const struct direct_run *it, const struct direct_place *place,
-                               uint32_t bytes) {
-  const uint32_t end = it->arguments->limits.step_bytes[PROTO_LL] / 16;
-  for (uint32_t line = direct_line_count(bytes) + it->thread; line < end; line += it->thread_count)
-    direct_put(place, line, 0);
+PRIM_FN void direct_clean_slot(const struct direct_run *it, const struct direct_route *route) {
+  const uint32_t end = it->arguments->limits.step_bytes[PROTO_LL] / line_wire_bytes(LINE_LL);
+  for (uint32_t line = route->line_count + it->thread; line < end; line += it->thread_count)
+    direct_put(route, line, 0);
 }
 
-/* True in the last `slots` steps of every half period of the flag: old flags must not match after a wrap. */
-PRIM_FN bool direct_is_near(const struct direct_run *it) {
-  const uint32_t half = 1u << (it->arguments->limits.flag_bits - 1);
-  return it->sends && it->keeps && (((uint32_t)it->line + 1) & (half - 1)) >= half - DIRECT_SLOTS - 1;
+PRIM_FN bool direct_cleans(const struct direct_run *it, const struct step *step) {
+  return it->sends && direct_names(it, step) &&
+         line_cleans_at(it->link.line, it->arguments->limits.flag_bits, FIFO_SLOTS_MAX);
 }
 
-PRIM_FN void direct_clean(const struct direct_run *it, const struct direct_loop *loop) {
-  uint32_t links = __ballot_sync(PRIM_ALL_LANES, direct_is_near(it)) >> DIRECT_SENDS;
-  const struct direct_side *side = &direct_sent[direct_warp()];
-  for (; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__ffs((int)links) - 1;
-    const struct direct_block own = direct_block_of(loop, direct_of()->rank, true);
-    direct_clean_slot(it, &side->places[0][link], side->shares[link].bytes);
-    if (it->send_steps == 2) direct_clean_slot(it, &side->places[1][link], own.bytes);
-  }
+PRIM_FN void direct_clean(const struct direct_run *it, const struct step *step) {
+  uint32_t links = __ballot_sync(PRIM_ALL_LANES, direct_cleans(it, step)) >> DIRECT_SENDS;
+  for (; links != 0; links &= links - 1)
+    direct_clean_slot(it, &direct_sent[direct_warp()][(uint32_t)__ffs((int)links) - 1]);
 }
 
 /* ---- warps that move lines ---- */
 
 template <uint32_t LINKS, uint32_t LINES>
-PRIM_FN bool direct_move(struct direct_run *it, const struct direct_loop *loop) {
-  if (it->copies) direct_copy(it, loop);
+PRIM_FN bool direct_move(struct direct_run *it, const struct step *step) {
+  if (step->flags & STEP_REDUCE)
+    return direct_is_plain() ? direct_add_up<LINKS, LINES, true>(it, step)
+                             : direct_add_up<LINKS, 1, false>(it, step);
+  if (step->flags & STEP_RECV) return direct_collect<LINKS, LINES>(it, step);
+  const bool each = step_is_each(step);
+  if (each && (step->flags & STEP_KEEP) != 0) direct_copy(it, step);
   if (direct_of()->op == OP_PRE_MUL_SUM) direct_send_scaled(it);
-  else if (it->scatters) direct_scatter<LINKS, LINES>(it, loop);
-  else if (it->spreads) direct_spread<4>(it, loop);
-  if (it->adds) {
-    if (direct_is_plain() ? !direct_add_up<LINKS, LINES, true>(it, loop)
-                          : !direct_add_up<LINKS, 1, false>(it, loop))
-      return false;
-  }
-  return !it->collects || direct_collect<LINKS, LINES>(it, loop, it->recv_steps - 1);
+  else if (each) direct_scatter<LINKS, LINES>(it, step);
+  else direct_spread<4>(it, step);
+  return true;
+}
+
+/* Ends a step, which uses this thread's link if `names` is true. */
+PRIM_FN void direct_advance(struct direct_run *it, bool names) {
+  if (names) ll_advance(&it->link);
+  it->steps += 1;
 }
 
 PRIM_FN void direct_work_ll(struct direct_run *it, bool awaits) {
   const struct work *work = direct_of();
-  struct direct_loop loop;
+  const bool few = work->recv_count <= 3 && work->send_count <= 3;
+  struct direct_iter steps;
+  struct step step;
   if (awaits) launch_await_previous();
-  direct_read_counters(it);
-  for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
-    loop = direct_loop_at(done);
-    direct_place_lines(it, &loop);
-    if (done == 0) direct_counters_read();
-    if (!direct_await_slots(it, it->position + it->send_steps)) return;
-    direct_clean(it, &loop);
-    const bool few = work->recv_count <= 3 && work->send_count <= 3;
+  direct_open(it);
+  direct_begin(&steps, work);
+  while (direct_next(&steps, work, &step)) {
+    direct_write_route(it, &step);
+    if (it->steps == 0) direct_counters_read();
+    const bool names = direct_names(it, &step);
+    if (!direct_await_slots(it, names, 1)) return;
+    direct_clean(it, &step);
     const bool moved =
-        few ? direct_move<3, DIRECT_FEW_LINES>(it, &loop) : direct_move<DIRECT_LINKS, 1>(it, &loop);
+        few ? direct_move<3, DIRECT_FEW_LINES>(it, &step) : direct_move<DIRECT_LINKS, 1>(it, &step);
     if (!moved) return;
-    direct_pass(it);
-    it->loop += 1;
+    direct_advance(it, names);
     __syncwarp();
-    if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = it->loop;
+    if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = it->steps;
   }
 }
 
 /* ---- the last warp ---- */
 
-PRIM_FN uint64_t direct_agreed_bytes(void) {
-  return (uint64_t)direct_of()->part_count * direct_of()->element_bytes;
-}
-
-PRIM_FN struct tagged_word *direct_announcement(const struct direct_run *it) {
-  return &it->receiver->announced[it->position % DIRECT_SLOTS];
-}
-
 /* Announces the operation's size on every link. */
 PRIM_FN bool direct_announce(struct direct_run *it) {
-  if (!direct_await_slots(it, it->position + 1)) return false;
+  if (!direct_await_slots(it, true, 1)) return false;
   if (!it->sends || !it->keeps) return true;
-  prim_tagged_write(direct_announcement(it), (uint32_t)it->position + 1, direct_agreed_bytes());
+  prim_tagged_write(it->announced, it->tag, lane_agreed_bytes(direct_of()));
   return true;
 }
 
 PRIM_FN void direct_mismatch(const struct direct_run *it, uint64_t found_bytes) {
   const struct work *work = direct_of();
-  const uint32_t index = prim_lane() % DIRECT_SENDS;
+  const uint32_t index = direct_index();
   struct launch_error *error = &it->arguments->control->errors[work->channel_index];
   error->peer = index > 0   ? (uint32_t)direct_further[direct_before(it->sends) + index - 1].peer
                 : it->sends ? direct_work.send_peer
                             : direct_work.recv_peer;
   error->func = work->func;
   error->op_sequence = work->op_sequence;
-  error->expected_bytes = direct_agreed_bytes();
+  error->expected_bytes = lane_agreed_bytes(work);
   error->found_bytes = found_bytes;
   error->error = LANE_SIZE_MISMATCH;
   __threadfence_system();
@@ -590,7 +517,7 @@ PRIM_FN void direct_mismatch(const struct direct_run *it, uint64_t found_bytes) 
 
 /* Each thread whose link's size has arrived compares it; a wrong size stops the block. */
 PRIM_FN bool direct_agrees(const struct direct_run *it, bool known, uint64_t bytes) {
-  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, known && bytes != direct_agreed_bytes());
+  const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, known && bytes != lane_agreed_bytes(direct_of()));
   if (wrong == 0) return true;
   if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) direct_mismatch(it, bytes);
   direct_stop();
@@ -601,92 +528,76 @@ PRIM_FN bool direct_agrees(const struct direct_run *it, bool known, uint64_t byt
 PRIM_FN bool direct_poll_sizes(struct direct_run *it) {
   const bool asks = !it->sends && it->keeps;
   uint64_t bytes = 0;
-  while (!__all_sync(PRIM_ALL_LANES, !asks || it->agreed)) {
-    if (asks && !it->agreed)
-      it->agreed = prim_tagged_read(direct_announcement(it), (uint32_t)it->position + 1, &bytes);
+  while (!__all_sync(PRIM_ALL_LANES, !asks || it->link.agreed)) {
+    if (asks && !it->link.agreed)
+      it->link.agreed = prim_tagged_read(it->announced, it->tag, &bytes);
     if (direct_is_stopped(it)) return false;
   }
   return direct_agrees(it, asks, bytes);
 }
 
-/* Waits until all moving warps have completed this loop. */
+/* Waits until all moving warps have completed one more step. */
 PRIM_FN bool direct_await_compute(struct direct_run *it) {
   const uint32_t warps = blockDim.x / PRIM_WARP - 1;
   for (;;) {
     uint32_t done = UINT32_MAX;
     if (prim_lane() < warps) done = *(volatile uint32_t *)&direct_done[prim_lane()];
-    if (__reduce_min_sync(PRIM_ALL_LANES, done) > it->loop) return true;
+    if (__reduce_min_sync(PRIM_ALL_LANES, done) > it->steps) return true;
     if (direct_is_stopped(it)) return false;
   }
 }
 
-/* Saves where the next operation begins: `steps` after this one's last loop on each link. */
-PRIM_FN void direct_save(const struct direct_run *it, uint32_t steps) {
-  if (it->keeps) prim_store_pair(direct_counters(it), it->position + steps, it->line + steps);
+/* Saves where the next operation begins: `steps` after the link's step, and `lines` after its line. */
+PRIM_FN void direct_save(const struct direct_run *it, uint32_t steps, uint32_t lines) {
+  if (it->keeps) prim_store_pair(direct_counters(it), it->link.step + steps, it->link.line + lines);
 }
 
-/* Posts that all slots before this operation's are free. Done at its beginning, because a store to another
- * GPU at the end of a kernel delays the next kernel until it arrives. */
+/* Posts that the link's slots before its step are free. Done at an operation's beginning, because a store to
+ * another GPU at the end of a kernel delays the next kernel until it arrives. */
 PRIM_FN void direct_signal_head(const struct direct_run *it) {
-  if (it->keeps && !it->sends) prim_store_word(&it->sender->head, it->position);
+  if (it->keeps && !it->sends) prim_store_word(&it->link.sender->head, it->link.step);
 }
 
 /* For a work of one loop: the beginning of the next operation is known, and the fence before the count
  * (direct_end) completes before the lines arrive. */
 PRIM_FN void direct_save_early(const struct direct_run *it) {
+  const uint32_t steps = direct_link_steps(direct_of());
   direct_await_readers();
-  direct_save(it, direct_steps(it));
+  direct_save(it, steps, steps);
   __syncwarp();
   __threadfence();
 }
 
 PRIM_FN void direct_keep_accounts(struct direct_run *it, bool awaits) {
   const struct work *work = direct_of();
-  struct direct_loop loop;
+  struct direct_iter steps;
+  struct step step;
   if (awaits) launch_await_previous();
-  direct_read_counters(it);
+  direct_open(it);
   direct_signal_head(it);
   if (!direct_announce(it)) return;
   if (direct_is_once()) direct_save_early(it);
   if (!direct_poll_sizes(it) || direct_is_once()) return;
   direct_await_readers();
-  for (size_t done = 0; done < work->part_count; done += loop.chunk * direct_loop_chunks(work)) {
-    const uint64_t before = it->position / DIRECT_STEPS_A_HEAD;
-    loop = direct_loop_at(done);
+  direct_begin(&steps, work);
+  while (direct_next(&steps, work, &step)) {
+    const uint64_t before = it->link.step;
     if (!direct_await_compute(it)) return;
-    direct_pass(it);
-    it->loop += 1;
-    if (it->keeps && !it->sends && it->position / DIRECT_STEPS_A_HEAD != before)
-      prim_store_word(&it->sender->head, it->position);
+    direct_advance(it, direct_names(it, &step));
+    if (fifo_frees_now(before, it->link.step)) direct_signal_head(it);
   }
-  direct_save(it, 0);
+  direct_save(it, 0, 0);
 }
 
 /* ---- the block ---- */
 
-PRIM_FN void direct_plan(struct direct_run *it) {
-  const struct work *work = direct_of();
-  const bool two_shot = work->algo == ALGO_TWO_SHOT;
-  const bool root = work->func == FUNC_BROADCAST && work->rank == work->root;
-  it->copies = work->func == FUNC_ALL_TO_ALL;
-  it->scatters = two_shot || work->func == FUNC_REDUCE_SCATTER || it->copies;
-  it->spreads = !it->scatters && (work->func != FUNC_BROADCAST || root);
-  it->adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
-  it->sends_sum = two_shot;
-  it->collects =
-      two_shot || work->func == FUNC_ALL_GATHER || it->copies || (work->func == FUNC_BROADCAST && !root);
-  it->recv_steps = it->adds + it->collects;
-  it->send_steps = (it->scatters || it->spreads) + it->sends_sum;
-}
-
 /* Everything that does not depend on earlier kernels. */
 PRIM_FN void direct_prepare(struct direct_run *it, const struct launch_arguments *arguments) {
   it->arguments = arguments;
-  it->loop = it->looks = 0;
+  it->steps = it->looks = 0;
   it->thread = threadIdx.x;
   it->thread_count = blockDim.x - PRIM_WARP;
   direct_bind(it);
-  direct_plan(it);
 }
 
 /* A moving warp signals that it is gone when it has its lines, or was aborted. */
@@ -704,10 +615,10 @@ PRIM_FN bool direct_others_gone(void) {
 
 /* Posts at the end that all slots of this operation are free, because a proxy waits for it. */
 PRIM_FN void direct_signal_end(struct direct_run *it) {
-  const uint64_t position = it->position + (direct_is_once() ? direct_steps(it) : 0);
+  if (direct_is_once()) it->link.step += direct_link_steps(direct_of());
   while (!direct_others_gone())
     if (direct_is_stopped(it)) return;
-  if (it->keeps && !it->sends) prim_store_word(&it->sender->head, position);
+  direct_signal_head(it);
 }
 
 /* Called by the last warp when all others are gone: the block no longer touches the communicator's memory,

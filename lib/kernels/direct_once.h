@@ -11,20 +11,21 @@
 
 #define DIRECT_EACH_LINK(link) _Pragma("unroll") for (uint32_t link = 0; link < DIRECT_ONCE_LINKS; link++)
 
-/* The address of a thread's first line in slot 0 of a link, and the block of user memory that the link's
- * lines belong to. */
-struct direct_route {
+/* Of a link: the address of a thread's line in slot 0, and the block of user memory that the link's lines
+ * belong to. */
+struct direct_once_route {
   uint64_t slot_0;
   uint8_t *user;
   uint32_t bytes;
 };
 
 struct direct_once {
-  struct direct_route sent[DIRECT_ONCE_LINKS], received[DIRECT_ONCE_LINKS];
+  struct direct_once_route sent[DIRECT_ONCE_LINKS], received[DIRECT_ONCE_LINKS];
   const uint8_t *in; /* the own block, and the destination of it or of the sum */
   uint8_t *out;
   uint32_t bytes, slot_bytes, flag_mask;
   uint32_t send_count, recv_count, rank, dtype;
+  bool scatters, spreads, adds, sends_sum, collects; /* the steps that the work has */
   bool keeps;                        /* the own block is copied to the output */
   uint64_t own;                      /* own values, then the sum */
   uint64_t words[DIRECT_ONCE_LINKS]; /* data to send, then received data */
@@ -45,61 +46,54 @@ PRIM_FN void direct_pin(TYPE *&pointer) {
   pointer = (TYPE *)(uintptr_t)value;
 }
 
-PRIM_FN uint64_t direct_buffer(uint32_t link, bool sends) {
-  const struct work *work = direct_of();
-  const uint32_t before = sends && work->recv_count > 1 ? work->recv_count - 1u : 0;
-  if (link > 0) return (uint64_t)(uintptr_t)direct_further[before + link - 1].link.buffer;
-  return (uint64_t)(uintptr_t)(sends ? direct_work.send.buffer : direct_work.recv.buffer);
-}
-
-PRIM_FN struct direct_route direct_route_of(const struct direct_run *it, const struct direct_loop *loop,
-                                            uint32_t link, bool sends) {
-  const struct work *work = direct_of();
-  const bool whole = sends ? it->spreads : work->func == FUNC_BROADCAST;
-  struct direct_route route = {0, 0, 0};
-  if (link >= (sends ? work->send_count : work->recv_count)) return route;
-  const struct direct_block block = direct_block_of(loop, direct_peer_of(link), whole);
-  route.slot_0 = direct_buffer(link, sends) + it->thread * 16;
-  route.user = sends ? (uint8_t *)(uintptr_t)direct_in(&block) : direct_out(&block);
-  route.bytes = block.bytes;
-  direct_pin(route.slot_0);
-  direct_pin(route.user);
-  direct_pin(route.bytes);
-  return route;
+/* The links' memory in a step with a block for each link, or with one for all. */
+PRIM_FN void direct_once_routes(const struct step *step, bool sends, struct direct_once_route *routes) {
+  DIRECT_EACH_LINK(link) {
+    if (link >= (sends ? direct_of()->send_count : direct_of()->recv_count)) continue;
+    routes[link].user = direct_user(step, link, sends);
+    routes[link].bytes = direct_bytes(step_link_count(step, link));
+  }
 }
 
 /* The own block: an operand of the sum, sent to all, or copied. */
-PRIM_FN void direct_once_own(const struct direct_run *it, const struct direct_loop *loop,
-                             struct direct_once *once) {
-  const struct work *work = direct_of();
-  const bool in_whole = !it->copies && work->func != FUNC_REDUCE_SCATTER;
-  const bool out_whole = !it->copies && work->func != FUNC_ALL_GATHER;
-  const struct direct_block from = direct_block_of(loop, work->rank, in_whole);
-  const struct direct_block to = direct_block_of(loop, work->rank, out_whole);
-  once->in = direct_in(&from);
-  once->out = direct_out(&to);
-  once->bytes = it->adds || it->spreads || it->copies ? from.bytes : 0;
-  once->keeps = it->copies || (it->spreads && !it->adds && (work->flags & WORK_IN_PLACE) == 0);
+PRIM_FN void direct_once_own(const struct step *step, struct direct_once *once) {
+  const bool each = step_is_each(step);
+  const size_t row = each ? step_block_offset(step, step->own_index) : 0;
+  once->in = direct_in(step->in_offset + row);
+  once->out = direct_out(step->out_offset + row);
+  once->bytes = direct_bytes(each ? step_block_count(step, step->own_index) : step->count);
+}
+
+/* Notes what a step of the only loop does. */
+PRIM_FN void direct_once_note(const struct step *step, struct direct_once *once) {
+  const bool sends = (step->flags & STEP_SEND) != 0, keeps = (step->flags & STEP_KEEP) != 0;
+  if (step->flags & STEP_REDUCE) {
+    once->adds = true;
+    once->sends_sum = sends;
+  } else if (sends) {
+    once->scatters = step_is_each(step);
+    once->spreads = !once->scatters;
+    once->keeps = keeps;
+    if (once->scatters) direct_once_routes(step, true, once->sent);
+  } else {
+    once->collects = true;
+    direct_once_routes(step, false, once->received);
+  }
+  if ((step->flags & STEP_REDUCE) != 0 || (sends && (once->spreads || keeps))) direct_once_own(step, once);
+}
+
+PRIM_FN void direct_once_pin(struct direct_once *once) {
+  DIRECT_EACH_LINK(link) {
+    direct_pin(once->sent[link].slot_0);
+    direct_pin(once->sent[link].user);
+    direct_pin(once->sent[link].bytes);
+    direct_pin(once->received[link].slot_0);
+    direct_pin(once->received[link].user);
+    direct_pin(once->received[link].bytes);
+  }
   direct_pin(once->in);
   direct_pin(once->out);
   direct_pin(once->bytes);
-}
-
-PRIM_FN void direct_once_prepare(const struct direct_run *it, struct direct_once *once) {
-  const struct work *work = direct_of();
-  const struct direct_loop loop = direct_loop_at(0);
-  const uint32_t flag_bits = it->arguments->limits.flag_bits;
-  DIRECT_EACH_LINK(link) {
-    once->sent[link] = direct_route_of(it, &loop, link, true);
-    once->received[link] = direct_route_of(it, &loop, link, false);
-  }
-  direct_once_own(it, &loop, once);
-  once->slot_bytes = it->arguments->limits.step_bytes[PROTO_LL];
-  once->flag_mask = flag_bits >= 32 ? UINT32_MAX : (1u << flag_bits) - 1;
-  once->send_count = work->send_count;
-  once->recv_count = work->recv_count;
-  once->rank = work->rank;
-  once->dtype = work->dtype;
   direct_pin(once->slot_bytes);
   direct_pin(once->flag_mask);
   direct_pin(once->send_count);
@@ -108,17 +102,53 @@ PRIM_FN void direct_once_prepare(const struct direct_run *it, struct direct_once
   direct_pin(once->dtype);
 }
 
+PRIM_FN void direct_once_prepare(const struct direct_run *it, struct direct_once *once) {
+  const struct work *work = direct_of();
+  struct step step;
+  DIRECT_EACH_LINK(link) {
+    const struct direct_once_route nothing = {0, 0, 0};
+    once->sent[link] = once->received[link] = nothing;
+    if (link < work->send_count)
+      once->sent[link].slot_0 = (uint64_t)(uintptr_t)direct_bound(link, true)->buffer + it->thread * 16;
+    if (link < work->recv_count)
+      once->received[link].slot_0 = (uint64_t)(uintptr_t)direct_bound(link, false)->buffer + it->thread * 16;
+  }
+  once->in = 0;
+  once->out = 0;
+  once->bytes = 0;
+  once->scatters = once->spreads = once->adds = once->sends_sum = once->collects = once->keeps = false;
+#pragma unroll
+  for (uint32_t kind = 0; kind < DIRECT_KINDS; kind++) {
+    if (!direct_has(work, kind)) continue;
+    direct_step_at(work, 0, kind, &step);
+    direct_once_note(&step, once);
+  }
+  once->slot_bytes = it->arguments->limits.step_bytes[PROTO_LL];
+  once->flag_mask = (uint32_t)line_flag_mask(it->arguments->limits.flag_bits);
+  once->send_count = work->send_count;
+  once->recv_count = work->recv_count;
+  once->rank = work->rank;
+  once->dtype = work->dtype;
+  direct_once_pin(once);
+}
+
 /* ---- LL ---- */
 
 /* True if this thread has a line in a block of `bytes`. */
 PRIM_FN bool direct_has_line(const struct direct_run *it, uint32_t bytes) { return it->thread * 8 < bytes; }
 
-/* A step's slot and flag, from the line number of its link. */
-PRIM_FN struct direct_place direct_once_place(const struct direct_once *once, uint64_t slot_0,
-                                              uint32_t line) {
-  const struct direct_place place = {slot_0 + line % DIRECT_SLOTS * once->slot_bytes,
-                                     (line + 1) & once->flag_mask};
-  return place;
+/* This thread's line of a link's step, by the number of the step's lines, and their flag. */
+PRIM_FN struct direct_route direct_once_line(const struct direct_once *once, uint64_t slot_0, uint32_t line) {
+  struct direct_route route;
+  route.lines = slot_0 + line_slot_at(line, FIFO_SLOTS_MAX) * once->slot_bytes;
+  route.flag = line_flag_at(line, once->flag_mask);
+  return route;
+}
+
+/* The number of the lines of step `step` of link `index`, which thread `index` or DIRECT_SENDS + `index` of
+ * the warp holds. */
+PRIM_FN uint32_t direct_once_number(const struct direct_run *it, uint32_t thread, uint32_t step) {
+  return __shfl_sync(PRIM_ALL_LANES, (uint32_t)it->link.line, (int)thread) + step;
 }
 
 PRIM_FN uint64_t direct_once_word(const struct direct_run *it, const uint8_t *from, uint32_t bytes) {
@@ -131,7 +161,7 @@ PRIM_FN uint64_t direct_once_word(const struct direct_run *it, const uint8_t *fr
 
 PRIM_FN void direct_once_load(const struct direct_run *it, struct direct_once *once) {
   once->own = direct_once_word(it, once->in, once->bytes);
-  if (!it->scatters) return;
+  if (!once->scatters) return;
   DIRECT_EACH_LINK(link)
   once->words[link] = direct_once_word(it, once->sent[link].user, once->sent[link].bytes);
 }
@@ -140,41 +170,50 @@ PRIM_FN void direct_once_load(const struct direct_run *it, struct direct_once *o
 template <bool SCATTERED>
 PRIM_FN void direct_once_send(const struct direct_run *it, const struct direct_once *once, uint32_t step) {
   DIRECT_EACH_LINK(link) {
-    const uint32_t line = __shfl_sync(PRIM_ALL_LANES, (uint32_t)it->line, (int)(DIRECT_SENDS + link)) + step;
-    const struct direct_place place = direct_once_place(once, once->sent[link].slot_0, line);
+    const uint32_t line = direct_once_number(it, DIRECT_SENDS + link, step);
+    const struct direct_route route = direct_once_line(once, once->sent[link].slot_0, line);
     if (link < once->send_count && direct_has_line(it, SCATTERED ? once->sent[link].bytes : once->bytes))
-      direct_put(&place, 0, SCATTERED ? once->words[link] : once->own);
+      direct_put(&route, 0, SCATTERED ? once->words[link] : once->own);
   }
 }
 
-/* Like direct_clean(). */
-PRIM_FN void direct_once_clean(const struct direct_run *it, const struct direct_once *once) {
-  if (!__any_sync(PRIM_ALL_LANES, direct_is_near(it))) return;
+/* Like direct_clean(), for all steps of the loop. `line`: of this thread's link. Not inlined, because it is
+ * rare. */
+static __device__ __noinline__ void direct_once_clean_all(const struct launch_arguments *arguments,
+                                                          uint64_t line) {
+  struct direct_run run;
+  direct_prepare(&run, arguments);
+  link_open_ll(&run.link, line);
 #pragma unroll 1
-  for (uint32_t link = 0; link < once->send_count; link++) {
-    const uint32_t line = __shfl_sync(PRIM_ALL_LANES, (uint32_t)it->line, (int)(DIRECT_SENDS + link));
-    const uint64_t slot_0 = direct_buffer(link, true);
-    const struct direct_place first = direct_once_place(once, slot_0, line),
-                              second = direct_once_place(once, slot_0, line + 1);
-    const struct direct_loop loop = direct_loop_at(0);
-    const struct direct_block block = direct_block_of(&loop, direct_peer_of(link), it->spreads);
-    direct_clean_slot(it, &first, block.bytes);
-    if (it->send_steps == 2) direct_clean_slot(it, &second, once->bytes);
+  for (uint32_t kind = 0; kind < DIRECT_KINDS; kind++) {
+    struct step step;
+    if (!direct_has(direct_of(), kind)) continue;
+    direct_step_at(direct_of(), 0, kind, &step);
+    direct_write_route(&run, &step);
+    direct_clean(&run, &step);
+    direct_advance(&run, direct_names(&run, &step));
   }
+}
+
+PRIM_FN void direct_once_clean(const struct direct_run *it, uint32_t steps) {
+  const uint32_t flag_bits = it->arguments->limits.flag_bits;
+  bool cleans = false;
+  for (uint32_t step = 0; step < steps; step++)
+    cleans |= line_cleans_at(it->link.line + step, flag_bits, FIFO_SLOTS_MAX);
+  if (__any_sync(PRIM_ALL_LANES, cleans && it->sends && it->keeps))
+    direct_once_clean_all(it->arguments, it->link.line);
 }
 
 /* `adding`: every link's lines belong to the own block. */
 PRIM_FN bool direct_once_receive(struct direct_run *it, struct direct_once *once, uint32_t step,
                                  bool adding) {
-  struct direct_place places[DIRECT_ONCE_LINKS];
-  DIRECT_EACH_LINK(link) {
-    const uint32_t line = __shfl_sync(PRIM_ALL_LANES, (uint32_t)it->line, (int)link) + step;
-    places[link] = direct_once_place(once, once->received[link].slot_0, line);
-  }
+  struct direct_route routes[DIRECT_ONCE_LINKS];
+  DIRECT_EACH_LINK(link)
+  routes[link] = direct_once_line(once, once->received[link].slot_0, direct_once_number(it, link, step));
   DIRECT_AWAIT(it, {
     DIRECT_EACH_LINK(link)
     if (link < once->recv_count && direct_has_line(it, adding ? once->bytes : once->received[link].bytes))
-      flagged &= direct_take(&places[link], 0, &once->words[link]);
+      flagged &= direct_take(&routes[link], 0, &once->words[link]);
   })
   return true;
 }
@@ -211,7 +250,7 @@ PRIM_FN void direct_once_keep(const struct direct_run *it, const struct direct_o
 }
 
 PRIM_FN void direct_once_collect(struct direct_run *it, struct direct_once *once) {
-  if (!direct_once_receive(it, once, it->recv_steps - 1, false)) return;
+  if (!direct_once_receive(it, once, once->adds ? 1 : 0, false)) return;
   DIRECT_EACH_LINK(link)
   direct_keep(it->thread, once->received[link].user, once->received[link].bytes, once->words[link]);
 }
@@ -221,21 +260,22 @@ PRIM_FN void direct_work_once(struct direct_run *it, bool awaits) {
   direct_once_prepare(it, &once);
   if (awaits) launch_await_previous();
   direct_once_load(it, &once);
-  direct_read_counters(it);
-  const bool ready = direct_has_slots(it, it->position + it->send_steps);
+  direct_open(it);
+  const uint32_t steps = direct_link_steps(direct_of());
+  const bool ready = direct_knows_slots(it, steps);
   direct_counters_read();
-  if (!ready && !direct_await_slots(it, it->position + it->send_steps)) return;
-  if (it->scatters) direct_once_send<true>(it, &once, 0);
-  else if (it->spreads) direct_once_send<false>(it, &once, 0);
-  direct_once_clean(it, &once);
+  if (!ready && !direct_await_slots(it, true, steps)) return;
+  if (once.scatters) direct_once_send<true>(it, &once, 0);
+  else if (once.spreads) direct_once_send<false>(it, &once, 0);
+  direct_once_clean(it, steps);
   if (once.keeps) direct_once_keep(it, &once);
-  if (it->adds) {
+  if (once.adds) {
     if (!direct_once_receive(it, &once, 0, true)) return;
     direct_once_sum(&once);
-    if (it->sends_sum) direct_once_send<false>(it, &once, 1);
+    if (once.sends_sum) direct_once_send<false>(it, &once, 1);
     direct_once_keep(it, &once);
   }
-  if (it->collects) direct_once_collect(it, &once);
+  if (once.collects) direct_once_collect(it, &once);
 }
 
 #endif

@@ -67,6 +67,7 @@ enum work_flag {
   WORK_PART = 32,         /* one of those next works: has no lane of its own */
   WORK_SHOWS_INPUT = 128, /* receivers that can reach our input may read it instead of a slot */
   WORK_SCALAR = 256,      /* set by a backend at launch: op_arg is the address of the scalar */
+  WORK_LOOPS_OVERLAP = 512,       /* direct collectives: steps of several loops overlap (direct.h) */
   WORK_POOLED = 64 /* set by a backend at launch: a message that uses its rank's shared slots (net_slots) */
 };
 

@@ -77,8 +77,8 @@ MUTANTS = [
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
     Mutant('ll_receiver_frees_a_slot_at_the_first', LL_H,
-           'lane->line_index += lines; }',
-           'lane->line_index += lines;'
+           'prim_group_end(prim, kind, lines, bytes, work); lane->line_index += lines; }',
+           'prim_group_end(prim, kind, lines, bytes, work); lane->line_index += lines;'
            ' if (work->recv_count > 0 && (step->recv_links & 1) != 0)'
            ' prim_store_head(prim, &lane->recv[0].sender->head, lane->recv[0].step + 1); }',
            'invariant', 'the sender writes a slot that is not free', LL_SPLIT),
