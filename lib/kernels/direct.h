@@ -248,8 +248,7 @@ PRIM_FN void direct_scatter(const struct direct_run *it, const struct step *step
 #pragma unroll
       for (uint32_t b = 0; b < LINES; b++)
         if (link < links)
-          words[link][b] =
-              direct_load(first + b * it->thread_count, routes[link].user, routes[link].bytes);
+          words[link][b] = direct_load(first + b * it->thread_count, routes[link].user, routes[link].bytes);
 #pragma unroll
     for (uint32_t link = 0; link < LINKS; link++)
 #pragma unroll
@@ -529,8 +528,7 @@ PRIM_FN bool direct_poll_sizes(struct direct_run *it) {
   const bool asks = !it->sends && it->keeps;
   uint64_t bytes = 0;
   while (!__all_sync(PRIM_ALL_LANES, !asks || it->link.agreed)) {
-    if (asks && !it->link.agreed)
-      it->link.agreed = prim_tagged_read(it->announced, it->tag, &bytes);
+    if (asks && !it->link.agreed) it->link.agreed = prim_tagged_read(it->announced, it->tag, &bytes);
     if (direct_is_stopped(it)) return false;
   }
   return direct_agrees(it, asks, bytes);

@@ -26,9 +26,9 @@ struct direct_once {
   uint32_t bytes, slot_bytes, flag_mask;
   uint32_t send_count, recv_count, rank, dtype;
   bool scatters, spreads, adds, sends_sum, collects; /* the steps that the work has */
-  bool keeps;                        /* the own block is copied to the output */
-  uint64_t own;                      /* own values, then the sum */
-  uint64_t words[DIRECT_ONCE_LINKS]; /* data to send, then received data */
+  bool keeps;                                        /* the own block is copied to the output */
+  uint64_t own;                                      /* own values, then the sum */
+  uint64_t words[DIRECT_ONCE_LINKS];                 /* data to send, then received data */
 };
 
 /* ---- before earlier kernels have ended ---- */

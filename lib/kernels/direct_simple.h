@@ -1,7 +1,8 @@
 /* direct_simple.h: the code of a block whose works are all direct collectives over Simple. It builds on
- * direct.h. The first warp, the issue warp, makes the steps of schedule/direct.h: it waits for slots, counters
- * and offers, and writes down what each step moves, as a phase. The last one, the commit warp, announces and
- * compares sizes, makes offers, fences, and posts and saves counters. The warps between carry out the phases:
+ * direct.h. The first warp, the issue warp, makes the steps of schedule/direct.h: it waits for slots,
+ * counters and offers, and writes down what each step moves, as a phase. The last one, the commit warp,
+ * announces and compares sizes, makes offers, fences, and posts and saves counters. The warps between carry
+ * out the phases:
  *
  *   move     to every link its own block of the input; every link's block to the output, if not there yet
  *   spread   the same block to every link
@@ -296,12 +297,12 @@ PRIM_FN uint64_t direct_shift_of(const struct direct_run *it) {
 }
 
 struct direct_issue {
-  uint32_t issued;         /* phases */
+  uint32_t issued;          /* phases */
   uint32_t signaled, freed; /* steps made on each send link, and on each receive link */
-  bool taken;              /* the published addresses have arrived */
-  bool shows;              /* send link: the receiver reads our input, or there is no receiver */
-  bool zero_copy;          /* senders store final values in our output */
-  bool plain;              /* sums of the types common in training */
+  bool taken;               /* the published addresses have arrived */
+  bool shows;               /* send link: the receiver reads our input, or there is no receiver */
+  bool zero_copy;           /* senders store final values in our output */
+  bool plain;               /* sums of the types common in training */
 };
 
 PRIM_FN bool direct_receives_zero_copy(void) {
@@ -362,8 +363,8 @@ PRIM_FN bool direct_reads_inputs(const struct step *step) {
   return (step->flags & STEP_REDUCE) != 0 && (direct_of()->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* Waits for what a step needs: published addresses, slots, and steps of ranks that publish no input. In place,
- * a sum may overwrite values that the block still reads and sends. */
+/* Waits for what a step needs: published addresses, slots, and steps of ranks that publish no input. In
+ * place, a sum may overwrite values that the block still reads and sends. */
 PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
   const bool names = direct_names(it, step);
   while ((step->flags & STEP_IN_ORDER) != 0 && direct_phases_done(false) < issue->issued)
@@ -415,8 +416,8 @@ PRIM_FN uint64_t direct_target(const struct direct_run *it, const struct step *s
   return (uint64_t)(uintptr_t)to;
 }
 
-/* To every link its own block of the input, or the same block; and the own one to the output if the step keeps
- * it. */
+/* To every link its own block of the input, or the same block; and the own one to the output if the step
+ * keeps it. */
 PRIM_FN void direct_write_send(const struct direct_run *it, struct direct_issue *issue,
                                const struct step *step, struct direct_phase *phase) {
   const bool each = step_is_each(step);
@@ -470,7 +471,8 @@ PRIM_FN void direct_write_sum(const struct direct_run *it, struct direct_issue *
   if (direct_names(it, step)) {
     const bool shown = !it->sends && it->link.direct != 0;
     if (it->sends) places = direct_target(it, step);
-    else if (shown) places = (uint64_t)(uintptr_t)it->link.direct + step->in_offset * direct_of()->element_bytes;
+    else if (shown)
+      places = (uint64_t)(uintptr_t)it->link.direct + step->in_offset * direct_of()->element_bytes;
     else places = (uint64_t)(uintptr_t)link_slot(&it->link);
     if (it->sends) phase->to[index] = places;
     else phase->from[step_block(step, index)] = places;

@@ -43,9 +43,9 @@ PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
          (func == FUNC_BROADCAST && !root);
 }
 
-/* Turns by which a loop's step of this kind is made after its first one. With WORK_LOOPS_OVERLAP the links carry
- * the next loop's data while counters of this one are in flight; it takes DIRECT_OVERLAP_SLOTS slots. Without
- * sums, the order of sends and that of receives do not depend on it, so ranks may differ. */
+/* Turns by which a loop's step of this kind is made after its first one. With WORK_LOOPS_OVERLAP the links
+ * carry the next loop's data while counters of this one are in flight; it takes DIRECT_OVERLAP_SLOTS slots.
+ * Without sums, the order of sends and that of receives do not depend on it, so ranks may differ. */
 #define DIRECT_OVERLAP_SLOTS 4u
 PRIM_FN uint32_t direct_lag(const struct work *work, uint32_t kind) {
   if ((work->flags & WORK_LOOPS_OVERLAP) == 0) return 0;

@@ -49,8 +49,8 @@ THREADS_LL128 = THREADS._replace(protocols='ll128')
 MUTANTS = [
     # ---- waiting
     Mutant('sender_ignores_a_full_fifo', FIFO,
-           'link->cached = prim_load_head(&link->sender->head); return link->cached',
-           'link->cached = prim_load_head(&link->sender->head); return true || link->cached',
+           'prim_load_head(&link->sender->head); return link_knows_slots(link, steps);',
+           'prim_load_head(&link->sender->head); return true || link_knows_slots(link, steps);',
            'invariant', 'the sender writes a slot that is not free', SLOTS),
     Mutant('ll_sender_ignores_a_full_fifo', LL_H,
            'if (!link_has_slots(&lane->send[i], 1)) return false;', '',
@@ -135,8 +135,8 @@ MUTANTS = [
            'simple_add_source(move, lane_own(lane, 0 * offset));',
            'data', 'all_reduce', DIRECT),
     Mutant('direct_store_at_the_wrong_offset', SIMPLE,
-           'link->direct + lane_bytes(lane, step->out_offset + offset)',
-           'link->direct + lane_bytes(lane, step->out_offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true) + offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true))',
            'data', 'all_reduce', DIRECT),
     Mutant('partial_sum_stored_directly', SIMPLE,
            '(step->flags & STEP_SEND_FINAL) && link->direct != 0', 'link->direct != 0',
@@ -153,7 +153,7 @@ MUTANTS = [
            'lane->line_index), lane->line_count - lane->line_index, line_flag(lane, &lane->send[i]), &data);',
            'data', 'protocol 1', LL128_SPLIT),
     Mutant('first_flag_is_that_of_fresh_memory', LL_H,
-           'return lane->flag_bits >= 32 ? link->line + 1 :', 'return lane->flag_bits >= 32 ? link->line :',
+           '{ return (line + 1) & mask; }', '{ return line & mask; }',
            'data', 'protocol 0', LL_SPLIT),
     Mutant('wrapped_ll_flags_are_not_cleaned', LL_H,
            'if (line_cleans(lane, link))', 'if (false)',
@@ -162,8 +162,8 @@ MUTANTS = [
            'if (line_cleans(lane, link))', 'if (false)',
            'data', 'protocol 1', WRAP128),
     Mutant('cleaning_skips_slots', LL_H,
-           'return (link->line & (half - 1)) >= half - link->slots;',
-           'return (link->line & (half - 1)) == half - link->slots + 1;',
+           'return (line & (half - 1)) >= half - slots;',
+           'return (line & (half - 1)) == half - slots + 1;',
            'data', 'protocol 0', WRAP),
 
     # ---- between operations

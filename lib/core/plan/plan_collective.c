@@ -116,12 +116,12 @@ uint32_t work_direct_flags(const struct work *work, const struct plan_request *r
            (p2p_domain_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
 }
 
-/* GPUs overlap the loops of direct collectives: counters are in flight for as long as a chunk's data. Cores see
- * a counter at once, and would have more slots in their caches. */
+/* GPUs overlap the loops of direct collectives: counters are in flight for as long as a chunk's data. Cores
+ * see a counter at once, and would have more slots in their caches. */
 static uint32_t work_overlap_flags(const struct work *work, const struct plan_limits *limits) {
   const bool direct = work->algo == ALGO_DIRECT || work->algo == ALGO_TWO_SHOT;
-  const bool room = limits->slots >= DIRECT_OVERLAP_SLOTS * work->chunk_steps;
-  if (!direct || !room || limits->cores || work->proto != PROTO_SIMPLE) return 0;
+  const bool enough = limits->slots >= DIRECT_OVERLAP_SLOTS * work->chunk_steps;
+  if (!direct || !enough || limits->cores || work->proto != PROTO_SIMPLE) return 0;
   return work->part_count > direct_loop_elements(work) ? (uint32_t)WORK_LOOPS_OVERLAP : 0;
 }
 
