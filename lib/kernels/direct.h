@@ -469,12 +469,13 @@ PRIM_FN void direct_work_ll(struct direct_run *it, bool awaits) {
   const bool few = work->recv_count <= 3 && work->send_count <= 3;
   struct direct_iter steps;
   struct step step;
+  direct_begin(&steps, work);
+  bool more = direct_next(&steps, work, &step); /* its code is in the instruction cache then, too */
   if (awaits) launch_await_previous();
   direct_open(it);
-  direct_begin(&steps, work);
-  while (direct_next(&steps, work, &step)) {
+  direct_counters_read();
+  for (; more; more = direct_next(&steps, work, &step)) {
     direct_write_route(it, &step);
-    if (it->steps == 0) direct_counters_read();
     const bool names = direct_names(it, &step);
     if (!direct_await_slots(it, names, 1)) return;
     direct_clean(it, &step);
