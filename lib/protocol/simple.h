@@ -22,6 +22,21 @@ PRIM_FN bool simple_has_flag(const struct step *step, uint32_t flags) {
   return PRIM_ALGOS > 1 && (step->flags & flags) != 0;
 }
 
+/* Whether the receiver reads what the current step sends over the link in our input. */
+PRIM_FN bool simple_is_shown(const struct step *step, const struct link *link) {
+#if PRIM_ALGOS > 0
+  return (step->flags & STEP_SEND_SHOWN) != 0 && link->shows;
+#else
+  (void)step, (void)link;
+  return false;
+#endif
+}
+
+/* Whether the current step reads what arrives over the link in the sender's input. */
+PRIM_FN bool simple_reads_shown(const struct step *step, const struct link *link) {
+  return PRIM_ALGOS > 0 && (step->flags & STEP_RECV_SHOWN) != 0 && link->direct != 0;
+}
+
 /* Whether the current slice may begin. */
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
@@ -31,7 +46,9 @@ PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
       lane->begun != lane->finished)
     return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
-    if (!lane_poll_size(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
+    struct link *link = &lane->recv[i];
+    if (!lane_poll_size(lane, link, prim)) return false;
+    if (!simple_reads_shown(step, link) && !link_has_data(link, steps)) return false;
   }
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     if (!link_has_slots(&lane->send[i], steps)) return false;
@@ -47,7 +64,7 @@ PRIM_FN uint32_t simple_enabled(struct lane *lane, struct prim *prim) {
     if (lane->slice_index < lane->slice_count || lane->has_step) {
       if (simple_next_slice(lane) && simple_ready(lane, prim)) actions |= LANE_BEGIN;
     }
-    if (!lane->has_step && lane->begun == lane->posted) actions |= LANE_END;
+    if (!lane->has_step && lane->begun == lane->posted && lane_input_is_read(lane)) actions |= LANE_END;
   }
   return actions;
 }
@@ -96,6 +113,8 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->zero_copy_receive)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
+    else if (simple_reads_shown(step, &lane->recv[i]))
+      simple_add_source(move, lane->recv[i].direct + lane_bytes(lane, step->in_offset + offset));
     else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
     if (!simple_has_flag(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
@@ -130,7 +149,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
     if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
       simple_mark_remote(lane, move);
       simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    } else {
+    } else if (!simple_is_shown(step, link)) {
       simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
     }
     if (!simple_has_flag(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
@@ -163,9 +182,11 @@ PRIM_FN void simple_send_each(struct lane *lane, struct prim *prim, struct move 
       to = link->direct + lane_bytes(lane, step_link_out(step, i, true) + offset);
       simple_mark_remote(lane, move);
     }
-    if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
-      move->pre_op_sources |= (uint32_t)1 << move->source_count;
-    simple_add_copy(move, lane_own_block(lane, block, offset), to, simple_block_count(lane, block, offset));
+    if (!simple_is_shown(step, link)) {
+      if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
+        move->pre_op_sources |= (uint32_t)1 << move->source_count;
+      simple_add_copy(move, lane_own_block(lane, block, offset), to, simple_block_count(lane, block, offset));
+    }
     link_advance(link, lane->work->slice_steps);
   }
   if (lane_copies_block(lane))

@@ -50,15 +50,21 @@ PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end
 #endif
 }
 
-/* Adds own and received values in rank order. */
+PRIM_FN bool direct_shows_input(const struct work *work) {
+  return PRIM_ALGOS > 0 && (work->flags & WORK_SHOWS_INPUT) != 0;
+}
+
+/* Adds own and received values in rank order; those of others may be read in place. */
 PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP;
+  if (direct_shows_input(work)) step->flags |= STEP_RECV_SHOWN;
   step->recv_links = direct_all_links(work);
   step->own_index = work->rank;
 }
 
 PRIM_FN void direct_step_send(const struct work *work, uint32_t final, struct step *step) {
   step->flags = STEP_COPY_IN | STEP_SEND | final;
+  if (final == 0 && direct_shows_input(work)) step->flags |= STEP_SEND_SHOWN;
   step->send_links = direct_all_links(work);
 }
 

@@ -221,17 +221,58 @@ static bool slot_leave(struct check_engine *engine, struct lane *lane, struct co
   return true;
 }
 
+/* The sender's input, in place, where the sender would have read it: a contribution like the own one. */
+static bool shown_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message, const struct slice *slice) {
+  const uint64_t off = engine_fault(engine, FAULT_INPUT_ELSEWHERE, lane->rank);
+  const uint64_t address = conn->source_address +
+                           (lane->step.in_offset + slice->offset + off) * (uint64_t)lane->work->element_bytes;
+  if (address != message->address && slice->units > 0)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "reads another part of rank %u's input than that which is for it", conn->sender);
+  if (!access_read_of(engine, lane, conn->sender, address, slice->units, LANE_NONE, 0, &engine->arrived))
+    return false;
+  for (uint32_t i = 0; i < engine->arrived.count; i++) {
+    struct piece *piece = &engine->arrived.pieces[i];
+    if (piece->expr != EXPR_OLD && (lane->unstaged || lane->reduces))
+      piece->expr += expr_is_raw(&engine->exprs, piece->expr);
+  }
+  return true;
+}
+
+/* Both ends must agree where the data is. */
+static bool place_meet(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message, bool in_place) {
+  if (message->shown == in_place) return true;
+  return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                     message->shown ? "looks in a slot for what rank %u does not send, but shows in its input"
+                                    : "reads in the input of rank %u what that sends in a slot",
+                     conn->sender);
+}
+
+/* What the message shows of this rank's own data at its sender. */
+static void reads_note(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message) {
+  struct conn *back = (lane->work->flags & WORK_SHOWS_INPUT) != 0 ? lane_conn_back(engine, lane, conn) : NULL;
+  if (back && back->reads_seen < message->reads) back->reads_seen = message->reads;
+}
+
 static bool arrived_read(struct check_engine *engine, struct lane *lane, struct conn *conn,
-                         const struct slice *slice) {
+                         const struct slice *slice, uint32_t link) {
   const uint64_t end = conn->recv_step + lane->slice_steps;
-  if (conn->held == 0 || conn->data_seen < end)
+  const bool in_place = lane_reads_input(lane, link);
+  if (conn->held == 0 || (conn->data_seen < end && !in_place))
     return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
                        "reads step %" PRIu64 " from rank %u without having waited for it", conn->recv_step,
                        conn->sender);
   struct message *message;
   if (!(message = message_find(engine, lane, conn, slice))) return false;
   if (!message_meet(engine, lane, conn, message, slice)) return false;
-  if (message->direct) {
+  if (!place_meet(engine, lane, conn, message, in_place)) return false;
+  if (!in_place) reads_note(engine, lane, conn, message);
+  if (in_place) {
+    if (!shown_read(engine, lane, conn, message, slice)) return false;
+  } else if (message->direct) {
     if (!zero_copy_read(engine, lane, conn, message, slice)) return false;
   } else {
     const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
@@ -279,7 +320,7 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     if ((step->recv_links >> i & 1) == 0) continue;
     struct conn *conn = &engine->conns[lane->conns[i]];
-    if (!arrived_read(engine, lane, conn, slice)) return false;
+    if (!arrived_read(engine, lane, conn, slice, i)) return false;
     slice->in_output = (step->flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
     if (!sum_take(engine, lane, slice, conn->sender, &engine->arrived)) return false;
     held += 1;
@@ -375,6 +416,21 @@ static bool slot_is_free(struct check_engine *engine, struct lane *lane, const s
   return true;
 }
 
+static bool message_is_shown(const struct check_engine *engine, const struct lane *lane,
+                             const struct conn *conn) {
+  const uint32_t number = (uint32_t)(conn - engine->conns);
+  for (uint32_t i = 0; (lane->step.flags & STEP_SEND_SHOWN) != 0 && i < lane->work->send_count; i++)
+    if (lane->conns[lane->work->recv_count + i] == number) return (lane->shown_links >> i & 1) != 0;
+  return false;
+}
+
+/* What the lane has read of the receiver's data so far. */
+static uint64_t reads_of(struct check_engine *engine, const struct lane *lane, const struct conn *conn) {
+  const bool shows = (lane->work->flags & WORK_SHOWS_INPUT) != 0;
+  const struct conn *back = shows ? lane_conn_back(engine, lane, conn) : NULL;
+  return back ? back->read : 0;
+}
+
 static bool slice_send(struct check_engine *engine, struct lane *lane, struct conn *conn,
                        const struct slice *slice) {
   const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
@@ -393,7 +449,15 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
   message->final = final;
   message->direct = final && (lane->work->flags & WORK_DIRECT_SEND) != 0 && conn->offer_address != 0;
   message->address = 0;
-  if (!message_fill(engine, message)) return false;
+  message->shown = message_is_shown(engine, lane, conn);
+  message->reads = reads_of(engine, lane, conn);
+  if ((lane->step.flags & STEP_SEND_SHOWN) != 0) conn->shown_step = conn->send_step + lane->slice_steps;
+  if (message->shown) {
+    message->address = own_address(lane, slice);
+    message->piece_count = 0;
+  } else if (!message_fill(engine, message)) {
+    return false;
+  }
   if (message->direct) {
     const size_t out = step_link_out(&lane->step, slice->link, true) + slice->offset;
     message->address = conn->offer_address + out * lane->work->element_bytes;
@@ -448,7 +512,9 @@ static void slice_choose(const struct lane *lane, struct slice *slice, uint32_t 
 static bool each_send(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
   struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + link]];
   slice_choose(lane, slice, step_block(&lane->step, link), link);
-  if (!own_read(engine, lane, slice, own_address(lane, slice))) return false;
+  engine->own.count = 0;
+  if (!message_is_shown(engine, lane, conn) && !own_read(engine, lane, slice, own_address(lane, slice)))
+    return false;
   value_move(&engine->sum, &engine->own);
   return slice_send(engine, lane, conn, slice);
 }
@@ -463,7 +529,7 @@ static bool each_keep(struct check_engine *engine, struct lane *lane, struct sli
 static bool each_receive(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
   const bool there = (lane->step.flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
   slice_choose(lane, slice, step_block(&lane->step, link), link);
-  if (!arrived_read(engine, lane, &engine->conns[lane->conns[link]], slice)) return false;
+  if (!arrived_read(engine, lane, &engine->conns[lane->conns[link]], slice, link)) return false;
   return there || access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->arrived);
 }
 

@@ -122,6 +122,9 @@ static ncclResult_t each_visit(const struct work *work, const struct step *step,
   return ncclSuccess;
 }
 
+/* In lists every input is sent: they show none. */
+#define STEPS_SHOWN ((uint32_t)(STEP_SEND_SHOWN | STEP_RECV_SHOWN))
+
 /* Calls `visit` for every step of every work of a plan, until it fails. */
 static ncclResult_t plan_each_step(const struct plan *plan, void *argument, visit_step *visit) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -130,9 +133,11 @@ static ncclResult_t plan_each_step(const struct plan *plan, void *argument, visi
     TRY(visit(argument, &plan->works[i], NULL));
     memset(&it, 0, sizeof it); /* the compiler cannot see that a work has one family throughout */
     algo_begin(&it, &plan->works[i]);
-    while (algo_next(&it, &plan->works[i], &step))
+    while (algo_next(&it, &plan->works[i], &step)) {
+      step.flags &= ~STEPS_SHOWN;
       TRY(step_is_each(&step) ? each_visit(&plan->works[i], &step, argument, visit)
                               : visit(argument, &plan->works[i], &step));
+    }
   }
   return ncclSuccess;
 }

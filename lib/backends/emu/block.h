@@ -303,6 +303,10 @@ void emu_comm_abort_rank(struct device_comm *comm);
 void emu_lane_stores_seen(struct emu_lane *lane);
 /* The first thing that the lane waits for (lane_wait_first). */
 void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
+/* The lane waits for the receiver at one of its send links. */
+static inline bool emu_wait_sends(const struct lane_wait *wait) {
+  return wait->kind == WAIT_SLOT || wait->kind == WAIT_OFFER || wait->kind == WAIT_READ;
+}
 /* Number of the operation to which the lane's current step belongs. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 

@@ -103,7 +103,7 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
   limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
   limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
   limits->direct = o->direct;
-  limits->algos = ~0u;
+  limits->algos = o->inputs != 0 ? ~0u : ~PLAN_SHOWS_INPUTS;
   limits->algos_last = threads ? 0 : PLAN_ALGOS_LAST;
   limits->cores = threads;
   limits->links = STEP_LINKS_MAX;

@@ -62,7 +62,7 @@ const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn,
 
 static void wait_text(char *out, size_t out_bytes, const struct work *work, const struct lane_wait *wait) {
   char other[EMU_END_BYTES];
-  other_text(other, sizeof other, work, wait->peer, wait->kind == WAIT_SLOT || wait->kind == WAIT_OFFER);
+  other_text(other, sizeof other, work, wait->peer, emu_wait_sends(wait));
   switch (wait->kind) {
     case WAIT_DATA:
       snprintf(out, out_bytes, "waits for data from %s: tail %" PRIu64 ", needs %" PRIu64, other, wait->have,
@@ -79,6 +79,14 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
       break;
     case WAIT_OFFER:
       snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
+      break;
+    case WAIT_INPUT:
+      snprintf(out, out_bytes, "waits for %s to enter the operation and show its input", other);
+      break;
+    case WAIT_READ:
+      snprintf(out, out_bytes,
+               "waits until %s has read its input: head and slots make %" PRIu64 ", needs %" PRIu64, other,
+               wait->have, wait->need);
       break;
     case WAIT_LIST:
       snprintf(out, out_bytes,
