@@ -334,19 +334,12 @@ static bool exit_counts(const struct comm_ranks *ranks, const struct rank_state 
   return header->exit_status != 0 || (rank_pends(state) && ranks_pend_beside(ranks, state));
 }
 
-/* Of several, the one that ended first: the others may have followed it. */
-bool diagnose_exited(struct comm_ranks *ranks) {
-  const struct rank_state *first = NULL;
+static void exit_blame(struct comm_ranks *ranks, const struct rank_state *first) {
   char place[160], name[64], how[64], waiters[320];
-  for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct rank_state *state = &ranks->states[i];
-    if (exit_counts(ranks, state) && (first == NULL || exit_ns(state) < exit_ns(first))) first = state;
-  }
-  if (first == NULL) return false;
+  const bool exited = first->file->header.exits != 0;
   rank_place(first, place);
   gone_text(first, how);
   waiters_text(ranks, first, waiters);
-  const bool exited = first->file->header.exits != 0;
   blame(ranks, DIAGNOSIS_DIED, exited ? "exit" : "signal", first);
   cite_last(ranks, first);
   cite_of(ranks, ranks_first_pending(ranks));
@@ -355,6 +348,52 @@ bool diagnose_exited(struct comm_ranks *ranks) {
   say(ranks->diagnosis->next,
       exited ? "look at the end of rank %u's log for what made it exit: an exception, a failed check"
              : "look for what ended rank %u: its own log, a core file, dmesg (out of memory)",
+      rank_number(first));
+}
+
+/* Of several, the one that ended first: the others may have followed it. */
+bool diagnose_exited(struct comm_ranks *ranks) {
+  const struct rank_state *first = NULL;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (exit_counts(ranks, state) && (first == NULL || exit_ns(state) < exit_ns(first))) first = state;
+  }
+  if (first == NULL) return false;
+  exit_blame(ranks, first);
+  return true;
+}
+
+/* The process was ended, nothing tells how, and its communicator had not failed. */
+static bool was_ended(const struct rank_state *state) {
+  return rank_is_gone(state) && !has_left(state) && state->view->comm->error == 0 &&
+         state->file->header.state != RECORD_ENDED;
+}
+
+/* A process that leaves its communicator open exits with another status in the end, that of a leak, and
+ * launchers then end the others. If more left than were ended, those that were ended are the exception. */
+bool diagnose_left(struct comm_ranks *ranks) {
+  const struct rank_state *first = NULL;
+  struct rank_list list = {"", 0, 0, 0, 0};
+  uint32_t left = 0, ended = 0;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (was_ended(state)) {
+      list_add(&list, rank_number(state));
+      ended += 1;
+    } else if (rank_pends(state)) {
+      return false;
+    } else if (has_left(state) && has_died(state) && state->view->comm->error == 0) {
+      left += 1;
+      if (first == NULL || exit_ns(state) < exit_ns(first)) first = state;
+    }
+  }
+  if (left == 0 || left > ended) return false;
+  exit_blame(ranks, first);
+  if (ranks_first_pending(ranks) == NULL) ranks->diagnosis->detail = "left";
+  show(ranks->diagnosis, "ended, too, as launchers do when a rank fails: rank%s %s", ended == 1 ? "" : "s",
+       list_end(&list));
+  say(ranks->diagnosis->next,
+      "let rank %u destroy its communicators before it exits, or see why it exited early",
       rank_number(first));
   return true;
 }
