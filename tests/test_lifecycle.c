@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "core/comm/use.h"
 #include "tutti.h"
 #include "skip.h"
 
@@ -296,6 +297,56 @@ static void test_abort_from_another_thread(void **state) {
   memory_give();
 }
 
+/* A thread inside a call, and another one that aborts. */
+struct caller {
+  ncclComm_t comm;
+  _Atomic int called, may_return, aborted;
+};
+
+static void *call_body(void *argument) {
+  struct caller *caller = (struct caller *)argument;
+  assert_true(use_begin(caller->comm, "ncclAllReduce", __builtin_return_address(0)));
+  caller->called = 1;
+  while (!caller->may_return) os_yield();
+  caller->called = caller->aborted ? 0 : 2;
+  use_end(caller->comm);
+  return NULL;
+}
+
+static void *abort_body(void *argument) {
+  struct caller *caller = (struct caller *)argument;
+  expect_ok(ncclCommAbort(caller->comm));
+  caller->aborted = 1;
+  return NULL;
+}
+
+static void test_end_beside_a_call(void **state) {
+  static struct caller caller;
+  ncclComm_t comms[RANKS];
+  os_thread inside, aborts;
+  (void)state;
+  begin();
+  expect_ok(ncclCommInitAll(comms, RANKS, NULL));
+  memset(&caller, 0, sizeof caller);
+  caller.comm = comms[1];
+  assert_true(os_thread_start(&inside, call_body, &caller));
+  while (!caller.called) os_yield();
+  assert_int_equal(ncclCommDestroy(comms[1]), ncclInvalidUsage);
+  assert_non_null(strstr(ncclGetLastError(NULL), "rank 1 of comm"));
+  assert_non_null(strstr(ncclGetLastError(NULL), "has ncclAllReduce of another thread, called at"));
+  assert_non_null(strstr(ncclGetLastError(NULL), "which has not returned"));
+  assert_int_equal(ncclCommFinalize(comms[1]), ncclInvalidUsage);
+  assert_true(os_thread_start(&aborts, abort_body, &caller));
+  while (use_check(comms[1], "ncclAllReduce", NULL) == ncclSuccess) os_yield();
+  caller.may_return = 1; /* abort waits for this call's return, and other calls are refused */
+  os_thread_join(inside);
+  os_thread_join(aborts);
+  assert_int_equal(caller.called, 2);
+  for (int i = 0; i < RANKS; i++)
+    if (i != 1) expect_ok(ncclCommAbort(comms[i]));
+  memory_give();
+}
+
 /* ---- a rank that comes late ---- */
 
 struct comer {
@@ -428,6 +479,7 @@ int main(void) {
       BOTH(test_nonblocking),
       BOTH(test_revoke_and_shrink),
       BOTH(test_abort_from_another_thread),
+      BOTH(test_end_beside_a_call),
       BOTH(test_late_rank),
       BOTH(test_fork),
   };
