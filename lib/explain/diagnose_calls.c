@@ -251,10 +251,10 @@ static bool has_died(const struct rank_state *state) {
          (file->header.state == RECORD_OPEN || file->header.exits != 0);
 }
 
-/* The number of ranks whose error message names this rank first; more than all, if its launcher knows. */
+/* The number of ranks whose error message names this rank first. */
 static uint32_t votes_against(const struct comm_ranks *ranks, const struct rank_state *state) {
   const uint32_t rank = rank_number(state);
-  uint32_t votes = state->file->header.ended_by != 0 ? ranks->count + 1 : 0;
+  uint32_t votes = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct record_comm *comm = ranks->states[i].view->comm;
     if (comm->error == 0 || memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue;
@@ -264,8 +264,12 @@ static uint32_t votes_against(const struct comm_ranks *ranks, const struct rank_
   return votes;
 }
 
+/* Its launcher has seen it end, before it ended others. */
+static bool launcher_saw(const struct rank_state *state) { return state->file->header.ended_by != 0; }
+
 /* Some ranks have failed and others have not: those died earlier, or have not noticed the failure. The rank
- * that most error messages name is taken for the one that died. */
+ * that its launcher has seen end is taken for the one that died, else the one that most error messages
+ * name. */
 bool diagnose_died(struct comm_ranks *ranks) {
   const struct rank_state *dead = NULL;
   uint32_t failed = 0, votes = 0, gone = 0;
@@ -276,12 +280,15 @@ bool diagnose_died(struct comm_ranks *ranks) {
     if (!has_died(state)) continue;
     gone += 1;
     const uint32_t against = votes_against(ranks, state);
-    if (against == 0 && has_left(state)) continue;
-    if (dead != NULL && against <= votes) continue;
+    const bool seen = launcher_saw(state);
+    if (against == 0 && !seen && has_left(state)) continue;
+    const bool stronger = dead == NULL || (seen && !launcher_saw(dead)) ||
+                          (seen == launcher_saw(dead) && against > votes);
+    if (!stronger) continue;
     dead = state;
     votes = against;
   }
-  if (dead == NULL || (failed == 0 && (votes == 0 || votes > ranks->count))) return false;
+  if (dead == NULL || (failed == 0 && (votes == 0 || launcher_saw(dead)))) return false;
   rank_place(dead, place);
   if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
