@@ -347,6 +347,51 @@ static void test_end_beside_a_call(void **state) {
   memory_give();
 }
 
+static void *destroy_body(void *argument) {
+  struct waiter *waiter = (struct waiter *)argument;
+  waiter->result = ncclCommDestroy(waiter->comm);
+  return NULL;
+}
+
+static void *abort_waiter_body(void *argument) {
+  struct waiter *waiter = (struct waiter *)argument;
+  waiter->result = ncclCommAbort(waiter->comm);
+  return NULL;
+}
+
+static ncclResult_t elsewhere(void *(*body)(void *), ncclComm_t comm) {
+  struct waiter waiter = {comm, ncclSuccess};
+  os_thread thread;
+  assert_true(os_thread_start(&thread, body, &waiter));
+  os_thread_join(thread);
+  return waiter.result;
+}
+
+/* Another thread ends a communicator that has a call in this thread's open group: a destroy changes nothing,
+ * an abort ends the group with an error. */
+static void test_end_beside_a_group(void **state) {
+  ncclComm_t comms[RANKS];
+  (void)state;
+  begin();
+  outputs_clear();
+  expect_ok(ncclCommInitAll(comms, RANKS, NULL));
+  for (int aborts = 0; aborts < 2; aborts++) {
+    expect_ok(ncclGroupStart());
+    for (int i = 0; i < RANKS; i++)
+      expect_ok(ncclAllReduce(in[i], out[i], COUNT, ncclFloat, ncclSum, comms[i], NULL));
+    assert_int_equal(elsewhere(aborts ? abort_waiter_body : destroy_body, comms[2]), ncclInvalidUsage);
+    assert_int_equal(ncclGroupEnd(), aborts ? ncclInvalidUsage : ncclSuccess);
+    if (aborts) assert_non_null(strstr(ncclGetLastError(NULL), "another thread has called ncclCommAbort"));
+    for (int i = 0; i < RANKS && !aborts; i++) {
+      assert_int_equal(cudaSetDevice(i), cudaSuccess);
+      assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    outputs_check(comms, RANKS, 1 + 2 + 3 + 4);
+  }
+  for (int i = 0; i < RANKS; i++) expect_ok(elsewhere(abort_waiter_body, comms[i]));
+  memory_give();
+}
+
 /* ---- a rank that comes late ---- */
 
 struct comer {
@@ -480,6 +525,7 @@ int main(void) {
       BOTH(test_revoke_and_shrink),
       BOTH(test_abort_from_another_thread),
       BOTH(test_end_beside_a_call),
+      BOTH(test_end_beside_a_group),
       BOTH(test_late_rank),
       BOTH(test_fork),
   };
