@@ -133,10 +133,8 @@ static void call_record(const struct collective_call *call, uint64_t ticks) {
 static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   const uint64_t ticks = ticks_now();
   ncclResult_t result = alone ? collective_note(call) : group_note(call);
-  if (result == ncclSuccess) {
-    result = match_call(call);
-    if (result != ncclSuccess) record_mismatch(call, ticks);
-  } else if (call->comm != NULL && comm_is_ready(call->comm) && comm_async_error(call->comm) != ncclSuccess)
+  if (result == ncclSuccess) result = match_call(call);
+  else if (call->comm != NULL && comm_is_ready(call->comm) && comm_async_error(call->comm) != ncclSuccess)
     record_mismatch(call, ticks); /* it may differ from those that failed */
   if (result == ncclSuccess && !alone) open_group_add(call->stream, call->comm->device_index);
   if (result == ncclSuccess) call_record(call, ticks);
@@ -155,6 +153,7 @@ static ncclResult_t call_run(const struct collective_call *call) {
       open_group_add(call->stream, call->comm->device_index);
       return ncclSuccess;
     }
+    record_refused(call, result);
     group_enter();
     return group_leave(result);
   }
