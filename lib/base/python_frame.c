@@ -176,8 +176,17 @@ const void *python_caller_add(const void *address) {
   return known;
 }
 
-const char *python_caller_text(const void *place) {
+static const struct caller *caller_at(const void *place) {
   const uintptr_t at = (uintptr_t)place, begin = (uintptr_t)callers;
-  if (at < begin || at >= begin + sizeof callers) return NULL;
-  return ((const struct caller *)place)->text;
+  return at < begin || at >= begin + sizeof callers ? NULL : (const struct caller *)place;
+}
+
+const struct python_frame *python_caller_frame(const void *place) {
+  const struct caller *caller = caller_at(place);
+  return caller != NULL ? &caller->frame : NULL;
+}
+
+const char *python_caller_text(const void *place) {
+  const struct caller *caller = caller_at(place);
+  return caller != NULL ? caller->text : NULL;
 }

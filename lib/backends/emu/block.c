@@ -44,6 +44,7 @@ void emu_comm_abort_rank(struct device_comm *comm) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm == comm && emu_options()->mode == EMU_GUARDED) run_wake_lanes(run);
   emu_kernel_runs_wake();
+  emu_comm_order_share();
   emu_changed();
 }
 

@@ -210,6 +210,8 @@ ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct devic
                                     uint32_t rank_count);
 void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
                          uint32_t rank_count);
+/* Tells other processes which of them this one's communicators reach. Locked. */
+void emu_comm_order_share(void);
 void emu_comm_order_hold(int more);
 void emu_comm_order_met(uint64_t name);
 bool emu_conn_both_ends(void);

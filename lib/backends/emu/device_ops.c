@@ -244,6 +244,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_comm_unshare(comm);
   emu_net_slots_free(comm);
   scratch_free_all(comm);
+  emu_comm_order_share();
   if (comm->ordered) emu_world_leave_order();
   if (emu_comms == NULL) emu_order_withdraw();
   os_free(comm->order_slots);

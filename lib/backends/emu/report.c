@@ -136,7 +136,9 @@ static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, u
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
   const uint64_t turn = emu->block->run->turn;
   out[0] = '\0';
-  if (comm->ordered && emu_order_ended(comm->order_slots[peer]))
+  if (comm->ordered && emu_order_lost(comm->order_slots[peer]))
+    snprintf(out, out_bytes, "; the process of rank %" PRIu32 " has ended", peer);
+  else if (comm->ordered && emu_order_ended(comm->order_slots[peer]))
     snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
   else if (peer_is_remote(emu, peer))
     snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);

@@ -69,7 +69,10 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
   match_begin(call->comm);
   *result = match_call(call);
-  if (*result != ncclSuccess) return true;
+  if (*result != ncclSuccess) {
+    record_refused(call, *result);
+    return true;
+  }
   if (!launch(call->comm, entry->serial, entry->buffers, call, 1, result)) {
     match_undo(call->comm);
     return false;
