@@ -1,14 +1,17 @@
 """torch_ranks.py: the backend "tutti" of torch.distributed.
 
-    torch_ranks.py CASE     runs one case, on the ranks of torchrun or on threads; exits with 0 if it is right
+    torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
+                            that is right, and exits with 0 if all are
     torch_ranks.py --list   the cases that run on threads"""
 import datetime
 import os
 import signal
 import sys
+import traceback
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import tutti.torch
 
@@ -184,6 +187,59 @@ def groups():
     same(tensor, [2.0 * (rank % (size // 2)) + size // 2] * 3)
 
 
+def splits():
+    rank, size = ranks()
+    half = size // 2
+    group = dist.split_group(split_ranks=[list(range(half)), list(range(half, size))], group_desc='half',
+                             timeout=datetime.timedelta(seconds=77))
+    assert group.group_desc == 'half'
+    same(dist.get_process_group_ranks(group), list(range(half)) if rank < half else list(range(half, size)))
+    summed = torch.full((3,), float(rank))
+    dist.all_reduce(summed, group=group)
+    same(summed, [float(sum(dist.get_process_group_ranks(group)))] * 3)
+    whole = torch.empty(size)
+    backwards = dist.split_group(split_ranks=[list(reversed(range(size)))])
+    dist.all_gather_into_tensor(whole, torch.tensor([float(rank)]), group=backwards)
+    same(whole, [float(each) for each in reversed(range(size))])
+    first = dist.split_group(split_ranks=[[1, 0]])  # the others are in no group
+    assert (first == dist.GroupMember.NON_GROUP_MEMBER) == (rank > 1)
+    if rank < 2:
+        again = dist.split_group(first, split_ranks=[[0], [1]])  # ranks of `first`, which are 1 and 0
+        same(dist.get_process_group_ranks(again), [rank])
+        dist.destroy_process_group(again)
+        dist.destroy_process_group(first)
+    dist.barrier()
+
+
+def bound_device():
+    """With a bound device, new_group() splits, and ranks that are in no group take part."""
+    rank, size = ranks()
+    dist.group.WORLD.bound_device_id = torch.device('cpu', 0)
+    for members in ([0, 1], list(range(size))):
+        group = dist.new_group(members, group_desc='bound')
+        if rank in members:
+            summed = torch.ones(2)
+            dist.all_reduce(summed, group=group)
+            same(summed, [float(len(members))] * 2)
+    dist.group.WORLD.bound_device_id = None
+
+
+def aborted():
+    """A group that one rank aborts is an error on the others once nothing else can move."""
+    rank, size = ranks()
+    group = dist.new_group(list(range(size)))
+    if rank != 1:
+        try:
+            dist.all_reduce(torch.ones(3), group=group)
+        except dist.DistBackendError as error:
+            assert 'rank 1' in str(error) and 'abort' in str(error), error
+        else:
+            raise AssertionError('no error after an abort')
+    distributed_c10d._abort_process_group(group)
+    distributed_c10d._abort_process_group()
+    assert not dist.is_initialized()
+
+
 def objects():
     rank, size = ranks()
     everything = [None] * size
@@ -319,7 +375,42 @@ def message_missing():
         dist.recv(torch.ones(3), 1)
 
 
+def group_missing():
+    if dist.get_rank() != 1:
+        dist.new_group([0, 1])
+
+
+def group_or_sum():
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(3))
+    else:
+        dist.new_group([0, 1])
+
+
+def split_missing():
+    if dist.get_rank() != 1:
+        dist.split_group(split_ranks=[[0, 1]])
+
+
+def split_differs():
+    dist.split_group(split_ranks=[[0, 1]] if dist.get_rank() else [[0], [1]])
+
+
+def split_left():
+    group = dist.split_group(split_ranks=[[0, 1]])
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(3), group=group)
+
+
 FAILING = {
+    'group_missing': (group_missing, ('new_group (group 1 of ranks 0, 1): rank 1 did not call it',
+                                      'called by rank 0 at', 'rank 1 has returned')),
+    'group_or_sum': (group_or_sum, ('has not called', 'AllReduce', 'new_group (group 1',
+                                    'waits for rank 1, called by rank 0 at')),
+    'split_missing': (split_missing, ('split_group: rank 1 did not call it', 'called by rank 0 at')),
+    'split_differs': (split_differs, ('split_group: rank', 'the group [0, 1]',
+                                      'have to pass the same groups')),
+    'split_left': (split_left, ('rank 1', 'AllReduce')),
     'different_counts': (different_counts, ('different counts', '3 float', '4 float')),
     'different_types': (different_types, ('different', 'float', 'double')),
     'different_operators': (different_operators, ('different', 'sum', 'max')),
@@ -328,8 +419,8 @@ FAILING = {
     'left_out': (left_out, ('rank 1', 'AllReduce')),
     'crossed_groups': (crossed_groups, ('another communicator',)),
     'message_missing': (message_missing, ('rank 1', 'Recv'))}
-RIGHT = (dtypes, operators, collectives, layouts, messages, groups, objects, asynchronous, functional,
-         data_parallel, fully_sharded, tensor_parallel, repeats)
+RIGHT = (dtypes, operators, collectives, layouts, messages, groups, splits, bound_device, aborted,
+         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -359,38 +450,77 @@ def lost():
         os._exit(9)
 
 
-RANKED = {'timed_out': timed_out, 'lost': lost}
+def group_timed_out():
+    """Rank 1 does not call new_group, and lives."""
+    dist.init_process_group('tutti')
+    if dist.get_rank() != 0:
+        signal.pause()
+    try:
+        dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+    except dist.DistBackendError as error:
+        print('said:', error)
+        os._exit(9)
 
 
-def main(name):
-    if name == '--list':
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING)))
-    elif name in RANKED:
+RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out}
+
+
+def fails(name):
+    """A case that has to fail, with its texts."""
+    function, texts = FAILING[name]
+    try:
+        tutti.torch.run(function, 2)
+    except (dist.DistBackendError, RuntimeError) as error:
+        missing = [text for text in (*texts, 'torch_ranks.py:') if text not in str(error)]
+        assert not missing, 'without %r: %s' % (missing, error)
+    else:
+        raise AssertionError('nothing was raised')
+
+
+def on_threads(function):
+    """A case that has to be right, on threads."""
+    runs = []
+    for _ in range(10 if function is repeats else 1):
+        lines.clear()
+        torch.manual_seed(1)
+        tutti.torch.run(function, 4)
+        runs.append(list(lines))
+    assert all(each == runs[0] for each in runs), runs
+
+
+def one(name):
+    if name in RANKED:
         RANKED[name]()
     elif name in FAILING:
-        function, texts = FAILING[name]
-        try:
-            tutti.torch.run(function, 2)
-        except (dist.DistBackendError, RuntimeError) as error:
-            missing = [text for text in (*texts, 'torch_ranks.py:') if text not in str(error)]
-            assert not missing, 'without %r: %s' % (missing, error)
-        else:
-            raise AssertionError('nothing was raised')
+        fails(name)
     else:
         function = next(each for each in RIGHT if each.__name__ == name)
-        if 'RANK' in os.environ:
+        if 'RANK' not in os.environ:
+            on_threads(function)
+            return
+        if not dist.is_initialized():
             dist.init_process_group('tutti')
-            function()
-            dist.destroy_process_group()
-        else:
-            runs = []
-            for _ in range(10 if function is repeats else 1):
-                lines.clear()
-                torch.manual_seed(1)
-                tutti.torch.run(function, 4)
-                runs.append(list(lines))
-            assert all(each == runs[0] for each in runs), runs
+        function()
+
+
+def main(names):
+    if names == ['--list']:
+        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING)))
+        return 0
+    wrong = 0
+    for name in names:
+        try:
+            one(name)
+            print('right: ' + name, flush=True)
+        except Exception:  # the cases behind it are run as well
+            traceback.print_exc()
+            wrong += 1
+            if 'RANK' in os.environ:
+                break
+    if 'RANK' in os.environ and dist.is_initialized():
+        dist.destroy_process_group()
+    return 1 if wrong else 0
 
 
 if __name__ == '__main__':
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1:]))

@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _events, _types, _watch
+from . import _events, _rendezvous, _types, _watch
 from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
 _nccl = _library.nccl
+_SPLIT = 'split_group'
 _TIMED_OUT = 'tutti timed out'  # in the group's store: what the first rank that waited too long says
 rank_of_thread = threading.local()  # .device, and .queued: groups with messages that wait for their batch
 
@@ -88,15 +89,17 @@ class ProcessGroup(_Base):
     as one group: so isend() and irecv() of different ranks may be in any order, as with batch_isend_irecv().
     """
 
-    def __init__(self, store, rank, size, timeout):
+    def __init__(self, store, rank, ranks, options, call, comm=None):
+        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's, else the
+        ranks join one."""
+        size = len(ranks)
         super().__init__(rank, size)
-        self._store, self._rank, self._size, self.timeout = store, rank, size, timeout
+        self._store, self._rank, self._size, self.timeout = store, rank, size, options._timeout
+        self.ranks, self._options = list(ranks), options
         self.device = rank_of_thread.device
+        self._splits = 0
         cuda.set_device(self.device)
-        if rank == 0:
-            store.set('tutti', bytes(core.get_unique_id()).hex())
-        unique_id = core.UniqueId(bytes.fromhex(store.get('tutti').decode()))
-        self._comm = core.Communicator.init(size, rank, unique_id)
+        self._comm = comm or self._join(call)
         self._messages_comm = self._comm.split(0, rank)
         self._stream, self._messages_stream = cuda.Stream(), cuda.Stream()
         self._events = _events.Events()
@@ -107,8 +110,16 @@ class ProcessGroup(_Base):
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
         self.thread = threading.get_ident()
-        _watch.note_timeout(timeout.total_seconds())
+        _watch.note_timeout(self.timeout.total_seconds())
         _groups.add(self)
+
+    def _join(self, call):
+        flush_messages()
+        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else None
+        step = _rendezvous.Rendezvous(self._store, 'tutti', self._rank, self.ranks, call)
+        notes = step.come(self.timeout, own)
+        unique_id = core.UniqueId(bytes.fromhex(notes[0][0]))
+        return core.Communicator.init(self._size, self._rank, unique_id)
 
     def time_out(self, said):
         """A rank has waited too long: ends the communicators, and tells the others why."""
@@ -139,7 +150,7 @@ class ProcessGroup(_Base):
                 return dist.DistBackendError('%s: %s' % (call, self._store.get(_TIMED_OUT).decode()))
         comm = self._comm.ptr
         text = _library.nccl_library.ncclGetLastError(comm).decode(errors='replace').strip() if comm else ''
-        return dist.DistBackendError('%s: %s' % (call, text or error))
+        return dist.DistBackendError('%s: %s%s' % (call, text or error, _rendezvous.waiting()))
 
     def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
         """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
@@ -639,12 +650,60 @@ class ProcessGroup(_Base):
                 self._open.append(work)
         return _Several(self, batch + messages)
 
-    # ---- the end
+    # ---- groups of this group's ranks
 
     @property
     def supports_splitting(self):
-        """new_group() makes communicators of their own."""
-        return False
+        """split_group() makes communicators with ncclCommSplit."""
+        return True
+
+    @property
+    def options(self):
+        """What the group was made with: its time-out and its name."""
+        return self._options
+
+    def set_timeout(self, timeout):
+        """Waits that begin later take at most so long."""
+        self.timeout = self._options._timeout = timeout
+        _watch.note_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def _split_comm(self, ranks):
+        """The communicator of these ranks of the group, or None for a rank that is not among them."""
+        if self._batch is not None:
+            raise dist.DistBackendError('%s at %s: a coalescing block is open: split the group before it or '
+                                        'after it' % (_SPLIT, caller()))
+        flush_messages()
+        self._use_device()
+        self._splits += 1
+        notes = _rendezvous.Rendezvous(self._store, 'tutti/split/%d' % self._splits, self._rank, self.ranks,
+                              _SPLIT).come(self.timeout, ranks)
+        _rendezvous.check_split(_SPLIT, notes, self.ranks)
+        if ranks is None or self._rank not in ranks:
+            return self._comm.split(-1, 0)
+        return self._comm.split(min(ranks), ranks.index(self._rank))
+
+    def split(self, store, ranks, opts):
+        """torch.distributed.split_group, on a rank of the new group."""
+        ranks = list(ranks)
+        comm = self._split_comm(ranks)
+        job_ranks = [self.ranks[each] for each in ranks]
+        options = _options(opts._timeout if opts is not None else self.timeout, opts, job_ranks)
+        return ProcessGroup(store, ranks.index(self._rank), job_ranks, options, _SPLIT, comm)
+
+    def stay_out(self, ranks):
+        """A rank's part in split_group() if it is not one of `ranks`, the first group."""
+        self._split_comm(list(ranks))
+
+    def perform_nocolor_split(self, _):
+        """A rank's part in the making of a group that it is not in, of a job with a bound device."""
+        self._split_comm(None)
+
+    def eager_connect_single_device(self, _):
+        """Groups are connected when they are made."""
+
+    # ---- the end
 
     def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
         """Its name for torch.distributed."""
@@ -715,10 +774,42 @@ class _Several(Work):
         return all(work.is_completed() for work in self.works)
 
 
+def pass_on_splits():
+    """PyTorch's C++ ends the process if split() of a backend in Python returns None: a rank that is in no
+    group takes its part here."""
+    in_cpp = dist.ProcessGroup.split_group
+
+    def split_group(self, new_ranks, *arguments, **named):
+        backends = {device.type: self._get_backend(device) for device in self._device_types}
+        if self.rank() in new_ranks or not any(isinstance(each, ProcessGroup) for each in backends.values()):
+            return in_cpp(self, new_ranks, *arguments, **named)
+        for device, backend in backends.items():
+            if isinstance(backend, ProcessGroup):
+                backend.stay_out(new_ranks)
+            elif backend.supports_splitting:
+                backend.perform_nocolor_split(torch.device(device))
+        return None
+    dist.ProcessGroup.split_group = split_group
+
+
+def _options(timeout, given, ranks):
+    options = _Base.Options('tutti', timeout)
+    options.group_name = given.group_name if given is not None else ''
+    options.global_ranks_in_group = ranks
+    return options
+
+
 def create(options, _):
     """What torch.distributed calls for init_process_group("tutti") and new_group()."""
     rank = options.group_rank
     if not hasattr(rank_of_thread, 'device'):
         prepare(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
         rank_of_thread.device = device_of(rank)
-    return ProcessGroup(options.store, rank, options.group_size, options.timeout)
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    own = _options(options.timeout, None, ranks)
+    own.group_name = options.group_id
+    if options.split_from is not None:
+        return options.split_from.split(options.store, ranks, own)
+    call = 'new_group' if options.global_ranks_in_group else 'init_process_group'
+    return ProcessGroup(options.store, rank, ranks, own, '%s (group %s of %s)'
+                        % (call, options.group_id, _rendezvous.listed(ranks)))

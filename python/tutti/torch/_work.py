@@ -1,19 +1,24 @@
 """What the calls of the backend return: torch.distributed.Work."""
+import os
 import sys
 import threading
 
 import torch
 import torch.distributed as dist
 
-_PASSED_OVER = ('/torch/', '/tutti/torch/')
+_PASSED_OVER = tuple(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__))
+
+
+def place_of(frame):
+    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        frame = frame.f_back
+    return '%s:%d (%s)' % (os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
 
 
 def caller():
-    """The program's line that called: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED_OVER):
-        frame = frame.f_back
-    return '%s:%d (%s)' % (frame.f_code.co_filename.rsplit('/', 1)[-1], frame.f_lineno, frame.f_code.co_name)
+    """The program's line that called."""
+    return place_of(sys._getframe(1))
 
 
 _asked = threading.local()
