@@ -61,7 +61,7 @@ else
   echo "skip: pytest: $python has none: pip install pytest"
 fi
 
-names='dtypes collectives messages groups splits asynchronous data_parallel'
+names='dtypes collectives messages tags any_source groups splits asynchronous data_parallel'
 job "$names"
 for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]

@@ -3,6 +3,7 @@
     torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
                             that is right, and exits with 0 if all are
     torch_ranks.py --list   the cases that run on threads"""
+import collections
 import datetime
 import os
 import signal
@@ -167,12 +168,72 @@ def messages():
         same(got[-1].item(), 5.0)
     if rank == 0:
         work.wait()
-    try:
-        dist.isend(got, ahead, tag=3)
-    except ValueError as error:
-        assert 'tag' in str(error)
-    else:
-        raise AssertionError('a tag was taken')
+
+
+def tags():
+    """Messages match by source and tag, in order within one; also if others come between."""
+    rank, size = ranks()
+    if rank == 0:
+        works = [dist.isend(torch.full((1000,), value), 1, tag=tag)
+                 for tag, value in ((5, 1.0), (7, 2.0), (5, 3.0), (0, 4.0))]
+        for work in reversed(works):
+            work.wait()
+    if rank == 1:
+        got = torch.empty(4, 1000)
+        for part, tag in zip(got, (0, 7, 5, 5)):
+            assert dist.recv(part, 0, tag=tag) == 0
+        same(got[:, 999], [4.0, 2.0, 1.0, 3.0])
+    holes, ahead, behind = torch.zeros(4, dtype=torch.int16), (rank + 1) % size, (rank - 1) % size
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2,), rank).short(), ahead, tag=1),
+                                    dist.P2POp(dist.irecv, holes[::2], behind, tag=1)])
+    for work in works:
+        work.wait()
+    same(holes, [behind, 0, behind, 0])
+
+
+def any_source():
+    """A receive without a source takes one message of a rank that has sent; each source's come in order."""
+    rank, size = ranks()
+    for tag in (0, 3):
+        if rank != 0:
+            for i in range(2):
+                dist.send(torch.tensor([10 * rank + i]), 0, tag=tag)
+            continue
+        found = collections.defaultdict(list)
+        for _ in range(2 * (size - 1)):
+            got = torch.empty(1, dtype=torch.int64)
+            found[dist.recv(got, tag=tag)].append(got.item())
+            lines.append(got.item())
+        same(dict(found), {each: [10 * each, 10 * each + 1] for each in range(1, size)})
+    if rank == 0:  # a named one that was called later does not overtake
+        first, second = torch.empty(1), torch.empty(1)
+        works = [dist.irecv(first, tag=9), dist.irecv(second, 1, tag=9)]
+        works[1].wait()
+        while not works[0].is_completed():
+            pass
+        same([first.item(), second.item(), works[0].source_rank()], [1.0, 2.0, 1])
+    elif rank == 1:
+        for value in (1.0, 2.0):
+            dist.send(torch.tensor([value]), 0, tag=9)
+    dist.barrier()  # a message of the next case may not come to a receive of any source
+
+
+def independent_messages():
+    """A message does not wait for others that were called before it, as with threads."""
+    rank, size = ranks()
+    got = torch.empty(1)
+    if rank == 0:
+        late = dist.irecv(got, 1)
+        dist.send(torch.ones(1), 2)
+        dist.send(torch.ones(1), 2)
+        late.wait()
+    elif rank == 1:
+        dist.recv(got, 2)
+        dist.send(got, 0)
+    elif rank == 2:
+        dist.recv(got, 0)
+        dist.recv(got, 0)
+        dist.send(got, 1)
 
 
 def groups():
@@ -402,7 +463,39 @@ def split_left():
         dist.all_reduce(torch.ones(3), group=group)
 
 
+def tag_missing():
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(3), 1, tag=4)
+    else:
+        dist.send(torch.ones(3), 0, tag=3)
+
+
+def any_missing():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1, tag=3)
+    else:
+        dist.recv(torch.ones(3), tag=4)
+
+
+def sent_only():
+    if dist.get_rank() == 0:
+        dist.isend(torch.ones(3), 1, tag=3)
+
+
+def tag_sizes():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1, tag=3)
+    else:
+        dist.recv(torch.ones(4), 0, tag=3)
+
+
 FAILING = {
+    'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
+                                  'rank 1 sends rank 0 a message with tag 3 at')),
+    'any_missing': (any_missing, ('rank 1 receives from any rank with tag 4 at', 'rank 0 sends rank 1',
+                                  'a message with tag 3 at')),
+    'sent_only': (sent_only, ('rank 0 sends rank 1 a message with tag 3 at', 'which nothing receives')),
+    'tag_sizes': (tag_sizes, ('tag 3', '3 float', '4 float')),
     'group_missing': (group_missing, ('new_group (group 1 of ranks 0, 1): rank 1 did not call it',
                                       'called by rank 0 at', 'rank 1 has returned')),
     'group_or_sum': (group_or_sum, ('has not called', 'AllReduce', 'new_group (group 1',
@@ -418,8 +511,10 @@ FAILING = {
     'different_calls': (different_calls, ('different', 'AllReduce', 'ReduceScatter')),
     'left_out': (left_out, ('rank 1', 'AllReduce')),
     'crossed_groups': (crossed_groups, ('another communicator',)),
-    'message_missing': (message_missing, ('rank 1', 'Recv'))}
-RIGHT = (dtypes, operators, collectives, layouts, messages, groups, splits, bound_device, aborted,
+    'message_missing': (message_missing, ('rank 1 of comm', 'has no ncclSend',
+                                          'rank 0 receives from rank 1'))}
+RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
+         independent_messages, groups, splits, bound_device, aborted,
          objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, repeats)
 
 
@@ -462,6 +557,23 @@ def group_timed_out():
         os._exit(9)
 
 
+def order_of_sources():
+    """The sources of receives without one, on rank 0."""
+    rank, size = ranks()
+    if rank != 0:
+        dist.send(torch.ones(1), 0, tag=2)
+        return None
+    return [dist.recv(torch.ones(1), tag=2) for _ in range(1, size)]
+
+
+def seeded_sources():
+    """The seed decides which source a receive of any source takes."""
+    orders = [[tutti.torch.run(order_of_sources, 4, seed=seed)[0] for _ in range(3)] for seed in range(1, 9)]
+    assert all(each == each[:1] * 3 for each in orders), orders
+    assert len(set(tuple(each[0]) for each in orders)) > 2, orders
+
+
+ALONE = {'seeded_sources': seeded_sources}
 RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out}
 
 
@@ -480,7 +592,7 @@ def fails(name):
 def on_threads(function):
     """A case that has to be right, on threads."""
     runs = []
-    for _ in range(10 if function is repeats else 1):
+    for _ in range(10 if function in (repeats, any_source) else 1):
         lines.clear()
         torch.manual_seed(1)
         tutti.torch.run(function, 4)
@@ -489,7 +601,9 @@ def on_threads(function):
 
 
 def one(name):
-    if name in RANKED:
+    if name in ALONE:
+        ALONE[name]()
+    elif name in RANKED:
         RANKED[name]()
     elif name in FAILING:
         fails(name)
@@ -505,7 +619,7 @@ def one(name):
 
 def main(names):
     if names == ['--list']:
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING)))
+        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING) + list(ALONE)))
         return 0
     wrong = 0
     for name in names:

@@ -22,6 +22,11 @@ def forget_threads():
     _threads.clear()
 
 
+def on_threads():
+    """True if the ranks are the threads of run()."""
+    return bool(_threads)
+
+
 def _where(rank):
     """Where a rank of run() is now; '' for a rank that is another process."""
     what = _threads.get(rank)

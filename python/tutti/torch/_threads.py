@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from .. import _library
-from . import _backend, _rendezvous, _watch
+from . import _backend, _messages, _rendezvous, _watch
 from ._store import Store
 
 
@@ -109,6 +109,7 @@ def run(function, world_size, *arguments, seed=None, events=None):
             raise
     store, failed = Store(), []
     ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
+    _messages.begin_run(seed)
     with _ranks_in_threads(world_size):
         threads = [threading.Thread(target=each.run, args=[failed], name='rank %d' % each.rank)
                    for each in ranks]
@@ -116,8 +117,11 @@ def run(function, world_size, *arguments, seed=None, events=None):
             thread.start()
         for thread in threads:
             thread.join()
+    unreceived = _messages.end_run()
     if events is not None:
         _library.nccl('tutti_emu_trace_close')
     if failed:
         raise failed[0][1]
+    if unreceived:
+        raise dist.DistBackendError('the run has ended: ' + '; '.join(unreceived))
     return [each.result for each in ranks]

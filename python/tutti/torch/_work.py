@@ -40,7 +40,8 @@ def _own(work):
 
 def pass_on_questions():
     """PyTorch passes wait() and get_future() of works on to Python, and answers everything else itself."""
-    for name in ('is_completed', 'is_success', 'exception', 'result', 'synchronize'):
+    for name in ('is_completed', 'is_success', 'exception', 'result', 'synchronize', 'source_rank',
+                 '_source_rank'):
         def ask(self, *arguments, _name=name, _else=getattr(dist.Work, name)):
             own = self if isinstance(self, Work) else _own(self)
             return _else(self, *arguments) if own is None else getattr(own, _name)(*arguments)
@@ -57,7 +58,9 @@ class Work(dist.Work):
         self.finish, self.source = finish, source
         self.event = None  # None: not yet on the stream
         self.ended, self.error, self.waited = False, None, False
-        self.place = None  # of an asynchronous call, for messages
+        self.place = None  # of an asynchronous call or a message: the line that called
+        self.queue = self.comm = None  # the works of its stream; the communicator of a message
+        self.name = self.peer = self.tag = self.stored = None  # of a message, see _messages.py
         self._future = None
 
     def end(self, error=None):
