@@ -496,6 +496,18 @@ ncclResult_t tutti_emu_wait(const uint32_t *word, uint32_t value) {
   return result;
 }
 
+/* As many events as a query of a stream lasts. */
+#define POLL_EVENTS 64
+
+ncclResult_t tutti_emu_poll(const uint32_t *word, uint32_t value) {
+  struct word wanted = {word, value};
+  if (word == NULL) return log_fail(ncclInvalidArgument, "tutti_emu_poll: word is NULL");
+  emu_lock();
+  emu_poll(word_has_changed, &wanted, POLL_EVENTS);
+  emu_unlock();
+  return ncclSuccess;
+}
+
 ncclResult_t tutti_emu_wake(void) {
   emu_lock();
   emu_changed();
