@@ -63,8 +63,12 @@ for name in dtypes collectives messages groups asynchronous data_parallel; do
 done
 job timed_out
 [ $? -eq 9 ] &&
-  grep -q 'said: all_reduce: no result within 3 s: rank 1 .* has not called operation' "$work/log"
+  grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"
 check $? 'a time-out is an exception with the diagnosis'
+job detail
+check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+job monitored
+check $? 'monitored_barrier() names the rank that does not come'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
 check $? 'the loss of a rank is an exception on the others'
