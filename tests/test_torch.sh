@@ -69,13 +69,17 @@ for name in $names; do
 done
 job timed_out
 [ $? -eq 9 ] &&
-  grep -q 'said: all_reduce: no result within 3 s: rank 1 .* has not called operation' "$work/log"
+  grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"
 check $? 'a time-out is an exception with the diagnosis'
 job group_timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: new_group (group 1 of ranks 0, 1): rank 1 did not call it, within 3 s' "$work/log" &&
   grep -q 'called by rank 0 at torch_ranks.py:' "$work/log"
 check $? 'a group that a rank does not make is an exception that names the rank and the lines'
+job detail
+check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+job monitored
+check $? 'monitored_barrier() names the rank that does not come'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
 check $? 'the loss of a rank is an exception on the others'

@@ -5,9 +5,11 @@
     torch_ranks.py --list   the cases that run on threads"""
 import collections
 import datetime
+import gc
 import os
 import signal
 import sys
+import tempfile
 import traceback
 
 import torch
@@ -556,6 +558,51 @@ def group_timed_out():
     except dist.DistBackendError as error:
         print('said:', error)
         os._exit(9)
+
+
+def detail():
+    """The checks of TORCH_DISTRIBUTED_DEBUG=DETAIL, where an object of PyTorch's wraps the backend."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group('tutti')
+    group = dist.new_group()
+    gc.collect()
+    rank, size = ranks()
+    tensor = torch.full((3,), rank + 1.0)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, [size * (size + 1) / 2] * 3)
+    whole = torch.empty(size)
+    dist.all_gather_into_tensor(whole, torch.full((1,), float(rank)), group=group)
+    same(whole, [float(i) for i in range(size)])
+    try:
+        dist.all_reduce(torch.ones(3 + rank), group=group)
+    except RuntimeError as error:
+        assert 'mismatch' in str(error), error
+    else:
+        raise AssertionError('nothing was raised')
+    dist.destroy_process_group()
+
+
+def monitored():
+    """Rank 1 does not come to the barrier: the others name it. A FileStore has errors of its own."""
+    rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    path = os.path.join(tempfile.gettempdir(), 'torch_ranks-%s' % os.environ['MASTER_PORT'])
+    store = dist.FileStore(path, size)
+    dist.init_process_group('tutti', rank=rank, world_size=size, store=store)
+    dist.monitored_barrier()
+    if rank == 1:
+        store.wait(['said/%d' % each for each in range(size) if each != 1])
+    else:
+        try:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+        except RuntimeError as error:
+            assert 'Rank 1 failed to pass monitoredBarrier in 1000 ms' in str(error), error
+        else:
+            raise AssertionError('nothing was raised')
+        store.set('said/%d' % rank, 'it')
+    dist.destroy_process_group()
+
+
+RANKED = {'timed_out': timed_out, 'lost': lost, 'detail': detail, 'monitored': monitored}
 
 
 def order_of_sources():

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 
 import torch
 import torch.distributed as dist
@@ -53,7 +52,7 @@ def flush_messages():
         queued.pop().flush()
 
 
-_groups = weakref.WeakSet()  # that have not ended
+_groups = set()  # that have not ended; C++ has no reference to their Python part if another object wraps them
 
 
 def groups_of(thread=None):
@@ -99,7 +98,7 @@ class ProcessGroup(_Base):
         self._events = _events.Events()
         self._open = collections.deque()
         self._batch = None  # works of a coalescing block
-        self._barriers = 0
+        self._barriers = self._collectives = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
         self.thread = threading.get_ident()
@@ -150,6 +149,7 @@ class ProcessGroup(_Base):
         if _queued():
             flush_messages()
         self.use_device()
+        self._collectives += 1
         work = Work(self, call, list(outputs), tensors, finish)
         if asynchronous:
             work.place = caller()
@@ -570,7 +570,7 @@ class ProcessGroup(_Base):
         flush_messages()
         self._barriers += 1
         name = 'monitored_barrier/%d' % self._barriers
-        limit = opts.timeout if opts.timeout.total_seconds() > 0 else self.timeout
+        limit = opts.timeout if opts.timeout.total_seconds() >= 0 else self.timeout
         self._store.set('%s/%d' % (name, self._rank), b'1')
         if self._rank != 0:
             said = self._answer('%s/end' % name, limit * 2)
@@ -583,7 +583,7 @@ class ProcessGroup(_Base):
     def _answer(self, key, limit):
         try:
             self._store.wait([key], limit)
-        except dist.DistStoreError:
+        except RuntimeError:  # DistStoreError, but FileStore has its own
             return 'monitored_barrier: rank 0 has not come within %g s' % limit.total_seconds()
         return self._store.get(key).decode()
 
@@ -593,14 +593,16 @@ class ProcessGroup(_Base):
             left = datetime.timedelta(seconds=max(end - time.monotonic(), 0.001))
             try:
                 self._store.wait(['%s/%d' % (name, rank)], left)
-            except dist.DistStoreError:
+            except RuntimeError:  # DistStoreError, but FileStore has its own
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
         if not missing:
             return ''
-        return ('monitored_barrier: rank%s %s did not come within %g s'
-                % ('' if len(missing) == 1 else 's', ', '.join(map(str, missing)), limit.total_seconds()))
+        # The words of PyTorch's documentation, which programs may look for.
+        return ('[Rank 0]: Rank%s %s failed to pass monitoredBarrier in %d ms'
+                % ('' if len(missing) == 1 else 's', ', '.join(map(str, missing)),
+                   limit / datetime.timedelta(milliseconds=1)))
 
     # ---- messages
 
@@ -722,6 +724,10 @@ class ProcessGroup(_Base):
 
     # ---- the end
 
+    def _get_sequence_number_for_group(self):
+        """How many collectives were called: TORCH_DISTRIBUTED_DEBUG=DETAIL compares it among the ranks."""
+        return self._collectives
+
     def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
         """Its name for torch.distributed."""
         return 'tutti'
@@ -747,6 +753,7 @@ class ProcessGroup(_Base):
         self._close()
 
     def _close(self):
+        _groups.discard(self)
         self._events.close()
         with contextlib.suppress(_library.CUDAError):  # that of the operations before
             self._stream.close()
