@@ -602,9 +602,6 @@ def monitored():
     dist.destroy_process_group()
 
 
-RANKED = {'timed_out': timed_out, 'lost': lost, 'detail': detail, 'monitored': monitored}
-
-
 def order_of_sources():
     """The sources of receives without one, on rank 0."""
     rank, size = ranks()
@@ -622,7 +619,8 @@ def seeded_sources():
 
 
 ALONE = {'seeded_sources': seeded_sources}
-RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out}
+RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out, 'detail': detail,
+          'monitored': monitored}
 
 
 def fails(name):

@@ -163,7 +163,8 @@ static const struct caller *caller_add(const struct python_frame *frame, const c
 /* A thread that calls from the same line again needs no text: other code at the same address has another name
  * or instruction, or is rare enough. */
 const void *python_caller_add(const void *address) {
-  static _Thread_local const struct caller *last;
+  static _Thread_local uint16_t last_number; /* of the caller, plus one: few bytes are thread-local */
+  const struct caller *last = last_number > 0 ? &callers[last_number - 1] : NULL;
   struct python_frame frame;
   char text[CALLER_BYTES];
   if (!python_frame_read(&frame)) return address;
@@ -172,7 +173,7 @@ const void *python_caller_add(const void *address) {
   const struct caller *known = caller_find(&frame, text);
   if (known == NULL) known = caller_add(&frame, text);
   if (known == NULL) return address;
-  last = known;
+  last_number = (uint16_t)(known - callers + 1);
   return known;
 }
 

@@ -2,6 +2,8 @@
  * then looks for calls. Both marks are sequentially consistent, so that one of the two sees the other. */
 #include "core/comm/use.h"
 
+#include <errno.h>
+
 #include "base/callsite.h"
 #include "base/log.h"
 
@@ -11,14 +13,15 @@ enum use_state { USE_NONE, USE_QUEUED, USE_CALLED };
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_SEQ_CST)
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 
-static _Thread_local char self; /* its address tells threads apart */
+/* An address that tells threads apart. */
+static const void *self(void) { return &errno; }
 
-static bool is_elsewhere(const struct comm_use *use) { return LOAD(use->thread) != &self; }
+static bool is_elsewhere(const struct comm_use *use) { return LOAD(use->thread) != self(); }
 
 bool use_begin(struct ncclComm *comm, const char *call, const void *caller) {
   struct comm_use *use = &comm->use;
   if (__atomic_load_n(&use->state, __ATOMIC_RELAXED) == USE_QUEUED && is_elsewhere(use)) return false;
-  STORE(use->thread, &self);
+  STORE(use->thread, self());
   STORE(use->call, call);
   STORE(use->caller, caller);
   __atomic_store_n(&use->state, USE_CALLED, __ATOMIC_SEQ_CST);
