@@ -67,6 +67,19 @@ for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
   check $? "processes as ranks: $name"
 done
+job missing_gpus
+check $? 'cpu:tutti,cuda:nccl without a GPU'
+timeout 120 "$python" -m torch.distributed.run --nproc-per-node 2 --max-restarts 1 --standalone \
+  "$here/torch_ranks.py" restarted >"$work/log" 2>&1 </dev/null
+[ $? -eq 0 ] && [ "$(grep -c 'right: restarted$' "$work/log")" -eq 2 ]
+check $? 'torchrun starts the ranks again when one has died'
+if c++ --version >"$work/log" 2>&1; then
+  TORCHINDUCTOR_CACHE_DIR="$work/inductor" timeout 300 \
+    "$python" "$here/torch_ranks.py" inductor >"$work/log" 2>&1
+  check $? 'threads as ranks: torch.compile with inductor'
+else
+  echo "skip: inductor: there is no C++ compiler"
+fi
 job timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: all_reduce: no result within 3 s: rank 1 .* has not called operation' "$work/log"

@@ -4,10 +4,12 @@
                             that is right, and exits with 0 if all are
     torch_ranks.py --list   the cases that run on threads"""
 import collections
+import copy
 import datetime
 import os
 import signal
 import sys
+import tempfile
 import traceback
 
 import torch
@@ -383,6 +385,55 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+def compiled(backend='aot_eager'):
+    """Functional collectives in a compiled function; no break of its graph."""
+    import torch.distributed._functional_collectives as functional_collectives
+    rank, size = ranks()
+
+    def step(tensor):
+        summed = functional_collectives.all_reduce(tensor * 2, 'sum', dist.group.WORLD)
+        whole = functional_collectives.all_gather_tensor(summed + 1, 0, dist.group.WORLD)
+        return functional_collectives.reduce_scatter_tensor(whole * 2, 'sum', 0, dist.group.WORLD) + 1
+    tensor = torch.arange(4.0) + rank
+    same(torch.compile(step, fullgraph=True, backend=backend)(tensor), step(tensor))
+
+
+def mean_of_squares(found, target):
+    return (found - target).square().mean()
+
+
+def pipeline(schedule, per_rank):
+    """Gradients of a pipeline are those of the layers one after the other."""
+    from torch.distributed.pipelining import PipelineStage
+    rank, size = ranks()
+    numbers = torch.Generator().manual_seed(3)
+    data, target = torch.randn(8, 8, generator=numbers), torch.randn(8, 8, generator=numbers)
+    expected = [torch.nn.Linear(8, 8) for _ in range(size * per_rank)]
+    for each in expected:
+        for parameter in each.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    layers = copy.deepcopy(expected)
+    mean_of_squares(torch.nn.Sequential(*expected)(data), target).backward()
+    own = [rank + size * i for i in range(per_rank)]
+    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu')) for i in own]
+    steps = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=mean_of_squares)
+    steps.step(*([data] if rank == 0 else []), **({'target': target} if rank == size - 1 else {}))
+    for i in own:
+        assert torch.allclose(layers[i].weight.grad, expected[i].weight.grad, atol=1e-5)
+
+
+def pipelines():
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+    pipeline(ScheduleGPipe, 1)
+    pipeline(Schedule1F1B, 1)
+
+
+def interleaved_pipeline():
+    """Its ranks send to one neighbour while they receive from another one."""
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+    pipeline(ScheduleInterleaved1F1B, 2)
+
+
 def repeats():
     """What ranks draw, print and sum between their waits comes in one order."""
     rank, size = ranks()
@@ -515,7 +566,8 @@ FAILING = {
                                           'rank 0 receives from rank 1'))}
 RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
          independent_messages, groups, splits, bound_device, aborted,
-         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, repeats)
+         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, compiled,
+         pipelines, interleaved_pipeline, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -574,7 +626,45 @@ def seeded_sources():
 
 
 ALONE = {'seeded_sources': seeded_sources}
-RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out}
+def missing_gpus():
+    """A backend for devices that this machine does not have is passed over."""
+    if torch.cuda.is_available():
+        return
+    dist.init_process_group('cpu:tutti,cuda:nccl')
+    groups()
+    splits()
+    dist.destroy_process_group()
+
+
+def restarted():
+    """torchrun starts all ranks again when one has died."""
+    dist.init_process_group('tutti')
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(summed)
+    same(summed, [float(dist.get_world_size() ** 2)] * 3)
+    dist.destroy_process_group()
+
+
+def of_spawn(rank, size, store):
+    dist.init_process_group('tutti', rank=rank, world_size=size, init_method='file://' + store)
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    same(summed, [float(size)] * 3)
+    dist.destroy_process_group()
+
+
+def spawned():
+    """torch.multiprocessing.spawn, with a file as the store."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(of_spawn, (2, os.path.join(folder, 'store')), 2)
+
+
+ALONE['spawned'] = spawned
+ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out)}
 
 
 def fails(name):
@@ -619,7 +709,7 @@ def one(name):
 
 def main(names):
     if names == ['--list']:
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING) + list(ALONE)))
+        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING) + ['seeded_sources', 'spawned']))
         return 0
     wrong = 0
     for name in names:

@@ -84,7 +84,9 @@ class ProcessGroup(_Base):
         with its key, else the ranks join one."""
         size = len(ranks)
         super().__init__(rank, size)
-        self._store, self._rank, self._size, self.timeout = store, rank, size, options._timeout
+        attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')  # torchrun's store outlives its attempts
+        self._store = dist.PrefixStore('attempt %s' % attempt, store)
+        self._rank, self._size, self.timeout = rank, size, options._timeout
         self.ranks, self._options = list(ranks), options
         self.device = rank_of_thread.device
         self._splits = 0
@@ -805,6 +807,64 @@ def pass_on_splits():
                 backend.perform_nocolor_split(torch.device(device))
         return None
     dist.ProcessGroup.split_group = split_group
+
+
+class _NoDevice(_Base):
+    """In place of a backend whose devices this machine does not have: no tensor can come to it."""
+
+    def __init__(self, rank, size, name):
+        super().__init__(rank, size)
+        self._rank, self._name = rank, name
+        self._options = _Base.Options(name)
+
+    def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
+        """The name of the backend that it replaces."""
+        return self._name
+
+    name = _get_backend_name = getBackendName
+
+    def shutdown(self):
+        """Nothing was begun."""
+
+    abort = shutdown
+
+    @property
+    def supports_splitting(self):
+        """So that the group can split its other backends."""
+        return True
+
+    @property
+    def options(self):
+        """Those of a backend that does nothing."""
+        return self._options
+
+    def split(self, _, ranks, __):
+        """The same, of fewer ranks."""
+        return _NoDevice(list(ranks).index(self._rank), len(ranks), self._name)
+
+    def perform_nocolor_split(self, _):
+        """Nothing to take part in."""
+
+    eager_connect_single_device = perform_nocolor_split
+
+
+def pass_over_missing_gpus():
+    """A job may name "cpu:tutti,cuda:nccl" where there is no GPU: PyTorch's NCCL backends refuse that."""
+    with contextlib.suppress(ValueError, AttributeError, RuntimeError):  # it may be missing
+        dist.Backend._ensure_backend_registered('nccl')
+    for name in ('NCCL', 'NCCL2'):
+        plugin = dist.Backend._plugins.get(name)
+        if plugin is None or not plugin.extended_api:
+            continue
+
+        def make(options, given, _make=plugin.creator_fn, _name=name.lower()):
+            group = options.process_group
+            beside = group is not None and torch.device('cpu') in group._device_types and \
+                isinstance(group._get_backend(torch.device('cpu')), ProcessGroup)
+            if beside and not torch.cuda.is_available():
+                return _NoDevice(options.group_rank, options.group_size, _name)
+            return _make(options, given)
+        dist.Backend._plugins[name] = plugin._replace(creator_fn=make)
 
 
 def _options(timeout, given, ranks):
