@@ -2,7 +2,8 @@
 
     torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
                             that is right, and exits with 0 if all are
-    torch_ranks.py --list   the cases that run on threads"""
+    torch_ranks.py --right  the cases that run on threads and are right
+    torch_ranks.py --wrong  those that have to fail"""
 import collections
 import copy
 import datetime
@@ -15,6 +16,7 @@ import traceback
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tutti.torch
 
@@ -385,6 +387,44 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+class Counts(TorchDispatchMode):
+    """A dispatch mode of the program's own."""
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.count += 1
+        return function(*arguments, **(named or {}))
+
+
+def uses_before_wait():
+    """What is permitted before wait(): views, shapes, other parts, inputs, the root's own tensor."""
+    rank, size = ranks()
+    whole, part = torch.zeros(4 * size), torch.full((4,), float(rank))
+    work = dist.all_gather_into_tensor(whole, part, async_op=True)
+    assert whole.reshape(size, 4)[0].shape == (4,) and torch.empty_like(whole).numel() == 4 * size
+    same(part + 1, [rank + 1.0] * 4)
+    same(torch.compile(lambda tensor: tensor * 2, backend='aot_eager', fullgraph=True)(part), part * 2)
+    with Counts() as counts:  # and it may end while another mode is above
+        work.wait()
+        same(whole[:1] + 0, [0.0])
+    assert counts.count > 0
+    base = torch.zeros(8)
+    work = dist.all_reduce(base[:4], async_op=True)
+    base[4:] += 1
+    work.wait()
+    with Counts() as counts:
+        works = [dist.broadcast(part, 0, async_op=True)]
+        if rank == 0:
+            same(part + 0, [0.0] * 4)
+    works[0].wait()
+    same(part, [0.0] * 4)
+    tutti.torch.check_early_use(False)
+    work = dist.all_reduce(base, async_op=True)
+    base.sum()
+    work.wait()
+    tutti.torch.check_early_use(True)
+
+
 def compiled(backend='aot_eager'):
     """Functional collectives in a compiled function; no break of its graph."""
     import torch.distributed._functional_collectives as functional_collectives
@@ -540,7 +580,52 @@ def tag_sizes():
         dist.recv(torch.ones(4), 0, tag=3)
 
 
+def early(use, **options):
+    """Uses the tensor of an all-reduce, or its input, before wait()."""
+    tensor, whole = torch.ones(4), torch.ones(4 * dist.get_world_size())
+    if options:
+        work = dist.all_gather_into_tensor(whole, tensor, async_op=True)
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+    use(tensor)
+    work.wait()
+
+
+def early_read():
+    early(lambda tensor: tensor + 1)
+
+
+def early_item():
+    early(lambda tensor: tensor[2].item())
+
+
+def early_write():
+    early(lambda tensor: tensor[1:].zero_(), gather=True)
+
+
+def early_message():
+    got = torch.zeros(3)
+    works = [dist.isend(torch.ones(3), 1 - dist.get_rank()), dist.irecv(got, 1 - dist.get_rank())]
+    got.sum()
+    for work in works:
+        work.wait()
+
+
+def early_gradient():
+    weight = torch.ones(4, requires_grad=True)
+    (weight * 2).sum().backward()
+    work = dist.all_reduce(weight.grad, async_op=True)
+    torch.optim.SGD([weight], lr=0.1).step()
+    work.wait()
+
+
 FAILING = {
+    'early_read': (early_read, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()',
+                                'called at torch_ranks.py:')),
+    'early_item': (early_item, ('all_reduce: rank', 'reads its tensor',)),
+    'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
+    'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
+    'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),
     'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
                                   'rank 1 sends rank 0 a message with tag 3 at')),
     'any_missing': (any_missing, ('rank 1 receives from any rank with tag 4 at', 'rank 0 sends rank 1',
@@ -566,8 +651,8 @@ FAILING = {
                                           'rank 0 receives from rank 1'))}
 RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
          independent_messages, groups, splits, bound_device, aborted,
-         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, compiled,
-         pipelines, interleaved_pipeline, repeats)
+         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, uses_before_wait,
+         compiled, pipelines, interleaved_pipeline, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -708,8 +793,9 @@ def one(name):
 
 
 def main(names):
-    if names == ['--list']:
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING) + ['seeded_sources', 'spawned']))
+    if names in (['--right'], ['--wrong']):
+        right = [each.__name__ for each in RIGHT] + ['seeded_sources', 'spawned']
+        print('\n'.join(right if names == ['--right'] else FAILING))
         return 0
     wrong = 0
     for name in names:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _events, _messages, _rendezvous, _types, _watch
+from . import _early, _events, _messages, _rendezvous, _types, _watch
 from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
@@ -147,8 +147,11 @@ class ProcessGroup(_Base):
         parts = [each for each in (said, text or str(error)) if each]
         return dist.DistBackendError('%s: %s%s' % (call, '; '.join(parts), _rendezvous.waiting()))
 
-    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
-        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
+    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False, written=None):
+        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work.
+
+        `written`: those of the outputs that change on this rank, if not all.
+        """
         if _queued():
             flush_messages()
         self.use_device()
@@ -160,12 +163,27 @@ class ProcessGroup(_Base):
         except _library.NCCLError as error:
             work.end(self.fail(call, error))
             raise work.error from None
+        if asynchronous:
+            self._watch_uses(work, outputs if written is None else written)
         if self._batch is not None:
             self._batch.append(work)
         else:
             work.event, work.queue = self._events.record(self._stream), self._open
             self._open.append(work)
         return work
+
+    @staticmethod
+    def _watch_uses(work, written):
+        """The program must not use the tensors before it has waited for the work."""
+        if work.finish is not None:
+            finish = work.finish
+
+            def undisturbed():
+                with _early.pause():
+                    finish()
+            work.finish = undisturbed
+        work.on_end = _early.end
+        _early.begin(work, written, work.tensors)
 
     def limit(self, timeout):
         """How long a wait may take: its own time-out, or the group's."""
@@ -338,7 +356,8 @@ class ProcessGroup(_Base):
                 pointer, count, number = _types.moved(each)
                 _nccl('ncclBroadcast', pointer, pointer, count, number, opts.rootRank, self._comm.ptr,
                       self._stream.handle)
-        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if opts.rootRank != self._rank else ()
+        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def reduce(self, tensors, opts):
         """torch.distributed.reduce; tensors of other ranks than the root keep their values."""
@@ -355,7 +374,8 @@ class ProcessGroup(_Base):
                 pointer = view.data_ptr()
                 self._reduce_call('ncclReduce', pointer, pointer if root == self._rank else None,
                                   view.numel(), number, operator, op, root)
-        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if root == self._rank else ()
+        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def _allgather_call(self, own, whole):
         pointer, count, number = _types.moved(own)
@@ -618,6 +638,8 @@ class ProcessGroup(_Base):
             self._messages.receive(work)
         if self._batch is not None:
             self._batch.append(work)
+        if not work.ended:
+            self._watch_uses(work, tensors if name == 'ncclRecv' else ())
         return work
 
     def send(self, tensors, dst, tag=0):
