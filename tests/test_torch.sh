@@ -16,12 +16,14 @@ if ! "$python" -c 'import torch.distributed' >"$work/log" 2>&1; then
 fi
 
 # Many cases in one process, because PyTorch takes a second or two to start.
-names=$("$python" "$here/torch_ranks.py" --list)
-# shellcheck disable=SC2086
-timeout 300 "$python" "$here/torch_ranks.py" $names >"$work/log" 2>&1 </dev/null
-for name in $names; do
-  grep -q "^right: $name\$" "$work/log"
-  check $? "threads as ranks: $name"
+for kind in right wrong; do
+  names=$("$python" "$here/torch_ranks.py" --$kind)
+  # shellcheck disable=SC2086
+  timeout 300 "$python" "$here/torch_ranks.py" $names >"$work/log" 2>&1 </dev/null
+  for name in $names; do
+    grep -q "^right: $name\$" "$work/log"
+    check $? "threads as ranks: $name"
+  done
 done
 
 # job 'CASE...' [ARGUMENT...]: their four processes, as torchrun starts them.
@@ -67,6 +69,19 @@ for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
   check $? "processes as ranks: $name"
 done
+job missing_gpus
+check $? 'cpu:tutti,cuda:nccl without a GPU'
+timeout 120 "$python" -m torch.distributed.run --nproc-per-node 2 --max-restarts 1 --standalone \
+  "$here/torch_ranks.py" restarted >"$work/log" 2>&1 </dev/null
+[ $? -eq 0 ] && [ "$(grep -c 'right: restarted$' "$work/log")" -eq 2 ]
+check $? 'torchrun starts the ranks again when one has died'
+if c++ --version >"$work/log" 2>&1; then
+  TORCHINDUCTOR_CACHE_DIR="$work/inductor" timeout 300 \
+    "$python" "$here/torch_ranks.py" inductor >"$work/log" 2>&1
+  check $? 'threads as ranks: torch.compile with inductor'
+else
+  echo "skip: inductor: there is no C++ compiler"
+fi
 job timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"

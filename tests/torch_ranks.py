@@ -2,8 +2,10 @@
 
     torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
                             that is right, and exits with 0 if all are
-    torch_ranks.py --list   the cases that run on threads"""
+    torch_ranks.py --right  the cases that run on threads and are right
+    torch_ranks.py --wrong  those that have to fail"""
 import collections
+import copy
 import datetime
 import gc
 import os
@@ -15,6 +17,7 @@ import traceback
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tutti.torch
 
@@ -385,6 +388,93 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+class Counts(TorchDispatchMode):
+    """A dispatch mode of the program's own."""
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.count += 1
+        return function(*arguments, **(named or {}))
+
+
+def uses_before_wait():
+    """What is permitted before wait(): views, shapes, other parts, inputs, the root's own tensor."""
+    rank, size = ranks()
+    whole, part = torch.zeros(4 * size), torch.full((4,), float(rank))
+    work = dist.all_gather_into_tensor(whole, part, async_op=True)
+    assert whole.reshape(size, 4)[0].shape == (4,) and torch.empty_like(whole).numel() == 4 * size
+    same(part + 1, [rank + 1.0] * 4)
+    same(torch.compile(lambda tensor: tensor * 2, backend='aot_eager', fullgraph=True)(part), part * 2)
+    with Counts() as counts:  # and it may end while another mode is above
+        work.wait()
+        same(whole[:1] + 0, [0.0])
+    assert counts.count > 0
+    base = torch.zeros(8)
+    work = dist.all_reduce(base[:4], async_op=True)
+    base[4:] += 1
+    work.wait()
+    with Counts() as counts:
+        works = [dist.broadcast(part, 0, async_op=True)]
+        if rank == 0:
+            same(part + 0, [0.0] * 4)
+    works[0].wait()
+    same(part, [0.0] * 4)
+    tutti.torch.check_early_use(False)
+    work = dist.all_reduce(base, async_op=True)
+    base.sum()
+    work.wait()
+    tutti.torch.check_early_use(True)
+
+
+def compiled(backend='aot_eager'):
+    """Functional collectives in a compiled function; no break of its graph."""
+    import torch.distributed._functional_collectives as functional_collectives
+    rank, size = ranks()
+
+    def step(tensor):
+        summed = functional_collectives.all_reduce(tensor * 2, 'sum', dist.group.WORLD)
+        whole = functional_collectives.all_gather_tensor(summed + 1, 0, dist.group.WORLD)
+        return functional_collectives.reduce_scatter_tensor(whole * 2, 'sum', 0, dist.group.WORLD) + 1
+    tensor = torch.arange(4.0) + rank
+    same(torch.compile(step, fullgraph=True, backend=backend)(tensor), step(tensor))
+
+
+def mean_of_squares(found, target):
+    return (found - target).square().mean()
+
+
+def pipeline(schedule, per_rank):
+    """Gradients of a pipeline are those of the layers one after the other."""
+    from torch.distributed.pipelining import PipelineStage
+    rank, size = ranks()
+    numbers = torch.Generator().manual_seed(3)
+    data, target = torch.randn(8, 8, generator=numbers), torch.randn(8, 8, generator=numbers)
+    expected = [torch.nn.Linear(8, 8) for _ in range(size * per_rank)]
+    for each in expected:
+        for parameter in each.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    layers = copy.deepcopy(expected)
+    mean_of_squares(torch.nn.Sequential(*expected)(data), target).backward()
+    own = [rank + size * i for i in range(per_rank)]
+    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu')) for i in own]
+    steps = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=mean_of_squares)
+    steps.step(*([data] if rank == 0 else []), **({'target': target} if rank == size - 1 else {}))
+    for i in own:
+        assert torch.allclose(layers[i].weight.grad, expected[i].weight.grad, atol=1e-5)
+
+
+def pipelines():
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+    pipeline(ScheduleGPipe, 1)
+    pipeline(Schedule1F1B, 1)
+
+
+def interleaved_pipeline():
+    """Its ranks send to one neighbour while they receive from another one."""
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+    pipeline(ScheduleInterleaved1F1B, 2)
+
+
 def repeats():
     """What ranks draw, print and sum between their waits comes in one order."""
     rank, size = ranks()
@@ -491,7 +581,52 @@ def tag_sizes():
         dist.recv(torch.ones(4), 0, tag=3)
 
 
+def early(use, **options):
+    """Uses the tensor of an all-reduce, or its input, before wait()."""
+    tensor, whole = torch.ones(4), torch.ones(4 * dist.get_world_size())
+    if options:
+        work = dist.all_gather_into_tensor(whole, tensor, async_op=True)
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+    use(tensor)
+    work.wait()
+
+
+def early_read():
+    early(lambda tensor: tensor + 1)
+
+
+def early_item():
+    early(lambda tensor: tensor[2].item())
+
+
+def early_write():
+    early(lambda tensor: tensor[1:].zero_(), gather=True)
+
+
+def early_message():
+    got = torch.zeros(3)
+    works = [dist.isend(torch.ones(3), 1 - dist.get_rank()), dist.irecv(got, 1 - dist.get_rank())]
+    got.sum()
+    for work in works:
+        work.wait()
+
+
+def early_gradient():
+    weight = torch.ones(4, requires_grad=True)
+    (weight * 2).sum().backward()
+    work = dist.all_reduce(weight.grad, async_op=True)
+    torch.optim.SGD([weight], lr=0.1).step()
+    work.wait()
+
+
 FAILING = {
+    'early_read': (early_read, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()',
+                                'called at torch_ranks.py:')),
+    'early_item': (early_item, ('all_reduce: rank', 'reads its tensor',)),
+    'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
+    'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
+    'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),
     'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
                                   'rank 1 sends rank 0 a message with tag 3 at')),
     'any_missing': (any_missing, ('rank 1 receives from any rank with tag 4 at', 'rank 0 sends rank 1',
@@ -517,7 +652,8 @@ FAILING = {
                                           'rank 0 receives from rank 1'))}
 RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
          independent_messages, groups, splits, bound_device, aborted,
-         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, repeats)
+         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, uses_before_wait,
+         compiled, pipelines, interleaved_pipeline, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -619,8 +755,45 @@ def seeded_sources():
 
 
 ALONE = {'seeded_sources': seeded_sources}
-RANKED = {'timed_out': timed_out, 'lost': lost, 'group_timed_out': group_timed_out, 'detail': detail,
-          'monitored': monitored}
+def missing_gpus():
+    """A backend for devices that this machine does not have is passed over."""
+    if torch.cuda.is_available():
+        return
+    dist.init_process_group('cpu:tutti,cuda:nccl')
+    groups()
+    splits()
+    dist.destroy_process_group()
+
+
+def restarted():
+    """torchrun starts all ranks again when one has died."""
+    dist.init_process_group('tutti')
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(summed)
+    same(summed, [float(dist.get_world_size() ** 2)] * 3)
+    dist.destroy_process_group()
+
+
+def of_spawn(rank, size, store):
+    dist.init_process_group('tutti', rank=rank, world_size=size, init_method='file://' + store)
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    same(summed, [float(size)] * 3)
+    dist.destroy_process_group()
+
+
+def spawned():
+    """torch.multiprocessing.spawn, with a file as the store."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(of_spawn, (2, os.path.join(folder, 'store')), 2)
+
+
+ALONE['spawned'] = spawned
+ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out)}
 
 
 def fails(name):
@@ -664,8 +837,9 @@ def one(name):
 
 
 def main(names):
-    if names == ['--list']:
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING) + list(ALONE)))
+    if names in (['--right'], ['--wrong']):
+        right = [each.__name__ for each in RIGHT] + ['seeded_sources', 'spawned']
+        print('\n'.join(right if names == ['--right'] else FAILING))
         return 0
     wrong = 0
     for name in names:

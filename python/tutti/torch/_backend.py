@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _events, _messages, _rendezvous, _types, _watch
+from . import _early, _events, _messages, _rendezvous, _types, _watch
 from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
@@ -83,7 +83,9 @@ class ProcessGroup(_Base):
         with its key, else the ranks join one."""
         size = len(ranks)
         super().__init__(rank, size)
-        self._store, self._rank, self._size, self.timeout = store, rank, size, options._timeout
+        attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')  # torchrun's store outlives its attempts
+        self._store = dist.PrefixStore('attempt %s' % attempt, store)
+        self._rank, self._size, self.timeout = rank, size, options._timeout
         self.ranks, self._options = list(ranks), options
         self.device = rank_of_thread.device
         self._splits = 0
@@ -144,8 +146,11 @@ class ProcessGroup(_Base):
         parts = [each for each in (said, text or str(error)) if each]
         return dist.DistBackendError('%s: %s%s' % (call, '; '.join(parts), _rendezvous.waiting()))
 
-    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
-        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
+    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False, written=None):
+        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work.
+
+        `written`: those of the outputs that change on this rank, if not all.
+        """
         if _queued():
             flush_messages()
         self.use_device()
@@ -158,12 +163,27 @@ class ProcessGroup(_Base):
         except _library.NCCLError as error:
             work.end(self.fail(call, error))
             raise work.error from None
+        if asynchronous:
+            self._watch_uses(work, outputs if written is None else written)
         if self._batch is not None:
             self._batch.append(work)
         else:
             work.event, work.queue = self._events.record(self._stream), self._open
             self._open.append(work)
         return work
+
+    @staticmethod
+    def _watch_uses(work, written):
+        """The program must not use the tensors before it has waited for the work."""
+        if work.finish is not None:
+            finish = work.finish
+
+            def undisturbed():
+                with _early.pause():
+                    finish()
+            work.finish = undisturbed
+        work.on_end = _early.end
+        _early.begin(work, written, work.tensors)
 
     def limit(self, timeout):
         """How long a wait may take: its own time-out, or the group's."""
@@ -336,7 +356,8 @@ class ProcessGroup(_Base):
                 pointer, count, number = _types.moved(each)
                 _nccl('ncclBroadcast', pointer, pointer, count, number, opts.rootRank, self._comm.ptr,
                       self._stream.handle)
-        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if opts.rootRank != self._rank else ()
+        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def reduce(self, tensors, opts):
         """torch.distributed.reduce; tensors of other ranks than the root keep their values."""
@@ -353,7 +374,8 @@ class ProcessGroup(_Base):
                 pointer = view.data_ptr()
                 self._reduce_call('ncclReduce', pointer, pointer if root == self._rank else None,
                                   view.numel(), number, operator, op, root)
-        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if root == self._rank else ()
+        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def _allgather_call(self, own, whole):
         pointer, count, number = _types.moved(own)
@@ -618,6 +640,8 @@ class ProcessGroup(_Base):
             self._messages.receive(work)
         if self._batch is not None:
             self._batch.append(work)
+        if not work.ended:
+            self._watch_uses(work, tensors if name == 'ncclRecv' else ())
         return work
 
     def send(self, tensors, dst, tag=0):
@@ -812,6 +836,64 @@ def pass_on_splits():
                 backend.perform_nocolor_split(torch.device(device))
         return None
     dist.ProcessGroup.split_group = split_group
+
+
+class _NoDevice(_Base):
+    """In place of a backend whose devices this machine does not have: no tensor can come to it."""
+
+    def __init__(self, rank, size, name):
+        super().__init__(rank, size)
+        self._rank, self._name = rank, name
+        self._options = _Base.Options(name)
+
+    def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
+        """The name of the backend that it replaces."""
+        return self._name
+
+    name = _get_backend_name = getBackendName
+
+    def shutdown(self):
+        """Nothing was begun."""
+
+    abort = shutdown
+
+    @property
+    def supports_splitting(self):
+        """So that the group can split its other backends."""
+        return True
+
+    @property
+    def options(self):
+        """Those of a backend that does nothing."""
+        return self._options
+
+    def split(self, _, ranks, __):
+        """The same, of fewer ranks."""
+        return _NoDevice(list(ranks).index(self._rank), len(ranks), self._name)
+
+    def perform_nocolor_split(self, _):
+        """Nothing to take part in."""
+
+    eager_connect_single_device = perform_nocolor_split
+
+
+def pass_over_missing_gpus():
+    """A job may name "cpu:tutti,cuda:nccl" where there is no GPU: PyTorch's NCCL backends refuse that."""
+    with contextlib.suppress(ValueError, AttributeError, RuntimeError):  # it may be missing
+        dist.Backend._ensure_backend_registered('nccl')
+    for name in ('NCCL', 'NCCL2'):
+        plugin = dist.Backend._plugins.get(name)
+        if plugin is None or not plugin.extended_api:
+            continue
+
+        def make(options, given, _make=plugin.creator_fn, _name=name.lower()):
+            group = options.process_group
+            beside = group is not None and torch.device('cpu') in group._device_types and \
+                isinstance(group._get_backend(torch.device('cpu')), ProcessGroup)
+            if beside and not torch.cuda.is_available():
+                return _NoDevice(options.group_rank, options.group_size, _name)
+            return _make(options, given)
+        dist.Backend._plugins[name] = plugin._replace(creator_fn=make)
 
 
 def _options(timeout, given, ranks):

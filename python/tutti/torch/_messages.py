@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _rendezvous, _types, _watch
+from . import _early, _rendezvous, _types, _watch
 
 _nccl = _library.nccl
 _calls = _library.nccl_library
@@ -442,7 +442,9 @@ class Shared(_InOrder):
             said = 'no result within %g s: %s' % (limit.total_seconds(), self.describe(work))
             work.end(self.group.fail(work.call, '', said=said))
         else:
-            work.end(self._take(work, data))
+            with _early.pause():
+                error = self._take(work, data)
+            work.end(error)
 
     def look_at_stored(self, work):
         """As finish(), if the message is there; does not wait."""

@@ -59,6 +59,7 @@ class Work(dist.Work):
         self.event = None  # None: not yet on the stream
         self.ended, self.error, self.waited = False, None, False
         self.place = None  # of an asynchronous call or a message: the line that called
+        self.on_end = None  # called with the work
         self.queue = self.comm = None  # the works of its stream; the communicator of a message
         self.name = self.peer = self.tag = self.stored = None  # of a message, see _messages.py
         self._future = None
@@ -68,6 +69,8 @@ class Work(dist.Work):
         if self.ended:
             return
         self.ended, self.error = True, error
+        if self.on_end is not None:
+            self.on_end(self)
         if self.finish is not None and error is None:
             self.finish()
         self.tensors = self.finish = None
