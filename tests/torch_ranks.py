@@ -403,7 +403,22 @@ def monitored():
     dist.destroy_process_group()
 
 
-RANKED = {'timed_out': timed_out, 'lost': lost, 'detail': detail, 'monitored': monitored}
+def second_job():
+    """A process is rank 0 of its own job, then has a rank in this one, and only the rank tells its device."""
+    for name in ('LOCAL_RANK', 'TUTTI_LOCAL_RANK'):
+        os.environ.pop(name, None)
+    dist.init_process_group('tutti', store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    dist.init_process_group('tutti')
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    same(tensor, [float(dist.get_world_size())] * 3)
+    dist.destroy_process_group()
+
+
+RANKED = {'timed_out': timed_out, 'lost': lost, 'detail': detail, 'monitored': monitored,
+          'second_job': second_job}
 
 
 def main(name):

@@ -727,5 +727,7 @@ def create(options, _):
     rank = options.group_rank
     if not hasattr(rank_of_thread, 'device'):
         prepare(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
-        rank_of_thread.device = device_of(rank)
+        rank_of_thread.is_process = True
+    if getattr(rank_of_thread, 'is_process', False) and not groups_of(threading.get_ident()):
+        rank_of_thread.device = device_of(rank)  # a job after another one may give the process another rank
     return ProcessGroup(options.store, rank, options.group_size, options.timeout)
