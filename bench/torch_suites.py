@@ -294,7 +294,7 @@ def table(folder, reasons):
         counts = [collections.Counter(outcome if outcome in kinds else 'failed' for outcome, _ in each.values())
                   for each in both]
         made = folder / 'tutti' / (name + '.txt.groups')
-        made = made.stat().st_size if made.exists() else 0
+        made = made.stat().st_size if made.exists() else 0  # 0: its ranks are threads, or there is no such file
         rows.append((name, len(set().union(*both)), made, *(each[kind] for each in counts for kind in kinds)))
         for test in sorted(set().union(*both)):
             one, other = (each.get(test, ('not run', '')) for each in both)
