@@ -95,6 +95,8 @@ job detail
 check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
 job monitored
 check $? 'monitored_barrier() names the rank that does not come'
+job second_job
+check $? 'a process has another rank in its second job'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
 check $? 'the loss of a rank is an exception on the others'

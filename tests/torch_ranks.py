@@ -738,6 +738,20 @@ def monitored():
     dist.destroy_process_group()
 
 
+def second_job():
+    """A process is rank 0 of its own job, then has a rank in this one, and only the rank tells its device."""
+    for name in ('LOCAL_RANK', 'TUTTI_LOCAL_RANK'):
+        os.environ.pop(name, None)
+    dist.init_process_group('tutti', store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    dist.init_process_group('tutti')
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    same(tensor, [float(dist.get_world_size())] * 3)
+    dist.destroy_process_group()
+
+
 def order_of_sources():
     """The sources of receives without one, on rank 0."""
     rank, size = ranks()
@@ -755,6 +769,8 @@ def seeded_sources():
 
 
 ALONE = {'seeded_sources': seeded_sources}
+
+
 def missing_gpus():
     """A backend for devices that this machine does not have is passed over."""
     if torch.cuda.is_available():
@@ -793,7 +809,8 @@ def spawned():
 
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
-RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out)}
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out, detail,
+                                           monitored, second_job)}
 
 
 def fails(name):

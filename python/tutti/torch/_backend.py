@@ -908,7 +908,9 @@ def create(options, _):
     rank = options.group_rank
     if not hasattr(rank_of_thread, 'device'):
         prepare(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
-        rank_of_thread.device = device_of(rank)
+        rank_of_thread.is_process = True
+    if getattr(rank_of_thread, 'is_process', False) and not groups_of(threading.get_ident()):
+        rank_of_thread.device = device_of(rank)  # a job after another one may give the process another rank
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     own = _options(options.timeout, None, ranks)
     own.group_name = options.group_id
