@@ -142,11 +142,12 @@ static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   return result;
 }
 
-static ncclResult_t call_run(const struct collective_call *call) {
+/* `known`: the communicator is one. */
+static ncclResult_t call_run(const struct collective_call *call, bool known) {
   const bool alone = !group_is_open();
   ncclResult_t result;
-  if (alone && call_cache_launch(call, &result)) return result;
-  if (!alone && group_follow(call)) {
+  if (known && alone && call_cache_launch(call, &result)) return result;
+  if (!alone && group_follow(call, known)) {
     result = match_call(call);
     if (result == ncclSuccess) {
       call_record(call, ticks_now());
@@ -170,10 +171,11 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
                                    cudaStream_t stream, const void *caller) {
   const struct collective_call call = {
       name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream, caller};
-  if (comm == NULL || !handles_has(comm) || !use_begin(comm, name, caller)) return call_run(&call);
+  const bool known = comm != NULL && handles_has(comm);
+  if (!known || !use_begin(comm, name, caller)) return call_run(&call, known);
   ncclResult_t result = use_check(comm, name, caller);
   if (result == ncclSuccess) {
-    result = call_run(&call);
+    result = call_run(&call, true);
   } else {
     group_enter();
     result = group_leave(result);

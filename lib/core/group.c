@@ -126,11 +126,11 @@ ncclResult_t group_add_ops(const struct collective_call *call, const struct plan
   return ncclSuccess;
 }
 
-bool group_follow(const struct collective_call *call) {
+bool group_follow(const struct collective_call *call, bool known) {
   struct ncclComm *comm = call->comm;
-  if (comm && handles_has(comm) && !group_owns(comm)) return false;
-  if (comm && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
-  group.followed = call_cache_follow(call) ? comm : NULL;
+  if (known && !group_owns(comm)) return false;
+  if (known && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
+  group.followed = known && call_cache_follow(call) ? comm : NULL;
   if (group.followed) group_list(comm);
   return group.followed;
 }

@@ -131,6 +131,17 @@ PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #endif
 }
 
+/* Where the slice at `offset` goes on send link `index`: to the receiver's output if it is final there and
+ * can be stored, else to the slot. */
+PRIM_FN uint8_t *simple_target(const struct lane *lane, struct move *move, uint32_t index, size_t offset) {
+  const struct step *step = &lane->step;
+  const struct link *link = &lane->send[index];
+  if ((step->flags & STEP_SEND_FINAL) == 0 || link->direct == 0)
+    return simple_slot(lane, link, step_send_place(step));
+  simple_mark_remote(lane, move);
+  return link->direct + lane_bytes(lane, step_link_out(step, index, true) + offset);
+}
+
 /* Destinations: own output first, then each receiver's slot, or its output if the value is final. */
 PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
   const struct step *step = &lane->step;
@@ -146,12 +157,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     struct link *link = &lane->send[i];
     lane_announce(lane, link, prim);
-    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
-      simple_mark_remote(lane, move);
-      simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    } else if (!simple_is_shown(step, link)) {
-      simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
-    }
+    if (!simple_is_shown(step, link)) simple_add_destination(move, simple_target(lane, move, i, offset));
     if (!simple_has_flag(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
 }
@@ -176,16 +182,12 @@ PRIM_FN void simple_send_each(struct lane *lane, struct prim *prim, struct move 
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     struct link *link = &lane->send[i];
     const uint32_t block = step_block(step, i);
-    uint8_t *to = link_slot(link);
     lane_announce(lane, link, prim);
-    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
-      to = link->direct + lane_bytes(lane, step_link_out(step, i, true) + offset);
-      simple_mark_remote(lane, move);
-    }
     if (!simple_is_shown(step, link)) {
       if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
         move->pre_op_sources |= (uint32_t)1 << move->source_count;
-      simple_add_copy(move, lane_own_block(lane, block, offset), to, simple_block_count(lane, block, offset));
+      simple_add_copy(move, lane_own_block(lane, block, offset), simple_target(lane, move, i, offset),
+                      simple_block_count(lane, block, offset));
     }
     link_advance(link, lane->work->slice_steps);
   }

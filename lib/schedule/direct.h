@@ -1,7 +1,8 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
  * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
- * the first sends input, the second adds it up, the last collects. */
+ * the first sends input, the second adds it up, the last collects. GPUs execute these steps by kernels of
+ * their own (kernels/direct.h, direct_once.h, direct_simple.h), which must change with them. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 
@@ -129,9 +130,8 @@ PRIM_FN void direct_reduce_scatter_step(const struct direct_iter *it, const stru
 /* To every rank its block, and the own one to the output; then every rank's block. */
 PRIM_FN void direct_all_to_all_step(const struct direct_iter *it, const struct work *work,
                                     struct step *step) {
-  if (it->step_index == 0) direct_step_send(work, STEP_SEND_FINAL, step);
+  if (it->step_index == 0) direct_step_send(work, STEP_SEND_FINAL | STEP_KEEP, step);
   else direct_step_collect(work, step);
-  if (it->step_index == 0) step->flags |= STEP_KEEP;
   direct_step_each(work, work->count, SIZE_MAX, step);
 }
 

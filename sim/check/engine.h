@@ -138,7 +138,11 @@ uint64_t slice_elements(const struct lane *lane);
 static inline bool lane_reads_input(const struct lane *lane, uint32_t link) {
   return (lane->step.flags & STEP_RECV_SHOWN) != 0 && (lane->read_links >> link & 1) != 0;
 }
-/* The lane's connection in the other direction than `conn`; NULL if it has none. */
+static inline bool lane_shows_input(const struct lane *lane) {
+  return (lane->work->flags & WORK_SHOWS_INPUT) != 0;
+}
+/* If the lane shows its input: its connection in the other direction than `conn`; else, or if it has none,
+ * NULL. */
 struct conn *lane_conn_back(struct check_engine *engine, const struct lane *lane, const struct conn *conn);
 
 /* Runs a lane as far as it can go; false when a rule is broken. */

@@ -68,14 +68,12 @@ struct conn *lane_conn_back(struct check_engine *engine, const struct lane *lane
   const bool sends = conn->sender == lane->rank;
   const struct work *work = lane->work;
   const uint32_t first = sends ? 0 : work->recv_count, count = sends ? work->recv_count : work->send_count;
-  for (uint32_t i = first; i < first + count; i++) {
+  for (uint32_t i = first; lane_shows_input(lane) && i < first + count; i++) {
     struct conn *back = &engine->conns[lane->conns[i]];
     if (sends ? back->sender == conn->receiver : back->receiver == conn->sender) return back;
   }
   return NULL;
 }
-
-static bool lane_shows_input(const struct lane *lane) { return (lane->work->flags & WORK_SHOWS_INPUT) != 0; }
 
 /* With INPUTS_MIXED a rank can show its input to some of the others, and can read that of some. */
 static bool input_is_hidden(const struct check_engine *engine, const struct conn *conn) {

@@ -52,8 +52,7 @@ TWO_SHOT_MIXED = TWO_SHOT._replace(emu='slots=3,chunk=64,channels=1,inputs=2')
 SCATTER = ONE_SHOT._replace(functions='direct_scatter')
 
 # What tells the destinations of a step from those of a step with a block for each link.
-DESTINATION = (' if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) { simple_mark_remote(lane, move);'
-               ' simple_add_destination')
+DESTINATION = ' if (!simple_is_shown(step, link)) simple_add_destination'
 
 MUTANTS = [
     # ---- waiting
@@ -145,11 +144,11 @@ MUTANTS = [
            'simple_add_source(move, lane_own(lane, 0 * offset));',
            'data', 'all_reduce', DIRECT),
     Mutant('direct_store_at_the_wrong_offset', SIMPLE,
-           'link->direct + lane_bytes(lane, step->out_offset + offset)',
-           'link->direct + lane_bytes(lane, step->out_offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true) + offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true))',
            'data', 'all_reduce', DIRECT),
     Mutant('partial_sum_stored_directly', SIMPLE,
-           DESTINATION, ' if (link->direct != 0) { simple_mark_remote(lane, move); simple_add_destination',
+           'if ((step->flags & STEP_SEND_FINAL) == 0 || link->direct == 0)', 'if (link->direct == 0)',
            'data', 'all_reduce', DIRECT),
     Mutant('line_flag_without_data', PRIM,
            '_mm_unpacklo_epi32(both, flags)', '_mm_unpacklo_epi32(_mm_setzero_si128(), flags)',

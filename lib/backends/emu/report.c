@@ -78,10 +78,9 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
                other, wait->have, wait->need);
       break;
     case WAIT_OFFER:
-      snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
-      break;
     case WAIT_INPUT:
-      snprintf(out, out_bytes, "waits for %s to enter the operation and show its input", other);
+      snprintf(out, out_bytes, "waits for %s to enter the operation and %s", other,
+               wait->kind == WAIT_OFFER ? "offer its output" : "show its input");
       break;
     case WAIT_READ:
       snprintf(out, out_bytes,

@@ -120,6 +120,8 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call);
 ncclResult_t comm_check_met(struct ncclComm *comm, const char *call);
 /* True if comm_check_ready() would succeed, except for errors that only the device knows. Logs nothing. */
 bool comm_is_ready(const struct ncclComm *comm);
+/* The same for a handle that is known to be one of a communicator. */
+bool comm_known_is_ready(const struct ncclComm *comm);
 
 enum comm_state comm_state(const struct ncclComm *comm);
 ncclResult_t comm_async_error(const struct ncclComm *comm);

@@ -71,7 +71,24 @@ def _leave():
         group.abort()
 
 
-class ProcessGroup(_Base):
+class _Splittable(_Base):
+    """What PyTorch asks of each backend of a group that it splits."""
+
+    @property
+    def supports_splitting(self):
+        """True."""
+        return True
+
+    @property
+    def options(self):
+        """What the backend was made with: its time-out and its name."""
+        return self._options
+
+    def eager_connect_single_device(self, _):
+        """Groups are connected when they are made."""
+
+
+class ProcessGroup(_Splittable):
     """One rank's part in a process group.
 
     It has a communicator for collectives, and others for messages (_messages.py), so that both may overtake
@@ -694,16 +711,6 @@ class ProcessGroup(_Base):
 
     # ---- groups of this group's ranks
 
-    @property
-    def supports_splitting(self):
-        """split_group() makes communicators with ncclCommSplit."""
-        return True
-
-    @property
-    def options(self):
-        """What the group was made with: its time-out and its name."""
-        return self._options
-
     def set_timeout(self, timeout):
         """Waits that begin later take at most so long."""
         self.timeout = self._options._timeout = timeout
@@ -719,8 +726,9 @@ class ProcessGroup(_Base):
         flush_messages()
         self.use_device()
         self._splits += 1
-        notes = _rendezvous.Rendezvous(self._store, 'tutti/split/%d' % self._splits, self._rank, self.ranks,
-                              _SPLIT).come(self.timeout, ranks)
+        step = _rendezvous.Rendezvous(self._store, 'tutti/split/%d' % self._splits, self._rank, self.ranks,
+                                      _SPLIT)
+        notes = step.come(self.timeout, ranks)
         _rendezvous.check_split(_SPLIT, notes, self.ranks)
         if ranks is None or self._rank not in ranks:
             return self._comm.split(-1, 0)
@@ -742,9 +750,6 @@ class ProcessGroup(_Base):
     def perform_nocolor_split(self, _):
         """A rank's part in the making of a group that it is not in, of a job with a bound device."""
         self._split_comm(None)
-
-    def eager_connect_single_device(self, _):
-        """Groups are connected when they are made."""
 
     # ---- the end
 
@@ -838,7 +843,7 @@ def pass_on_splits():
     dist.ProcessGroup.split_group = split_group
 
 
-class _NoDevice(_Base):
+class _NoDevice(_Splittable):
     """In place of a backend whose devices this machine does not have: no tensor can come to it."""
 
     def __init__(self, rank, size, name):
@@ -857,24 +862,12 @@ class _NoDevice(_Base):
 
     abort = shutdown
 
-    @property
-    def supports_splitting(self):
-        """So that the group can split its other backends."""
-        return True
-
-    @property
-    def options(self):
-        """Those of a backend that does nothing."""
-        return self._options
-
     def split(self, _, ranks, __):
         """The same, of fewer ranks."""
         return _NoDevice(list(ranks).index(self._rank), len(ranks), self._name)
 
     def perform_nocolor_split(self, _):
         """Nothing to take part in."""
-
-    eager_connect_single_device = perform_nocolor_split
 
 
 def pass_over_missing_gpus():
