@@ -6,8 +6,9 @@
 
 `run` keeps a line for each test in FOLDER/BACKEND/SUITE.txt; a run that was stopped goes on where it was,
 and --again runs the failures once more.
-`table` counts them (`groups`: process groups that tutti has made for a suite, by ranks), and lists each test that ends differently, with its reason from the file REASONS
-(lines "SUITE PATTERN: reason", the pattern of a test's name). TESTS is the folder test/distributed of
+`table` counts them (`groups`: process groups that tutti has made for a suite, by ranks), and lists each test
+that ends differently, with its reason from the file REASONS (torch_reasons.txt: lines "SUITE PATTERN: reason",
+the pattern of a test's name). TESTS is the folder test/distributed of
 PyTorch's sources, of the version that is installed or a near one; only the suite `distributed` is in
 PyTorch's package itself. Needs PyTorch, pytest, expecttest and hypothesis, and the build for
 TUTTI_LIBRARY_PATH. Without names, all suites run, one test at a time.
