@@ -826,6 +826,15 @@ static void launch_retire(struct emu_kernel_run *run) {
   emu_kernel_drop(&launch->kernel);
 }
 
+static bool launch_refuses(const struct emu_kernel *kernel) {
+  const struct device_comm *comm = ((const struct emu_launch *)kernel)->comm;
+  if (!comm->left && !comm->closed) return false;
+  log_urgent("cudaGraphLaunch: the graph holds a kernel of rank %" PRIu32
+           " of comm %s, which is destroyed; destroy the communicator after the last launch of the graph",
+           comm->config.rank, comm->name);
+  return true;
+}
+
 static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
@@ -902,6 +911,7 @@ static const struct emu_kernel_ops launch_ops = {
     .start = run_start,
     .execute = run_execute,
     .retire = launch_retire,
+    .refuses = launch_refuses,
     .release = launch_release,
     .advance = run_advance,
     .brief = run_is_brief,

@@ -87,6 +87,7 @@ struct device_comm {
   char name[64];
   struct emu_owner *owner;
   int abort_flag;               /* atomic; read by lanes */
+  bool left;                    /* its program has destroyed or aborted it; no call uses it any more */
   bool closed;                  /* the communicator is destroyed; kernels held by graphs remain */
   uint32_t cores;               /* number of cores that the process may use */
   ncclResult_t error;           /* atomic */

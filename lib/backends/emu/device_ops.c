@@ -252,8 +252,8 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_changed();
   comm->closed = true;
   comm->live.comm = NULL;
-  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
-  if (comm->kernel_count == 0) os_free(comm);               /* else the last kernel frees it */
+  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
+  if (comm->kernel_count == 0) os_free(comm); /* else the last kernel frees it */
   emu_unlock();
 }
 
@@ -266,6 +266,7 @@ static void emu_comm_own(struct device_comm *comm) {
 static void emu_comm_disown(struct device_comm *comm) {
   emu_lock();
   emu_owner_clear(&comm->owner);
+  comm->left = true;
   emu_changed();
   emu_unlock();
 }
