@@ -573,7 +573,7 @@ PRIM_FN void direct_signal(struct direct_run *it, uint32_t steps) {
 /* Waits until the receivers have freed everything: they read the input, which the user may overwrite next. */
 PRIM_FN bool direct_await_heads(struct direct_run *it) {
   const bool asks = it->sends && it->keeps;
-  while (!__all_sync(PRIM_ALL_LANES, !asks || link_is_free(&it->link)))
+  while (!__all_sync(PRIM_ALL_LANES, !asks || link_all_freed(&it->link)))
     if (direct_is_stopped(it)) return false;
   return true;
 }

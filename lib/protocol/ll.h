@@ -48,21 +48,27 @@ PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t li
          (short_lines ? FIFO_LL_TAGGED_BYTES : 0) + (size_t)line_index * line_wire_bytes(kind);
 }
 
-PRIM_FN uint32_t ll_group(const struct lane *lane) {
-  const uint32_t left = lane->line_count - lane->line_index;
+/* Of a link's `lines` lines of the step, those of the current group. */
+PRIM_FN uint32_t ll_group_of(const struct lane *lane, uint32_t lines) {
+  const uint32_t left = lines > lane->line_index ? lines - lane->line_index : 0;
   return left < lane->group_lines ? left : lane->group_lines;
 }
 
-/* Offset of the current group's data within the step, and its bytes; 32 bits, as a slot is below 4 GiB. */
+PRIM_FN uint32_t ll_group(const struct lane *lane) { return ll_group_of(lane, lane->line_count); }
+
+/* Offset of the current group's data within the step, and its bytes, of `bytes` of the step on a link; 32
+ * bits, as a slot is below 4 GiB. */
 PRIM_FN uint32_t ll_offset(const struct lane *lane) {
   return lane->line_index * line_data_bytes(line_kind_of(lane->work));
 }
 
-PRIM_FN uint32_t ll_bytes(const struct lane *lane) {
-  const uint32_t left = lane->line_bytes - ll_offset(lane);
-  const uint32_t most = ll_group(lane) * line_data_bytes(line_kind_of(lane->work));
+PRIM_FN uint32_t ll_bytes_of(const struct lane *lane, uint32_t bytes) {
+  const uint32_t offset = ll_offset(lane), left = bytes > offset ? bytes - offset : 0;
+  const uint32_t most = lane->group_lines * line_data_bytes(line_kind_of(lane->work));
   return left < most ? left : most;
 }
+
+PRIM_FN uint32_t ll_bytes(const struct lane *lane) { return ll_bytes_of(lane, lane->line_bytes); }
 
 PRIM_FN const uint8_t *ll_input(const struct lane *lane) { return lane_own(lane, 0) + ll_offset(lane); }
 
@@ -83,29 +89,17 @@ PRIM_FN bool ll_next_step(struct lane *lane) {
   return true;
 }
 
-/* Bytes that the step moves over link `index`, and their lines. */
-PRIM_FN uint32_t ll_link_bytes(const struct lane *lane, uint32_t index) {
-  if (!step_is_each(&lane->step)) return lane->line_bytes;
-  return (uint32_t)lane_bytes(lane, step_link_count(&lane->step, index));
-}
-
+/* Lines of the step on link `index`. */
 PRIM_FN uint32_t ll_link_lines(const struct lane *lane, uint32_t index) {
   if (!step_is_each(&lane->step)) return lane->line_count;
-  return ll_lines_of(lane, ll_link_bytes(lane, index));
-}
-
-/* Of the current group, the lines that link `index` has. */
-PRIM_FN uint32_t ll_link_group(const struct lane *lane, uint32_t index) {
-  const uint32_t lines = ll_link_lines(lane, index);
-  const uint32_t left = lines > lane->line_index ? lines - lane->line_index : 0;
-  return left < lane->group_lines ? left : lane->group_lines;
+  return ll_lines_of(lane, (uint32_t)lane_bytes(lane, step_link_count(&lane->step, index)));
 }
 
 /* True if the lines of the current group have the step's flag on link `index`. */
 PRIM_FN bool ll_arrived(struct lane *lane, uint32_t index, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
   struct link *link = &lane->recv[index];
-  const uint32_t lines = ll_link_group(lane, index);
+  const uint32_t lines = ll_group_of(lane, ll_link_lines(lane, index));
   if (!lane_poll_size(lane, link, prim)) return false;
   return lines == 0 || prim_line_ready(prim, kind, line_address(link, kind, lane->line_index), lines,
                                        line_flag(lane, link));
@@ -159,39 +153,22 @@ PRIM_FN void ll_open(struct lane *lane, struct prim *prim) {
 }
 
 #if PRIM_ALGOS > 0
-/* Bytes of a block's lines of the current group. */
-PRIM_FN uint32_t ll_block_bytes(const struct lane *lane, uint32_t block) {
+/* The current group of block `block`: from the slot of receive link `from` or, if that is null, the input; to
+ * the slot of send link `to` or, if that is null, the output. */
+PRIM_FN void ll_move_block(struct lane *lane, struct prim *prim, const struct link *from,
+                           const struct link *to, uint32_t block) {
+  const struct work *work = lane->work;
+  const uint8_t kind = line_kind_of(work);
   const uint32_t all = (uint32_t)lane_bytes(lane, step_block_count(&lane->step, block));
-  const uint32_t offset = ll_offset(lane), left = all > offset ? all - offset : 0;
-  const uint32_t most = lane->group_lines * line_data_bytes(line_kind_of(lane->work));
-  return left < most ? left : most;
-}
-
-/* A block of the input to a link's slot or, if `link` is null, to the output. */
-PRIM_FN void ll_send_block(struct lane *lane, struct prim *prim, const struct link *link, uint32_t block) {
-  const struct work *work = lane->work;
-  const uint8_t kind = line_kind_of(work);
-  const uint32_t bytes = ll_block_bytes(lane, block), lines = ll_lines_of(lane, bytes);
+  const uint32_t bytes = ll_bytes_of(lane, all), lines = ll_lines_of(lane, bytes), line = lane->line_index;
   struct prim_fragment data;
   if (bytes == 0) return;
   prim_group_begin(prim);
-  prim_fragment_load(prim, &data, lane_own_block(lane, block, 0) + ll_offset(lane), bytes, work);
-  if (link != 0)
-    prim_line_store(prim, kind, line_address(link, kind, lane->line_index), lines, line_flag(lane, link),
-                    &data);
+  if (from != 0)
+    prim_line_load(prim, kind, line_address(from, kind, line), lines, line_flag(lane, from), &data);
+  else prim_fragment_load(prim, &data, lane_own_block(lane, block, 0) + ll_offset(lane), bytes, work);
+  if (to != 0) prim_line_store(prim, kind, line_address(to, kind, line), lines, line_flag(lane, to), &data);
   else prim_fragment_store(prim, lane_kept_block(lane, block, 0) + ll_offset(lane), &data, bytes, work);
-  prim_group_end(prim, kind, lines, bytes, work);
-}
-
-PRIM_FN void ll_recv_block(struct lane *lane, struct prim *prim, const struct link *link, uint32_t block) {
-  const struct work *work = lane->work;
-  const uint8_t kind = line_kind_of(work);
-  const uint32_t bytes = ll_block_bytes(lane, block), lines = ll_lines_of(lane, bytes);
-  struct prim_fragment data;
-  if (bytes == 0) return;
-  prim_group_begin(prim);
-  prim_line_load(prim, kind, line_address(link, kind, lane->line_index), lines, line_flag(lane, link), &data);
-  prim_fragment_store(prim, lane_kept_block(lane, block, 0) + ll_offset(lane), &data, bytes, work);
   prim_group_end(prim, kind, lines, bytes, work);
 }
 
@@ -200,10 +177,10 @@ PRIM_FN void ll_carry_each(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
   const uint32_t lines = ll_group(lane);
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links)
-  ll_send_block(lane, prim, &lane->send[i], step_block(step, i));
-  if (lane_copies_block(lane)) ll_send_block(lane, prim, 0, step->own_index);
+  ll_move_block(lane, prim, 0, &lane->send[i], step_block(step, i));
+  if (lane_copies_block(lane)) ll_move_block(lane, prim, 0, 0, step->own_index);
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links)
-  ll_recv_block(lane, prim, &lane->recv[i], step_block(step, i));
+  ll_move_block(lane, prim, &lane->recv[i], 0, step_block(step, i));
   lane->line_index += lines;
 }
 #endif

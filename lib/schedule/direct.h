@@ -1,7 +1,8 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
  * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
- * the first sends input, the second adds it up, the last collects. */
+ * the first sends input, the second adds it up, the last collects. GPUs execute these steps by kernels of
+ * their own (kernels/direct.h, direct_once.h, direct_simple.h), which must change with them. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 
@@ -74,15 +75,21 @@ PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end
 #endif
 }
 
-/* Adds own and received values in rank order. */
+PRIM_FN bool direct_shows_input(const struct work *work) {
+  return PRIM_ALGOS > 0 && (work->flags & WORK_SHOWS_INPUT) != 0;
+}
+
+/* Adds own and received values in rank order; those of others may be read in place. */
 PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP;
+  if (direct_shows_input(work)) step->flags |= STEP_RECV_SHOWN;
   step->recv_links = direct_all_links(work);
   step->own_index = work->rank;
 }
 
 PRIM_FN void direct_step_send(const struct work *work, uint32_t final, struct step *step) {
   step->flags = STEP_COPY_IN | STEP_SEND | final;
+  if (final == 0 && direct_shows_input(work)) step->flags |= STEP_SEND_SHOWN;
   step->send_links = direct_all_links(work);
 }
 
@@ -143,9 +150,8 @@ PRIM_FN void direct_reduce_scatter_step(const struct work *work, uint32_t kind, 
 
 /* To every rank its block, and the own one to the output; then every rank's block. */
 PRIM_FN void direct_all_to_all_step(const struct work *work, uint32_t kind, struct step *step) {
-  if (kind == DIRECT_FIRST) direct_step_send(work, STEP_SEND_FINAL, step);
+  if (kind == DIRECT_FIRST) direct_step_send(work, STEP_SEND_FINAL | STEP_KEEP, step);
   else direct_step_collect(work, step);
-  if (kind == DIRECT_FIRST) step->flags |= STEP_KEEP;
   direct_step_each(work, work->count, SIZE_MAX, step);
 }
 

@@ -46,16 +46,19 @@ enum step_flag {
   STEP_PART = 4096,   /* first step of part `part` of a fused work (WORK_FUSED): the part's size is announced
                         and compared on the links of the step */
   STEP_EACH = 0x4000, /* a block for each link: see below */
-  STEP_IN_ORDER = 8192, /* begins when the moves of all earlier steps of the work have ended, because it
-                           writes what one of them reads. Steps with SEND_ADD or FROM_OUTPUT also begin
-                           then, because they read what one of them wrote */
+  STEP_SEND_SHOWN = 0x8000, /* with COPY_IN and SEND: the receiver may read the input in place: see below */
+  STEP_IN_ORDER = 8192,     /* begins when the moves of all earlier steps of the work have ended, because it
+                               writes what one of them reads. Steps with SEND_ADD or FROM_OUTPUT also begin
+                               then, because they read what one of them wrote */
   /* Only in lists (list.h): */
   STEP_FROM_SCRATCH = 0x10000, /* with COPY_IN: the operand is scratch at in_offset, not the input */
   STEP_TO_SCRATCH = 0x20000,   /* with KEEP: the result is written to scratch at out_offset */
   STEP_TO_INPUT =
       0x40000, /* with KEEP: the result is written to the user's input (in place: part of the output) */
-  STEP_FOLD = 0x80000,       /* with KEEP: the data at the destination is the last operand */
-  STEP_AWAIT_LIST = 0x100000 /* begins when list wait_lane of the rank has completed wait_count steps */
+  STEP_FOLD = 0x80000,        /* with KEEP: the data at the destination is the last operand */
+  STEP_AWAIT_LIST = 0x100000, /* begins when list wait_lane of the rank has completed wait_count steps */
+  /* Not in lists: */
+  STEP_RECV_SHOWN = 0x200000 /* with RECV, COPY_IN and REDUCE: what arrives may be read in place: see below */
 };
 
 /* Several steps may share one slot of a link (Simple only). The slot is open from the first step that names
@@ -82,6 +85,18 @@ enum step_flag {
  *   - with COPY_IN and KEEP but without RECV, the own block is copied from the input to the output.
  *
  * Such a step waits for all of its links before it moves anything, and reduces nothing. */
+
+/* Inputs that are read in place (Simple only; works with WORK_SHOWS_INPUT). Each link decides by itself
+ * whether its receiver reads the sender's input, whose address it then knows, or a slot. If it reads the
+ * input:
+ *
+ *   - a step with SEND_SHOWN writes nothing over the link. It waits for slots and posts all the same;
+ *   - a step with RECV_SHOWN takes the sender's input, at the offset of its own operand, in place of the
+ *     slot. It does not wait for that slot: a sender that has shown its input has begun. It frees the slot
+ *     all the same, so a receiver's count of freed slots may be ahead of the sender's count of filled ones;
+ *   - the input must not change before it was read. The sender's work ends when its receivers have freed all
+ *     slots, of any link, unless a later step of it receives what the receivers computed from the input
+ *     (work_returns_sums). Nothing that the work writes may replace what others still read. */
 
 struct step {
   uint32_t flags;      /* enum step_flag */

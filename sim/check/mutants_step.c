@@ -102,6 +102,24 @@ static uint32_t row_shorter(struct mutation *m, const struct work *work, struct 
   step->end = last * step->stride + step_block_count(step, (uint32_t)last) - 1;
   return changed(m);
 }
+static uint32_t shown_as_sent(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_SEND_SHOWN)) return HOOK_RUN;
+  step->flags &= ~(uint32_t)STEP_SEND_SHOWN;
+  return changed(m);
+}
+static uint32_t shown_taken_as_sent(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_RECV_SHOWN)) return HOOK_RUN;
+  step->flags &= ~(uint32_t)STEP_RECV_SHOWN;
+  return changed(m);
+}
+static uint32_t sent_as_shown(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_COPY_IN | STEP_SEND) || has(step, STEP_SEND_SHOWN)) return HOOK_RUN;
+  step->flags |= STEP_SEND_SHOWN;
+  return changed(m);
+}
 static uint32_t keep_missing(struct mutation *m, const struct work *work, struct step *step) {
   (void)work;
   if (!first(m) || !has(step, STEP_KEEP) || step->count == 0) return HOOK_RUN;
@@ -369,6 +387,14 @@ const struct mutant mutants_of_steps[] = {
      {{0, NULL}}},
     {"row_longer", "the last block of a step is one element too long", row_longer, NULL, 0, {{0, NULL}}},
     {"row_shorter", "the last block of a step lacks an element", row_shorter, NULL, 0, {{0, NULL}}},
+    {"shown_as_sent", "an input that is read in place is sent", shown_as_sent, NULL, 0, {{0, NULL}}},
+    {"shown_taken_as_sent",
+     "an input that is read in place is looked for in the slot",
+     shown_taken_as_sent,
+     NULL,
+     0,
+     {{0, NULL}}},
+    {"sent_as_shown", "what is read in the slot is not sent", sent_as_shown, NULL, 0, {{0, NULL}}},
     {"keep_missing", "a result is not written", keep_missing, NULL, 0, {{0, NULL}}},
     {"keep_of_partial",
      "a value on its way is written",
