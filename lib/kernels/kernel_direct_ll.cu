@@ -8,9 +8,9 @@
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
 
-#include "kernels/direct.h"
+#include "kernels/direct_ll.h"
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_DIRECT_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_ll(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_work_ll>, true>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_phases>(&launch.arguments, launch.plan);
 }

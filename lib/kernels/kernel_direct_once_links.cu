@@ -13,5 +13,5 @@
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_LINKS_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_work_once>, true>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_once>(&launch.arguments, launch.plan);
 }

@@ -287,12 +287,13 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work can use: compute warps for its lines, an issue warp and a commit warp. */
-static size_t work_warps(const struct work *work, bool direct) {
+/* Warps that a work can use: compute warps for its lines, an issue warp, except of a single pass, and a commit
+ * warp. */
+static size_t work_warps(const struct work *work, bool once) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return (direct ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
+  return (once ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
@@ -308,14 +309,14 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
 /* Warps of a block, whose batches run one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
-  const bool direct =
-      kernel == LAUNCH_KERNEL_DIRECT || kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
+  const bool once = kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
+  const bool direct = kernel == LAUNCH_KERNEL_DIRECT || once;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
-      const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
+      const size_t own = work_warps(&plan->works[batch->first_work + i], once);
       warps = direct ? size_max(warps, own) : warps + own; /* these run one after another */
     }
     most = size_max(most, warps);
