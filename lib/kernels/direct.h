@@ -9,8 +9,7 @@
  *   add       received blocks of all links and own values   one shot, two shots, reduce-scatter
  *   collect   every link's block to the output              two shots, all-gather, all-to-all, broadcast
  *
- * direct_once.h runs a work of one loop over LL in a single pass; direct_phase.h any other. Here is what both
- * need. The kernels need FIFO_SLOTS_MAX slots. */
+ * Here is what both protocols need. The kernels need FIFO_SLOTS_MAX slots. */
 #ifndef TUTTI_KERNELS_DIRECT_H
 #define TUTTI_KERNELS_DIRECT_H
 
@@ -148,35 +147,9 @@ PRIM_FN uint8_t *direct_user(const struct step *step, uint32_t index, bool sends
                : direct_out(step_link_out(step, index, false));
 }
 
-/* Sums of the types common in training need few instructions, so a thread has registers for more of them. */
-PRIM_FN bool direct_is_plain(void) {
-  const struct work *work = direct_of();
-  return work->op == OP_SUM &&
-         (work->dtype == TYPE_FLOAT || work->dtype == TYPE_BFLOAT16 || work->dtype == TYPE_HALF);
-}
-
-template <bool PLAIN>
-PRIM_FN uint64_t direct_add(const struct work *work, uint64_t sum, uint64_t word) {
-  if constexpr (!PLAIN) {
-    words_apply(work->dtype, work->op, &sum, &word, 0);
-    return sum;
-  } else {
-    if (work->dtype == TYPE_FLOAT) return word_combine(TYPE_FLOAT, OP_SUM, sum, word);
-    if (work->dtype == TYPE_HALF) return word_combine(TYPE_HALF, OP_SUM, sum, word);
-    return word_combine(TYPE_BFLOAT16, OP_SUM, sum, word);
-  }
-}
-
 /* ---- lines: eight bytes of data each ---- */
 
 PRIM_FN uint32_t direct_line_count(uint32_t bytes) { return (bytes + 7) / 8; }
-
-PRIM_FN uint64_t direct_load(uint32_t line, const uint8_t *from, uint32_t bytes) {
-  const uint32_t offset = line * 8;
-  if (offset >= bytes) return 0;
-  if (((uintptr_t)from & 7) == 0 && bytes - offset >= 8) return element_load(from + offset, 8);
-  return word_load(from + offset, bytes - offset);
-}
 
 PRIM_FN void direct_keep(uint32_t line, uint8_t *to, uint32_t bytes, uint64_t word) {
   const uint32_t offset = line * 8;
@@ -195,42 +168,6 @@ PRIM_FN bool direct_take(uint64_t lines, uint32_t flag, uint32_t line, uint64_t 
 PRIM_FN void direct_put(uint64_t lines, uint32_t flag, uint32_t line, uint64_t word) {
   const uint64_t high = (uint64_t)flag << 32;
   prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, (word & 0xffffffffu) | high, word >> 32 | high);
-}
-
-/* Waits until all lines of the warp have arrived: `TAKES` loads them and returns whether they have their
- * flags. The warp votes, so that its threads iterate together. */
-#define DIRECT_AWAIT(TAKES)                               \
-  for (;;) {                                              \
-    bool flagged = true;                                  \
-    TAKES if (__all_sync(PRIM_ALL_LANES, flagged)) break; \
-    if (direct_sees_stop()) return false;                 \
-  }
-
-/* Address and flag of the lines of the link's next step. */
-PRIM_FN uint64_t direct_lines(const struct link *link) {
-  return (uint64_t)(uintptr_t)line_address(link, LINE_LL, 0);
-}
-
-PRIM_FN uint32_t direct_flag(const struct direct_run *it) {
-  return (uint32_t)line_flag_at(it->link.line, line_flag_mask(it->arguments->limits.flag_bits));
-}
-
-/* Rewrites the lines of the slots that the step does not use, where their flags would be taken for those of a
- * later step. */
-PRIM_FN void direct_clean(const struct direct_run *it, const struct step *step) {
-  const struct plan_limits *limits = &it->arguments->limits;
-  const bool cleans = it->sends && direct_names(it, step) &&
-                      line_cleans_at(it->link.line, limits->flag_bits, FIFO_SLOTS_MAX);
-  const uint32_t end = limits->step_bytes[PROTO_LL] / line_wire_bytes(LINE_LL);
-  const uint32_t used = direct_line_count(direct_bytes(step_link_count(step, direct_index())));
-  for (uint32_t links = __ballot_sync(PRIM_ALL_LANES, cleans); links != 0; links &= links - 1) {
-    const int holder = __ffs((int)links) - 1;
-    const uint64_t lines = __shfl_sync(PRIM_ALL_LANES, (unsigned long long)direct_lines(&it->link), holder);
-    const uint32_t flag = __shfl_sync(PRIM_ALL_LANES, direct_flag(it), holder);
-    for (uint32_t line = __shfl_sync(PRIM_ALL_LANES, used, holder) + prim_lane(); line < end; line += PRIM_WARP)
-      direct_put(lines, flag, line, 0);
-    __threadfence_system(); /* before other threads write this slot again */
-  }
 }
 
 /* ---- sizes and counters ---- */
