@@ -199,7 +199,7 @@ PRIM_FN uint64_t direct_scaled(uint64_t word) {
 static_assert(PRIM_WORDS == 1, "words_apply() takes a line's word");
 
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
-PRIM_FN void direct_load_group(const struct direct_loop<LINKS> *loop, uint32_t begun,
+PRIM_FN void direct_load_own(const struct direct_loop<LINKS> *loop, uint32_t begun,
                                struct direct_words<LINKS, LINES> *words) {
   DIRECT_EACH_LINE(b) words->own[b] = direct_word(loop->in, loop->bytes, direct_ahead(begun, b));
   if (!PLAIN) DIRECT_EACH_LINE(b) words->own[b] = direct_scaled<PLAIN>(words->own[b]);
@@ -319,18 +319,19 @@ PRIM_FN void direct_keep_own(const struct direct_loop<LINKS> *loop, uint32_t beg
   direct_keep(threadIdx.x + direct_ahead(begun, b), loop->out, loop->bytes, words->own[b]);
 }
 
-/* For each group of the loop; `BODY` may leave the function. */
-#define DIRECT_EACH_GROUP(begun)                                                                        \
-  _Pragma("unroll 1") for (uint32_t begun = 0; begun == 0 || (DIRECT_LOOPS && begun < loop->most);      \
-                           begun += LINES * direct_movers())
+/* For each group of the loop. */
+#define DIRECT_EACH_GROUP(begun)                                                       \
+  _Pragma("unroll 1") for (uint32_t begun = 0; begun == 0 || begun < loop->most;         \
+                           begun = DIRECT_LOOPS ? begun + LINES * direct_movers() : ~0u)
 
 /* The first step; the first group is loaded. */
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
 PRIM_FN void direct_make_first(const struct direct_run *it, const struct direct_loop<LINKS> *loop,
                                struct direct_words<LINKS, LINES> *words) {
+  const bool owns = loop->spreads || loop->keeps;
   DIRECT_EACH_GROUP(begun) {
-    if (begun > 0) direct_load_group<LINKS, LINES, PLAIN>(loop, begun, words);
-    if (begun > 0 && loop->scatters) direct_load_each<LINKS, LINES, PLAIN>(loop, begun, words);
+    if (DIRECT_LOOPS && begun > 0 && owns) direct_load_own<LINKS, LINES, PLAIN>(loop, begun, words);
+    if (DIRECT_LOOPS && begun > 0 && loop->scatters) direct_load_each<LINKS, LINES, PLAIN>(loop, begun, words);
     if (loop->scatters) direct_send<LINKS, LINES, true>(it, loop, begun, 0, words);
     else if (loop->spreads) direct_send<LINKS, LINES, false>(it, loop, begun, 0, words);
     if (loop->keeps) direct_keep_own(loop, begun, words);
@@ -341,7 +342,7 @@ template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
 PRIM_FN bool direct_make_sum(const struct direct_run *it, const struct direct_loop<LINKS> *loop,
                              struct direct_words<LINKS, LINES> *words) {
   DIRECT_EACH_GROUP(begun) {
-    if (DIRECT_LOOPS) direct_load_group<LINKS, LINES, PLAIN>(loop, begun, words);
+    if (DIRECT_LOOPS) direct_load_own<LINKS, LINES, PLAIN>(loop, begun, words);
     if (!direct_receive(it, loop, begun, 0, true, words)) return false;
     DIRECT_EACH_LINE(b)
     words->own[b] = PLAIN ? direct_sum_plain(loop, words->own[b], words->each[b])
@@ -383,7 +384,7 @@ PRIM_FN void direct_move(struct direct_run *it, bool awaits) {
   direct_prepare_loop(limits, done, &loop);
   if (awaits) launch_await_previous();
   for (uint32_t loops = 1;; loops++) {
-    direct_load_group<LINKS, LINES, PLAIN>(&loop, 0, &words);
+    direct_load_own<LINKS, LINES, PLAIN>(&loop, 0, &words);
     if (loop.scatters) direct_load_each<LINKS, LINES, PLAIN>(&loop, 0, &words);
     if (loops == 1) direct_open(it);
     const bool ready = direct_knows_slots(it, steps);
@@ -474,7 +475,8 @@ PRIM_FN void direct_keep_accounts(struct direct_run *it, bool awaits) {
   for (uint32_t loops = 1; loops <= all; loops++) {
     if (direct_cleans(it, steps)) {
       if (!direct_await_slots(it, true, steps)) return;
-      direct_clean(it, (loops - 1) * direct_loop_elements(direct_of()));
+      const struct direct_run held = *it; /* the address of `it` would keep it in memory everywhere */
+      direct_clean(&held, (loops - 1) * direct_loop_elements(direct_of()));
     }
     if (loops == 1 && !direct_poll_sizes(it)) return;
     if (all == 1 && !hosted) return;
