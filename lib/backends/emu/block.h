@@ -50,6 +50,7 @@ struct emu_conn {
   uint64_t peer_shift; /* IMPORTED: added to an address of the receiver's it gives one of this process */
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
+  struct plan_limits limits; /* of the communicator */
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
   size_t block_bytes;         /* memory after the FIFO that PXN proxies share; 0: no PXN proxy */
@@ -198,6 +199,14 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
 void emu_conn_close_all(struct device_comm *comm);
 struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_rank, uint32_t receiver_rank,
                               uint32_t channel_index, uint32_t conn_index);
+/* Sets the counters and tags of a new connection, and the lines of a protocol's new slots
+ * (first_step.h). */
+void emu_conn_begin(const struct emu_conn *conn);
+void emu_conn_begin_slots(const struct emu_conn *conn, uint8_t proto);
+/* The first step of a connection whose operations have shared slots: its sender has no free slots yet. */
+static inline uint64_t emu_conn_pooled_first(const struct emu_conn *conn) {
+  return (uint64_t)conn->limits.first_step + conn->slots;
+}
 size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
 size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
 ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);

@@ -235,6 +235,7 @@ static ncclResult_t export_create(struct device_comm *receiver, const struct dev
   }
   conn->fifo = (struct emu_fifo *)conn->fifo_memory;
   conn->fifo->receiver_conn = conn;
+  emu_conn_begin(conn);
   map_insert(&receiver->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, false),
              conn);
   receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
@@ -248,6 +249,7 @@ static ncclResult_t export_buffer(struct device_comm *receiver, struct emu_conn 
   if (conn->buffer[proto] != NULL) return ncclSuccess;
   TRY(arena_take(receiver, bytes, &pages));
   conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
+  emu_conn_begin_slots(conn, proto);
   receiver->memory_bytes += bytes;
   return ncclSuccess;
 }
@@ -339,7 +341,8 @@ static void import_pxn(struct emu_conn *conn, uint32_t step_bytes) {
   struct emu_shadow *shadow = &conn->shadow;
   conn->step_bytes[PROTO_SIMPLE] = step_bytes;
   if (conn->conn_index == CONN_MESSAGE)
-    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading = conn->slots;
+    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading =
+        emu_conn_pooled_first(conn);
 }
 
 /* Locked. The connection takes over the caller's reference to the mapping. */
@@ -403,11 +406,12 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
 
 /* The same as at the receiver's end, whose messages use shared slots (conn.c). */
 static uint64_t pxn_first_step(const struct emu_conn *conn) {
-  return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
+  return conn->conn_index == CONN_MESSAGE ? emu_conn_pooled_first(conn) : conn->limits.first_step;
 }
 
 /* Begins with all slots free. */
 static void pxn_begin(struct emu_conn *conn) {
+  emu_conn_begin(conn);
   conn->fifo->sender.head = conn->fifo->sender.send_step = pxn_first_step(conn);
 }
 
@@ -420,7 +424,7 @@ static void pxn_fill(struct emu_conn *conn, uint8_t proto, struct device_pxn *px
   pxn->end.slots = conn->slots;
   pxn->end.step_bytes = conn->step_bytes[proto];
   pxn->end.memory = POINTER_HOST;
-  pxn->first_step = pxn_first_step(conn);
+  pxn->end.first_step = pxn_first_step(conn);
   pxn->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 

@@ -33,6 +33,8 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->memory = comm->net_memory == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
   end->direct = conn->direct;
   end->pooled = conn->pooled;
+  end->first_step = conn->pooled ? emu_conn_pooled_first(conn) : conn->limits.first_step;
+  end->first_line = conn->limits.first_step;
   return ncclSuccess;
 }
 

@@ -68,6 +68,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   info->channel_count = limits->channel_count;
   info->p2p_channel_count = limits->p2p_channel_count;
   info->p2p_channels_per_peer = limits->p2p_channels_per_peer;
+  info->first_step = limits->first_step;
   info->device_index = comm->device_index;
   info->process = os_pid();
   info->present = 1;
@@ -121,6 +122,12 @@ enum remote_transport remote_transport_to(const struct remote *remote, uint32_t 
 static ncclResult_t remote_check_settings(const struct remote *remote) {
   for (uint32_t rank = 1; rank < remote->shared->rank_count; rank++) {
     const struct peer_info *first = &remote->infos[0], *info = &remote->infos[rank];
+    if (info->first_step != first->first_step)
+      return log_fail(ncclInvalidUsage,
+                      "rank 0 (process %d on %s) has TUTTI_FIRST_STEP=%u and rank %u (process %d on %s) %u; "
+                      "give it the same value everywhere",
+                      first->process, first->host_name, first->first_step, rank, info->process,
+                      info->host_name, info->first_step);
     if (info->settings == first->settings) continue;
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "

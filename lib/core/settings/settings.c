@@ -163,6 +163,7 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
         limits->chunk_bytes != 0 && limits->chunk_bytes < bytes ? limits->chunk_bytes : bytes;
   }
   if (param_int(PARAM_ALLGATHERV_ENABLE) == 0) limits->algos &= ~PLAN_FUSES;
+  limits->first_step = (uint32_t)param_int(PARAM_TUTTI_FIRST_STEP);
   limits_take_channels(limits, config);
 }
 
@@ -324,6 +325,7 @@ uint64_t settings_digest(const struct settings *settings) {
                               limits->chunk_bytes,
                               limits->p2p_chunk_bytes,
                               limits->flag_bits,
+                              limits->first_step,
                               limits->direct,
                               limits->algos,
                               limits->links,
