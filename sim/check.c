@@ -54,7 +54,7 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
      "make the call this many times in one group, each time with the next root (default 1)"},
-    {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
+    {0, "first-step", "N", OPTION_INT, AT(first_step), 0, UINT32_MAX,
      "value at which the connections' step counters start (default 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
     {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0,

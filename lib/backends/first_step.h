@@ -1,8 +1,8 @@
 /* first_step.h: connections that do not begin at step 0 (TUTTI_FIRST_STEP), so that tests reach the steps at
  * which flags and tags wrap. Such a connection begins as if it had been in use: its counters have the given
- * value, its tagged words the tags of the last steps, and no line of LL or LL128 has been written since the
- * last steps but one half period of the flag. So only the clean-up before the next half period (ll.h) keeps
- * the flags that these lines hold from matching after it. Backends of both devices include this. */
+ * value, its tagged words the tags of the last steps, and its lines of LL and LL128 the flags of a whole period
+ * before, which match again at the end of this half period. So only the clean-up before that end (ll.h) keeps
+ * a receiver from taking them for data. Backends of both devices include this. */
 #ifndef TUTTI_BACKENDS_FIRST_STEP_H
 #define TUTTI_BACKENDS_FIRST_STEP_H
 
@@ -20,14 +20,14 @@ static inline uint64_t first_step_before(uint64_t step, uint32_t slots, uint32_t
   return first_step_in_slot(step, slots, slot) - slots;
 }
 
-/* The flag that a line of a slot holds when the connection begins: that of a step after the end of the half
- * period, which lines of different positions count differently. If fewer steps are left before that end than
- * the clean-up needs, it has happened already: that of the slot's last step. */
-static inline uint64_t first_step_flag(const struct plan_limits *limits, uint32_t slot, uint32_t line) {
+/* The flag that all lines of a slot hold when the connection begins: that of the slot's first step after the
+ * end of the half period. If fewer steps are left before that end than the clean-up needs, it has happened
+ * already, and the flag is that of the slot's last step. */
+static inline uint64_t first_step_flag(const struct plan_limits *limits, uint32_t slot) {
   const uint64_t first = limits->first_step, half = (uint64_t)1 << (limits->flag_bits - 1);
-  const uint64_t end = (first / half + 1) * half, turns = half / limits->slots < 4 ? half / limits->slots : 4;
+  const uint64_t end = (first / half + 1) * half;
   const uint64_t step = end - first >= 2 * (uint64_t)limits->slots
-                            ? first_step_in_slot(end, limits->slots, slot) + line % turns * limits->slots
+                            ? first_step_in_slot(end, limits->slots, slot)
                             : first_step_before(first, limits->slots, slot);
   return limits->flag_bits >= 32 ? step + 1 : (step + 1) & (2 * half - 1);
 }
@@ -36,9 +36,8 @@ static inline uint64_t first_step_flag(const struct plan_limits *limits, uint32_
 static inline void first_step_fill(const struct plan_limits *limits, uint8_t proto, uint32_t slot,
                                    uint8_t *lines, size_t bytes) {
   const size_t line_bytes = proto == PROTO_LL ? 16 : 128;
-  for (size_t i = 0; i < bytes / line_bytes; i++) {
-    const uint64_t flag = first_step_flag(limits, slot, (uint32_t)i), mark = flag << 32 | 0xd1d1d1d1u;
-    uint8_t *line = lines + i * line_bytes;
+  const uint64_t flag = first_step_flag(limits, slot), mark = flag << 32 | 0xd1d1d1d1u;
+  for (uint8_t *line = lines; line + line_bytes <= lines + bytes; line += line_bytes) {
     memset(line, 0xd1, line_bytes);
     memcpy(line + line_bytes - 8, proto == PROTO_LL ? &mark : &flag, 8);
     if (proto == PROTO_LL) memcpy(line, &mark, 8);
