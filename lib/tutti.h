@@ -76,6 +76,10 @@ ncclResult_t tutti_emu_take_turns(int on);
 ncclResult_t tutti_emu_wait(const uint32_t *word, uint32_t value);
 ncclResult_t tutti_emu_wake(void);
 
+/* As tutti_emu_wait, for a program that polls: also returns, with ncclSuccess, after a number of events, as
+ * cudaStreamQuery does for a stream that is busy. */
+ncclResult_t tutti_emu_poll(const uint32_t *word, uint32_t value);
+
 /* Flushes and closes the trace file. Later events are not traced. */
 ncclResult_t tutti_emu_trace_close(void);
 

@@ -69,6 +69,7 @@ def main(build, folder):
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()
         record += '%s,sha256=%s,%d\n' % (name, digest, len(data))
     contents[info + '/RECORD'] = (record + info + '/RECORD,,\n').encode()
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / ('tutti-%s-py3-none-%s.whl' % (number, tag))
     with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as wheel:
         for name, data in contents.items():

@@ -2,7 +2,9 @@
  * records. Started by `tutti launch`.
  *
  *   ending_program ENDING     clean, exit3, between, send_first; never: rank 2 calls nothing; busy, asleep,
- *                             stopped: rank 2 computes, sleeps or is stopped after its second call
+ *                             stopped: rank 2 computes, sleeps or is stopped after its second call; left:
+ *                             rank 1 sends to rank 0, stops it before it has received, and exits with status
+ *                             0; left_idle: the same without the message
  *
  * Without a launcher two ranks, a thread each, which main joins: `crossed`: they call on two communicators in
  * opposite orders; `both_send`: each sends before it receives; `exit_inside`: rank 1 calls exit(3) while the
@@ -24,6 +26,21 @@
 static void exchange(int rank, float *data, ncclComm_t comm, cudaStream_t stream) {
   MUST(ncclSend(data, 100000, ncclFloat, rank ^ 1, comm, stream));
   MUST(cudaStreamSynchronize(stream));
+}
+
+/* In guarded mode nothing moves while rank 1's thread is not in a waiting call. */
+static void leave(bool idle, int rank, float *data, ncclComm_t comm, cudaStream_t stream) {
+  int process = rank == 0 ? (int)getpid() : 0;
+  MUST(cudaMemcpy(data, &process, sizeof process, cudaMemcpyHostToDevice));
+  MUST(ncclBroadcast(data, data, 1, ncclInt32, 0, comm, stream));
+  MUST(cudaStreamSynchronize(stream));
+  MUST(cudaMemcpy(&process, data, sizeof process, cudaMemcpyDeviceToHost));
+  while (idle && rank == 0) pause();
+  if (rank == 0) MUST(ncclRecv(data, 100000, ncclFloat, 1, comm, stream));
+  else if (!idle) MUST(ncclSend(data, 100000, ncclFloat, 0, comm, stream));
+  MUST(cudaStreamSynchronize(stream));
+  if (rank == 1) kill(process, SIGSTOP);
+  exit(0);
 }
 
 static volatile unsigned busy;
@@ -57,6 +74,7 @@ static void launched(const char *ending) {
   MUST(cudaMalloc((void **)&data, 1 << 20));
   while (strcmp(ending, "never") == 0 && launch.rank == 2) pause();
   if (strcmp(ending, "send_first") == 0) exchange(launch.rank, data, comm, stream);
+  if (strncmp(ending, "left", 4) == 0) leave(ending[4] != '\0', launch.rank, data, comm, stream);
   steps(ending, launch.rank, data, comm, stream);
   MUST(ncclCommDestroy(comm));
 }

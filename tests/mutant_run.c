@@ -33,11 +33,19 @@ struct word {
   const char *name;
   size_t value;
 };
+/* Functions are over rings, or over the algorithm in their second byte. */
 static const struct word words[] = {
-    {"broadcast", FUNC_BROADCAST},   {"reduce", FUNC_REDUCE},
-    {"all_gather", FUNC_ALL_GATHER}, {"reduce_scatter", FUNC_REDUCE_SCATTER},
-    {"all_reduce", FUNC_ALL_REDUCE}, {"send_recv", FUNC_SEND_RECV},
-    {"simple", PROTO_SIMPLE},        {"ll", PROTO_LL},
+    {"broadcast", FUNC_BROADCAST},
+    {"reduce", FUNC_REDUCE},
+    {"all_gather", FUNC_ALL_GATHER},
+    {"reduce_scatter", FUNC_REDUCE_SCATTER},
+    {"all_reduce", FUNC_ALL_REDUCE},
+    {"send_recv", FUNC_SEND_RECV},
+    {"one_shot", FUNC_ALL_REDUCE | ALGO_DIRECT << 8},
+    {"two_shot", FUNC_ALL_REDUCE | ALGO_TWO_SHOT << 8},
+    {"direct_scatter", FUNC_REDUCE_SCATTER | ALGO_DIRECT << 8},
+    {"simple", PROTO_SIMPLE},
+    {"ll", PROTO_LL},
     {"ll128", PROTO_LL128},
 };
 
@@ -90,7 +98,9 @@ static void seed_run(const struct scenario *scenario, unsigned long seed) {
     show("error", seed, log_last_error());
   ncclResult_t result = ncclSuccess;
   for (uint32_t i = 0; i < scenario->call_count && result == ncclSuccess; i++) {
-    calls[i].func = (uint8_t)list_at(&scenario->functions, i);
+    const size_t function = list_at(&scenario->functions, i);
+    calls[i].func = (uint8_t)function;
+    ranks.algo_mask = function > UINT8_MAX ? 1u << (function >> 8) : 0;
     calls[i].proto = (uint8_t)list_at(&scenario->protocols, i);
     calls[i].dtype = type_of_bytes(list_at(&scenario->type_bytes, i));
     calls[i].root = i % scenario->rank_count;

@@ -5,6 +5,7 @@
  *   rank_program --rank R --size N (--id FILE | --comm-id HOST:PORT) [OPTION VALUE...]
  *
  *   --here M             ranks R to R+M-1 are threads of this process (default 1)
+ *   --main               the rank is the main thread, and no other thread calls the library
  *   --threads            all ranks are: the same as --rank 0 --here N
  *   --id FILE            rank 0 writes the unique id there, the others wait for it
  *   --comm-id HOST:PORT  NCCL_COMM_ID; without either there must be no other process
@@ -25,6 +26,7 @@
  *   --abort-at R,K       rank R aborts its communicator before iteration K
  *   --leave-at R,K       rank R destroys its communicator before iteration K, as if it had finished
  *   --kill-at K          this process kills itself before iteration K
+ *   --late-news FILE     and a child of it keeps its connections open until FILE exists
  *   --split M            at the end, an all-reduce among the ranks that are equal modulo M
  *   --split-busy         the split begins while an all-reduce of all ranks runs
  *   --shrink-after-error LIST   ranks that survivors of an error exclude; an all-reduce follows
@@ -45,6 +47,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -62,10 +65,10 @@ static const char *const op_names[OP_KINDS] = {"all_reduce", "all_gather", "redu
 
 static struct {
   int rank, size, here;
-  const char *id_file, *comm_id, *hold_file;
+  const char *id_file, *comm_id, *hold_file, *news_file;
   enum op_kind ops[OPS_MAX];
   int op_count;
-  bool polls, query, launched, split_busy;
+  bool polls, query, launched, split_busy, main;
   tutti_launch_t launch;
   size_t count; /* elements of a rank's share */
   int iterations, pace_ms, hold_at, deadline_seconds, rounds;
@@ -352,6 +355,17 @@ static void hold(int iteration) {
     os_sleep_ms(20);
 }
 
+/* Its peers learn of its end late. The child is made without the handlers of a fork, which would close the
+ * connections. */
+static void kill_itself(void) {
+  if (wanted.news_file != NULL && syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) == 0) {
+    for (int i = 0; i < wanted.deadline_seconds * 50 && access(wanted.news_file, F_OK) != 0; i++)
+      os_sleep_ms(20);
+    _exit(0);
+  }
+  kill(getpid(), SIGKILL);
+}
+
 static bool operations(const struct rank *rank) {
   size_t wrong = 0;
   uint32_t turn = 0;
@@ -359,7 +373,7 @@ static bool operations(const struct rank *rank) {
     if (wanted.pace_ms > 0) os_sleep_ms((unsigned)wanted.pace_ms);
     hold(iteration);
     if (iteration == wanted.leave_at && rank->first_rank == wanted.leave_rank) break;
-    if (iteration == wanted.kill_at) kill(getpid(), SIGKILL);
+    if (iteration == wanted.kill_at) kill_itself();
     if (iteration == wanted.abort_at && rank->first_rank == wanted.abort_rank) return false;
     for (int i = 0; i < wanted.op_count; i++, turn++) {
       char phase[64];
@@ -479,6 +493,7 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
   else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;
   else if (strcmp(name, "--split") == 0) wanted.split = (int)number;
+  else if (strcmp(name, "--late-news") == 0) wanted.news_file = value;
   else if (strcmp(name, "--kill-at") == 0) wanted.kill_at = (int)number;
   else if (strcmp(name, "--abort-at") == 0)
     return sscanf(value, "%d,%d", &wanted.abort_rank, &wanted.abort_at) == 2;
@@ -496,6 +511,7 @@ static bool options_read(int argc, char **argv) {
     if (strcmp(argv[i], "--threads") == 0) threads = true;
     else if (strcmp(argv[i], "--poll") == 0) wanted.polls = true;
     else if (strcmp(argv[i], "--query") == 0) wanted.query = true;
+    else if (strcmp(argv[i], "--main") == 0) wanted.main = true;
     else if (strcmp(argv[i], "--launched") == 0) wanted.launched = true;
     else if (strcmp(argv[i], "--split-busy") == 0) wanted.split_busy = true;
     else if (i + 1 == argc || !option_read(argv[i], argv[i + 1])) return false;
@@ -510,11 +526,12 @@ static bool options_read(int argc, char **argv) {
     wanted.rank = wanted.launch.rank;
     wanted.size = wanted.launch.rank_count;
   }
+  if (wanted.main && wanted.here != 1) return false;
   return wanted.size > 0 && wanted.rank >= 0 && wanted.here > 0 && wanted.rank + wanted.here <= wanted.size &&
          wanted.count > 0 && wanted.iterations >= 0 && wanted.rounds > 0;
 }
 
-/* One thread per rank. */
+/* One thread per rank, the main thread with --main. */
 static int ranks_run(struct rank *ranks, int round) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < wanted.here) {
@@ -529,6 +546,10 @@ static int ranks_run(struct rank *ranks, int round) {
     ranks[i].device = (wanted.rank + i) % devices;
   }
   if (!tell(&ranks[0], "id", id_get(round))) return 3;
+  if (wanted.main && tutti_emu_callers(1) == ncclSuccess) {
+    rank_live(&ranks[0]);
+    return atomic_load(&worst);
+  }
   int started = 0;
   while (started < wanted.here &&
          pthread_create(&ranks[started].thread, NULL, rank_live, &ranks[started]) == 0)

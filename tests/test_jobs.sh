@@ -69,6 +69,19 @@ check $? 'trace clean removes the dead files of one job'
   [ -z "$(ls "$work/records")" ]
 check $? 'trace list says which processes are dead; trace clean removes their files'
 
+# Rank 1 leaves with status 0 and its communicator open. The leak ends it with status 23, and the launcher
+# kills rank 0, which has not noticed.
+for ending in left left_idle; do
+  waits='; 1 other waits for it'
+  [ $ending = left ] || waits=
+  TUTTI_EMU=mode=guarded timeout 60 "$tutti" launch -n 2 --grace 0 "$program" $ending >"$work/out" 2>&1
+  [ $? -eq 23 ] && explained 1 &&
+    grep -q "^rank 1 .*exited with status 0 while .* operations*$waits; " "$work/log" &&
+    grep -q '^  ended, too, as launchers do when a rank fails: rank 0$' "$work/log"
+  check $? "$ending: exit(0) with an open communicator is the cause, not what the launcher ended then"
+  "$tutti" trace clean >"$work/log"
+done
+
 killed between '^between$' 4 4
 explained 1 && grep -q '^the processes of ranks .* were killed, or crashed, while it was open' "$work/log" &&
   grep -q 'its last call was #1, AllReduce of 1024 float32, sum, which has ended' "$work/log"

@@ -112,7 +112,8 @@ ended_by() {
   rm -r "$work/traces"
   return $found
 }
-ended_by "$work/traces/" && ended_by "$work/traces/%h.%r.%p.trace"
+ended_by "$work/traces/" && ended_by "$work/traces/%h.%r.%p.trace" &&
+  ended_by "$work/traces/[%%]%p*%x.%r"
 check $? "a launcher notes in a killed rank's records how it ended, and explain names that rank"
 ended_by "$work/elsewhere/" -x "TUTTI_TRACE=$work/traces/%p-%r"
 check $? "it finds them where --export has put them"

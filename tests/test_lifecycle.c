@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "core/comm/use.h"
 #include "tutti.h"
 #include "skip.h"
 
@@ -296,6 +297,101 @@ static void test_abort_from_another_thread(void **state) {
   memory_give();
 }
 
+/* A thread inside a call, and another one that aborts. */
+struct caller {
+  ncclComm_t comm;
+  _Atomic int called, may_return, aborted;
+};
+
+static void *call_body(void *argument) {
+  struct caller *caller = (struct caller *)argument;
+  assert_true(use_begin(caller->comm, "ncclAllReduce", __builtin_return_address(0)));
+  caller->called = 1;
+  while (!caller->may_return) os_yield();
+  caller->called = caller->aborted ? 0 : 2;
+  use_end(caller->comm);
+  return NULL;
+}
+
+static void *abort_body(void *argument) {
+  struct caller *caller = (struct caller *)argument;
+  expect_ok(ncclCommAbort(caller->comm));
+  caller->aborted = 1;
+  return NULL;
+}
+
+static void test_end_beside_a_call(void **state) {
+  static struct caller caller;
+  ncclComm_t comms[RANKS];
+  os_thread inside, aborts;
+  (void)state;
+  begin();
+  expect_ok(ncclCommInitAll(comms, RANKS, NULL));
+  memset(&caller, 0, sizeof caller);
+  caller.comm = comms[1];
+  assert_true(os_thread_start(&inside, call_body, &caller));
+  while (!caller.called) os_yield();
+  assert_int_equal(ncclCommDestroy(comms[1]), ncclInvalidUsage);
+  assert_non_null(strstr(ncclGetLastError(NULL), "rank 1 of comm"));
+  assert_non_null(strstr(ncclGetLastError(NULL), "has ncclAllReduce of another thread, called at"));
+  assert_non_null(strstr(ncclGetLastError(NULL), "which has not returned"));
+  assert_int_equal(ncclCommFinalize(comms[1]), ncclInvalidUsage);
+  assert_true(os_thread_start(&aborts, abort_body, &caller));
+  while (use_check(comms[1], "ncclAllReduce", NULL) == ncclSuccess) os_yield();
+  caller.may_return = 1; /* abort waits for this call's return, and other calls are refused */
+  os_thread_join(inside);
+  os_thread_join(aborts);
+  assert_int_equal(caller.called, 2);
+  for (int i = 0; i < RANKS; i++)
+    if (i != 1) expect_ok(ncclCommAbort(comms[i]));
+  memory_give();
+}
+
+static void *destroy_body(void *argument) {
+  struct waiter *waiter = (struct waiter *)argument;
+  waiter->result = ncclCommDestroy(waiter->comm);
+  return NULL;
+}
+
+static void *abort_waiter_body(void *argument) {
+  struct waiter *waiter = (struct waiter *)argument;
+  waiter->result = ncclCommAbort(waiter->comm);
+  return NULL;
+}
+
+static ncclResult_t elsewhere(void *(*body)(void *), ncclComm_t comm) {
+  struct waiter waiter = {comm, ncclSuccess};
+  os_thread thread;
+  assert_true(os_thread_start(&thread, body, &waiter));
+  os_thread_join(thread);
+  return waiter.result;
+}
+
+/* Another thread ends a communicator that has a call in this thread's open group: a destroy changes nothing,
+ * an abort ends the group with an error. */
+static void test_end_beside_a_group(void **state) {
+  ncclComm_t comms[RANKS];
+  (void)state;
+  begin();
+  outputs_clear();
+  expect_ok(ncclCommInitAll(comms, RANKS, NULL));
+  for (int aborts = 0; aborts < 2; aborts++) {
+    expect_ok(ncclGroupStart());
+    for (int i = 0; i < RANKS; i++)
+      expect_ok(ncclAllReduce(in[i], out[i], COUNT, ncclFloat, ncclSum, comms[i], NULL));
+    assert_int_equal(elsewhere(aborts ? abort_waiter_body : destroy_body, comms[2]), ncclInvalidUsage);
+    assert_int_equal(ncclGroupEnd(), aborts ? ncclInvalidUsage : ncclSuccess);
+    if (aborts) assert_non_null(strstr(ncclGetLastError(NULL), "another thread has called ncclCommAbort"));
+    for (int i = 0; i < RANKS && !aborts; i++) {
+      assert_int_equal(cudaSetDevice(i), cudaSuccess);
+      assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    outputs_check(comms, RANKS, 1 + 2 + 3 + 4);
+  }
+  for (int i = 0; i < RANKS; i++) expect_ok(elsewhere(abort_waiter_body, comms[i]));
+  memory_give();
+}
+
 /* ---- a rank that comes late ---- */
 
 struct comer {
@@ -428,6 +524,8 @@ int main(void) {
       BOTH(test_nonblocking),
       BOTH(test_revoke_and_shrink),
       BOTH(test_abort_from_another_thread),
+      BOTH(test_end_beside_a_call),
+      BOTH(test_end_beside_a_group),
       BOTH(test_late_rank),
       BOTH(test_fork),
   };

@@ -775,7 +775,7 @@ static void test_all_to_all_direct(void **state) {
   }
 }
 
-/* Inputs are published if kernels add them up by phases, unless they are scaled before, or the sum goes to a
+/* Inputs are shown if the executors read them in place, unless they are scaled before, or the sum goes to a
  * place that others still read. */
 static void test_inputs_shown(void **state) {
   static const struct {
@@ -789,26 +789,26 @@ static void test_inputs_shown(void **state) {
               {FUNC_REDUCE_SCATTER, ALGO_DIRECT, OP_SUM, false, true},
               {FUNC_ALL_GATHER, ALGO_DIRECT, OP_SUM, false, false}};
   (void)state;
-  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-    struct plan_op op = {.func = rows[i / 2].func,
+  for (uint32_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+    struct plan_op op = {.func = rows[i / 3].func,
                          .dtype = ncclFloat32,
-                         .op = rows[i / 2].op,
+                         .op = rows[i / 3].op,
                          .count = 1 << 20,
                          .in = address_of(0),
-                         .out = address_of(rows[i / 2].in_place ? 0 : 1)};
+                         .out = address_of(rows[i / 3].in_place ? 0 : 1)};
     struct plan_request request;
     struct plan plan;
     request_begin(&request, 0, 4, &op, 1);
-    request.settings.limits.algos = ~0u;
+    request.settings.limits.algos = i % 3 == 2 ? ~0u : ~PLAN_SHOWS_INPUTS;
     request.settings.limits.links = 3;
     request.settings.limits.direct = true;
-    request.settings.limits.quick_protos = i % 2 == 1 ? 1u << PROTO_SIMPLE : 0;
-    request.settings.algo_mask[op.func] = 1u << rows[i / 2].algo;
+    request.settings.limits.quick_protos = i % 3 == 1 ? 1u << PROTO_SIMPLE : 0;
+    request.settings.algo_mask[op.func] = 1u << rows[i / 3].algo;
     request.settings.proto_mask[op.func] = 1u << PROTO_SIMPLE;
     assert_int_equal(plan_build(&request, &plan), ncclSuccess);
     assert_true(plan.work_count > 0);
     for (uint32_t k = 0; k < plan.work_count; k++)
-      assert_true(((plan.works[k].flags & WORK_SHOWS_INPUT) != 0) == (rows[i / 2].shows && i % 2 == 1));
+      assert_true(((plan.works[k].flags & WORK_SHOWS_INPUT) != 0) == (rows[i / 3].shows && i % 3 != 0));
     plan_free(&plan);
   }
 }

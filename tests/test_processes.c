@@ -155,7 +155,7 @@ static void test_other_algorithms(void **state) {
   } rows[] = {
       {BIT(ALGO_TREE), BIT(FUNC_ALL_REDUCE)},
       {BIT(ALGO_TWO_SHOT), BIT(FUNC_ALL_REDUCE)},
-      {BIT(ALGO_DIRECT), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_ALL_TO_ALL)},
+      {BIT(ALGO_DIRECT), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_REDUCE_SCATTER) | BIT(FUNC_ALL_TO_ALL)},
       {BIT(ALGO_PAT), BIT(FUNC_ALL_GATHER) | BIT(FUNC_REDUCE_SCATTER)},
       {BIT(ALGO_NVLS), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_ALL_GATHER) | BIT(FUNC_REDUCE_SCATTER)},
   };
@@ -165,9 +165,58 @@ static void test_other_algorithms(void **state) {
     seeds(2, 1, "mode=threads", 2, rows[i].algo_mask, rows[i].func_mask, false);
   }
 }
+
+/* The address that another process has shown last, on channel 0. */
+static uint64_t address_shown(const struct process *process, uint32_t rank, uint32_t peer) {
+  const struct emu_conn *conn = emu_conn_find(process->comms[rank], peer, 0, CONN_COLLECTIVE, false);
+  const uint64_t *halves = conn->fifo->receiver.source.halves;
+  return (halves[0] & UINT32_MAX) | halves[1] << 32;
+}
+
+static const char *inputs_body(struct process *process, void *argument) {
+  const struct setting *setting = (const struct setting *)argument;
+  process->algo_mask = setting->algo_mask;
+  process->heap = setting->heap;
+  for (uint64_t seed = 1; seed <= setting->seeds; seed++) {
+    const char *text = process_configure(process, setting->mode, seed);
+    if (text == NULL) text = process_open(process);
+    for (uint32_t i = 0; i < 3 && text == NULL; i++) {
+      const uint8_t func =
+          (setting->func_mask >> FUNC_ALL_REDUCE & 1) != 0 ? FUNC_ALL_REDUCE : FUNC_REDUCE_SCATTER;
+      struct process_call call = {.func = func, .proto = PROTO_SIMPLE, .dtype = ncclInt32, .count = 6000 + i};
+      text = process_do(process, &call);
+    }
+    if (text != NULL) return text;
+    const uint64_t address = address_shown(process, process->index, 1 - process->index);
+    if ((address == 0) != setting->heap) return "inputs are not shown as they should be";
+    if (!process_meet(process)) return "a process has gone";
+    process_close(process);
+  }
+  return NULL;
+}
+
+/* Inputs of other processes are read in place, except where no other process can map them. */
+static void test_inputs_of_others(void **state) {
+  static const struct {
+    uint32_t algo_mask, func_mask;
+  } rows[] = {{BIT(ALGO_TWO_SHOT), BIT(FUNC_ALL_REDUCE)},
+              {BIT(ALGO_DIRECT), BIT(FUNC_ALL_REDUCE)},
+              {BIT(ALGO_DIRECT), BIT(FUNC_REDUCE_SCATTER)}};
+  static const char *const modes[] = {"mode=guarded,chunk=4096", "mode=guarded,weak=1,chunk=4096,slots=3",
+                                      "mode=threads,inputs=1"};
+  (void)state;
+  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++)
+    for (size_t k = 0; k < sizeof modes / sizeof modes[0]; k++) {
+      struct setting setting = {modes[k], 3, rows[i / 2].algo_mask, rows[i / 2].func_mask, i % 2 == 1};
+      assert_int_equal(processes_run(2, 1, SECONDS, inputs_body, &setting, NULL), 0);
+    }
+}
+
 /* Outputs that no peer can map: no offer, the data goes through slots. */
 static void test_private_memory(void **state) {
   (void)state;
+  seeds(4, 1, "mode=guarded", 2, BIT(ALGO_TWO_SHOT), BIT(FUNC_ALL_REDUCE), true);
+  seeds(2, 2, "mode=guarded", 2, BIT(ALGO_DIRECT), BIT(FUNC_ALL_REDUCE) | BIT(FUNC_REDUCE_SCATTER), true);
   seeds(2, 1, "mode=guarded", 4, 0, 0, true);
   seeds(2, 1, "mode=threads", 2, 0, 0, true);
 }
@@ -319,6 +368,7 @@ int main(void) {
       cmocka_unit_test(test_two_of_two),
       cmocka_unit_test(test_weak),
       cmocka_unit_test(test_other_algorithms),
+      cmocka_unit_test(test_inputs_of_others),
       cmocka_unit_test(test_private_memory),
       cmocka_unit_test(test_hasty),
       cmocka_unit_test(test_kept),

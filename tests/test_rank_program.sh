@@ -77,6 +77,26 @@ TUTTI_SECRET='a secret' processes killed --ops all_reduce --shrink-after-error 2
   [ "$statuses" = '0 0 137 0 ' ] && [ "$(grep -c 'error 6 .*rank 2' "$work/log")" -eq 3 ] &&
   [ "$(grep -c 'all_reduce after shrink ok$' "$work/log")" -eq 3 ]
 check $? 'three processes with a secret continue after one is killed'
+
+# Guarded processes see at once that rank 2 has ended. That its connections broke comes later: then, or never.
+late_news() { # what the others see, then how long they wait for the news
+  rm -f "$work/news" "$work"/late.*
+  (for _ in $(seq 2000); do
+    grep -qs 'INFO .*has ended without leaving' "$work"/late.? && break
+    sleep 0.02
+  done; [ -n "$1" ] && : >"$work/news") &
+  two="--kill-at 1 --late-news $work/news"
+  TUTTI_EMU=mode=guarded TUTTI_STALL_SECONDS=$2 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=SHM \
+    processes late --main --ops all_reduce
+  : >"$work/news"
+  [ "$statuses" = '3 3 137 3 ' ]
+}
+late_news told 60 && ! has 'nothing can move' &&
+  [ "$(grep -c ' error 6 .*: rank 2 .*closed its connection without goodbye' "$work/log")" -eq 3 ]
+check $? 'guarded: the loss of a rank is told, late as well, before anything is declared stuck'
+late_news '' 1 && has 'waits for .* rank 2: .*; the process of rank 2 has ended' &&
+  [ "$(grep -c '^rank [013] all_reduce iteration 1 error' "$work/log")" -eq 3 ]
+check $? 'guarded: without such news the others end too'
 two='' narrow=2
 NCCL_DEBUG=INFO processes narrow
 [ "$statuses" = '0 0 0 0 ' ] && [ "$(grep -c '^rank [0-3] operations ok$' "$work/log")" -eq 4 ] &&

@@ -94,7 +94,7 @@ try 0 -w "$root/examples/workloads/step.txt" && awk 'NR > 1 && length > 80 {exit
 check $? "no line is longer than 80 columns"
 try 0 -w "$root/examples/workloads/step.txt" && time=$(end) &&
   try 0 -w "$root/examples/workloads/step.txt" --fault slow-rank:3:4 &&
-  awk -v slow="$(end)" -v time="$time" 'BEGIN {exit !(slow > 1.2 * time)}'
+  awk -v slow="$(end)" -v time="$time" 'BEGIN {exit !(slow > 1.1 * time)}'
 check $? "--fault increases the time"
 text 'ranks 4\nall_reduce 256M after 900us\n'
 ring="--algo ring --proto simple --nodes 2 --gpus 2"

@@ -15,19 +15,25 @@ if ! "$python" -c 'import torch.distributed' >"$work/log" 2>&1; then
   exit 0
 fi
 
-for name in $("$python" "$here/torch_ranks.py" --list); do
-  timeout 120 "$python" "$here/torch_ranks.py" "$name" >"$work/log" 2>&1
-  check $? "threads as ranks: $name"
+# Many cases in one process, because PyTorch takes a second or two to start.
+for kind in right wrong; do
+  names=$("$python" "$here/torch_ranks.py" --$kind)
+  # shellcheck disable=SC2086
+  timeout 300 "$python" "$here/torch_ranks.py" $names >"$work/log" 2>&1 </dev/null
+  for name in $names; do
+    grep -q "^right: $name\$" "$work/log"
+    check $? "threads as ranks: $name"
+  done
 done
 
-# job CASE: its four processes, as torchrun starts them.
+# job 'CASE...' [ARGUMENT...]: their four processes, as torchrun starts them.
 job() {
   case_name=$1
   shift
-  # shellcheck disable=SC2016
+  # shellcheck disable=SC2016,SC2086
   timeout 120 "$build/bin/tutti" launch -n 4 "$@" sh -c 'export RANK=$TUTTI_RANK WORLD_SIZE=$TUTTI_SIZE
     export LOCAL_RANK=$TUTTI_RANK MASTER_ADDR=127.0.0.1 MASTER_PORT=${TUTTI_RENDEZVOUS##*:}
-    exec "$@"' rank "$python" "$here/torch_ranks.py" "$case_name" >"$work/log" 2>&1 </dev/null
+    exec "$@"' rank "$python" "$here/torch_ranks.py" $case_name >"$work/log" 2>&1 </dev/null
 }
 
 # The tutorial's test fails with some seeds, the same ones in every run, and its events repeat.
@@ -57,14 +63,40 @@ else
   echo "skip: pytest: $python has none: pip install pytest"
 fi
 
-for name in dtypes collectives messages groups asynchronous data_parallel; do
-  job "$name"
+names='dtypes collectives messages tags any_source groups splits asynchronous data_parallel'
+job "$names"
+for name in $names; do
+  [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
   check $? "processes as ranks: $name"
 done
+job missing_gpus
+check $? 'cpu:tutti,cuda:nccl without a GPU'
+timeout 120 "$python" -m torch.distributed.run --nproc-per-node 2 --max-restarts 1 --standalone \
+  "$here/torch_ranks.py" restarted >"$work/log" 2>&1 </dev/null
+[ $? -eq 0 ] && [ "$(grep -c 'right: restarted$' "$work/log")" -eq 2 ]
+check $? 'torchrun starts the ranks again when one has died'
+if c++ --version >"$work/log" 2>&1; then
+  TORCHINDUCTOR_CACHE_DIR="$work/inductor" timeout 300 \
+    "$python" "$here/torch_ranks.py" inductor >"$work/log" 2>&1
+  check $? 'threads as ranks: torch.compile with inductor'
+else
+  echo "skip: inductor: there is no C++ compiler"
+fi
 job timed_out
 [ $? -eq 9 ] &&
-  grep -q 'said: all_reduce: no result within 3 s: rank 1 .* has not called operation' "$work/log"
+  grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"
 check $? 'a time-out is an exception with the diagnosis'
+job group_timed_out
+[ $? -eq 9 ] &&
+  grep -q 'said: new_group (group 1 of ranks 0, 1): rank 1 did not call it, within 3 s' "$work/log" &&
+  grep -q 'called by rank 0 at torch_ranks.py:' "$work/log"
+check $? 'a group that a rank does not make is an exception that names the rank and the lines'
+job detail
+check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+job monitored
+check $? 'monitored_barrier() names the rank that does not come'
+job second_job
+check $? 'a process has another rank in its second job'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
 check $? 'the loss of a rank is an exception on the others'

@@ -24,21 +24,30 @@ enum { SEEDS = 40, CALLS = 4, RANKS = 3 };
 struct scene {
   const char *name, *settings;
   uint8_t func, proto;
-  size_t count; /* of 32-bit floats */
+  size_t count;   /* of 32-bit floats */
+  uint32_t algos; /* set of enum work_algo; 0: the ring */
 };
 
-static const struct scene slots = {"slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE,
-                                   PROTO_SIMPLE, 48};
-static const struct scene deep = {"deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50",
-                                  FUNC_ALL_REDUCE, PROTO_SIMPLE, 96};
-static const struct scene direct = {"direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE,
-                                    48};
-static const struct scene ll = {"LL", "slots=2,chunk=64,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL, 48};
-static const struct scene ll128 = {"LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE,
-                                   PROTO_LL128, 960};
-static const struct scene wrap = {"flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5",
-                                  FUNC_ALL_GATHER, PROTO_LL, 200};
+static const struct scene slots = {
+    "slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0};
+static const struct scene deep = {
+    "deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50", FUNC_ALL_REDUCE, PROTO_SIMPLE, 96, 0};
+static const struct scene direct = {
+    "direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0};
+static const struct scene ll = {"LL", "slots=2,chunk=64,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL, 48, 0};
+static const struct scene ll128 = {
+    "LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL128, 960, 0};
+static const struct scene wrap = {
+    "flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5", FUNC_ALL_GATHER, PROTO_LL, 200, 0};
+/* Inputs are read in place, and no sum of them comes back, or one does. */
+static const struct scene one_shot = {
+    "OneShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_DIRECT};
+static const struct scene two_shot = {
+    "TwoShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_TWO_SHOT};
+static const struct scene scatter = {
+    "ReduceScatter", "slots=3,chunk=64,channels=1", FUNC_REDUCE_SCATTER, PROTO_SIMPLE, 48, 1u << ALGO_DIRECT};
 
+#define UNREAD "the sender ends before the receiver has read its input"
 #define STALE "the receiver reads here while a store of the sender is on its way"
 #define EARLY "the sender's store arrives here before the receiver has read what was there"
 
@@ -67,6 +76,15 @@ static const struct {
     {"tagged_first_tag", &slots, "do not agree on operation"},
     {"tagged_first_tag", &direct, "an offer that was never made"},
     {"tagged_second_tag", &direct, "an offer that was never made"},
+    {"head_release", &one_shot, UNREAD},
+    {"head_acquire", &one_shot, UNREAD},
+    {"head_release", &scatter, UNREAD},
+    {"head_acquire", &scatter, UNREAD},
+    {"tail_release", &two_shot, UNREAD},
+    {"tail_acquire", &two_shot, UNREAD},
+    {"tagged_first_tag", &one_shot, "an input that was never shown"},
+    {"tagged_second_tag", &scatter, "an input that was never shown"},
+    {"tagged_half", &two_shot, "an input that was never shown"},
     {"tagged_half", &slots, "do not agree on operation"},
 };
 
@@ -82,6 +100,7 @@ static const char *scene_run(const struct scene *scene, const char *more, uint64
   param_reset();
   assert_int_equal(ranks_configure(&config), ncclSuccess);
   assert_int_equal(ranks_open(&ranks, RANKS), ncclSuccess);
+  ranks.algo_mask = scene->algos;
   ncclResult_t result = ncclSuccess;
   memset(calls, 0, sizeof calls);
   for (int i = 0; i < CALLS; i++) {
@@ -123,7 +142,8 @@ static void scene_must_fail(const struct scene *scene, const char *more, const c
 }
 
 static void test_intact(void **state) {
-  static const struct scene *const scenes[] = {&slots, &deep, &direct, &ll, &ll128, &wrap};
+  static const struct scene *const scenes[] = {&slots, &deep,     &direct,   &ll,     &ll128,
+                                               &wrap,  &one_shot, &two_shot, &scatter};
   (void)state;
   for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
     scene_must_pass(scenes[i], "weak=1");

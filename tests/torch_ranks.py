@@ -1,14 +1,23 @@
 """torch_ranks.py: the backend "tutti" of torch.distributed.
 
-    torch_ranks.py CASE     runs one case, on the ranks of torchrun or on threads; exits with 0 if it is right
-    torch_ranks.py --list   the cases that run on threads"""
+    torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
+                            that is right, and exits with 0 if all are
+    torch_ranks.py --right  the cases that run on threads and are right
+    torch_ranks.py --wrong  those that have to fail"""
+import collections
+import copy
 import datetime
+import gc
 import os
 import signal
 import sys
+import tempfile
+import traceback
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tutti.torch
 
@@ -164,12 +173,72 @@ def messages():
         same(got[-1].item(), 5.0)
     if rank == 0:
         work.wait()
-    try:
-        dist.isend(got, ahead, tag=3)
-    except ValueError as error:
-        assert 'tag' in str(error)
-    else:
-        raise AssertionError('a tag was taken')
+
+
+def tags():
+    """Messages match by source and tag, in order within one; also if others come between."""
+    rank, size = ranks()
+    if rank == 0:
+        works = [dist.isend(torch.full((1000,), value), 1, tag=tag)
+                 for tag, value in ((5, 1.0), (7, 2.0), (5, 3.0), (0, 4.0))]
+        for work in reversed(works):
+            work.wait()
+    if rank == 1:
+        got = torch.empty(4, 1000)
+        for part, tag in zip(got, (0, 7, 5, 5)):
+            assert dist.recv(part, 0, tag=tag) == 0
+        same(got[:, 999], [4.0, 2.0, 1.0, 3.0])
+    holes, ahead, behind = torch.zeros(4, dtype=torch.int16), (rank + 1) % size, (rank - 1) % size
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2,), rank).short(), ahead, tag=1),
+                                    dist.P2POp(dist.irecv, holes[::2], behind, tag=1)])
+    for work in works:
+        work.wait()
+    same(holes, [behind, 0, behind, 0])
+
+
+def any_source():
+    """A receive without a source takes one message of a rank that has sent; each source's come in order."""
+    rank, size = ranks()
+    for tag in (0, 3):
+        if rank != 0:
+            for i in range(2):
+                dist.send(torch.tensor([10 * rank + i]), 0, tag=tag)
+            continue
+        found = collections.defaultdict(list)
+        for _ in range(2 * (size - 1)):
+            got = torch.empty(1, dtype=torch.int64)
+            found[dist.recv(got, tag=tag)].append(got.item())
+            lines.append(got.item())
+        same(dict(found), {each: [10 * each, 10 * each + 1] for each in range(1, size)})
+    if rank == 0:  # a named one that was called later does not overtake
+        first, second = torch.empty(1), torch.empty(1)
+        works = [dist.irecv(first, tag=9), dist.irecv(second, 1, tag=9)]
+        works[1].wait()
+        while not works[0].is_completed():
+            pass
+        same([first.item(), second.item(), works[0].source_rank()], [1.0, 2.0, 1])
+    elif rank == 1:
+        for value in (1.0, 2.0):
+            dist.send(torch.tensor([value]), 0, tag=9)
+    dist.barrier()  # a message of the next case may not come to a receive of any source
+
+
+def independent_messages():
+    """A message does not wait for others that were called before it, as with threads."""
+    rank, size = ranks()
+    got = torch.empty(1)
+    if rank == 0:
+        late = dist.irecv(got, 1)
+        dist.send(torch.ones(1), 2)
+        dist.send(torch.ones(1), 2)
+        late.wait()
+    elif rank == 1:
+        dist.recv(got, 2)
+        dist.send(got, 0)
+    elif rank == 2:
+        dist.recv(got, 0)
+        dist.recv(got, 0)
+        dist.send(got, 1)
 
 
 def groups():
@@ -182,6 +251,59 @@ def groups():
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor, group=mesh.get_group('rows'))
     same(tensor, [2.0 * (rank % (size // 2)) + size // 2] * 3)
+
+
+def splits():
+    rank, size = ranks()
+    half = size // 2
+    group = dist.split_group(split_ranks=[list(range(half)), list(range(half, size))], group_desc='half',
+                             timeout=datetime.timedelta(seconds=77))
+    assert group.group_desc == 'half'
+    same(dist.get_process_group_ranks(group), list(range(half)) if rank < half else list(range(half, size)))
+    summed = torch.full((3,), float(rank))
+    dist.all_reduce(summed, group=group)
+    same(summed, [float(sum(dist.get_process_group_ranks(group)))] * 3)
+    whole = torch.empty(size)
+    backwards = dist.split_group(split_ranks=[list(reversed(range(size)))])
+    dist.all_gather_into_tensor(whole, torch.tensor([float(rank)]), group=backwards)
+    same(whole, [float(each) for each in reversed(range(size))])
+    first = dist.split_group(split_ranks=[[1, 0]])  # the others are in no group
+    assert (first == dist.GroupMember.NON_GROUP_MEMBER) == (rank > 1)
+    if rank < 2:
+        again = dist.split_group(first, split_ranks=[[0], [1]])  # ranks of `first`, which are 1 and 0
+        same(dist.get_process_group_ranks(again), [rank])
+        dist.destroy_process_group(again)
+        dist.destroy_process_group(first)
+    dist.barrier()
+
+
+def bound_device():
+    """With a bound device, new_group() splits, and ranks that are in no group take part."""
+    rank, size = ranks()
+    dist.group.WORLD.bound_device_id = torch.device('cpu', 0)
+    for members in ([0, 1], list(range(size))):
+        group = dist.new_group(members, group_desc='bound')
+        if rank in members:
+            summed = torch.ones(2)
+            dist.all_reduce(summed, group=group)
+            same(summed, [float(len(members))] * 2)
+    dist.group.WORLD.bound_device_id = None
+
+
+def aborted():
+    """A group that one rank aborts is an error on the others once nothing else can move."""
+    rank, size = ranks()
+    group = dist.new_group(list(range(size)))
+    if rank != 1:
+        try:
+            dist.all_reduce(torch.ones(3), group=group)
+        except dist.DistBackendError as error:
+            assert 'rank 1' in str(error) and 'abort' in str(error), error
+        else:
+            raise AssertionError('no error after an abort')
+    distributed_c10d._abort_process_group(group)
+    distributed_c10d._abort_process_group()
+    assert not dist.is_initialized()
 
 
 def objects():
@@ -266,6 +388,93 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+class Counts(TorchDispatchMode):
+    """A dispatch mode of the program's own."""
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.count += 1
+        return function(*arguments, **(named or {}))
+
+
+def uses_before_wait():
+    """What is permitted before wait(): views, shapes, other parts, inputs, the root's own tensor."""
+    rank, size = ranks()
+    whole, part = torch.zeros(4 * size), torch.full((4,), float(rank))
+    work = dist.all_gather_into_tensor(whole, part, async_op=True)
+    assert whole.reshape(size, 4)[0].shape == (4,) and torch.empty_like(whole).numel() == 4 * size
+    same(part + 1, [rank + 1.0] * 4)
+    same(torch.compile(lambda tensor: tensor * 2, backend='aot_eager', fullgraph=True)(part), part * 2)
+    with Counts() as counts:  # and it may end while another mode is above
+        work.wait()
+        same(whole[:1] + 0, [0.0])
+    assert counts.count > 0
+    base = torch.zeros(8)
+    work = dist.all_reduce(base[:4], async_op=True)
+    base[4:] += 1
+    work.wait()
+    with Counts() as counts:
+        works = [dist.broadcast(part, 0, async_op=True)]
+        if rank == 0:
+            same(part + 0, [0.0] * 4)
+    works[0].wait()
+    same(part, [0.0] * 4)
+    tutti.torch.check_early_use(False)
+    work = dist.all_reduce(base, async_op=True)
+    base.sum()
+    work.wait()
+    tutti.torch.check_early_use(True)
+
+
+def compiled(backend='aot_eager'):
+    """Functional collectives in a compiled function; no break of its graph."""
+    import torch.distributed._functional_collectives as functional_collectives
+    rank, size = ranks()
+
+    def step(tensor):
+        summed = functional_collectives.all_reduce(tensor * 2, 'sum', dist.group.WORLD)
+        whole = functional_collectives.all_gather_tensor(summed + 1, 0, dist.group.WORLD)
+        return functional_collectives.reduce_scatter_tensor(whole * 2, 'sum', 0, dist.group.WORLD) + 1
+    tensor = torch.arange(4.0) + rank
+    same(torch.compile(step, fullgraph=True, backend=backend)(tensor), step(tensor))
+
+
+def mean_of_squares(found, target):
+    return (found - target).square().mean()
+
+
+def pipeline(schedule, per_rank):
+    """Gradients of a pipeline are those of the layers one after the other."""
+    from torch.distributed.pipelining import PipelineStage
+    rank, size = ranks()
+    numbers = torch.Generator().manual_seed(3)
+    data, target = torch.randn(8, 8, generator=numbers), torch.randn(8, 8, generator=numbers)
+    expected = [torch.nn.Linear(8, 8) for _ in range(size * per_rank)]
+    for each in expected:
+        for parameter in each.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    layers = copy.deepcopy(expected)
+    mean_of_squares(torch.nn.Sequential(*expected)(data), target).backward()
+    own = [rank + size * i for i in range(per_rank)]
+    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu')) for i in own]
+    steps = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=mean_of_squares)
+    steps.step(*([data] if rank == 0 else []), **({'target': target} if rank == size - 1 else {}))
+    for i in own:
+        assert torch.allclose(layers[i].weight.grad, expected[i].weight.grad, atol=1e-5)
+
+
+def pipelines():
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+    pipeline(ScheduleGPipe, 1)
+    pipeline(Schedule1F1B, 1)
+
+
+def interleaved_pipeline():
+    """Its ranks send to one neighbour while they receive from another one."""
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+    pipeline(ScheduleInterleaved1F1B, 2)
+
+
 def repeats():
     """What ranks draw, print and sum between their waits comes in one order."""
     rank, size = ranks()
@@ -319,7 +528,119 @@ def message_missing():
         dist.recv(torch.ones(3), 1)
 
 
+def group_missing():
+    if dist.get_rank() != 1:
+        dist.new_group([0, 1])
+
+
+def group_or_sum():
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(3))
+    else:
+        dist.new_group([0, 1])
+
+
+def split_missing():
+    if dist.get_rank() != 1:
+        dist.split_group(split_ranks=[[0, 1]])
+
+
+def split_differs():
+    dist.split_group(split_ranks=[[0, 1]] if dist.get_rank() else [[0], [1]])
+
+
+def split_left():
+    group = dist.split_group(split_ranks=[[0, 1]])
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(3), group=group)
+
+
+def tag_missing():
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(3), 1, tag=4)
+    else:
+        dist.send(torch.ones(3), 0, tag=3)
+
+
+def any_missing():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1, tag=3)
+    else:
+        dist.recv(torch.ones(3), tag=4)
+
+
+def sent_only():
+    if dist.get_rank() == 0:
+        dist.isend(torch.ones(3), 1, tag=3)
+
+
+def tag_sizes():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(3), 1, tag=3)
+    else:
+        dist.recv(torch.ones(4), 0, tag=3)
+
+
+def early(use, **options):
+    """Uses the tensor of an all-reduce, or its input, before wait()."""
+    tensor, whole = torch.ones(4), torch.ones(4 * dist.get_world_size())
+    if options:
+        work = dist.all_gather_into_tensor(whole, tensor, async_op=True)
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+    use(tensor)
+    work.wait()
+
+
+def early_read():
+    early(lambda tensor: tensor + 1)
+
+
+def early_item():
+    early(lambda tensor: tensor[2].item())
+
+
+def early_write():
+    early(lambda tensor: tensor[1:].zero_(), gather=True)
+
+
+def early_message():
+    got = torch.zeros(3)
+    works = [dist.isend(torch.ones(3), 1 - dist.get_rank()), dist.irecv(got, 1 - dist.get_rank())]
+    got.sum()
+    for work in works:
+        work.wait()
+
+
+def early_gradient():
+    weight = torch.ones(4, requires_grad=True)
+    (weight * 2).sum().backward()
+    work = dist.all_reduce(weight.grad, async_op=True)
+    torch.optim.SGD([weight], lr=0.1).step()
+    work.wait()
+
+
 FAILING = {
+    'early_read': (early_read, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()',
+                                'called at torch_ranks.py:')),
+    'early_item': (early_item, ('all_reduce: rank', 'reads its tensor',)),
+    'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
+    'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
+    'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),
+    'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
+                                  'rank 1 sends rank 0 a message with tag 3 at')),
+    'any_missing': (any_missing, ('rank 1 receives from any rank with tag 4 at', 'rank 0 sends rank 1',
+                                  'a message with tag 3 at')),
+    'sent_only': (sent_only, ('rank 0 sends rank 1 a message with tag 3 at', 'which nothing receives')),
+    'tag_sizes': (tag_sizes, ('tag 3', '3 float', '4 float')),
+    'group_missing': (group_missing, ('new_group (group 1 of ranks 0, 1): rank 1 did not call it',
+                                      'called by rank 0 at', 'rank 1 has returned')),
+    'group_or_sum': (group_or_sum, ('has not called', 'AllReduce', 'new_group (group 1',
+                                    'waits for rank 1, called by rank 0 at')),
+    'split_missing': (split_missing, ('split_group: rank 1 did not call it', 'called by rank 0 at')),
+    'split_differs': (split_differs, ('split_group: rank', 'the group [0, 1]',
+                                      'have to pass the same groups')),
+    'split_left': (split_left, ('rank 1', 'AllReduce')),
     'different_counts': (different_counts, ('different counts', '3 float', '4 float')),
     'different_types': (different_types, ('different', 'float', 'double')),
     'different_operators': (different_operators, ('different', 'sum', 'max')),
@@ -327,9 +648,12 @@ FAILING = {
     'different_calls': (different_calls, ('different', 'AllReduce', 'ReduceScatter')),
     'left_out': (left_out, ('rank 1', 'AllReduce')),
     'crossed_groups': (crossed_groups, ('another communicator',)),
-    'message_missing': (message_missing, ('rank 1', 'Recv'))}
-RIGHT = (dtypes, operators, collectives, layouts, messages, groups, objects, asynchronous, functional,
-         data_parallel, fully_sharded, tensor_parallel, repeats)
+    'message_missing': (message_missing, ('rank 1 of comm', 'has no ncclSend',
+                                          'rank 0 receives from rank 1'))}
+RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
+         independent_messages, groups, splits, bound_device, aborted,
+         objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, uses_before_wait,
+         compiled, pipelines, interleaved_pipeline, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -347,7 +671,7 @@ def timed_out():
 
 
 def lost():
-    """Rank 1 exits; the others get an error: of its connection, or of the operation that cannot end."""
+    """Rank 1 exits; the errors of the others name it."""
     dist.init_process_group('tutti')
     dist.all_reduce(torch.ones(3))
     if dist.get_rank() == 1:
@@ -355,42 +679,199 @@ def lost():
     try:
         dist.all_reduce(torch.ones(3))
     except dist.DistBackendError as error:
-        assert 'all_reduce: ' in str(error), error
+        assert 'all_reduce: ' in str(error) and 'rank 1 (process' in str(error), error
+        assert 'closed its connection without goodbye' in str(error), error
         os._exit(9)
 
 
-RANKED = {'timed_out': timed_out, 'lost': lost}
+def group_timed_out():
+    """Rank 1 does not call new_group, and lives."""
+    dist.init_process_group('tutti')
+    if dist.get_rank() != 0:
+        signal.pause()
+    try:
+        dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+    except dist.DistBackendError as error:
+        print('said:', error)
+        os._exit(9)
 
 
-def main(name):
-    if name == '--list':
-        print('\n'.join([each.__name__ for each in RIGHT] + list(FAILING)))
+def detail():
+    """The checks of TORCH_DISTRIBUTED_DEBUG=DETAIL, where an object of PyTorch's wraps the backend."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group('tutti')
+    group = dist.new_group()
+    gc.collect()
+    rank, size = ranks()
+    tensor = torch.full((3,), rank + 1.0)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, [size * (size + 1) / 2] * 3)
+    whole = torch.empty(size)
+    dist.all_gather_into_tensor(whole, torch.full((1,), float(rank)), group=group)
+    same(whole, [float(i) for i in range(size)])
+    try:
+        dist.all_reduce(torch.ones(3 + rank), group=group)
+    except RuntimeError as error:
+        assert 'mismatch' in str(error), error
+    else:
+        raise AssertionError('nothing was raised')
+    dist.destroy_process_group()
+
+
+def monitored():
+    """Rank 1 does not come to the barrier: the others name it. A FileStore has errors of its own."""
+    rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    path = os.path.join(tempfile.gettempdir(), 'torch_ranks-%s' % os.environ['MASTER_PORT'])
+    store = dist.FileStore(path, size)
+    dist.init_process_group('tutti', rank=rank, world_size=size, store=store)
+    dist.monitored_barrier()
+    if rank == 1:
+        store.wait(['said/%d' % each for each in range(size) if each != 1])
+    else:
+        try:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+        except RuntimeError as error:
+            assert 'Rank 1 failed to pass monitoredBarrier in 1000 ms' in str(error), error
+        else:
+            raise AssertionError('nothing was raised')
+        store.set('said/%d' % rank, 'it')
+    dist.destroy_process_group()
+
+
+def second_job():
+    """A process is rank 0 of its own job, then has a rank in this one, and only the rank tells its device."""
+    for name in ('LOCAL_RANK', 'TUTTI_LOCAL_RANK'):
+        os.environ.pop(name, None)
+    dist.init_process_group('tutti', store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    dist.init_process_group('tutti')
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    same(tensor, [float(dist.get_world_size())] * 3)
+    dist.destroy_process_group()
+
+
+def order_of_sources():
+    """The sources of receives without one, on rank 0."""
+    rank, size = ranks()
+    if rank != 0:
+        dist.send(torch.ones(1), 0, tag=2)
+        return None
+    return [dist.recv(torch.ones(1), tag=2) for _ in range(1, size)]
+
+
+def seeded_sources():
+    """The seed decides which source a receive of any source takes."""
+    orders = [[tutti.torch.run(order_of_sources, 4, seed=seed)[0] for _ in range(3)] for seed in range(1, 9)]
+    assert all(each == each[:1] * 3 for each in orders), orders
+    assert len(set(tuple(each[0]) for each in orders)) > 2, orders
+
+
+ALONE = {'seeded_sources': seeded_sources}
+
+
+def missing_gpus():
+    """A backend for devices that this machine does not have is passed over."""
+    if torch.cuda.is_available():
+        return
+    dist.init_process_group('cpu:tutti,cuda:nccl')
+    groups()
+    splits()
+    dist.destroy_process_group()
+
+
+def restarted():
+    """torchrun starts all ranks again when one has died."""
+    dist.init_process_group('tutti')
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(summed)
+    same(summed, [float(dist.get_world_size() ** 2)] * 3)
+    dist.destroy_process_group()
+
+
+def of_spawn(rank, size, store):
+    dist.init_process_group('tutti', rank=rank, world_size=size, init_method='file://' + store)
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    same(summed, [float(size)] * 3)
+    dist.destroy_process_group()
+
+
+def spawned():
+    """torch.multiprocessing.spawn, with a file as the store."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(of_spawn, (2, os.path.join(folder, 'store')), 2)
+
+
+ALONE['spawned'] = spawned
+ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out, detail,
+                                           monitored, second_job)}
+
+
+def fails(name):
+    """A case that has to fail, with its texts."""
+    function, texts = FAILING[name]
+    try:
+        tutti.torch.run(function, 2)
+    except (dist.DistBackendError, RuntimeError) as error:
+        missing = [text for text in (*texts, 'torch_ranks.py:') if text not in str(error)]
+        assert not missing, 'without %r: %s' % (missing, error)
+    else:
+        raise AssertionError('nothing was raised')
+
+
+def on_threads(function):
+    """A case that has to be right, on threads."""
+    runs = []
+    for _ in range(10 if function in (repeats, any_source) else 1):
+        lines.clear()
+        torch.manual_seed(1)
+        tutti.torch.run(function, 4)
+        runs.append(list(lines))
+    assert all(each == runs[0] for each in runs), runs
+
+
+def one(name):
+    if name in ALONE:
+        ALONE[name]()
     elif name in RANKED:
         RANKED[name]()
     elif name in FAILING:
-        function, texts = FAILING[name]
-        try:
-            tutti.torch.run(function, 2)
-        except (dist.DistBackendError, RuntimeError) as error:
-            missing = [text for text in (*texts, 'torch_ranks.py:') if text not in str(error)]
-            assert not missing, 'without %r: %s' % (missing, error)
-        else:
-            raise AssertionError('nothing was raised')
+        fails(name)
     else:
         function = next(each for each in RIGHT if each.__name__ == name)
-        if 'RANK' in os.environ:
+        if 'RANK' not in os.environ:
+            on_threads(function)
+            return
+        if not dist.is_initialized():
             dist.init_process_group('tutti')
-            function()
-            dist.destroy_process_group()
-        else:
-            runs = []
-            for _ in range(10 if function is repeats else 1):
-                lines.clear()
-                torch.manual_seed(1)
-                tutti.torch.run(function, 4)
-                runs.append(list(lines))
-            assert all(each == runs[0] for each in runs), runs
+        function()
+
+
+def main(names):
+    if names in (['--right'], ['--wrong']):
+        right = [each.__name__ for each in RIGHT] + ['seeded_sources', 'spawned']
+        print('\n'.join(right if names == ['--right'] else FAILING))
+        return 0
+    wrong = 0
+    for name in names:
+        try:
+            one(name)
+            print('right: ' + name, flush=True)
+        except Exception:  # the cases behind it are run as well
+            traceback.print_exc()
+            wrong += 1
+            if 'RANK' in os.environ:
+                break
+    if 'RANK' in os.environ and dist.is_initialized():
+        dist.destroy_process_group()
+    return 1 if wrong else 0
 
 
 if __name__ == '__main__':
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1:]))

@@ -61,10 +61,11 @@ make_fault() {
   [ $? -eq 137 ]
 }
 
-# The same on any host.
+# The same on any host, of any build: without the places of calls, which lie in a program of that host.
 anywhere() {
   sed "s/host=\"[^\"]*\"/host=\"node\"/; s/\( on\| host\) $host\([) ]\)/\1 node\2/g
-    s/([0-9.]*:[0-9]*)/(10.0.0.1:4000)/g; s/ control=\"[^\"]*\"//"
+    s/([0-9.]*:[0-9]*)/(10.0.0.1:4000)/g; s/ control=\"[^\"]*\"//
+    s/ modules=\"[^\"]*\"//; /^caller @/d"
 }
 
 make() {

@@ -163,7 +163,8 @@ static const struct caller *caller_add(const struct python_frame *frame, const c
 /* A thread that calls from the same line again needs no text: other code at the same address has another name
  * or instruction, or is rare enough. */
 const void *python_caller_add(const void *address) {
-  static _Thread_local const struct caller *last;
+  static _Thread_local uint16_t last_number; /* of the caller, plus one: few bytes are thread-local */
+  const struct caller *last = last_number > 0 ? &callers[last_number - 1] : NULL;
   struct python_frame frame;
   char text[CALLER_BYTES];
   if (!python_frame_read(&frame)) return address;
@@ -172,12 +173,21 @@ const void *python_caller_add(const void *address) {
   const struct caller *known = caller_find(&frame, text);
   if (known == NULL) known = caller_add(&frame, text);
   if (known == NULL) return address;
-  last = known;
+  last_number = (uint16_t)(known - callers + 1);
   return known;
 }
 
-const char *python_caller_text(const void *place) {
+static const struct caller *caller_at(const void *place) {
   const uintptr_t at = (uintptr_t)place, begin = (uintptr_t)callers;
-  if (at < begin || at >= begin + sizeof callers) return NULL;
-  return ((const struct caller *)place)->text;
+  return at < begin || at >= begin + sizeof callers ? NULL : (const struct caller *)place;
+}
+
+const struct python_frame *python_caller_frame(const void *place) {
+  const struct caller *caller = caller_at(place);
+  return caller != NULL ? &caller->frame : NULL;
+}
+
+const char *python_caller_text(const void *place) {
+  const struct caller *caller = caller_at(place);
+  return caller != NULL ? caller->text : NULL;
 }

@@ -22,14 +22,10 @@ struct python_frame {
 void python_frame_look(void);
 
 extern bool python_frame_known; /* set by python_frame_look() */
-bool python_frame_read(struct python_frame *frame);
-
 /* The innermost frame of the calling thread outside of PyTorch and of this library's package, whose lines are
  * the same for all calls; the innermost one if there is no other. False if the thread runs no Python, or none
  * that is known. Takes some tens of nanoseconds. */
-static inline bool python_frame_now(struct python_frame *frame) {
-  return __atomic_load_n(&python_frame_known, __ATOMIC_ACQUIRE) && python_frame_read(frame);
-}
+bool python_frame_read(struct python_frame *frame);
 
 /* Writes "train.py:31 (step)" for a frame that the calling thread has just read; false if its names are not
  * ASCII. */
@@ -41,6 +37,8 @@ const void *python_caller_add(const void *address);
 static inline const void *python_caller(const void *address) {
   return __atomic_load_n(&python_frame_known, __ATOMIC_ACQUIRE) ? python_caller_add(address) : address;
 }
+/* The frame of a place that is a line of Python, as the call has read it; NULL for other addresses. */
+const struct python_frame *python_caller_frame(const void *place);
 /* The text of a place that is a line of Python, for good; NULL for other addresses. */
 const char *python_caller_text(const void *place);
 

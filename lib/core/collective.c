@@ -11,7 +11,9 @@
 #include "base/os.h"
 #include "core/api.h"
 #include "core/group.h"
+#include "core/comm/handles.h"
 #include "core/comm/record.h"
+#include "core/comm/use.h"
 #include "kernels/kernels.h"
 
 static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void *out, size_t bytes) {
@@ -131,14 +133,36 @@ static void call_record(const struct collective_call *call, uint64_t ticks) {
 static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   const uint64_t ticks = ticks_now();
   ncclResult_t result = alone ? collective_note(call) : group_note(call);
-  if (result == ncclSuccess) {
-    result = match_call(call);
-    if (result != ncclSuccess) record_mismatch(call, ticks);
-  } else if (call->comm != NULL && comm_is_ready(call->comm) && comm_async_error(call->comm) != ncclSuccess)
+  if (result == ncclSuccess) result = match_call(call);
+  else if (call->comm != NULL && comm_is_ready(call->comm) && comm_async_error(call->comm) != ncclSuccess)
     record_mismatch(call, ticks); /* it may differ from those that failed */
   if (result == ncclSuccess && !alone) open_group_add(call->stream, call->comm->device_index);
   if (result == ncclSuccess) call_record(call, ticks);
   else record_refused(call, result);
+  return result;
+}
+
+/* `known`: the communicator is one. */
+static ncclResult_t call_run(const struct collective_call *call, bool known) {
+  const bool alone = !group_is_open();
+  ncclResult_t result;
+  if (known && alone && call_cache_launch(call, &result)) return result;
+  if (!alone && group_follow(call, known)) {
+    result = match_call(call);
+    if (result == ncclSuccess) {
+      call_record(call, ticks_now());
+      open_group_add(call->stream, call->comm->device_index);
+      return ncclSuccess;
+    }
+    record_refused(call, result);
+    group_enter();
+    return group_leave(result);
+  }
+  log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", call->name, call->in, call->out, call->count,
+           (int)call->dtype, (int)call->op, call->peer, (void *)call->comm, call->stream);
+  group_enter();
+  result = group_leave(call_note(call, alone));
+  if (alone && result == ncclSuccess) call_cache_note(call);
   return result;
 }
 
@@ -147,24 +171,16 @@ static ncclResult_t collective_run(const char *name, uint8_t func, const void *i
                                    cudaStream_t stream, const void *caller) {
   const struct collective_call call = {
       name, func, in, out, count, dtype, op, peer, comm, (device_stream)stream, caller};
-  const bool alone = !group_is_open();
-  ncclResult_t result;
-  if (alone && call_cache_launch(&call, &result)) return result;
-  if (!alone && group_follow(&call)) {
-    result = match_call(&call);
-    if (result == ncclSuccess) {
-      call_record(&call, ticks_now());
-      open_group_add(stream, comm->device_index);
-      return ncclSuccess;
-    }
+  const bool known = comm != NULL && handles_has(comm);
+  if (!known || !use_begin(comm, name, caller)) return call_run(&call, known);
+  ncclResult_t result = use_check(comm, name, caller);
+  if (result == ncclSuccess) {
+    result = call_run(&call, true);
+  } else {
     group_enter();
-    return group_leave(result);
+    result = group_leave(result);
   }
-  log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", name, in, out, count, (int)dtype, (int)op, peer,
-           (void *)comm, (void *)stream);
-  group_enter();
-  result = group_leave(call_note(&call, alone));
-  if (alone && result == ncclSuccess) call_cache_note(&call);
+  use_end(comm);
   return result;
 }
 

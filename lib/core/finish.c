@@ -1,6 +1,7 @@
 /* finish.c: the ends of a communicator: finalize, destroy, abort, revoke, and the state that polling returns.
- * After destroy and abort the handle is invalid whatever the result. Abort releases a thread that is stuck in
- * finalize or destroy of the same communicator. */
+ * After destroy and abort the handle is invalid, unless they answer that another thread uses it. Abort
+ * releases a thread that is stuck in finalize or destroy of the same communicator, and waits until calls of
+ * other threads have returned. */
 #include <stdio.h>
 
 #include "base/callsite.h"
@@ -10,6 +11,7 @@
 #include "core/comm/handles.h"
 #include "core/comm/leaks.h"
 #include "core/comm/record.h"
+#include "core/comm/use.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
 
@@ -57,7 +59,8 @@ static ncclResult_t comm_drain(struct ncclComm *comm) {
   return comm_aborted(comm) ? ncclInvalidUsage : ops->device->comm_error(comm->device_comm);
 }
 
-static ncclResult_t comm_check_unqueued(const struct ncclComm *comm, const char *call) {
+static ncclResult_t comm_check_unused(const struct ncclComm *comm, const char *call, const void *caller) {
+  TRY(use_check_alone(comm, call, caller));
   if (!comm->queue.queued) return ncclSuccess;
   return log_fail(ncclInvalidUsage,
                   "%s: rank %u of comm '%s' has operations in a group that is still open; end the group "
@@ -87,7 +90,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   bool aborted;
   if (!comm) return ncclSuccess;
   TRY(comm_check_ready(comm, call));
-  TRY(comm_check_unqueued(comm, call));
+  TRY(comm_check_unused(comm, call, CALL_PLACE));
   TRY(match_end(comm, MATCH_END_FINALIZE, CALL_PLACE));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);
   recorder_life(&comm->recorder, LIFE_FINALIZE, comm->sequence);
@@ -105,7 +108,7 @@ static bool comm_needs_drain(const struct ncclComm *comm) {
   return state == COMM_READY || state == COMM_FINALIZING;
 }
 
-static ncclResult_t destroy_check(const struct ncclComm *comm, const char *call) {
+static ncclResult_t destroy_check(const struct ncclComm *comm, const char *call, const void *caller) {
   if (comm_state(comm) == COMM_RENDEZVOUS ||
       __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) != 0) {
     return log_fail(ncclInvalidArgument,
@@ -113,7 +116,7 @@ static ncclResult_t destroy_check(const struct ncclComm *comm, const char *call)
                     "ncclCommAbort",
                     call, comm->name);
   }
-  return comm_check_unqueued(comm, call);
+  return comm_check_unused(comm, call, caller);
 }
 
 static ncclResult_t destroy_run(struct ncclComm *comm, const char *call, const void *caller) {
@@ -152,8 +155,10 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
                     "%s: another thread is destroying %s; destroy each communicator once, on the thread that "
                     "drives its rank",
                     call, what);
-  const ncclResult_t refused = destroy_check(comm, call);
+  use_end_announce(comm, call, CALL_PLACE);
+  const ncclResult_t refused = destroy_check(comm, call, CALL_PLACE);
   if (refused == ncclSuccess) return destroy_run(comm, call, CALL_PLACE);
+  use_end_withdraw(comm);
   __atomic_store_n(&comm->destroying, false, __ATOMIC_RELEASE);
   return refused;
 }
@@ -161,6 +166,15 @@ API_EXPORT(CommDestroy);
 
 /* done() of wait_until: runs under the lock. */
 static bool comm_unwaited(void *argument) { return ((const struct ncclComm *)argument)->waiter_count == 0; }
+
+/* done() of wait_until: runs under the lock. */
+static bool comm_uncalled(void *argument) { return !use_is_called((const struct ncclComm *)argument); }
+
+/* Calls wait in a group that another thread has open: it holds pointers to the communicator. */
+static ncclResult_t abort_refuse(struct ncclComm *comm, const void *caller) {
+  comm_set_async_error(comm, ncclInvalidUsage);
+  return use_check_alone(comm, "ncclCommAbort", caller);
+}
 
 /* Otherwise ranks in other processes would wait for this one forever. Not for a communicator that is broken
  * or finalized, which every rank ends itself. */
@@ -179,6 +193,7 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   log_info(LOG_DESTROY, "comm %p rank %u nranks %u cudaDev %u - Abort START", (void *)comm, comm->rank,
            comm->rank_count, comm->device_index);
   leaks_excuse();
+  use_end_announce(comm, "ncclCommAbort", CALL_PLACE);
   comm->ops->device->lock();
   __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
   __atomic_store_n(&comm->called_off, 1, __ATOMIC_RELEASE);
@@ -188,6 +203,9 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   comm_report_abort(comm);
   if (comm->device_comm) comm->ops->device->comm_abort(comm->device_comm);
   while (waited_for) waited_for = comm->ops->device->wait_until(comm_unwaited, comm, 1000) != ncclSuccess;
+  /* The call of another thread ends, as its waits are called off. */
+  while (use_is_called(comm)) comm->ops->device->wait_until(comm_uncalled, comm, 1);
+  if (use_is_queued_elsewhere(comm)) return abort_refuse(comm, CALL_PLACE);
   comm_discard(comm);
   return ncclSuccess;
 }

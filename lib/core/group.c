@@ -19,6 +19,7 @@
 #include "core/comm/handles.h"
 #include "core/comm/leaks.h"
 #include "core/comm/record.h"
+#include "core/comm/use.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
 
@@ -31,6 +32,7 @@ struct group {
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
   struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
+  const void *end_caller;              /* of ncclGroupEnd */
   struct ncclComm *followed;           /* communicator of the last call, if the call cache followed it */
 };
 
@@ -124,11 +126,11 @@ ncclResult_t group_add_ops(const struct collective_call *call, const struct plan
   return ncclSuccess;
 }
 
-bool group_follow(const struct collective_call *call) {
+bool group_follow(const struct collective_call *call, bool known) {
   struct ncclComm *comm = call->comm;
-  if (comm && handles_has(comm) && !group_owns(comm)) return false;
-  if (comm && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
-  group.followed = call_cache_follow(call) ? comm : NULL;
+  if (known && !group_owns(comm)) return false;
+  if (known && group.followed == comm && call_cache_follow_on(&comm->call_cache, call)) return true;
+  group.followed = known && call_cache_follow(call) ? comm : NULL;
   if (group.followed) group_list(comm);
   return group.followed;
 }
@@ -175,6 +177,7 @@ void group_forget(struct ncclComm *comm) {
   group.followed = NULL;
   if (group.last_comm == &comm->queue.next) group.last_comm = link;
   queue_clear(comm);
+  use_end(comm);
 }
 
 /* ---- Making communicators ---- */
@@ -440,15 +443,25 @@ static void comm_go_back(struct ncclComm *comm) {
   match_undo(comm);
 }
 
-static void group_clear(struct ncclComm *comms, bool discarded) {
+/* `single`: of one call, which is still under way. */
+static void group_clear(struct ncclComm *comms, bool discarded, bool single) {
   for (struct ncclComm *comm = comms, *next; comm; comm = next) {
     next = comm->queue.next;
     if (discarded) comm_go_back(comm);
     queue_clear(comm);
+    if (!single) use_end(comm); /* the last access: another thread may wait to free it */
   }
 }
 
 /* ---- The end ---- */
+
+/* Marks all before it looks: each mark is taken off again by group_clear(). */
+static ncclResult_t group_resume(struct ncclComm *comms) {
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) use_resume(comm);
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next)
+    TRY(use_check(comm, "ncclGroupEnd", group.end_caller));
+  return ncclSuccess;
+}
 
 /* Detaches the group from the thread first, because what runs now may open groups itself. */
 static ncclResult_t group_run(void) {
@@ -458,8 +471,10 @@ static ncclResult_t group_run(void) {
   group.jobs = NULL;
   if (ended.number != 0) open_group_end();
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
+  const bool single = ended.number == 0;
+  if (!single && result == ncclSuccess) result = group_resume(ended.comms);
   if (result == ncclSuccess) result = group_launch(ended.comms);
-  group_clear(ended.comms, result != ncclSuccess);
+  group_clear(ended.comms, result != ncclSuccess, single);
   return jobs_finish(ended.jobs, result);
 }
 
@@ -501,6 +516,7 @@ static ncclResult_t group_check_open(const char *call) {
 ncclResult_t pncclGroupEnd(void) {
   TRY(group_check_open("ncclGroupEnd"));
   log_call("ncclGroupEnd()");
+  group.end_caller = CALL_PLACE;
   return group_leave(ncclSuccess);
 }
 API_EXPORT(GroupEnd);
@@ -531,7 +547,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   ncclResult_t result = group.first_error != ncclSuccess ? group.first_error : checked;
   if (result == ncclSuccess) result = group_unfollow(group.comms);
   if (result == ncclSuccess) simInfo->estimatedTime = group_time_us(group.comms);
-  group_clear(group.comms, true);
+  group_clear(group.comms, true, false);
   open_group_end();
   /* Communicators of a simulated group are not created; dropped as after an error, without an error. */
   jobs_finish(group.jobs, ncclInvalidUsage);

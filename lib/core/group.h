@@ -28,9 +28,9 @@ ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call);
 ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result);
 ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count);
 
-/* A call in an open group, without checks. True if it continues a group that was executed before, so that
- * nothing has to be queued now. */
-bool group_follow(const struct collective_call *call);
+/* A call in an open group, without checks, except that `known` says whether its communicator is one. True if
+ * it continues a group that was executed before, so that nothing has to be queued now. */
+bool group_follow(const struct collective_call *call, bool known);
 /* Queues any other call of an open group: checks it and adds its operations. */
 ncclResult_t group_note(const struct collective_call *call);
 

@@ -12,6 +12,7 @@
 #include "core/bootstrap/bootstrap.h"
 #include "core/comm/handles.h"
 #include "core/comm/leaks.h"
+#include "core/comm/use.h"
 #include "core/custom/custom.h"
 #include "core/remote/remote.h"
 #include "core/group.h"
@@ -102,6 +103,8 @@ ncclResult_t comm_create(const char *call, const void *caller, const ncclConfig_
 
 static void comm_free(struct ncclComm *comm) {
   const struct backend *ops = comm->ops;
+  handles_remove(comm);
+  while (use_is_called(comm)) os_yield(); /* a call that is being refused */
   recorder_close(&comm->recorder, comm->aborted ? RECORD_ABORTED : RECORD_ENDED);
   call_cache_free(&comm->call_cache);
   os_free(comm->queue.ops);
@@ -113,7 +116,6 @@ static void comm_free(struct ncclComm *comm) {
   redop_table_free(&comm->redops);
   registrations_free(comm->registrations);
   custom_release(comm->custom);
-  handles_remove(comm);
   os_free(comm);
   comm_count(ops, false);
 }

@@ -105,6 +105,8 @@ bool diagnose_not_met(struct comm_ranks *ranks);
 bool diagnose_died(struct comm_ranks *ranks);
 /* A rank's process called exit() with an error while the communicator was open. */
 bool diagnose_exited(struct comm_ranks *ranks);
+/* A rank exited with status 0 and left the communicator open, and the processes of others were ended. */
+bool diagnose_left(struct comm_ranks *ranks);
 /* Processes ended without destroying the communicator, and nothing tells why. */
 bool diagnose_gone(struct comm_ranks *ranks);
 /* Nothing hangs, but the others repeatedly wait for one rank. */

@@ -154,7 +154,7 @@ static void diagnose_ranks(struct comm_ranks *ranks) {
       diagnose_messages(ranks, true))
     return;
   if (diagnose_failed(ranks) || diagnose_not_launched(ranks) || diagnose_away(ranks)) return;
-  if (diagnose_not_started(ranks)) return;
+  if (diagnose_not_started(ranks) || diagnose_left(ranks)) return;
   if (diagnose_slow_link(ranks) || diagnose_links(ranks) || diagnose_channel(ranks) || diagnose_frozen(ranks))
     return;
   if (diagnose_gone(ranks) || diagnose_slow(ranks)) return;
@@ -199,9 +199,10 @@ static void ranks_assume(struct comm_ranks *ranks) {
   }
 }
 
-/* That a process was killed while a communicator was idle explains less than what hangs in another one. */
+/* That a process ended while a communicator was idle explains less than what hangs in another one. */
 static enum diagnosis_kind weight(const struct diagnosis *diagnosis) {
-  const bool idle = diagnosis->detail != NULL && strcmp(diagnosis->detail, "killed") == 0;
+  const char *detail = diagnosis->detail != NULL ? diagnosis->detail : "";
+  const bool idle = strcmp(detail, "killed") == 0 || strcmp(detail, "left") == 0;
   return idle ? DIAGNOSIS_FAILED : diagnosis->kind;
 }
 

@@ -251,10 +251,10 @@ static bool has_died(const struct rank_state *state) {
          (file->header.state == RECORD_OPEN || file->header.exits != 0);
 }
 
-/* The number of ranks whose error message names this rank first; more than all, if its launcher knows. */
+/* The number of ranks whose error message names this rank first. */
 static uint32_t votes_against(const struct comm_ranks *ranks, const struct rank_state *state) {
   const uint32_t rank = rank_number(state);
-  uint32_t votes = state->file->header.ended_by != 0 ? ranks->count + 1 : 0;
+  uint32_t votes = 0;
   for (uint32_t i = 0; i < ranks->count; i++) {
     const struct record_comm *comm = ranks->states[i].view->comm;
     if (comm->error == 0 || memchr(comm->reason, 0, sizeof comm->reason) == NULL) continue;
@@ -264,8 +264,12 @@ static uint32_t votes_against(const struct comm_ranks *ranks, const struct rank_
   return votes;
 }
 
+/* Its launcher has seen it end, before it ended others. */
+static bool launcher_saw(const struct rank_state *state) { return state->file->header.ended_by != 0; }
+
 /* Some ranks have failed and others have not: those died earlier, or have not noticed the failure. The rank
- * that most error messages name is taken for the one that died. */
+ * that its launcher has seen end is taken for the one that died, else the one that most error messages
+ * name. */
 bool diagnose_died(struct comm_ranks *ranks) {
   const struct rank_state *dead = NULL;
   uint32_t failed = 0, votes = 0, gone = 0;
@@ -276,12 +280,15 @@ bool diagnose_died(struct comm_ranks *ranks) {
     if (!has_died(state)) continue;
     gone += 1;
     const uint32_t against = votes_against(ranks, state);
-    if (against == 0 && has_left(state)) continue;
-    if (dead != NULL && against <= votes) continue;
+    const bool seen = launcher_saw(state);
+    if (against == 0 && !seen && has_left(state)) continue;
+    const bool stronger = dead == NULL || (seen && !launcher_saw(dead)) ||
+                          (seen == launcher_saw(dead) && against > votes);
+    if (!stronger) continue;
     dead = state;
     votes = against;
   }
-  if (dead == NULL || (failed == 0 && (votes == 0 || votes > ranks->count))) return false;
+  if (dead == NULL || (failed == 0 && (votes == 0 || launcher_saw(dead)))) return false;
   rank_place(dead, place);
   if (rank_is_gone(dead)) gone_text(dead, how);
   blame(ranks, DIAGNOSIS_DIED, NULL, dead);
@@ -334,19 +341,12 @@ static bool exit_counts(const struct comm_ranks *ranks, const struct rank_state 
   return header->exit_status != 0 || (rank_pends(state) && ranks_pend_beside(ranks, state));
 }
 
-/* Of several, the one that ended first: the others may have followed it. */
-bool diagnose_exited(struct comm_ranks *ranks) {
-  const struct rank_state *first = NULL;
+static void exit_blame(struct comm_ranks *ranks, const struct rank_state *first) {
   char place[160], name[64], how[64], waiters[320];
-  for (uint32_t i = 0; i < ranks->count; i++) {
-    const struct rank_state *state = &ranks->states[i];
-    if (exit_counts(ranks, state) && (first == NULL || exit_ns(state) < exit_ns(first))) first = state;
-  }
-  if (first == NULL) return false;
+  const bool exited = first->file->header.exits != 0;
   rank_place(first, place);
   gone_text(first, how);
   waiters_text(ranks, first, waiters);
-  const bool exited = first->file->header.exits != 0;
   blame(ranks, DIAGNOSIS_DIED, exited ? "exit" : "signal", first);
   cite_last(ranks, first);
   cite_of(ranks, ranks_first_pending(ranks));
@@ -355,6 +355,52 @@ bool diagnose_exited(struct comm_ranks *ranks) {
   say(ranks->diagnosis->next,
       exited ? "look at the end of rank %u's log for what made it exit: an exception, a failed check"
              : "look for what ended rank %u: its own log, a core file, dmesg (out of memory)",
+      rank_number(first));
+}
+
+/* Of several, the one that ended first: the others may have followed it. */
+bool diagnose_exited(struct comm_ranks *ranks) {
+  const struct rank_state *first = NULL;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (exit_counts(ranks, state) && (first == NULL || exit_ns(state) < exit_ns(first))) first = state;
+  }
+  if (first == NULL) return false;
+  exit_blame(ranks, first);
+  return true;
+}
+
+/* The process was ended, nothing tells how, and its communicator had not failed. */
+static bool was_ended(const struct rank_state *state) {
+  return rank_is_gone(state) && !has_left(state) && state->view->comm->error == 0 &&
+         state->file->header.state != RECORD_ENDED;
+}
+
+/* A process that leaves its communicator open exits with another status in the end, that of a leak, and
+ * launchers then end the others. If more left than were ended, those that were ended are the exception. */
+bool diagnose_left(struct comm_ranks *ranks) {
+  const struct rank_state *first = NULL;
+  struct rank_list list = {"", 0, 0, 0, 0};
+  uint32_t left = 0, ended = 0;
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    const struct rank_state *state = &ranks->states[i];
+    if (was_ended(state)) {
+      list_add(&list, rank_number(state));
+      ended += 1;
+    } else if (rank_pends(state)) {
+      return false;
+    } else if (has_left(state) && has_died(state) && state->view->comm->error == 0) {
+      left += 1;
+      if (first == NULL || exit_ns(state) < exit_ns(first)) first = state;
+    }
+  }
+  if (left == 0 || left > ended) return false;
+  exit_blame(ranks, first);
+  if (ranks_first_pending(ranks) == NULL) ranks->diagnosis->detail = "left";
+  show(ranks->diagnosis, "ended, too, as launchers do when a rank fails: rank%s %s", ended == 1 ? "" : "s",
+       list_end(&list));
+  say(ranks->diagnosis->next,
+      "let rank %u destroy its communicators before it exits, or see why it exited early",
       rank_number(first));
   return true;
 }

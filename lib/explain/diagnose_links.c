@@ -76,6 +76,13 @@ static struct wait wait_read(const struct comm_ranks *ranks, const struct rank_s
 
 /* ---- counters ---- */
 
+/* The slots that a receiver may have freed before it knows that they were filled: a two-shot all-reduce reads
+ * the inputs of others in place, and then waits for the next step. */
+static uint64_t freed_ahead(const struct wait *wait) {
+  const struct record_call *call = rank_find_call(wait->state, wait->lane->sequence);
+  return call != NULL && call->func == FUNC_ALL_REDUCE && wait->own->proto == PROTO_SIMPLE;
+}
+
 /* Names the counter whose value is impossible: more slots freed than filled, or more filled than there are.
  */
 static const char *wait_contradicts(const struct wait *wait) {
@@ -83,7 +90,7 @@ static const char *wait_contradicts(const struct wait *wait) {
   if (own == NULL || wait->sender != NULL || wait->receiver != NULL) return NULL;
   if (wait->state->view->comm->counts == RECORD_COUNTS_SEEN) return NULL; /* read at different times */
   if (wait->lane->wait == WAITS_DATA)
-    return own->tail != 0 && own->tail < own->head ? "tail" : NULL; /* 0: not read yet */
+    return own->tail != 0 && own->tail + freed_ahead(wait) < own->head ? "tail" : NULL; /* 0: not read yet */
   if (!wait->sends) return NULL; /* over LL a line carries its own flag, so there is no counter */
   const uint64_t slots = wait->lane->have - own->head;
   return own->head > own->tail || own->head + slots < own->tail ? "head" : NULL;

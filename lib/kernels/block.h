@@ -81,7 +81,20 @@ PRIM_FN bool work_has_further(const struct work *work) {
   return work->recv_count > 1 || work->send_count > 1 || (work->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* Binds the links after the first of each side. */
+/* Each link shows the work's input, or hides it, by itself. */
+PRIM_FN void lane_bind_input(struct lane *lane, const struct work *work, const uint64_t *shifts) {
+#if PRIM_ALGOS > 0
+  if ((work->flags & WORK_SHOWS_INPUT) == 0) return;
+  for (uint32_t i = 0; i < work->send_count && i < PRIM_LINKS; i++) {
+    lane->send[i].shows = shifts[i] != LAUNCH_HIDDEN;
+    lane->send[i].offer_shift = shifts[i];
+  }
+#else
+  (void)lane, (void)work, (void)shifts;
+#endif
+}
+
+/* Binds the links after the first of each side, and the shifts of all. */
 PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *further,
                                const struct bound_work *bound, const struct plan_limits *limits) {
   const struct work *work = bound_work_of(bound);
@@ -91,9 +104,13 @@ PRIM_FN void lane_bind_further(struct lane *lane, const struct bound_further *fu
     link_bind(&lane->recv[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
   for (uint32_t i = 1; i < work->send_count && i < PRIM_LINKS; i++, next++)
     link_bind(&lane->send[i % PRIM_LINKS], &next->link, (uint32_t)next->peer, proto, limits);
-  if ((work->flags & WORK_DIRECT_RECV) == 0 || !work_has_further(work)) return;
+  if (!work_has_further(work)) return;
   const uint64_t *shifts = (const uint64_t *)next;
-  for (uint32_t i = 0; i < work->recv_count && i < PRIM_LINKS; i++) lane->recv[i].offer_shift = shifts[i];
+  if ((work->flags & WORK_DIRECT_RECV) != 0) {
+    for (uint32_t i = 0; i < work->recv_count && i < PRIM_LINKS; i++) lane->recv[i].offer_shift = shifts[i];
+    shifts += work->recv_count;
+  }
+  lane_bind_input(lane, work, shifts);
 }
 
 PRIM_FN void lane_bind(struct lane *lane, struct prim *prim, const struct launch_arguments *arguments,

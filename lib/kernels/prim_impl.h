@@ -339,12 +339,23 @@ PRIM_FN void prim_descriptor_note(struct prim *prim, const struct move *move) {
                       (move->op == OP_SUM_POST_DIV && move->post_op ? PRIM_DIVIDES : 0);
 }
 
+PRIM_FN void prim_span_begin(struct prim *prim, const struct move *move) {
+  if (move->count == 0 || move->destination_count == 0) return;
+  prim_descriptor_begin(prim);
+  if (prim_writes(prim)) prim_descriptor_note(prim, move);
+  prim_issue(prim);
+}
+
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {
-  if (move->count > 0 && move->destination_count > 0) {
-    prim_descriptor_begin(prim);
-    if (prim_writes(prim)) prim_descriptor_note(prim, move);
-    prim_issue(prim);
+#if PRIM_ALGOS > 0
+#pragma unroll 1
+  for (uint32_t k = 0; move->each && k < move->source_count; k++) {
+    struct move copy;
+    move_copy(move, k, &copy);
+    prim_span_begin(prim, &copy);
   }
+#endif
+  if (!move_is_each(move)) prim_span_begin(prim, move);
   move->note = prim->issued;
 }
 

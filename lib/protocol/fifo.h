@@ -6,14 +6,20 @@
  *   +-------------+--------------------------------+  +-------------+----------------------------------+
  *   | head        | slots freed so far; receiver   |  | tail        | slots filled so far; sender      |
  *   |             | writes, sender polls           |  |             | writes, receiver polls           |
- *   |             |                                |  | source      | the sender's input, by it        |
- *   | offer,      | the receiver's output and its  |  | announced[] | bytes of the operation that      |
- *   | offer_bytes | bytes, written by the receiver |  |             | begins in a slot, by the sender  |
+ *   | offer,      | the receiver's output and its  |  | source,     | the sender's input and its       |
+ *   | offer_bytes | bytes, written by the receiver |  | source_bytes| bytes, written by the sender     |
+ *   |             |                                |  | announced[] | bytes of the operation that      |
+ *   |             |                                |  |             | begins in a slot, by the sender  |
  *   | send_step,  | where the next operation       |  | recv_step,  | where the next operation         |
  *   | send_line[] | begins: the sender's own       |  | recv_line[] | begins: the receiver's own       |
  *   +-------------+--------------------------------+  +--------+--------+-- ... --+----------------------+
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
+ *
+ * A receiver that reads the sender's input in place (schedule/step.h) frees a slot without waiting until it
+ * was filled, so head may be greater than tail. Offers and sources have the tag of the operation and are
+ * stored before it moves anything; address 0 says that the slots are used. An operation that shows its input
+ * ends when head has reached its last step, or when sums of the input have come back.
  *
  * With coherent caches (PRIM_COHERENT) cache misses dominate the cost of a message. There an operation that
  * begins with an LL step puts its announcement before the slot's lines, in the same cache line as the first,
@@ -53,8 +59,8 @@ struct fifo_sender {
 struct fifo_receiver {
   uint64_t tail;
   uint64_t tail_pad[1];
-  struct tagged_word source;
-  uint64_t source_pad[12];
+  struct tagged_word source, source_bytes;
+  uint64_t source_pad[10];
   struct tagged_word announced[FIFO_SLOTS_MAX];
   uint64_t recv_step;
   uint64_t recv_line[2];
@@ -84,17 +90,22 @@ struct link {
   uint64_t step;   /* first step of the next slice */
   uint64_t posted; /* steps posted to the other end */
   uint64_t cached; /* last value seen of the other end's counter */
-  uint8_t *direct; /* sender: the receiver's output if it can be stored to; else 0 */
+  uint8_t *direct; /* sender: the receiver's output if it can be stored to; receiver: the sender's input if it
+                      can be read; else 0 */
 #ifdef PRIM_SHIFTS
-  uint64_t direct_shift; /* sender: to be added to the address that the receiver offers */
+  uint64_t direct_shift; /* to be added to the address that the other end offers or shows */
 #endif
 #ifdef PRIM_OFFER_SHIFTS
-  uint64_t offer_shift; /* receiver: to be added to the address of its output for the sender's process */
+  uint64_t
+      offer_shift; /* to be added to the address that this end offers or shows, for the other's process */
 #endif
   uint32_t slot_index; /* step mod slots */
   uint32_t slots, step_bytes;
-  uint32_t peer;      /* rank at the other end */
-  bool agreed;        /* the operation's size was announced (sender) or compared (receiver) */
+  uint32_t peer; /* rank at the other end */
+  bool agreed;   /* the operation's size was announced (sender) or compared (receiver) */
+#if PRIM_ALGOS > 0
+  bool shows; /* sender of a work with WORK_SHOWS_INPUT: the receiver can read its input */
+#endif
   uint64_t line;      /* LL and LL128: steps of this protocol on the connection so far; slot is line mod
                          slots */
   uint32_t line_slot; /* line mod slots */
@@ -156,12 +167,20 @@ PRIM_FN struct tagged_word *link_announcement(const struct link *link, uint8_t p
 /* The tag of the operation that begins at the link's step; differs from zeroed memory. */
 PRIM_FN uint32_t link_tag(const struct link *link) { return (uint32_t)link->step + 1; }
 
-/* The two predicates of the protocol. They read the other end's counter only if its cached value is not
+/* The predicates of the protocol. They read the other end's counter only if its cached value is not
  * enough. */
 PRIM_FN bool link_has_data(struct link *link, uint32_t steps) {
   if (link->cached >= link->step + steps) return true;
   link->cached = prim_load_tail(&link->receiver->tail);
   return link->cached >= link->step + steps;
+}
+
+/* The receiver has freed every slot that was begun. */
+PRIM_FN bool link_all_freed(struct link *link) {
+  if (link->cached >= link->step) return true;
+  const uint64_t head = prim_load_head(&link->sender->head);
+  link->cached = head;
+  return head >= link->step;
 }
 
 PRIM_FN bool link_has_slots(struct link *link, uint32_t steps) {

@@ -3,7 +3,8 @@
  * predicate (lane_enabled), and every move ends without waiting (lane_move). run.h has a loop that spins on
  * it; the emulator's scheduler chooses the moves one by one.
  *
- *   OPEN: offer our output to senders, take what receivers offer -> RUN: slices or LL lines -> DONE */
+ *   OPEN: offer our output to senders, show our input to receivers; take what the others offer and show
+ *   -> RUN: slices or LL lines -> DONE */
 #ifndef TUTTI_PROTOCOL_LANE_H
 #define TUTTI_PROTOCOL_LANE_H
 
@@ -15,8 +16,8 @@ enum lane_phase { LANE_OPEN, LANE_RUN, LANE_DONE };
 
 /* Moves of a lane, as bits. */
 enum lane_action {
-  LANE_OFFER = 1,  /* offer the address of our output to the sender at recv link `offer_index` */
-  LANE_TAKE = 2,   /* take the address that the receiver at send link `offer_index` offered */
+  LANE_OFFER = 1,  /* offer the address of our output to a sender, or show that of our input to a receiver */
+  LANE_TAKE = 2,   /* take the address that a receiver offered, or that a sender showed */
   LANE_BEGIN = 4,  /* slots are available: start moving the next slice */
   LANE_FINISH = 8, /* finish the oldest slice that was begun */
   LANE_POST = 16,  /* post the oldest finished slice to both ends; LL: free the step's slot */
@@ -44,8 +45,8 @@ struct lane {
   uint8_t depth;          /* slices in flight, 1..PRIM_DEPTH */
   uint8_t flag_bits;      /* width of a line's flag */
   bool zero_copy_receive; /* senders store final values in our output */
-  uint32_t offer_index;
-  uint32_t group_lines; /* most lines per move */
+  uint32_t offer_index;   /* moves made in LANE_OPEN: see lane_told() */
+  uint32_t group_lines;   /* most lines per move */
   struct algo_iter iter;
   struct step step; /* the current step */
 #if PRIM_ALGOS > 1
@@ -137,6 +138,23 @@ PRIM_FN uint8_t *lane_kept(const struct lane *lane, size_t offset) {
   if (lane->step.flags & STEP_TO_INPUT) base = (uint8_t *)(uintptr_t)lane->in;
 #endif
   return base + lane_bytes(lane, lane->step.out_offset + offset);
+}
+
+/* The same addresses in a step with a block for each link, of block `block`. */
+PRIM_FN const uint8_t *lane_own_block(const struct lane *lane, uint32_t block, size_t offset) {
+  return lane_own(lane, step_block_offset(&lane->step, block) + offset);
+}
+
+PRIM_FN uint8_t *lane_kept_block(const struct lane *lane, uint32_t block, size_t offset) {
+  return lane_kept(lane, step_block_offset(&lane->step, block) + offset);
+}
+
+/* Whether the current step, with a block for each link, copies the own block to the output: not if it lies
+ * there already. */
+PRIM_FN bool lane_copies_block(const struct lane *lane) {
+  const struct step *step = &lane->step;
+  return (step->flags & STEP_KEEP) != 0 && (step->flags & STEP_COPY_IN) != 0 &&
+         lane_own_block(lane, step->own_index, 0) != lane_kept_block(lane, step->own_index, 0);
 }
 
 /* ---- lists that wait for each other ---- */
@@ -246,31 +264,60 @@ PRIM_FN void lane_announce(struct lane *lane, struct link *link, struct prim *pr
 /* A link's index; a constant if there is only one link, so that no memory is read for it. */
 PRIM_FN uint32_t lane_link_index(uint32_t index) { return PRIM_LINKS == 1 ? 0 : index; }
 
-/* The link whose receiver's offer the lane waits for. */
-PRIM_FN struct link *lane_take_link(struct lane *lane) {
-  return &lane->send[lane_link_index(lane->offer_index - lane->work->recv_count)];
+/* Whether the work's input may be read in place; false at compile time if only rings are compiled. */
+PRIM_FN bool lane_shows_input(const struct lane *lane) {
+  return PRIM_ALGOS > 0 && lane_proto(lane->work) == PROTO_SIMPLE &&
+         (lane->work->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* Making an offer never waits: the previous operation has ended here, so its offer was taken. All offers are
- * made before any is taken, so that ranks in a ring do not wait for each other. */
+/* In LANE_OPEN a lane makes a move for each link: it offers its output to each sender and shows its input to
+ * each receiver; then it takes what each receiver offers and what each sender shows. This is the number of
+ * the moves before the first take: ranks in a ring would wait for each other if any of these came later. */
+PRIM_FN uint32_t lane_told(const struct lane *lane) {
+  const uint32_t shows = lane_shows_input(lane) ? lane->work->send_count : 0;
+  return lane->work->recv_count + shows;
+}
+
+PRIM_FN bool lane_takes(const struct lane *lane) { return lane->offer_index >= lane_told(lane); }
+
+/* The lane takes what a sender shows; else, what a receiver offers. */
+PRIM_FN bool lane_takes_shown(const struct lane *lane) {
+  return lane_shows_input(lane) && lane->offer_index - lane_told(lane) >= lane->work->send_count;
+}
+
+/* The link whose other end the lane waits for. */
+PRIM_FN struct link *lane_take_link(struct lane *lane) {
+  const uint32_t index = lane->offer_index - lane_told(lane);
+  if (lane_takes_shown(lane)) return &lane->recv[lane_link_index(index - lane->work->send_count)];
+  return &lane->send[lane_link_index(index)];
+}
+
+/* The address and the bytes that the lane waits for; false until they have arrived. */
+PRIM_FN bool lane_take_load(struct lane *lane, uint64_t *address, uint64_t *bytes) {
+  const struct link *link = lane_take_link(lane);
+  const bool shown = lane_takes_shown(lane);
+  return prim_tagged_load(shown ? &link->receiver->source : &link->sender->offer, link_tag(link), address) &&
+         prim_tagged_load(shown ? &link->receiver->source_bytes : &link->sender->offer_bytes, link_tag(link),
+                          bytes);
+}
+
+/* Making an offer never waits: the previous operation has ended here, so what it offered was taken. */
 PRIM_FN uint32_t lane_open_enabled(struct lane *lane) {
   uint64_t address, bytes;
-  if (lane->offer_index < lane->work->recv_count) return LANE_OFFER;
-  const struct link *link = lane_take_link(lane);
-  return prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&
-                 prim_tagged_load(&link->sender->offer_bytes, link_tag(link), &bytes)
-             ? LANE_TAKE
-             : 0;
+  if (!lane_takes(lane)) return LANE_OFFER;
+  return lane_take_load(lane, &address, &bytes) ? LANE_TAKE : 0;
 }
 
 /* Skips the offers that this work does not make; enters RUN after the last one. */
 PRIM_FN void lane_open_settle(struct lane *lane) {
   const struct work *work = lane->work;
+  const uint32_t told = lane_told(lane), taken = told + work->send_count;
   if (lane->offer_index < work->recv_count && (work->flags & WORK_DIRECT_RECV) == 0)
     lane->offer_index = work->recv_count;
-  if (lane->offer_index >= work->recv_count && (work->flags & WORK_DIRECT_SEND) == 0)
-    lane->offer_index = (uint32_t)work->recv_count + work->send_count;
-  if (lane->offer_index == (uint32_t)work->recv_count + work->send_count) lane->phase = LANE_RUN;
+  if (lane->offer_index >= told && (work->flags & WORK_DIRECT_SEND) == 0 &&
+      (!lane_shows_input(lane) || lane->offer_index < taken))
+    lane->offer_index = taken;
+  if (lane->offer_index == taken + (lane_shows_input(lane) ? work->recv_count : 0)) lane->phase = LANE_RUN;
 }
 
 PRIM_FN void lane_offer(struct lane *lane, struct prim *prim) {
@@ -283,23 +330,54 @@ PRIM_FN void lane_offer(struct lane *lane, struct prim *prim) {
   prim_tagged_store(prim, &link->sender->offer, link_tag(link), address);
 }
 
+/* Address 0: the receiver cannot read our input, and the slots are used. */
+PRIM_FN void lane_offer_input(struct lane *lane, struct prim *prim) {
+#if PRIM_ALGOS > 0
+  const struct link *link = &lane->send[lane_link_index(lane->offer_index - lane->work->recv_count)];
+  uint64_t address = link->shows ? (uint64_t)(uintptr_t)lane->in : 0;
+#ifdef PRIM_OFFER_SHIFTS
+  if (address != 0) address += link->offer_shift;
+#endif
+  prim_tagged_store(prim, &link->receiver->source_bytes, link_tag(link), lane_agreed_bytes(lane->work));
+  prim_tagged_store(prim, &link->receiver->source, link_tag(link), address);
+#else
+  (void)lane, (void)prim;
+#endif
+}
+
+/* The size is compared before anything is read or stored by the address. */
 PRIM_FN void lane_take(struct lane *lane) {
   struct link *link = lane_take_link(lane);
   uint64_t address = 0, bytes = 0;
-  prim_tagged_load(&link->sender->offer, link_tag(link), &address);
-  prim_tagged_load(&link->sender->offer_bytes, link_tag(link), &bytes);
+  lane_take_load(lane, &address, &bytes);
 #ifdef PRIM_SHIFTS
   if (address != 0) address += link->direct_shift;
 #endif
   link->direct = (uint8_t *)(uintptr_t)address;
+  if (lane_takes_shown(lane)) link->agreed = true; /* needs no announcement */
   lane_agree(lane, link, bytes);
 }
 
 PRIM_FN void lane_open_move(struct lane *lane, struct prim *prim) {
-  if (lane->offer_index < lane->work->recv_count) lane_offer(lane, prim);
-  else lane_take(lane);
+  if (lane_takes(lane)) lane_take(lane);
+  else if (lane->offer_index < lane->work->recv_count) lane_offer(lane, prim);
+  else lane_offer_input(lane, prim);
   lane->offer_index += 1;
   lane_open_settle(lane);
+}
+
+/* Whether the lane may end: no receiver reads its input in place any more (schedule/step.h), and each has
+ * taken the address, which the next operation overwrites, also if it is 0. */
+PRIM_FN bool lane_input_is_read(struct lane *lane) {
+#if PRIM_ALGOS > 0
+  if (!lane_shows_input(lane) || work_returns_sums(lane->work)) return true;
+  FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
+    if (!link_all_freed(&lane->send[i])) return false;
+  }
+#else
+  (void)lane;
+#endif
+  return true;
 }
 
 /* Capacity of a slice's slots, in elements. */
@@ -351,8 +429,8 @@ PRIM_OUTLINE void lane_open_links(struct lane *lane, struct prim *prim) {
   }
 }
 
-/* The backend sets these fields first: the links' ends, buffer, slots, step_bytes, direct_shift and peer; and
- * depth, flag_bits, group_lines, scratch and progress. */
+/* The backend sets these fields first: the links' ends, buffer, slots, step_bytes, shifts, shows and peer;
+ * and depth, flag_bits, group_lines, scratch and progress. */
 PRIM_FN void lane_open(struct lane *lane, struct prim *prim, const struct work *work, const void *in,
                        void *out) {
   lane->work = work;

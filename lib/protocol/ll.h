@@ -34,40 +34,58 @@ PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t li
          (short_lines ? FIFO_LL_TAGGED_BYTES : 0) + (size_t)line_index * line_wire_bytes(kind);
 }
 
-PRIM_FN uint32_t ll_group(const struct lane *lane) {
-  const uint32_t left = lane->line_count - lane->line_index;
+/* Of a link's `lines` lines of the step, those of the current group. */
+PRIM_FN uint32_t ll_group_of(const struct lane *lane, uint32_t lines) {
+  const uint32_t left = lines > lane->line_index ? lines - lane->line_index : 0;
   return left < lane->group_lines ? left : lane->group_lines;
 }
 
-/* Offset of the current group's data within the step, and its bytes; 32 bits, as a slot is below 4 GiB. */
+PRIM_FN uint32_t ll_group(const struct lane *lane) { return ll_group_of(lane, lane->line_count); }
+
+/* Offset of the current group's data within the step, and its bytes, of `bytes` of the step on a link; 32
+ * bits, as a slot is below 4 GiB. */
 PRIM_FN uint32_t ll_offset(const struct lane *lane) {
   return lane->line_index * line_data_bytes(line_kind_of(lane->work));
 }
 
-PRIM_FN uint32_t ll_bytes(const struct lane *lane) {
-  const uint32_t left = lane->line_bytes - ll_offset(lane);
-  const uint32_t most = ll_group(lane) * line_data_bytes(line_kind_of(lane->work));
+PRIM_FN uint32_t ll_bytes_of(const struct lane *lane, uint32_t bytes) {
+  const uint32_t offset = ll_offset(lane), left = bytes > offset ? bytes - offset : 0;
+  const uint32_t most = lane->group_lines * line_data_bytes(line_kind_of(lane->work));
   return left < most ? left : most;
 }
 
+PRIM_FN uint32_t ll_bytes(const struct lane *lane) { return ll_bytes_of(lane, lane->line_bytes); }
+
 PRIM_FN const uint8_t *ll_input(const struct lane *lane) { return lane_own(lane, 0) + ll_offset(lane); }
+
+/* Lines of that much data. */
+PRIM_FN uint32_t ll_lines_of(const struct lane *lane, uint32_t bytes) {
+  const uint32_t data_bytes = line_data_bytes(line_kind_of(lane->work));
+  return (bytes + data_bytes - 1) / data_bytes;
+}
 
 /* Makes the next step current; false when the work has no more. */
 PRIM_FN bool ll_next_step(struct lane *lane) {
   if (lane->step_held) return true;
   if (!lane_next_step(lane)) return false;
   lane->step_held = true;
-  const uint32_t data_bytes = line_data_bytes(line_kind_of(lane->work));
   lane->line_index = 0;
   lane->line_bytes = (uint32_t)lane_bytes(lane, lane->step.count);
-  lane->line_count = (lane->line_bytes + data_bytes - 1) / data_bytes;
+  lane->line_count = ll_lines_of(lane, lane->line_bytes);
   return true;
 }
 
-/* True if the lines of the current group have the step's flag on this link. */
-PRIM_FN bool ll_arrived(struct lane *lane, struct link *link, struct prim *prim) {
+/* Lines of the step on link `index`. */
+PRIM_FN uint32_t ll_link_lines(const struct lane *lane, uint32_t index) {
+  if (!step_is_each(&lane->step)) return lane->line_count;
+  return ll_lines_of(lane, (uint32_t)lane_bytes(lane, step_link_count(&lane->step, index)));
+}
+
+/* True if the lines of the current group have the step's flag on link `index`. */
+PRIM_FN bool ll_arrived(struct lane *lane, uint32_t index, struct prim *prim) {
   const uint8_t kind = line_kind_of(lane->work);
-  const uint32_t lines = ll_group(lane);
+  struct link *link = &lane->recv[index];
+  const uint32_t lines = ll_group_of(lane, ll_link_lines(lane, index));
   if (!lane_poll_size(lane, link, prim)) return false;
   return lines == 0 || prim_line_ready(prim, kind, line_address(link, kind, lane->line_index), lines,
                                        line_flag(lane, link));
@@ -81,7 +99,7 @@ PRIM_FN bool ll_ready(struct lane *lane, struct prim *prim) {
     if (!link_has_slots(&lane->send[i], 1)) return false;
   }
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
-    if (!ll_arrived(lane, &lane->recv[i], prim)) return false;
+    if (!ll_arrived(lane, i, prim)) return false;
   }
   return true;
 }
@@ -100,12 +118,13 @@ PRIM_FN uint32_t ll_enabled(struct lane *lane, struct prim *prim) {
 }
 
 /* Rewrites the lines of a slot that the step did not use. */
-PRIM_FN void ll_clean(const struct lane *lane, struct prim *prim, const struct link *link) {
+PRIM_FN void ll_clean(const struct lane *lane, struct prim *prim, uint32_t index) {
   const uint8_t kind = line_kind_of(lane->work);
+  const struct link *link = &lane->send[index];
   const uint32_t slot_lines = link->step_bytes / line_wire_bytes(kind);
   struct prim_fragment nothing;
   prim_fragment_zero(&nothing);
-  for (uint32_t line = lane->line_count; line < slot_lines; line++) {
+  for (uint32_t line = ll_link_lines(lane, index); line < slot_lines; line++) {
     prim_group_begin(prim);
     prim_line_store(prim, kind, line_address(link, kind, line), 1, line_flag(lane, link), &nothing);
     prim_group_end(prim, kind, 1, 0, lane->work);
@@ -119,7 +138,46 @@ PRIM_FN void ll_open(struct lane *lane, struct prim *prim) {
   lane->step_open = true;
 }
 
+#if PRIM_ALGOS > 0
+/* The current group of block `block`: from the slot of receive link `from` or, if that is null, the input; to
+ * the slot of send link `to` or, if that is null, the output. */
+PRIM_FN void ll_move_block(struct lane *lane, struct prim *prim, const struct link *from,
+                           const struct link *to, uint32_t block) {
+  const struct work *work = lane->work;
+  const uint8_t kind = line_kind_of(work);
+  const uint32_t all = (uint32_t)lane_bytes(lane, step_block_count(&lane->step, block));
+  const uint32_t bytes = ll_bytes_of(lane, all), lines = ll_lines_of(lane, bytes), line = lane->line_index;
+  struct prim_fragment data;
+  if (bytes == 0) return;
+  prim_group_begin(prim);
+  if (from != 0)
+    prim_line_load(prim, kind, line_address(from, kind, line), lines, line_flag(lane, from), &data);
+  else prim_fragment_load(prim, &data, lane_own_block(lane, block, 0) + ll_offset(lane), bytes, work);
+  if (to != 0) prim_line_store(prim, kind, line_address(to, kind, line), lines, line_flag(lane, to), &data);
+  else prim_fragment_store(prim, lane_kept_block(lane, block, 0) + ll_offset(lane), &data, bytes, work);
+  prim_group_end(prim, kind, lines, bytes, work);
+}
+
+/* The current group of a step with a block for each link. */
+PRIM_FN void ll_carry_each(struct lane *lane, struct prim *prim) {
+  const struct step *step = &lane->step;
+  const uint32_t lines = ll_group(lane);
+  FIFO_EACH_LINK(i, lane->work->send_count, step->send_links)
+  ll_move_block(lane, prim, 0, &lane->send[i], step_block(step, i));
+  if (lane_copies_block(lane)) ll_move_block(lane, prim, 0, 0, step->own_index);
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links)
+  ll_move_block(lane, prim, &lane->recv[i], 0, step_block(step, i));
+  lane->line_index += lines;
+}
+#endif
+
 PRIM_FN void ll_carry(struct lane *lane, struct prim *prim) {
+#if PRIM_ALGOS > 0
+  if (step_is_each(&lane->step)) {
+    ll_carry_each(lane, prim);
+    return;
+  }
+#endif
   const struct work *work = lane->work;
   const struct step *step = &lane->step;
   const uint8_t kind = line_kind_of(work);
@@ -182,7 +240,7 @@ PRIM_FN void ll_post(struct lane *lane, struct prim *prim) {
   }
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
     struct link *link = &lane->send[i];
-    if (line_cleans(lane, link)) ll_clean(lane, prim, link);
+    if (line_cleans(lane, link)) ll_clean(lane, prim, i);
     ll_advance(link);
   }
   lane->step_open = lane->step_held = false;
@@ -210,7 +268,7 @@ PRIM_FN bool ll_go(struct lane *lane, struct prim *prim, bool waits) {
     }
     do {
       FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
-        LL_AWAIT(ll_arrived(lane, &lane->recv[i], prim));
+        LL_AWAIT(ll_arrived(lane, i, prim));
       }
       if (lane->error != LANE_OK) return false;
       if (lane->line_count > 0) ll_carry(lane, prim);

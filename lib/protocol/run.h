@@ -70,7 +70,16 @@ PRIM_FN void lane_run(struct lane *lane, struct prim *prim) {
 }
 
 /* What a waiting lane waits for: the first unmet predicate, for reports. */
-enum lane_wait_kind { WAIT_NOTHING, WAIT_OFFER, WAIT_DATA, WAIT_SLOT, WAIT_LL, WAIT_LIST };
+enum lane_wait_kind {
+  WAIT_NOTHING,
+  WAIT_OFFER,
+  WAIT_DATA,
+  WAIT_SLOT,
+  WAIT_LL,
+  WAIT_LIST,
+  WAIT_INPUT, /* the sender shows the address of its input */
+  WAIT_READ   /* at the end: the receiver has read our input */
+};
 
 struct lane_wait {
   uint8_t kind;        /* enum lane_wait_kind */
@@ -79,8 +88,9 @@ struct lane_wait {
                           step; WAIT_LIST: steps that it has completed and must complete */
 };
 
-PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link *link, bool sends,
+PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, uint32_t index, bool sends,
                                struct lane_wait *wait) {
+  struct link *link = sends ? &lane->send[index] : &lane->recv[index];
   const bool slots = lane->work->proto == PROTO_SIMPLE;
   const uint32_t steps = slots ? lane->work->slice_steps : 1;
   wait->peer = link->peer;
@@ -91,12 +101,33 @@ PRIM_FN bool lane_wait_of_link(struct lane *lane, struct prim *prim, struct link
     wait->have = link->cached + link->slots;
     return true;
   }
-  if (slots ? lane_poll_size(lane, link, prim) && link_has_data(link, steps) : ll_arrived(lane, link, prim))
+  if (slots ? lane_poll_size(lane, link, prim) &&
+                  (simple_reads_shown(&lane->step, link) || link_has_data(link, steps))
+            : ll_arrived(lane, index, prim))
     return false;
   wait->kind = slots ? WAIT_DATA : WAIT_LL;
   wait->have = slots ? link->cached : lane->line_index;
-  if (!slots) wait->need = lane->line_count;
+  if (!slots) wait->need = ll_link_lines(lane, index);
   return true;
+}
+
+/* A lane without further steps that is not enabled waits for the readers of its input. */
+PRIM_FN bool lane_wait_for_readers(const struct lane *lane, struct lane_wait *wait) {
+#if PRIM_ALGOS > 0
+  if (lane_proto(lane->work) != PROTO_SIMPLE || lane->has_step || !lane_shows_input(lane)) return false;
+  FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
+    const struct link *link = &lane->send[i];
+    if (link->cached >= link->step) continue;
+    wait->kind = WAIT_READ;
+    wait->peer = link->peer;
+    wait->have = link->cached + link->slots;
+    wait->need = link->step + link->slots;
+    return true;
+  }
+#else
+  (void)lane, (void)wait;
+#endif
+  return false;
 }
 
 /* The first unmet predicate of a lane that is not enabled; WAIT_NOTHING if it is. */
@@ -104,10 +135,11 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   struct lane_wait wait = {WAIT_NOTHING, 0, 0, 0};
   if (lane->phase == LANE_DONE || lane_enabled(lane, prim) != 0) return wait;
   if (lane->phase == LANE_OPEN) {
-    wait.kind = WAIT_OFFER;
+    wait.kind = lane_takes_shown(lane) ? WAIT_INPUT : WAIT_OFFER;
     wait.peer = lane_take_link(lane)->peer;
     return wait;
   }
+  if (lane_wait_for_readers(lane, &wait)) return wait;
 #if PRIM_ALGOS > 1
   if (!lane_may_follow(lane)) {
     wait.kind = WAIT_LIST;
@@ -118,10 +150,10 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   }
 #endif
   FIFO_EACH_LINK(i, lane->work->recv_count, lane->step.recv_links) {
-    if (lane_wait_of_link(lane, prim, &lane->recv[i], false, &wait)) return wait;
+    if (lane_wait_of_link(lane, prim, i, false, &wait)) return wait;
   }
   FIFO_EACH_LINK(i, lane->work->send_count, lane->step.send_links) {
-    if (lane_wait_of_link(lane, prim, &lane->send[i], true, &wait)) return wait;
+    if (lane_wait_of_link(lane, prim, i, true, &wait)) return wait;
   }
   return wait;
 }

@@ -22,6 +22,21 @@ PRIM_FN bool simple_has_flag(const struct step *step, uint32_t flags) {
   return PRIM_ALGOS > 1 && (step->flags & flags) != 0;
 }
 
+/* Whether the receiver reads what the current step sends over the link in our input. */
+PRIM_FN bool simple_is_shown(const struct step *step, const struct link *link) {
+#if PRIM_ALGOS > 0
+  return (step->flags & STEP_SEND_SHOWN) != 0 && link->shows;
+#else
+  (void)step, (void)link;
+  return false;
+#endif
+}
+
+/* Whether the current step reads what arrives over the link in the sender's input. */
+PRIM_FN bool simple_reads_shown(const struct step *step, const struct link *link) {
+  return PRIM_ALGOS > 0 && (step->flags & STEP_RECV_SHOWN) != 0 && link->direct != 0;
+}
+
 /* Whether the current slice may begin. */
 PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
   const struct step *step = &lane->step;
@@ -31,7 +46,9 @@ PRIM_FN bool simple_ready(struct lane *lane, struct prim *prim) {
       lane->begun != lane->finished)
     return false;
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
-    if (!lane_poll_size(lane, &lane->recv[i], prim) || !link_has_data(&lane->recv[i], steps)) return false;
+    struct link *link = &lane->recv[i];
+    if (!lane_poll_size(lane, link, prim)) return false;
+    if (!simple_reads_shown(step, link) && !link_has_data(link, steps)) return false;
   }
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     if (!link_has_slots(&lane->send[i], steps)) return false;
@@ -47,7 +64,7 @@ PRIM_FN uint32_t simple_enabled(struct lane *lane, struct prim *prim) {
     if (lane->slice_index < lane->slice_count || lane->has_step) {
       if (simple_next_slice(lane) && simple_ready(lane, prim)) actions |= LANE_BEGIN;
     }
-    if (!lane->has_step && lane->begun == lane->posted) actions |= LANE_END;
+    if (!lane->has_step && lane->begun == lane->posted && lane_input_is_read(lane)) actions |= LANE_END;
   }
   return actions;
 }
@@ -96,6 +113,8 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
   FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
     if ((step->flags & STEP_RECV_FINAL) && lane->zero_copy_receive)
       simple_add_source(move, lane->out + lane_bytes(lane, step->out_offset + offset));
+    else if (simple_reads_shown(step, &lane->recv[i]))
+      simple_add_source(move, lane->recv[i].direct + lane_bytes(lane, step->in_offset + offset));
     else simple_add_source(move, simple_slot(lane, &lane->recv[i], step_recv_place(step)));
     if (!simple_has_flag(step, STEP_RECV_MORE)) link_advance(&lane->recv[i], lane->work->slice_steps);
     if (own && own_index != 0 && own_index == move->source_count) simple_add_own(lane, move, offset);
@@ -110,6 +129,17 @@ PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #else
   (void)lane, (void)move;
 #endif
+}
+
+/* Where the slice at `offset` goes on send link `index`: to the receiver's output if it is final there and
+ * can be stored, else to the slot. */
+PRIM_FN uint8_t *simple_target(const struct lane *lane, struct move *move, uint32_t index, size_t offset) {
+  const struct step *step = &lane->step;
+  const struct link *link = &lane->send[index];
+  if ((step->flags & STEP_SEND_FINAL) == 0 || link->direct == 0)
+    return simple_slot(lane, link, step_send_place(step));
+  simple_mark_remote(lane, move);
+  return link->direct + lane_bytes(lane, step_link_out(step, index, true) + offset);
 }
 
 /* Destinations: own output first, then each receiver's slot, or its output if the value is final. */
@@ -127,14 +157,72 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
   FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
     struct link *link = &lane->send[i];
     lane_announce(lane, link, prim);
-    if ((step->flags & STEP_SEND_FINAL) && link->direct != 0) {
-      simple_mark_remote(lane, move);
-      simple_add_destination(move, link->direct + lane_bytes(lane, step->out_offset + offset));
-    } else {
-      simple_add_destination(move, simple_slot(lane, link, step_send_place(step)));
-    }
+    if (!simple_is_shown(step, link)) simple_add_destination(move, simple_target(lane, move, i, offset));
     if (!simple_has_flag(step, STEP_SEND_MORE)) link_advance(link, lane->work->slice_steps);
   }
+}
+
+#if PRIM_ALGOS > 0
+/* Elements of block `block` that lie in the slice at `offset`. */
+PRIM_FN size_t simple_block_count(const struct lane *lane, uint32_t block, size_t offset) {
+  const size_t count = step_block_count(&lane->step, block);
+  return count > offset ? size_min(count - offset, lane->slice_elements) : 0;
+}
+
+PRIM_FN void simple_add_copy(struct move *move, const void *source, void *destination, size_t count) {
+  move->counts[move->source_count] = count;
+  move->source[move->source_count++] = source;
+  move->destination[move->destination_count++] = destination;
+}
+
+/* The sends of a step with a block for each link, then the own block. */
+PRIM_FN void simple_send_each(struct lane *lane, struct prim *prim, struct move *move, size_t offset) {
+  const struct step *step = &lane->step;
+  const uint32_t own = step->own_index;
+  FIFO_EACH_LINK(i, lane->work->send_count, step->send_links) {
+    struct link *link = &lane->send[i];
+    const uint32_t block = step_block(step, i);
+    lane_announce(lane, link, prim);
+    if (!simple_is_shown(step, link)) {
+      if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
+        move->pre_op_sources |= (uint32_t)1 << move->source_count;
+      simple_add_copy(move, lane_own_block(lane, block, offset), simple_target(lane, move, i, offset),
+                      simple_block_count(lane, block, offset));
+    }
+    link_advance(link, lane->work->slice_steps);
+  }
+  if (lane_copies_block(lane))
+    simple_add_copy(move, lane_own_block(lane, own, offset), lane_kept_block(lane, own, offset),
+                    simple_block_count(lane, own, offset));
+}
+
+/* Its receives; what senders stored in the output is there already. */
+PRIM_FN void simple_recv_each(struct lane *lane, struct move *move, size_t offset) {
+  const struct step *step = &lane->step;
+  FIFO_EACH_LINK(i, lane->work->recv_count, step->recv_links) {
+    const uint32_t block = step_block(step, i);
+    if (!(step->flags & STEP_RECV_FINAL) || !lane->zero_copy_receive) {
+      simple_mark_remote(lane, move);
+      simple_add_copy(move, link_slot(&lane->recv[i]), lane_kept_block(lane, block, offset),
+                      simple_block_count(lane, block, offset));
+    }
+    link_advance(&lane->recv[i], lane->work->slice_steps);
+  }
+}
+#endif
+
+/* Sources and destinations of the slice at `offset`. */
+PRIM_FN void simple_spans(struct lane *lane, struct prim *prim, struct flight *flight, size_t offset) {
+#if PRIM_ALGOS > 0
+  flight->move.each = step_is_each(&lane->step);
+  if (flight->move.each) {
+    simple_send_each(lane, prim, &flight->move, offset);
+    simple_recv_each(lane, &flight->move, offset);
+    return;
+  }
+#endif
+  simple_sources(lane, flight, offset);
+  simple_destinations(lane, prim, flight, offset);
 }
 
 PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
@@ -154,8 +242,7 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   move->post_op = (lane->step.flags & STEP_POST_OP) != 0;
   flight->recv_links = simple_has_flag(&lane->step, STEP_RECV_MORE) ? 0 : lane->step.recv_links;
   flight->send_links = simple_has_flag(&lane->step, STEP_SEND_MORE) ? 0 : lane->step.send_links;
-  simple_sources(lane, flight, offset);
-  simple_destinations(lane, prim, flight, offset);
+  simple_spans(lane, prim, flight, offset);
   prim_move_begin(prim, move);
   lane->begun += 1;
   lane->slice_index += 1;

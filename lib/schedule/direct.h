@@ -1,7 +1,8 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
- * rank order and all ranks get the same bits. GPUs execute these collectives by phases (kernels/direct.h,
- * direct_once.h, direct_simple.h), which must change with these steps. */
+ * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
+ * the first sends input, the second adds it up, the last collects. GPUs execute these steps by kernels of
+ * their own (kernels/direct.h, direct_once.h, direct_simple.h), which must change with them. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 
@@ -20,14 +21,8 @@ PRIM_FN uint32_t direct_loop_chunks(const struct work *work) {
 
 /* Steps of one loop on this rank. */
 PRIM_FN uint32_t direct_loop_steps(const struct work *work) {
-  const uint32_t others = work->rank_count - 1;
-  switch (work->func) {
-    case FUNC_ALL_REDUCE: return work->algo == ALGO_TWO_SHOT ? 2 * others + 1 : 2;
-    case FUNC_ALL_GATHER:
-    case FUNC_REDUCE_SCATTER: return others + 1;
-    case FUNC_ALL_TO_ALL: return 2 * others + 1;
-    default: return 1; /* broadcast */
-  }
+  if (work->func == FUNC_BROADCAST) return 1;
+  return work->algo == ALGO_TWO_SHOT ? 3 : 2;
 }
 
 PRIM_FN void direct_loop_begin(struct direct_iter *it, const struct work *work) {
@@ -42,46 +37,48 @@ PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   direct_loop_begin(it, work);
 }
 
-/* The turn-th other rank, starting after this one, so that at any time each rank sends to a different
- * peer. */
-PRIM_FN uint32_t direct_peer(const struct work *work, uint32_t turn) {
-  const uint32_t peer = work->rank + 1 + turn;
-  return peer >= work->rank_count ? peer - work->rank_count : peer;
-}
-
-/* The rank that sends to this rank in the same turn. */
-PRIM_FN uint32_t direct_source(const struct work *work, uint32_t turn) {
-  return work->rank > turn ? work->rank - 1 - turn : work->rank + work->rank_count - 1 - turn;
-}
-
-PRIM_FN uint32_t direct_link(const struct work *work, uint32_t peer) {
-  return 1u << (peer < work->rank ? peer : peer - 1);
-}
-
 PRIM_FN uint32_t direct_all_links(const struct work *work) { return (1u << (work->rank_count - 1)) - 1; }
 
-/* Adds own and received values in rank order. */
+/* Makes the step one with a block for each link (STEP_EACH). */
+PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end, struct step *step) {
+  step->flags |= STEP_EACH;
+  step->own_index = work->rank;
+#if PRIM_ALGOS > 0
+  step->stride = stride;
+  step->end = end;
+#else
+  (void)stride, (void)end;
+#endif
+}
+
+PRIM_FN bool direct_shows_input(const struct work *work) {
+  return PRIM_ALGOS > 0 && (work->flags & WORK_SHOWS_INPUT) != 0;
+}
+
+/* Adds own and received values in rank order; those of others may be read in place. */
 PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP;
+  if (direct_shows_input(work)) step->flags |= STEP_RECV_SHOWN;
   step->recv_links = direct_all_links(work);
   step->own_index = work->rank;
 }
 
-PRIM_FN void direct_step_send(uint32_t links, uint32_t final, struct step *step) {
+PRIM_FN void direct_step_send(const struct work *work, uint32_t final, struct step *step) {
   step->flags = STEP_COPY_IN | STEP_SEND | final;
-  step->send_links = links;
+  if (final == 0 && direct_shows_input(work)) step->flags |= STEP_SEND_SHOWN;
+  step->send_links = direct_all_links(work);
 }
 
-PRIM_FN void direct_step_recv(const struct work *work, uint32_t peer, struct step *step) {
+PRIM_FN void direct_step_collect(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_KEEP | STEP_RECV_FINAL;
-  step->recv_links = direct_link(work, peer);
+  step->recv_links = direct_all_links(work);
 }
 
 /* One shot: send the whole input to every rank; add what every rank sent. In place, the sum overwrites values
  * that may still be moving to other ranks, and no reply says that they have left, so the sum waits
  * (STEP_IN_ORDER). */
 PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
-  if (it->step_index == 0) direct_step_send(direct_all_links(work), 0, step);
+  if (it->step_index == 0) direct_step_send(work, 0, step);
   else direct_step_reduce(work, step);
   if (it->step_index != 0 && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
@@ -89,73 +86,60 @@ PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct wor
 /* Two shots: send each shard to its rank; add the own shard and send the sum to every rank; receive each
  * other shard from its rank. */
 PRIM_FN void direct_two_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
-  const uint32_t others = work->rank_count - 1, i = it->step_index;
-  uint32_t shard = work->rank;
-  if (i < others) {
-    shard = direct_peer(work, i);
-    direct_step_send(direct_link(work, shard), 0, step);
-  } else if (i == others) {
+  const size_t chunk = it->chunk_count, rest = work->part_count - it->done;
+  if (it->step_index == 1) {
+    const size_t begin = work->rank * chunk;
     direct_step_reduce(work, step);
     step->flags |= STEP_SEND | STEP_SEND_FINAL;
     step->send_links = direct_all_links(work);
-  } else {
-    shard = direct_source(work, i - others - 1);
-    direct_step_recv(work, shard, step);
+    step->chunk_index = work->rank;
+    step->in_offset += begin;
+    step->out_offset += begin;
+    step->count = rest > begin ? size_min(chunk, rest - begin) : 0;
+    return;
   }
-  const size_t begin = shard * it->chunk_count, rest = work->part_count - it->done;
-  step->chunk_index = shard;
-  step->in_offset += begin;
-  step->out_offset += begin;
-  step->count = rest > begin ? size_min(it->chunk_count, rest - begin) : 0;
+  if (it->step_index == 0) direct_step_send(work, 0, step);
+  else direct_step_collect(work, step);
+  direct_step_each(work, chunk, rest, step);
 }
 
+/* The own block to every rank; then every rank's block. */
 PRIM_FN void direct_all_gather_step(const struct direct_iter *it, const struct work *work,
                                     struct step *step) {
-  uint32_t block = work->rank;
-  if (it->step_index == 0) {
-    direct_step_send(direct_all_links(work), STEP_SEND_FINAL, step);
-    if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP;
-  } else {
-    block = direct_source(work, it->step_index - 1);
-    direct_step_recv(work, block, step);
+  if (it->step_index == 1) {
+    direct_step_collect(work, step);
+    direct_step_each(work, work->count, SIZE_MAX, step);
+    return;
   }
-  step->chunk_index = block;
-  step->out_offset += block * work->count;
+  direct_step_send(work, STEP_SEND_FINAL, step);
+  if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP;
+  step->out_offset += work->rank * work->count;
 }
 
 PRIM_FN void direct_reduce_scatter_step(const struct direct_iter *it, const struct work *work,
                                         struct step *step) {
-  uint32_t block = work->rank;
-  if (it->step_index == work->rank_count - 1) {
-    direct_step_reduce(work, step);
-  } else {
-    block = direct_peer(work, it->step_index);
-    direct_step_send(direct_link(work, block), 0, step);
+  if (it->step_index == 0) {
+    direct_step_send(work, 0, step);
+    direct_step_each(work, work->count, SIZE_MAX, step);
+    return;
   }
-  step->chunk_index = block;
-  step->in_offset += block * work->count;
+  direct_step_reduce(work, step);
+  step->in_offset += work->rank * work->count;
 }
 
-/* The own block first; then, in each turn, a block to a later rank and a block from an earlier one. */
+/* To every rank its block, and the own one to the output; then every rank's block. */
 PRIM_FN void direct_all_to_all_step(const struct direct_iter *it, const struct work *work,
                                     struct step *step) {
-  const uint32_t i = it->step_index, turn = (i - 1) / 2;
-  const bool sends = i % 2 == 1;
-  if (i == 0) step->flags = STEP_COPY_IN | STEP_KEEP;
-  else if (sends) direct_step_send(direct_link(work, direct_peer(work, turn)), STEP_SEND_FINAL, step);
-  else direct_step_recv(work, direct_source(work, turn), step);
-  const uint32_t in_block = sends ? direct_peer(work, turn) : work->rank;
-  const uint32_t out_block = i == 0 || sends ? work->rank : direct_source(work, turn);
-  step->chunk_index = sends ? in_block : out_block;
-  step->in_offset += in_block * work->count;
-  step->out_offset += out_block * work->count;
+  if (it->step_index == 0) direct_step_send(work, STEP_SEND_FINAL | STEP_KEEP, step);
+  else direct_step_collect(work, step);
+  direct_step_each(work, work->count, SIZE_MAX, step);
 }
 
 /* From the root to every other rank. The root has a link to each; any other rank has one link, from the
  * root. */
 PRIM_FN void direct_broadcast_step(const struct work *work, struct step *step) {
   if (work->rank == work->root) {
-    direct_step_send(direct_all_links(work), STEP_SEND_FINAL, step);
+    direct_step_send(work, STEP_SEND_FINAL, step);
     if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP;
     return;
   }

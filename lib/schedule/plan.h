@@ -38,6 +38,9 @@ struct plan_limits {
 
 /* A bit of plan_limits.algos besides enum work_algo: lanes execute fused works (fused.h). */
 #define PLAN_FUSES (1u << 31)
+/* Another one: lanes of direct collectives over Simple read the inputs of others in place. Backends that have
+ * fast kernels for them (quick_protos) do so without it. */
+#define PLAN_SHOWS_INPUTS (1u << 30)
 
 /* Works [first_work, first_work + work_count) of plan.works run concurrently on one channel; the next batch
  * of the channel starts when all of them have ended. */

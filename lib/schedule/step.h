@@ -43,18 +43,22 @@ enum step_flag {
                             the link writes the same slot */
   STEP_SEND_ADD = 2048, /* with SEND on one link: the data at send_place of its slot is the first operand, and
                           the result replaces it */
-  STEP_PART = 4096, /* first step of part `part` of a fused work (WORK_FUSED): the part's size is announced
-                      and compared on the links of the step */
-  STEP_IN_ORDER = 8192, /* begins when the moves of all earlier steps of the work have ended, because it
-                           writes what one of them reads. Steps with SEND_ADD or FROM_OUTPUT also begin
-                           then, because they read what one of them wrote */
+  STEP_PART = 4096,   /* first step of part `part` of a fused work (WORK_FUSED): the part's size is announced
+                        and compared on the links of the step */
+  STEP_EACH = 0x4000, /* a block for each link: see below */
+  STEP_SEND_SHOWN = 0x8000, /* with COPY_IN and SEND: the receiver may read the input in place: see below */
+  STEP_IN_ORDER = 8192,     /* begins when the moves of all earlier steps of the work have ended, because it
+                               writes what one of them reads. Steps with SEND_ADD or FROM_OUTPUT also begin
+                               then, because they read what one of them wrote */
   /* Only in lists (list.h): */
   STEP_FROM_SCRATCH = 0x10000, /* with COPY_IN: the operand is scratch at in_offset, not the input */
   STEP_TO_SCRATCH = 0x20000,   /* with KEEP: the result is written to scratch at out_offset */
   STEP_TO_INPUT =
       0x40000, /* with KEEP: the result is written to the user's input (in place: part of the output) */
-  STEP_FOLD = 0x80000,       /* with KEEP: the data at the destination is the last operand */
-  STEP_AWAIT_LIST = 0x100000 /* begins when list wait_lane of the rank has completed wait_count steps */
+  STEP_FOLD = 0x80000,        /* with KEEP: the data at the destination is the last operand */
+  STEP_AWAIT_LIST = 0x100000, /* begins when list wait_lane of the rank has completed wait_count steps */
+  /* Not in lists: */
+  STEP_RECV_SHOWN = 0x200000 /* with RECV, COPY_IN and REDUCE: what arrives may be read in place: see below */
 };
 
 /* Several steps may share one slot of a link (Simple only). The slot is open from the first step that names
@@ -69,6 +73,30 @@ enum step_flag {
  *   - place and count stay within the slot of a slice.
  * A work with such steps has one slice per chunk (chunk_steps = slice_steps). If final values are stored
  * directly, the places are not used. */
+
+/* A step with EACH moves a block for each link, side by side: block b of a row of blocks, for the b-th rank.
+ * Link k belongs to the k-th other rank, so its block is k, or k + 1 from own_index on; own_index is the own
+ * block. Block b begins b * stride elements after block 0 and has `count` elements, of which those past `end`
+ * are missing (step_block_count). in_offset and out_offset are the place of block 0.
+ *
+ *   - with SEND and COPY_IN, each of send_links gets its block of the input; with SEND_FINAL the receiver
+ *     keeps it as its block of this rank's number;
+ *   - with RECV and KEEP, the block of each of recv_links goes to its place in the output;
+ *   - with COPY_IN and KEEP but without RECV, the own block is copied from the input to the output.
+ *
+ * Such a step waits for all of its links before it moves anything, and reduces nothing. */
+
+/* Inputs that are read in place (Simple only; works with WORK_SHOWS_INPUT). Each link decides by itself
+ * whether its receiver reads the sender's input, whose address it then knows, or a slot. If it reads the
+ * input:
+ *
+ *   - a step with SEND_SHOWN writes nothing over the link. It waits for slots and posts all the same;
+ *   - a step with RECV_SHOWN takes the sender's input, at the offset of its own operand, in place of the
+ *     slot. It does not wait for that slot: a sender that has shown its input has begun. It frees the slot
+ *     all the same, so a receiver's count of freed slots may be ahead of the sender's count of filled ones;
+ *   - the input must not change before it was read. The sender's work ends when its receivers have freed all
+ *     slots, of any link, unless a later step of it receives what the receivers computed from the input
+ *     (work_returns_sums). Nothing that the work writes may replace what others still read. */
 
 struct step {
   uint32_t flags;      /* enum step_flag */
@@ -86,8 +114,55 @@ struct step {
 #endif
   size_t in_offset;  /* elements from the start of the user's input */
   size_t out_offset; /* elements from the start of the user's output */
-  size_t count;      /* elements; an empty step is still a step */
+  size_t count;      /* elements, with EACH of a block; an empty step is still a step */
+#if PRIM_ALGOS > 0
+  size_t stride, end; /* with EACH: elements from one block to the next; elements after block 0's begin at
+                         which the row of blocks ends, or SIZE_MAX */
+#endif
 };
+
+/* Whether the step moves a block for each link; false at compile time where only rings are compiled. */
+PRIM_FN bool step_is_each(const struct step *step) {
+  return PRIM_ALGOS > 0 && (step->flags & STEP_EACH) != 0;
+}
+
+/* The block that link `link` carries in a step with EACH. */
+PRIM_FN uint32_t step_block(const struct step *step, uint32_t link) {
+  return link < step->own_index ? link : link + 1;
+}
+
+/* Elements from block 0's begin to block `block`'s. */
+PRIM_FN size_t step_block_offset(const struct step *step, uint32_t block) {
+#if PRIM_ALGOS > 0
+  return block * step->stride;
+#else
+  (void)step, (void)block;
+  return 0;
+#endif
+}
+
+/* Elements of block `block`. */
+PRIM_FN size_t step_block_count(const struct step *step, uint32_t block) {
+#if PRIM_ALGOS > 0
+  const size_t begin = block * step->stride, rest = step->end > begin ? step->end - begin : 0;
+  return step->count < rest ? step->count : rest;
+#else
+  (void)block;
+  return step->count;
+#endif
+}
+
+/* Elements that the step moves over link `link`. */
+PRIM_FN size_t step_link_count(const struct step *step, uint32_t link) {
+  return step_is_each(step) ? step_block_count(step, step_block(step, link)) : step->count;
+}
+
+/* Where the receiver of link `link` keeps what a step with SEND_FINAL sends, elements from its output's
+ * start. */
+PRIM_FN size_t step_link_out(const struct step *step, uint32_t link, bool sends) {
+  if (!step_is_each(step)) return step->out_offset;
+  return step->out_offset + step_block_offset(step, sends ? step->own_index : step_block(step, link));
+}
 
 PRIM_FN uint32_t step_recv_place(const struct step *step) {
 #if PRIM_ALGOS > 1

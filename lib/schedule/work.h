@@ -125,6 +125,10 @@ struct work {
       send_peer[STEP_LINKS_MAX]; /* ranks; the last members, because kernels get them separately */
 };
 
+/* A work with WORK_SHOWS_INPUT: from every rank that reads the input in place the work receives sums of it
+ * before it ends, which shows that the input was read. */
+PRIM_FN bool work_returns_sums(const struct work *work) { return work->algo == ALGO_TWO_SHOT; }
+
 /* The connection of a work's link to or from `peer`. Usually it is the work's own. A rank that hosts a switch
  * has two connections with it, one per direction; only the connection index tells their ends apart. */
 PRIM_FN uint32_t work_link_conn(const struct work *work, uint32_t peer, bool sends) {

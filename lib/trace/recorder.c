@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "trace/record_path.h"
 #include "tutti.h"
 
 /* Rows of a section's tables. Once half of the file's space is taken, new sections get the short sizes. */
@@ -30,10 +31,6 @@
 #define SHORT_LINK_ROWS 64u
 #define SHORT_PROXY_ROWS 32u
 #define SHORT_PACE_ROWS 16u
-
-#define FILE_BEGIN "tutti."
-#define FILE_END ".trace"
-#define DEFAULT_NAME FILE_BEGIN "%h.%p.%r" FILE_END
 
 /* Sections of ended communicators that are kept before their space is reused. */
 #define GONE_MOST 8u
@@ -52,25 +49,16 @@ static struct record_header *header(void) { return (struct record_header *)(void
 
 /* ---- the file ---- */
 
-/* Expands %h, %p and %r. False if the path does not fit. */
-static bool path_make(const char *pattern, uint32_t rank, char *out, size_t out_bytes) {
-  char host[64];
-  size_t used = 0;
+/* The path of this process's file. False if it does not fit. */
+static bool path_make(const char *place, uint32_t rank, char *out, size_t out_bytes) {
+  char host[64], number[16], own[16];
   os_host_name(host, sizeof host);
   for (char *c = host; *c != '\0'; c++)
     if (*c == '/') *c = '_';
-  for (const char *c = pattern; *c != '\0' && used < out_bytes; c++) {
-    int added = 1;
-    if (c[0] != '%' || c[1] == '\0') out[used] = *c;
-    else if (*++c == 'h') added = snprintf(out + used, out_bytes - used, "%s", host);
-    else if (*c == 'p') added = snprintf(out + used, out_bytes - used, "%d", os_pid());
-    else if (*c == 'r') added = snprintf(out + used, out_bytes - used, "%u", rank);
-    else out[used] = *c;
-    used += (size_t)added;
-  }
-  if (used >= out_bytes) return false;
-  out[used] = '\0';
-  return true;
+  snprintf(number, sizeof number, "%d", os_pid());
+  snprintf(own, sizeof own, "%u", rank);
+  const struct record_path_parts parts = {host, number, own};
+  return record_path(place, &parts, out, out_bytes);
 }
 
 /* The process that wrote the file has ended. */
@@ -156,20 +144,17 @@ static void file_refuse(const char *path) {
 
 static bool file_open(uint32_t rank) {
   const char *pattern = param_text(PARAM_TUTTI_TRACE);
-  char all[MAPPED_FILE_PATH_BYTES], path[MAPPED_FILE_PATH_BYTES];
-  const size_t length = strlen(pattern);
-  if (length == 0 || strcmp(pattern, "off") == 0 || strcmp(pattern, "0") == 0) return false;
-  process.volatile_name = pattern[length - 1] == '/';
+  char path[MAPPED_FILE_PATH_BYTES];
+  if (pattern[0] == '\0' || strcmp(pattern, "off") == 0 || strcmp(pattern, "0") == 0) return false;
+  process.volatile_name = record_path_folder(pattern) != NULL;
   errno = 0;
-  if (snprintf(all, sizeof all, "%s%s", pattern, process.volatile_name ? DEFAULT_NAME : "") >=
-          (int)sizeof all ||
-      !path_make(all, rank, path, sizeof path)) {
+  if (!path_make(pattern, rank, path, sizeof path)) {
     file_refuse(pattern);
     return false;
   }
   if (process.volatile_name)
-    mapped_file_sweep(pattern, FILE_BEGIN, FILE_END, (uint64_t)param_int(PARAM_TUTTI_TRACE_KEEP_BYTES),
-                      file_is_stale);
+    mapped_file_sweep(pattern, RECORD_FILE_BEGIN, RECORD_FILE_END,
+                      (uint64_t)param_int(PARAM_TUTTI_TRACE_KEEP_BYTES), file_is_stale);
   if (!mapped_file_open(&process.mapped, path, (size_t)param_int(PARAM_TUTTI_TRACE_BYTES))) {
     file_refuse(path);
     return false;

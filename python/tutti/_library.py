@@ -83,6 +83,12 @@ class EmulatorConfig(ctypes.Structure):
                 ('trace_path', ctypes.c_char_p)]
 
 
+class EmulatorStats(ctypes.Structure):
+    """tutti_emu_stats_t."""
+    _fields_ = [('size', SIZE), ('events', ctypes.c_uint64), ('steps', ctypes.c_uint64),
+                ('trace_hash', ctypes.c_uint64)]
+
+
 def restart(seed=0, device_count=0, events=None):
     """Begins the emulator anew, as in a new process. NCCLError: a communicator or a stream is in use."""
     config = EmulatorConfig(size=ctypes.sizeof(EmulatorConfig), seed=seed, device_count=device_count,
@@ -120,6 +126,8 @@ nccl_library.ncclGetLastError.argtypes, nccl_library.ncclGetLastError.restype = 
 nccl_library.tutti_emu_callers.argtypes = [ctypes.c_uint32]
 nccl_library.tutti_emu_configure.argtypes = [POINTER]
 nccl_library.tutti_emu_wait.argtypes = [POINTER, ctypes.c_uint32]
+nccl_library.tutti_emu_poll.argtypes = [POINTER, ctypes.c_uint32]
+nccl_library.tutti_emu_stats.argtypes = [POINTER]
 nccl_library.ncclGetErrorString.argtypes, nccl_library.ncclGetErrorString.restype = [INT], ctypes.c_char_p
 cuda_library.cudaGetErrorString.argtypes, cuda_library.cudaGetErrorString.restype = [INT], ctypes.c_char_p
 

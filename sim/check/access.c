@@ -87,11 +87,16 @@ static bool span_read(struct check_engine *engine, struct lane *lane, struct spa
 
 bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
                  uint32_t from, uint32_t stamp, struct value *value) {
+  return access_read_of(engine, lane, lane->rank, address, units, from, stamp, value);
+}
+
+bool access_read_of(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
+                    uint64_t units, uint32_t from, uint32_t stamp, struct value *value) {
   uint64_t at;
   struct region *region;
   value->count = 0;
   if (units == 0) return true;
-  if (!(region = find(engine, lane, lane->rank, address, units, false, &at))) return false;
+  if (!(region = find(engine, lane, rank, address, units, false, &at))) return false;
   for (uint64_t end = at + units; at < end;) {
     const uint64_t index = at >> region->page_shift;
     struct page *page = &region->pages[index];

@@ -187,6 +187,7 @@ static void vary(struct all_thread *thread, struct check_call *call, uint32_t ch
   check_limits(&call->limits, slots[turn % 5], chunks[turn / 5 % 5], channels, direct);
   call->dtype = types[turn % 4];
   call->first_step = turn / 3 % 4;
+  call->inputs = turn / 2 % 3;
 }
 
 /* Parts begin at multiples of 16 KiB, so several channels need at least that much. */

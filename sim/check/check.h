@@ -72,11 +72,19 @@ enum check_fault {
   FAULT_NO_WAIT,           /* a receiver reads without a wait */
   FAULT_PROXY_ONE_MORE,    /* a proxy counts a step more than the formula */
   FAULT_NO_FIRST_STAGE,    /* an input without the operator's first stage */
+  FAULT_INPUT_NOT_AWAITED, /* a receiver does not wait for the addresses of inputs that it may read in place
+                            */
+  FAULT_INPUT_ELSEWHERE,   /* ... or reads them one element further on */
+  FAULT_INPUT_ENDS_EARLY,  /* a sender ends without waiting until its input was read */
+  FAULT_INPUT_HIDDEN,      /* a sender hides its input, and yet sends nothing */
   FAULT_COUNT
 };
 
 /* What a hook does with a step. */
 enum check_hook { HOOK_RUN, HOOK_SKIP, HOOK_RUN_AND_ASK, HOOK_END };
+
+/* Which receivers can read a sender's input in place, for works with WORK_SHOWS_INPUT. */
+enum check_inputs { INPUTS_SHOWN, INPUTS_MIXED, INPUTS_HIDDEN };
 
 struct check_input {
   uint32_t rank_count;
@@ -87,6 +95,7 @@ struct check_input {
   const struct check_region *regions; /* region_count of each rank, rank after rank */
   uint32_t region_count;
   uint64_t first_step; /* initial value of the connections' step counters */
+  uint32_t inputs;     /* enum check_inputs */
   uint32_t fault;      /* enum check_fault */
   uint32_t fault_rank;
   /* NULL, or: changes a step that an iterator yielded, for tests and mutants; enum check_hook. After

@@ -12,15 +12,18 @@
 
 /* A slice in transit, or the record of one whose data went directly to the receiver's output. */
 struct message {
-  uint64_t step, count;              /* first FIFO step; elements in units */
-  uint64_t announced_bytes;          /* of the operation on this channel */
-  uint64_t address;                  /* where it was stored in the receiver's output, when `direct` */
-  uint64_t place;                    /* units from the slot's begin, where several share it */
+  uint64_t step, count;     /* first FIFO step; elements in units */
+  uint64_t announced_bytes; /* of the operation on this channel */
+  uint64_t address; /* where it was stored in the receiver's output, when `direct`; of the sender's input,
+                       when `shown` */
+  uint64_t place;   /* units from the slot's begin, where several share it */
   const struct work *work;           /* the sender's, or the part of it that the step is of */
   struct message *next;              /* the next one in the slot */
   uint32_t steps, lane;              /* FIFO steps; the sender's lane */
   uint32_t stamp;                    /* number of the store, when `direct` */
   bool final, direct, begins, taken; /* begins: says its part's size */
+  bool shown;                        /* nothing was sent: the receiver reads the sender's input in place */
+  uint64_t reads; /* steps of the connection in the other direction that the sender has read before */
   uint32_t piece_count, more_capacity;
   struct piece one, *more; /* pieces: in `one` when it is one, else in `more` */
 };
@@ -36,7 +39,11 @@ struct conn {
   uint64_t free_seen,
       data_seen; /* what the sender's and the receiver's waits guarantee of freed and announced */
   uint32_t offers_made, offers_taken;
-  uint64_t offer_address;  /* the receiver's output; 0: not reachable */
+  uint64_t offer_address; /* the receiver's output; 0: not reachable */
+  uint32_t sources_made, sources_taken;
+  uint64_t source_address; /* the sender's input; 0: the receiver cannot read it */
+  uint64_t shown_step;     /* the step after the last one whose data the receiver may read in the input */
+  uint64_t reads_seen;     /* steps that the receiver has read, by what it has sent to the sender */
   uint32_t put, got;       /* places of the next message in the ring, to write and to read */
   uint32_t held, capacity; /* messages in it; most */
   struct message *messages;
@@ -44,8 +51,8 @@ struct conn {
   bool half_read;       /* the slot that is being read is to be read again */
 };
 
-enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_ENDED };
-enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT, WANT_LIST };
+enum lane_phase { LANE_WAITS_BATCH, LANE_OPENS, LANE_RUNS, LANE_AWAITS_READERS, LANE_ENDED };
+enum lane_want { WANT_NOTHING, WANT_OFFER, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_INPUT, WANT_READ };
 
 /* What a list knows from its step `step` on: by lane of its rank, the steps that have ended. */
 struct list_clock {
@@ -62,8 +69,10 @@ struct lane {
   uint32_t block;           /* its place in the engine's blocks */
   uint8_t phase, want;      /* enum lane_phase, lane_want */
   bool queued, zero_copy_receive, reduces, unstaged, sliced, repeats;
-  uint32_t opened;    /* links whose offers have been taken */
-  uint32_t want_conn; /* of WANT_LIST: the lane */
+  uint32_t opened; /* send links whose offers have been taken, then receive links whose inputs have */
+  uint32_t shown_links, read_links; /* sets: send links whose receivers read the input in place; receive links
+                                       whose senders' input this lane reads */
+  uint32_t want_conn;               /* of WANT_LIST: the lane */
   uint32_t slice_index, slice_count, slice_steps;
   uint32_t scale; /* units of memory per element */
   uint64_t slice_elements, slice_capacity, step_number;
@@ -125,6 +134,16 @@ void network_push(struct check_engine *engine, uint32_t lane_index);
 
 /* Elements of the current slice. */
 uint64_t slice_elements(const struct lane *lane);
+/* Whether the current step reads what arrives over receive link `link` in the sender's input. */
+static inline bool lane_reads_input(const struct lane *lane, uint32_t link) {
+  return (lane->step.flags & STEP_RECV_SHOWN) != 0 && (lane->read_links >> link & 1) != 0;
+}
+static inline bool lane_shows_input(const struct lane *lane) {
+  return (lane->work->flags & WORK_SHOWS_INPUT) != 0;
+}
+/* If the lane shows its input: its connection in the other direction than `conn`; else, or if it has none,
+ * NULL. */
+struct conn *lane_conn_back(struct check_engine *engine, const struct lane *lane, const struct conn *conn);
 
 /* Runs a lane as far as it can go; false when a rule is broken. */
 bool lane_advance(struct check_engine *engine, struct lane *lane);
@@ -144,6 +163,9 @@ bool slice_move(struct check_engine *engine, struct lane *lane);
  * or LANE_NONE. */
 bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
                  uint32_t from, uint32_t stamp, struct value *value);
+/* The same in the memory of `rank`. */
+bool access_read_of(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
+                    uint64_t units, uint32_t from, uint32_t stamp, struct value *value);
 /* Stores into the memory of `rank`, the lane's own or a receiver. */
 bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
                   const struct value *value);

@@ -16,7 +16,7 @@ static void wait_for(struct check_engine *engine, struct lane *lane, uint32_t co
   const uint32_t index = (uint32_t)(lane - engine->lanes);
   lane->want = (uint8_t)want;
   lane->want_conn = conn;
-  if (want == WANT_DATA) engine->conns[conn].waiting_receiver = index;
+  if (want == WANT_DATA || want == WANT_INPUT) engine->conns[conn].waiting_receiver = index;
   else engine->conns[conn].waiting_sender = index;
 }
 
@@ -64,9 +64,89 @@ static void offers_make(struct check_engine *engine, struct lane *lane) {
   lane->zero_copy_receive = shown;
 }
 
+struct conn *lane_conn_back(struct check_engine *engine, const struct lane *lane, const struct conn *conn) {
+  const bool sends = conn->sender == lane->rank;
+  const struct work *work = lane->work;
+  const uint32_t first = sends ? 0 : work->recv_count, count = sends ? work->recv_count : work->send_count;
+  for (uint32_t i = first; lane_shows_input(lane) && i < first + count; i++) {
+    struct conn *back = &engine->conns[lane->conns[i]];
+    if (sends ? back->sender == conn->receiver : back->receiver == conn->sender) return back;
+  }
+  return NULL;
+}
+
+/* With INPUTS_MIXED a rank can show its input to some of the others, and can read that of some. */
+static bool input_is_hidden(const struct check_engine *engine, const struct conn *conn) {
+  return engine->input->inputs == INPUTS_HIDDEN ||
+         (engine->input->inputs == INPUTS_MIXED && ((conn->sender / 2 + conn->receiver) & 1) != 0);
+}
+
+static bool inputs_show(struct check_engine *engine, struct lane *lane) {
+  for (uint32_t i = 0; lane_shows_input(lane) && i < lane->work->send_count; i++) {
+    struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + i]];
+    const bool hidden = input_is_hidden(engine, conn);
+    if (conn->sources_made != conn->sources_taken)
+      return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
+                         "shows its input to rank %u, which has not taken the address of the last one",
+                         conn->receiver);
+    conn->sources_made += 1;
+    conn->source_address = hidden ? 0 : (uint64_t)(uintptr_t)lane->buffers->in;
+    lane->shown_links |= (uint32_t)(!hidden || engine_fault(engine, FAULT_INPUT_HIDDEN, lane->rank)) << i;
+    wake(engine, &conn->waiting_receiver);
+  }
+  return true;
+}
+
+/* False until the addresses of the senders' inputs have arrived. */
+static bool inputs_taken(struct check_engine *engine, struct lane *lane) {
+  if (!lane_shows_input(lane) || engine_fault(engine, FAULT_INPUT_NOT_AWAITED, lane->rank)) return true;
+  for (uint32_t link; (link = lane->opened - lane->work->send_count) < lane->work->recv_count;
+       lane->opened++) {
+    struct conn *conn = &engine->conns[lane->conns[link]];
+    if (conn->sources_taken == conn->sources_made) {
+      wait_for(engine, lane, lane->conns[link], WANT_INPUT);
+      return false;
+    }
+    conn->sources_taken += 1;
+    lane->read_links |= (uint32_t)(conn->source_address != 0) << link;
+  }
+  return true;
+}
+
+/* The wait at the end of a lane whose input is read in place, if no sums come back. */
+static bool inputs_read(struct check_engine *engine, struct lane *lane) {
+  if (!lane_shows_input(lane) || work_returns_sums(lane->work)) return true;
+  for (uint32_t i = 0; i < lane->work->send_count; i++) {
+    const uint32_t index = lane->conns[lane->work->recv_count + i];
+    struct conn *conn = &engine->conns[index];
+    if (engine_fault(engine, FAULT_INPUT_ENDS_EARLY, lane->rank)) continue;
+    if (conn->freed < conn->send_step) {
+      wait_for(engine, lane, index, WANT_READ);
+      return false;
+    }
+    conn->free_seen = conn->send_step;
+  }
+  return true;
+}
+
+/* What the lane has waited for, slots or data, must show that its input was read over each link, and that the
+ * address was taken. */
+static bool inputs_are_free(struct check_engine *engine, const struct lane *lane) {
+  for (uint32_t i = 0; lane_shows_input(lane) && i < lane->work->send_count; i++) {
+    const struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + i]];
+    if (conn->free_seen < conn->shown_step && conn->reads_seen < conn->shown_step)
+      return engine_fail(engine, CHECK_MEMORY, lane, conn->receiver,
+                         "ends before it knows that rank %u has read its input, up to step %" PRIu64
+                         " of the connection",
+                         conn->receiver, conn->shown_step);
+  }
+  return true;
+}
+
 /* False until the address of the output has arrived. */
 static bool offers_taken(struct check_engine *engine, struct lane *lane) {
-  if ((lane->work->flags & WORK_DIRECT_SEND) == 0) return true;
+  if ((lane->work->flags & WORK_DIRECT_SEND) == 0 && lane->opened < lane->work->send_count)
+    lane->opened = lane->work->send_count;
   for (; lane->opened < lane->work->send_count; lane->opened++) {
     const uint32_t index = lane->conns[lane->work->recv_count + lane->opened];
     struct conn *conn = &engine->conns[index];
@@ -97,7 +177,10 @@ static bool step_next(struct check_engine *engine, struct lane *lane) {
 #define STEP_KNOWN                                                                                        \
   (STEP_RECV | STEP_SEND | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP | STEP_SEND_FINAL |      \
    STEP_RECV_FINAL | STEP_FROM_OUTPUT | STEP_IN_ORDER | STEP_RECV_MORE | STEP_SEND_MORE | STEP_SEND_ADD | \
-   STEP_PART | STEPS_OF_LISTS)
+   STEP_PART | STEP_EACH | STEP_SEND_SHOWN | STEP_RECV_SHOWN | STEPS_OF_LISTS)
+
+/* What a step with a block for each link never does. */
+#define EACH_LACKS (STEP_REDUCE | STEP_POST_OP | STEP_SEND_ADD | STEP_FOLD | STEP_PART)
 
 /* Only Simple lets steps share slots, only with one slice a chunk, and only a fused work has parts. */
 static bool step_is_sound(struct check_engine *engine, const struct lane *lane) {
@@ -112,6 +195,13 @@ static bool step_is_sound(struct check_engine *engine, const struct lane *lane) 
   if ((step->flags & STEP_SEND_ADD) != 0 &&
       (step->send_links == 0 || (step->send_links & (step->send_links - 1)) != 0))
     return engine_fail(engine, CHECK_SLOT, lane, UINT32_MAX, "adds to the slots of other than one link");
+  if (step_is_each(step) && (shares || (step->flags & EACH_LACKS) != 0))
+    return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
+                       "moves a block for each link, and also adds or shares slots");
+  if ((step->flags & (STEP_SEND_SHOWN | STEP_RECV_SHOWN)) != 0 &&
+      (!lane_shows_input(lane) || shares || work->proto != PROTO_SIMPLE || work->op == OP_PRE_MUL_SUM))
+    return engine_fail(engine, CHECK_COMBINE, lane, UINT32_MAX,
+                       "lets inputs be read in place in a work that shows none, or scales them first");
   if (fused ? step->part >= work->fused_count : step->part != 0 || (step->flags & STEP_PART) != 0)
     return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX, "names part %u, which its work does not have",
                        step->part);
@@ -158,7 +248,9 @@ static bool slice_ready(struct check_engine *engine, struct lane *lane) {
       wait_for(engine, lane, lane->conns[i], WANT_DATA);
       return false;
     }
-    conn->data_seen = conn->recv_step + steps;
+    /* Where it reads the sender's input, a lane does not wait for this; here it does, to compare both ends.
+     */
+    if (!lane_reads_input(lane, i)) conn->data_seen = conn->recv_step + steps;
   }
   for (uint32_t i = 0; i < work->send_count; i++) {
     if ((lane->step.send_links >> i & 1) == 0) continue;
@@ -254,6 +346,7 @@ static bool lane_end(struct check_engine *engine, struct lane *lane) {
   const struct work *work = lane->work;
   lane->phase = LANE_ENDED;
   list_report(engine, lane);
+  if (!inputs_are_free(engine, lane)) return false;
   for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
     struct conn *conn = &engine->conns[lane->conns[i]];
     const bool sends = i >= work->recv_count;
@@ -285,16 +378,18 @@ bool lane_advance(struct check_engine *engine, struct lane *lane) {
     algo_begin(&lane->iter, lane->work);
     if (!lane_bind(engine, lane)) return false;
     offers_make(engine, lane);
+    if (!inputs_show(engine, lane)) return false;
   }
   if (lane->phase == LANE_OPENS) {
-    if (!offers_taken(engine, lane)) return true;
+    if (!offers_taken(engine, lane) || !inputs_taken(engine, lane)) return true;
     lane->phase = LANE_RUNS;
   }
-  while (slice_next(engine, lane)) {
+  while (lane->phase == LANE_RUNS && slice_next(engine, lane)) {
     if (lane->slice_index == 0 && !step_is_known(engine, lane)) return false;
     if (!list_follow(engine, lane, &ready)) return false;
     if (!ready || !slice_ready(engine, lane)) return true;
     if (!slice_do(engine, lane)) return false;
   }
-  return lane_end(engine, lane);
+  lane->phase = LANE_AWAITS_READERS;
+  return !inputs_read(engine, lane) || lane_end(engine, lane);
 }

@@ -96,6 +96,7 @@ static void call_of(const struct column *column, uint32_t variant, struct check_
   check_limits(&call->limits, variant == 2 ? 4 : 8, variant == 2 ? 4096 : 256, variant == 2 ? 2 : 1,
                variant < 2);
   call->first_step = 1;
+  call->inputs = INPUTS_MIXED;
   /* Several loops and a short one, more than the slots hold; on two channels a part is at least 16 KiB. */
   call->count = shards ? 64 * RANKS * 2 + 37 : 64 * 9 + 3;
   if (switch_is_algo(column->algo)) call->count -= 2; /* the last shard is empty */

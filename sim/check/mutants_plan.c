@@ -518,6 +518,10 @@ const struct mutant mutants_of_plans[] = {
 };
 const uint32_t mutants_of_plans_count = sizeof mutants_of_plans / sizeof mutants_of_plans[0];
 
+#define COLUMNS_SHOWN \
+  (COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER))
+#define NO_INPUT_IS_SHOWN "no input is read in place"
+
 const struct mutant mutants_of_executors[] = {
     FAULT_MUTANT("one_slot_too_many", "a sender counts one slot too many", FAULT_SLOT_TOO_MANY),
     FAULT_MUTANT_EQUAL("one_slot_too_few", "a sender counts one slot too few", FAULT_SLOT_TOO_FEW,
@@ -551,5 +555,14 @@ const struct mutant mutants_of_executors[] = {
                          COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
                          COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM),
          "nothing is added up"}),
+    FAULT_MUTANT_EQUAL("input_not_awaited", "a receiver does not wait for the addresses of inputs",
+                       FAULT_INPUT_NOT_AWAITED, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
+    FAULT_MUTANT_EQUAL("input_elsewhere", "a receiver reads another element of an input",
+                       FAULT_INPUT_ELSEWHERE, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
+    FAULT_MUTANT_EQUAL("input_ends_early", "a sender does not wait until its input was read",
+                       FAULT_INPUT_ENDS_EARLY, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN},
+                       {COLUMN(TWO_SHOT_ALL_REDUCE), "the sums that come back show it"}),
+    FAULT_MUTANT_EQUAL("input_hidden", "a sender hides its input and sends nothing", FAULT_INPUT_HIDDEN,
+                       {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
 };
 const uint32_t mutants_of_executors_count = sizeof mutants_of_executors / sizeof mutants_of_executors[0];

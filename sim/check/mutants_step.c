@@ -82,6 +82,44 @@ static uint32_t steps_swapped(struct mutation *m, const struct work *work, struc
   m->applied += 1;
   return HOOK_SKIP;
 }
+static uint32_t blocks_apart(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_EACH) || step->count == 0) return HOOK_RUN;
+  step->stride += 1;
+  return changed(m);
+}
+static uint32_t row_longer(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_EACH) || step->end >= step->stride * work->rank_count) return HOOK_RUN;
+  step->end += 1;
+  return changed(m);
+}
+static uint32_t row_shorter(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_EACH) || step->count == 0) return HOOK_RUN;
+  const size_t last = work->rank_count - 1u - (work->rank + 1 == work->rank_count);
+  if (step_block_count(step, (uint32_t)last) == 0) return HOOK_RUN;
+  step->end = last * step->stride + step_block_count(step, (uint32_t)last) - 1;
+  return changed(m);
+}
+static uint32_t shown_as_sent(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_SEND_SHOWN)) return HOOK_RUN;
+  step->flags &= ~(uint32_t)STEP_SEND_SHOWN;
+  return changed(m);
+}
+static uint32_t shown_taken_as_sent(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_RECV_SHOWN)) return HOOK_RUN;
+  step->flags &= ~(uint32_t)STEP_RECV_SHOWN;
+  return changed(m);
+}
+static uint32_t sent_as_shown(struct mutation *m, const struct work *work, struct step *step) {
+  (void)work;
+  if (!first(m) || !has(step, STEP_COPY_IN | STEP_SEND) || has(step, STEP_SEND_SHOWN)) return HOOK_RUN;
+  step->flags |= STEP_SEND_SHOWN;
+  return changed(m);
+}
 static uint32_t keep_missing(struct mutation *m, const struct work *work, struct step *step) {
   (void)work;
   if (!first(m) || !has(step, STEP_KEEP) || step->count == 0) return HOOK_RUN;
@@ -341,6 +379,22 @@ const struct mutant mutants_of_steps[] = {
        "the two steps use different connections"},
       {COLUMN(DIRECT_ALL_REDUCE),
        "the sends of the next loop go before the sum of this one, and slots hold both"}}},
+    {"blocks_apart",
+     "the blocks of a step lie one element too far apart",
+     blocks_apart,
+     NULL,
+     0,
+     {{0, NULL}}},
+    {"row_longer", "the last block of a step is one element too long", row_longer, NULL, 0, {{0, NULL}}},
+    {"row_shorter", "the last block of a step lacks an element", row_shorter, NULL, 0, {{0, NULL}}},
+    {"shown_as_sent", "an input that is read in place is sent", shown_as_sent, NULL, 0, {{0, NULL}}},
+    {"shown_taken_as_sent",
+     "an input that is read in place is looked for in the slot",
+     shown_taken_as_sent,
+     NULL,
+     0,
+     {{0, NULL}}},
+    {"sent_as_shown", "what is read in the slot is not sent", sent_as_shown, NULL, 0, {{0, NULL}}},
     {"keep_missing", "a result is not written", keep_missing, NULL, 0, {{0, NULL}}},
     {"keep_of_partial",
      "a value on its way is written",
@@ -348,6 +402,7 @@ const struct mutant mutants_of_steps[] = {
      NULL,
      0,
      {{COLUMN(PAT_ALL_GATHER), "a block that is sent on is written where it lies"},
+      {COLUMN(TWO_SHOT_ALL_REDUCE), "the own shard is written where its sum goes afterwards"},
       {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
            COLUMN(DIRECT_BROADCAST) | COLUMN(FUSED_BROADCAST),
        "the only value that is not written is a rank's own one in place, which lies there"}}},

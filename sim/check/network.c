@@ -233,7 +233,11 @@ void network_push(struct check_engine *engine, uint32_t lane_index) {
   engine->queue[at] = lane_index;
 }
 
-static const char *wants[] = {"", "the offer of an output", "data", "a free slot", "a step"};
+static const char *wants[] = {"",          "the offer of an output", "data", "a free slot", "a step",
+                              "the input", "a read of its input"};
+
+/* What a lane waits for comes from the sender of the connection; else, from its receiver. */
+static bool comes_from_sender(uint8_t want) { return want == WANT_DATA || want == WANT_INPUT; }
 
 /* The lane that could let a stuck lane continue, LANE_NONE if that lane has ended; *peer: its rank. */
 static uint32_t stuck_behind(const struct check_engine *engine, const struct lane *lane, uint32_t *peer) {
@@ -242,8 +246,8 @@ static uint32_t stuck_behind(const struct check_engine *engine, const struct lan
     return lane->want_conn;
   }
   const struct conn *conn = &engine->conns[lane->want_conn];
-  *peer = lane->want == WANT_DATA ? conn->sender : conn->receiver;
-  return lane->want == WANT_DATA ? conn->send_lane : conn->recv_lane;
+  *peer = comes_from_sender(lane->want) ? conn->sender : conn->receiver;
+  return comes_from_sender(lane->want) ? conn->send_lane : conn->recv_lane;
 }
 
 /* Describes a cycle of lists that wait for each other, as far as the buffer allows. */
@@ -288,7 +292,7 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
     const uint32_t other = stuck_behind(engine, lane, &peer);
     if (other == LANE_NONE) {
       const struct conn *conn = &engine->conns[lane->want_conn];
-      const bool receives = lane->want == WANT_DATA;
+      const bool receives = comes_from_sender(lane->want);
       return engine_fail(
           engine, CHECK_MATCH, lane, peer,
           "waits for %s %s rank %u, which has no more steps on this connection (step %" PRIu64 ")",
@@ -350,6 +354,9 @@ static bool network_is_done(struct check_engine *engine) {
     if (conn->offers_made != conn->offers_taken)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "has not taken the output that rank %u offered", conn->receiver);
+    if (conn->sources_made != conn->sources_taken)
+      return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
+                         "shows its input to rank %u, which has not taken its address", conn->receiver);
   }
   return true;
 }

@@ -334,6 +334,7 @@ static void frame_set(struct check_setup *setup, uint32_t count) {
   input->regions = setup->regions;
   input->region_count = 2 * count + (setup->calls[0].custom != NULL);
   input->first_step = setup->calls[0].first_step;
+  input->inputs = setup->calls[0].inputs;
   input->fault_rank = UINT32_MAX;
   for (uint32_t i = 0; i < count; i++) {
     struct check_call *call = &setup->calls[i];

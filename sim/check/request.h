@@ -14,6 +14,7 @@ struct check_call {
       group_count; /* number of calls in one group, each with the next root and its own buffers; 0 means 1 */
   uint32_t algo_mask, proto_mask; /* the choices of planning */
   uint32_t first_step;            /* initial value of the connections' step counters */
+  uint32_t inputs;                /* enum check_inputs */
   size_t count;                   /* as the call takes it, elements */
   size_t p2p_ll_threshold;        /* bytes */
   struct plan_limits limits;

@@ -33,7 +33,8 @@ static bool case_lessen(struct check_case *c, uint32_t kind) {
     case 6: return call->in_place && !(call->in_place = false);
     case 7: return call->root > 0 && (call->root = 0) == 0;
     case 8: return call->first_step > 0 && (call->first_step = 0) == 0;
-    case 9: return call->group_count > 1 && (call->group_count -= 1) != 0;
+    case 9: return call->inputs != INPUTS_SHOWN && (call->inputs = INPUTS_SHOWN) == INPUTS_SHOWN;
+    case 10: return call->group_count > 1 && (call->group_count -= 1) != 0;
     default: return false;
   }
 }
@@ -41,7 +42,7 @@ static bool case_lessen(struct check_case *c, uint32_t kind) {
 void check_case_shrink(struct check_engine *engine, struct check_setup *setup, struct check_case *c,
                        struct check_report *report) {
   const enum check_rule rule = report->rule;
-  for (uint32_t kind = 0, tries = 0; kind < 10 && tries < TRIES_MAX; tries++) {
+  for (uint32_t kind = 0, tries = 0; kind < 11 && tries < TRIES_MAX; tries++) {
     struct check_case smaller = *c;
     struct check_report found;
     bool proved = true;

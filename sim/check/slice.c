@@ -8,6 +8,7 @@
 /* The state of a slice. */
 struct slice {
   uint64_t offset, count; /* elements; from the step's begin */
+  uint64_t row;           /* with STEP_EACH: elements from block 0 to the one that is moved; else 0 */
   uint64_t units, scale;  /* count in units of memory; units of an element */
   bool has_value;         /* engine->sum holds something */
   bool in_output;         /* the result is one received value that is in the output already */
@@ -28,14 +29,14 @@ static uint64_t own_address(const struct lane *lane, const struct slice *slice) 
   const uint32_t flags = lane->step.flags;
   const void *base = (flags & STEP_FROM_OUTPUT) != 0 ? lane->buffers->out : lane->buffers->in;
   if ((flags & STEP_FROM_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
-  return lane_address(lane, base, lane->step.in_offset + slice->offset);
+  return lane_address(lane, base, lane->step.in_offset + slice->row + slice->offset);
 }
 
 static uint64_t kept_address(const struct lane *lane, const struct slice *slice) {
   const uint32_t flags = lane->step.flags;
   const void *base = (flags & STEP_TO_INPUT) != 0 ? lane->buffers->in : lane->buffers->out;
   if ((flags & STEP_TO_SCRATCH) != 0) base = (const void *)(uintptr_t)lane->scratch;
-  return lane_address(lane, base, lane->step.out_offset + slice->offset);
+  return lane_address(lane, base, lane->step.out_offset + slice->row + slice->offset);
 }
 
 /* A rank's own contribution, after the operator's first stage if it comes from the input. An operator without
@@ -170,7 +171,8 @@ static bool value_equals(const struct value *value, const struct piece *pieces, 
 /* Final data that the sender stored in this rank's output. */
 static bool zero_copy_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
                            const struct message *message, const struct slice *slice) {
-  const uint64_t address = lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->offset);
+  const uint64_t address =
+      lane_address(lane, lane->buffers->out, lane->step.out_offset + slice->row + slice->offset);
   const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
   if (address != message->address && slice->units > 0)
     return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
@@ -218,17 +220,60 @@ static bool slot_leave(struct check_engine *engine, struct lane *lane, struct co
   return true;
 }
 
-static bool arrived_read(struct check_engine *engine, struct lane *lane, struct conn *conn,
+/* The sender's input, in place, where the sender would have read it: a contribution like the own one. */
+static bool shown_read(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message, const struct slice *slice) {
+  const uint64_t off = engine_fault(engine, FAULT_INPUT_ELSEWHERE, lane->rank);
+  const uint64_t address = conn->source_address +
+                           (lane->step.in_offset + slice->offset + off) * (uint64_t)lane->work->element_bytes;
+  if (address != message->address && slice->units > 0)
+    return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                       "reads another part of rank %u's input than that which is for it", conn->sender);
+  if (!access_read_of(engine, lane, conn->sender, address, slice->units, LANE_NONE, 0, &engine->arrived))
+    return false;
+  for (uint32_t i = 0; i < engine->arrived.count; i++) {
+    struct piece *piece = &engine->arrived.pieces[i];
+    if (piece->expr != EXPR_OLD && (lane->unstaged || lane->reduces))
+      piece->expr += expr_is_raw(&engine->exprs, piece->expr);
+  }
+  return true;
+}
+
+/* Both ends must agree where the data is. */
+static bool place_meet(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message, bool in_place) {
+  if (message->shown == in_place) return true;
+  return engine_fail(engine, CHECK_MATCH, lane, conn->sender,
+                     message->shown ? "looks in a slot for what rank %u does not send, but shows in its input"
+                                    : "reads in the input of rank %u what that sends in a slot",
+                     conn->sender);
+}
+
+/* What the message shows of this rank's own data at its sender. */
+static void reads_note(struct check_engine *engine, struct lane *lane, const struct conn *conn,
+                       const struct message *message) {
+  struct conn *back = lane_conn_back(engine, lane, conn);
+  if (back && back->reads_seen < message->reads) back->reads_seen = message->reads;
+}
+
+/* Over receive link `link`. */
+static bool arrived_read(struct check_engine *engine, struct lane *lane, uint32_t link,
                          const struct slice *slice) {
+  struct conn *conn = &engine->conns[lane->conns[link]];
   const uint64_t end = conn->recv_step + lane->slice_steps;
-  if (conn->held == 0 || conn->data_seen < end)
+  const bool in_place = lane_reads_input(lane, link);
+  if (conn->held == 0 || (conn->data_seen < end && !in_place))
     return engine_fail(engine, CHECK_SLOT, lane, conn->sender,
                        "reads step %" PRIu64 " from rank %u without having waited for it", conn->recv_step,
                        conn->sender);
   struct message *message;
   if (!(message = message_find(engine, lane, conn, slice))) return false;
   if (!message_meet(engine, lane, conn, message, slice)) return false;
-  if (message->direct) {
+  if (!place_meet(engine, lane, conn, message, in_place)) return false;
+  if (!in_place) reads_note(engine, lane, conn, message);
+  if (in_place) {
+    if (!shown_read(engine, lane, conn, message, slice)) return false;
+  } else if (message->direct) {
     if (!zero_copy_read(engine, lane, conn, message, slice)) return false;
   } else {
     const struct piece *pieces = message->piece_count == 1 ? &message->one : message->more;
@@ -275,8 +320,8 @@ static bool sources_take(struct check_engine *engine, struct lane *lane, struct 
   held += own && step->own_index == 0;
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     if ((step->recv_links >> i & 1) == 0) continue;
-    struct conn *conn = &engine->conns[lane->conns[i]];
-    if (!arrived_read(engine, lane, conn, slice)) return false;
+    const struct conn *conn = &engine->conns[lane->conns[i]];
+    if (!arrived_read(engine, lane, i, slice)) return false;
     slice->in_output = (step->flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
     if (!sum_take(engine, lane, slice, conn->sender, &engine->arrived)) return false;
     held += 1;
@@ -372,8 +417,21 @@ static bool slot_is_free(struct check_engine *engine, struct lane *lane, const s
   return true;
 }
 
-static bool slice_send(struct check_engine *engine, struct lane *lane, struct conn *conn,
+/* Whether the receiver of send link `link` reads in place what the current step sends. */
+static bool link_is_shown(const struct lane *lane, uint32_t link) {
+  return (lane->step.flags & STEP_SEND_SHOWN) != 0 && (lane->shown_links >> link & 1) != 0;
+}
+
+/* What the lane has read of the receiver's data so far. */
+static uint64_t reads_of(struct check_engine *engine, const struct lane *lane, const struct conn *conn) {
+  const struct conn *back = lane_conn_back(engine, lane, conn);
+  return back ? back->read : 0;
+}
+
+/* Over send link `link`. */
+static bool slice_send(struct check_engine *engine, struct lane *lane, uint32_t link,
                        const struct slice *slice) {
+  struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + link]];
   const bool final = (lane->step.flags & STEP_SEND_FINAL) != 0;
   if (!slot_is_free(engine, lane, conn, slice)) return false;
   struct message *message = message_place(engine, lane, conn, slice);
@@ -390,10 +448,18 @@ static bool slice_send(struct check_engine *engine, struct lane *lane, struct co
   message->final = final;
   message->direct = final && (lane->work->flags & WORK_DIRECT_SEND) != 0 && conn->offer_address != 0;
   message->address = 0;
-  if (!message_fill(engine, message)) return false;
+  message->shown = link_is_shown(lane, link);
+  message->reads = reads_of(engine, lane, conn);
+  if ((lane->step.flags & STEP_SEND_SHOWN) != 0) conn->shown_step = conn->send_step + lane->slice_steps;
+  if (message->shown) {
+    message->address = own_address(lane, slice);
+    message->piece_count = 0;
+  } else if (!message_fill(engine, message)) {
+    return false;
+  }
   if (message->direct) {
-    message->address =
-        conn->offer_address + (lane->step.out_offset + slice->offset) * lane->work->element_bytes;
+    const size_t out = step_link_out(&lane->step, link, true) + slice->offset;
+    message->address = conn->offer_address + out * lane->work->element_bytes;
     if (!access_write(engine, lane, conn->receiver, message->address, &engine->sum)) return false;
     message->stamp = engine->store_count;
   }
@@ -415,8 +481,7 @@ static bool destinations_fill(struct check_engine *engine, struct lane *lane, co
   }
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     if ((step->send_links >> i & 1) == 0) continue;
-    if (!slice_send(engine, lane, &engine->conns[lane->conns[lane->work->recv_count + i]], slice))
-      return false;
+    if (!slice_send(engine, lane, i, slice)) return false;
   }
   return true;
 }
@@ -426,21 +491,68 @@ static uint64_t slice_offset(const struct lane *lane) {
   return begin < lane->step.count ? begin : lane->step.count;
 }
 
-uint64_t slice_elements(const struct lane *lane) {
-  const uint64_t rest = lane->step.count - slice_offset(lane);
+/* Of `count` elements that the step moves, those of the current slice. */
+static uint64_t slice_part(const struct lane *lane, uint64_t count) {
+  const uint64_t offset = slice_offset(lane), rest = count > offset ? count - offset : 0;
   return rest < lane->slice_elements ? rest : lane->slice_elements;
+}
+
+uint64_t slice_elements(const struct lane *lane) { return slice_part(lane, lane->step.count); }
+
+static void slice_choose(const struct lane *lane, struct slice *slice, uint32_t block) {
+  slice->row = step_block_offset(&lane->step, block);
+  slice->count = slice_part(lane, step_block_count(&lane->step, block));
+  slice->units = slice->count * slice->scale;
+  slice->in_output = false;
+}
+
+static bool each_send(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
+  slice_choose(lane, slice, step_block(&lane->step, link));
+  engine->own.count = 0;
+  if (!link_is_shown(lane, link) && !own_read(engine, lane, slice, own_address(lane, slice))) return false;
+  value_move(&engine->sum, &engine->own);
+  return slice_send(engine, lane, link, slice);
+}
+
+static bool each_keep(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  slice_choose(lane, slice, lane->step.own_index);
+  if (own_address(lane, slice) == kept_address(lane, slice)) return true;
+  return own_read(engine, lane, slice, own_address(lane, slice)) &&
+         access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->own);
+}
+
+static bool each_receive(struct check_engine *engine, struct lane *lane, struct slice *slice, uint32_t link) {
+  const bool there = (lane->step.flags & STEP_RECV_FINAL) != 0 && lane->zero_copy_receive;
+  slice_choose(lane, slice, step_block(&lane->step, link));
+  if (!arrived_read(engine, lane, link, slice)) return false;
+  return there || access_write(engine, lane, lane->rank, kept_address(lane, slice), &engine->arrived);
+}
+
+/* A step with a block for each link: reads and writes the blocks one after another. Their order does not
+ * matter, because no copy reads what another one writes. */
+static bool each_move(struct check_engine *engine, struct lane *lane, struct slice *slice) {
+  const struct step *step = &lane->step;
+  const uint32_t keeps = STEP_COPY_IN | STEP_KEEP;
+  for (uint32_t i = 0; i < lane->work->send_count; i++)
+    if ((step->send_links >> i & 1) != 0 && !each_send(engine, lane, slice, i)) return false;
+  if ((step->flags & keeps) == keeps && !each_keep(engine, lane, slice)) return false;
+  for (uint32_t i = 0; i < lane->work->recv_count; i++)
+    if ((step->recv_links >> i & 1) != 0 && !each_receive(engine, lane, slice, i)) return false;
+  return true;
 }
 
 bool slice_move(struct check_engine *engine, struct lane *lane) {
   struct slice slice;
   slice.offset = slice_offset(lane);
   slice.count = slice_elements(lane);
+  slice.row = 0;
   slice.scale = lane->scale;
   slice.units = slice.count * slice.scale;
   slice.has_value = slice.in_output = false;
   engine->sum.count = 0;
   engine->report->slice_count += 1;
   engine->report->element_count += slice.units;
+  if (step_is_each(&lane->step)) return each_move(engine, lane, &slice);
   return sources_take(engine, lane, &slice) && kept_fold(engine, lane, &slice) && sum_finish(engine, lane) &&
          destinations_fill(engine, lane, &slice);
 }

@@ -16,13 +16,19 @@ uint64_t file_end_ns(const struct record_file *file) {
   return header->wall_ns + (last_ns - header->first_ns);
 }
 
+/* Ids of communicators repeat where a seed decides all: if both files have the same rank of one, they are of
+ * two jobs. */
 static bool files_share_comm(const struct record_file *a, const struct record_file *b) {
-  for (uint32_t i = 0; i < a->view_count; i++)
-    for (uint32_t k = 0; k < b->view_count; k++)
-      if (a->views[i].comm->comm_id == b->views[k].comm->comm_id &&
-          a->views[i].comm->rank_count == b->views[k].comm->rank_count)
-        return true;
-  return false;
+  bool shared = false;
+  for (uint32_t i = 0; i < a->view_count; i++) {
+    for (uint32_t k = 0; k < b->view_count; k++) {
+      const struct record_comm *own = a->views[i].comm, *other = b->views[k].comm;
+      if (own->comm_id != other->comm_id || own->rank_count != other->rank_count) continue;
+      if (own->rank == other->rank) return false;
+      shared = true;
+    }
+  }
+  return shared;
 }
 
 static bool files_same_job(const struct record_file *a, const struct record_file *b) {

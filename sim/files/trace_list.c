@@ -18,6 +18,7 @@
 #include "files/job_choice.h"
 #include "files/records.h"
 #include "json.h"
+#include "trace/record_path.h"
 
 struct found {
   struct records records;
@@ -29,8 +30,8 @@ struct found {
 /* ---- finding ---- */
 
 static const char *folder_of(const char *place) {
-  const size_t length = place != NULL ? strlen(place) : 0;
-  return length > 0 && place[length - 1] == '/' ? place : "/dev/shm/";
+  const char *folder = record_path_folder(place);
+  return folder != NULL ? folder : RECORD_FILE_FOLDER;
 }
 
 static void path_find(glob_t *paths, const char *path) {
@@ -175,20 +176,18 @@ enum exit_code trace_clean(int path_count, char **paths, const struct trace_clea
 /* ---- a launcher's note ---- */
 
 /* TUTTI_TRACE as a pattern for glob: what else it stands for than the process is unknown here. */
-static void place_pattern(const char *place, int process, char *out, size_t out_bytes) {
+static bool place_pattern(const char *place, int process, char *out, size_t out_bytes) {
+  char plain[4096], number[16];
   size_t used = 0;
-  if (place == NULL || place[0] == '\0' || place[strlen(place) - 1] == '/') {
-    snprintf(out, out_bytes, "%stutti.*.%d.*.trace", folder_of(place), process);
-    return;
+  for (const char *at = place != NULL ? place : ""; *at != '\0'; at++) {
+    if (used + 3 > sizeof plain) return false;
+    if (strchr("*?[\\", *at) != NULL) plain[used++] = '\\';
+    plain[used++] = *at;
   }
-  for (const char *at = place; *at != '\0' && used + 16 < out_bytes; at++) {
-    const char kind = *at == '%' ? at[1] : '\0';
-    if (kind == 'p') used += (size_t)snprintf(out + used, out_bytes - used, "%d", process);
-    else if (kind == 'h' || kind == 'r') out[used++] = '*';
-    else out[used++] = *at;
-    at += kind == 'p' || kind == 'h' || kind == 'r';
-  }
-  out[used] = '\0';
+  plain[used] = '\0';
+  snprintf(number, sizeof number, "%d", process);
+  const struct record_path_parts parts = {"*", number, "*"};
+  return record_path(plain, &parts, out, out_bytes);
 }
 
 static bool is_of(const struct record_header *header, int process, const char *job) {
@@ -200,8 +199,8 @@ static bool is_of(const struct record_header *header, int process, const char *j
 void trace_note_signal(const char *place, int process, const char *job, uint32_t number) {
   char pattern[4096];
   glob_t paths = {0};
-  place_pattern(place, process, pattern, sizeof pattern);
-  if (glob(pattern, 0, NULL, &paths) != 0) paths.gl_pathc = 0;
+  if (!place_pattern(place, process, pattern, sizeof pattern) || glob(pattern, 0, NULL, &paths) != 0)
+    paths.gl_pathc = 0;
   for (size_t i = 0; i < paths.gl_pathc; i++) {
     struct record_header header;
     const int file = open(paths.gl_pathv[i], O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);

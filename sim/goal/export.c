@@ -102,12 +102,13 @@ static ncclResult_t slice_receive(struct goal_export *out, const struct sim_lane
     const uint32_t conn = out->call->net.links[lane->first_link + i];
     struct export_conn *own = out->call->conns[conn];
     if ((slice->recv_links >> i & 1) == 0) continue;
-    if (slice->bytes > 0 && own->recv_op == NO_OP) {
+    const uint64_t bytes = sim_slice_link_bytes(slice, i);
+    if (bytes > 0 && own->recv_op == NO_OP) {
       TRY(message_add(out, conn, false, 0, &own->recv_op));
       TRY(op_wait(out, own->recv_op, &out->before_batch));
       TRY(list_add(&out->pending, own->recv_op));
     }
-    if (slice->bytes > 0) out->build->ops[own->recv_op].size += slice->bytes;
+    if (bytes > 0) out->build->ops[own->recv_op].size += bytes;
     if ((slice->frees >> i & 1) != 0) own->recv_op = NO_OP;
   }
   return ncclSuccess;
@@ -122,7 +123,9 @@ static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane
   uint32_t index;
   memset(&op, 0, sizeof op);
   op.kind = GOAL_CALC;
-  op.size = slice->bytes * (reduce_ns + copy_ns) / 1024;
+  const uint64_t blocks =
+      slice->each && slice->recv_links ? (uint64_t)__builtin_popcount(slice->recv_links) : 1;
+  op.size = slice->bytes * blocks * (reduce_ns + copy_ns) / 1024;
   op.cpu = (uint8_t)lane->work->channel_index;
   if (op.size == 0) return ncclSuccess;
   TRY(op_add(out, &op, &index));
@@ -139,7 +142,7 @@ static ncclResult_t slice_send(struct goal_export *out, const struct sim_lane *l
     const uint32_t conn = out->call->net.links[lane->first_link + lane->work->recv_count + i];
     struct export_conn *own = out->call->conns[conn];
     if ((slice->send_links >> i & 1) == 0) continue;
-    if ((slice->flags & STEP_SEND_ADD) == 0) own->send_bytes += slice->bytes;
+    if ((slice->flags & STEP_SEND_ADD) == 0) own->send_bytes += sim_slice_link_bytes(slice, i);
     if ((slice->announces >> i & 1) == 0) continue;
     const uint64_t bytes = own->send_bytes;
     own->send_bytes = 0;

@@ -8,8 +8,14 @@
 #include "replay/replay_world.h"
 #include "trace/record_text.h"
 
-static const char *const wait_texts[] = {"nothing",        "the address of", "data of",
-                                         "a free slot at", "LL lines of",    "another list of"};
+static const char *const wait_texts[] = {"nothing",
+                                         "the address of",
+                                         "data of",
+                                         "a free slot at",
+                                         "LL lines of",
+                                         "another list of",
+                                         "the input's address of",
+                                         "reads of its input by"};
 
 /* ---- every lane that has not ended ---- */
 

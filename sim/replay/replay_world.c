@@ -205,9 +205,8 @@ static uint32_t target_allows(struct target *target, struct emu_lane *emu, uint3
   if (target->held) return 0;
   if (rank_is_seen(live_of(emu->block->run->launch->comm))) return seen_allows(target, actions, late);
   if (lane->phase == LANE_OPEN) {
-    const bool takes = lane->offer_index >= lane->work->recv_count;
-    target->held =
-        row->step == 0 && row->wait == WAITS_OFFER && takes && lane_take_link(&emu->lane)->peer == row->peer;
+    target->held = row->step == 0 && row->wait == WAITS_OFFER && lane_takes(lane) &&
+                   lane_take_link(&emu->lane)->peer == row->peer;
     return target->held ? 0 : actions;
   }
   if (lane->steps_done < row->step ||

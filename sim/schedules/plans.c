@@ -97,17 +97,56 @@ static size_t common_divisor(size_t a, size_t b) {
   return a;
 }
 
+typedef ncclResult_t visit_step(void *argument, const struct work *work, const struct step *step);
+
+/* Of a step with a block for each link, the part that moves one block, over no link yet. */
+static struct step block_step(const struct step *step, uint32_t block) {
+  struct step single = *step;
+  single.flags &= ~(uint32_t)STEP_EACH;
+  single.recv_links = single.send_links = single.own_index = 0;
+  single.count = step_block_count(step, block);
+  single.in_offset += step_block_offset(step, block);
+  single.out_offset += step_block_offset(step, block);
+  return single;
+}
+
+/* Visits a step with a block for each link as steps of one link each, which is all that lists have. Begins
+ * with the next rank, so that at any time each rank sends to a different one. */
+static ncclResult_t each_visit(const struct work *work, const struct step *step, void *argument,
+                               visit_step *visit) {
+  const uint32_t keeps = STEP_COPY_IN | STEP_KEEP, own = step->own_index;
+  if ((step->flags & keeps) == keeps) {
+    struct step copy = block_step(step, own);
+    copy.flags &= ~(uint32_t)(STEP_SEND | STEP_SEND_FINAL);
+    TRY(visit(argument, work, &copy));
+  }
+  for (uint32_t turn = 1; turn < work->rank_count; turn++) {
+    const uint32_t block = (own + turn) % work->rank_count, link = 1u << (block < own ? block : block - 1);
+    struct step single = block_step(step, block);
+    single.send_links = step->send_links & link;
+    single.recv_links = step->recv_links & link;
+    if (single.send_links != 0) single.flags &= ~(uint32_t)STEP_KEEP;
+    if ((single.send_links | single.recv_links) != 0) TRY(visit(argument, work, &single));
+  }
+  return ncclSuccess;
+}
+
+/* In lists every input is sent: they show none. */
+#define STEPS_SHOWN ((uint32_t)(STEP_SEND_SHOWN | STEP_RECV_SHOWN))
+
 /* Calls `visit` for every step of every work of a plan, until it fails. */
-static ncclResult_t plan_each_step(const struct plan *plan, void *argument,
-                                   ncclResult_t (*visit)(void *argument, const struct work *work,
-                                                         const struct step *step)) {
+static ncclResult_t plan_each_step(const struct plan *plan, void *argument, visit_step *visit) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
     struct algo_iter it;
     struct step step;
     TRY(visit(argument, &plan->works[i], NULL));
     memset(&it, 0, sizeof it); /* the compiler cannot see that a work has one family throughout */
     algo_begin(&it, &plan->works[i]);
-    while (algo_next(&it, &plan->works[i], &step)) TRY(visit(argument, &plan->works[i], &step));
+    while (algo_next(&it, &plan->works[i], &step)) {
+      step.flags &= ~STEPS_SHOWN;
+      TRY(step_is_each(&step) ? each_visit(&plan->works[i], &step, argument, visit)
+                              : visit(argument, &plan->works[i], &step));
+    }
   }
   return ncclSuccess;
 }

@@ -187,11 +187,12 @@ void chart_span(void *context, const struct engine_span *span) {
   time_add(chart, row->waits, span->ready_ps, span->begin_ps);
   for (uint32_t links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
        links &= links - 1) {
-    const uint32_t number = lane->first_link + lane->work->recv_count + (uint32_t)__builtin_ctz(links);
+    const uint32_t link = (uint32_t)__builtin_ctz(links);
+    const uint32_t number = lane->first_link + lane->work->recv_count + link;
     const struct sim_conn *conn = &chart->net->conns[chart->net->links[number]];
     if (conn->sender / gpus != conn->receiver / gpus) continue; /* a proxy sends it: chart_message */
-    bytes_add(chart, chart->net->links[number], (double)span->slice->bytes * cluster_wire(conn->proto),
-              span->begin_ps, span->end_ps);
+    const double bytes = (double)sim_slice_link_bytes(span->slice, link) * cluster_wire(conn->proto);
+    bytes_add(chart, chart->net->links[number], bytes, span->begin_ps, span->end_ps);
   }
 }
 

@@ -293,13 +293,13 @@ static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps
     else network_take(engine, index, steps, end_ps);
   }
   for (uint32_t links = slice->announces; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
+    const uint32_t link = (uint32_t)__builtin_ctz(links), index = lane->links[recv_count + link];
     struct conn *conn = &engine->conns[index];
     const uint32_t steps = slice_steps(lane, conn);
     conn->send_step += steps;
     engine->report->message_count += conn->network == SIM_NONE && lane->pieces_left == 0;
     if (conn->network == SIM_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
-    else network_fill(engine, index, steps, slice->bytes, end_ps);
+    else network_fill(engine, index, steps, sim_slice_link_bytes(slice, link), end_ps);
   }
   if (engine->request->hear) {
     const struct engine_span span = {(uint32_t)(lane - engine->lanes), lane->now_ps, lane->begin_ps, end_ps,
@@ -338,11 +338,11 @@ static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_
   const struct sim_slice *slice = &lane->slice;
   uint64_t links_ps = 0;
   for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const struct conn *conn =
-        &engine->conns[lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)]];
+    const uint32_t link = (uint32_t)__builtin_ctz(links);
+    const struct conn *conn = &engine->conns[lane->links[lane->iter.work->recv_count + link]];
+    const double bytes = (double)sim_slice_link_bytes(slice, link);
     if (conn->network == SIM_NONE)
-      links_ps =
-          later(links_ps, (uint64_t)((double)slice->bytes * conn->ps_a_byte + 0.5) + slice_fixed_ps(lane));
+      links_ps = later(links_ps, (uint64_t)(bytes * conn->ps_a_byte + 0.5) + slice_fixed_ps(lane));
   }
   lane->begin_ps = begin_ps;
   slice_post(engine, lane, begin_ps + later(slice_ps(lane), links_ps));
@@ -399,7 +399,8 @@ static void slice_fold(struct lane *lane) {
   struct sim_slice *slice = &lane->slice;
   const uint32_t out = (uint32_t)__builtin_popcount(slice->send_links),
                  in = (uint32_t)__builtin_popcount(slice->recv_links);
-  lane->sides = out > in ? out : in > 0 ? in : 1;
+  const bool copies_own = slice->each && (slice->flags & STEP_COPY_IN) && (slice->flags & STEP_KEEP);
+  lane->sides = (out > in ? out : in > 0 ? in : 1) + copies_own;
   slice->recv_links &= lane->recv_own;
   slice->frees &= lane->recv_own;
   slice->send_links &= lane->send_own;
@@ -482,12 +483,13 @@ static void lane_event(struct engine *engine, struct lane *lane) {
     return;
   }
   for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)];
+    const uint32_t link = (uint32_t)__builtin_ctz(links);
+    const uint32_t index = lane->links[lane->iter.work->recv_count + link];
     struct conn *conn = &engine->conns[index];
     if (conn->network != SIM_NONE || flow_is_private(&engine->flows, index)) continue;
     conn->sends_lane = (uint32_t)(lane - engine->lanes);
     lane->transfers += 1;
-    transfer_begin(engine, index, slice->bytes);
+    transfer_begin(engine, index, sim_slice_link_bytes(slice, link));
   }
   if (lane->transfers > 0) return;
   lane->transfers = SIM_NONE;

@@ -51,12 +51,23 @@ bool slice_iter_next(struct slice_iter *iter, struct sim_slice *slice) {
   slice->announces = (step->flags & STEP_SEND_MORE) != 0 ? 0 : step->send_links;
   slice->fifo_steps = slice_iter_steps(iter->work);
   slice->flags = step->flags;
-  slice->bytes = size_min(rest, iter->slice_elements) * iter->work->element_bytes;
+  slice->each = step_is_each(step) ? step : NULL;
+  slice->begin = begin;
+  slice->elements = size_min(rest, iter->slice_elements);
+  slice->bytes = slice->elements * iter->work->element_bytes;
   slice->wait_lane = awaits ? step->wait_lane : SIM_NONE;
   slice->wait_steps = awaits ? step->wait_count : 0;
   iter->slice_index += 1;
   slice->ends_step = iter->slice_index == iter->slice_count;
   return true;
+}
+
+/* A piece of a slice has the same share of each block. */
+uint64_t sim_slice_link_bytes(const struct sim_slice *slice, uint32_t link) {
+  if (!slice->each || slice->elements == 0) return slice->bytes;
+  const uint64_t block = step_link_count(slice->each, link);
+  const uint64_t rest = block > slice->begin ? block - slice->begin : 0;
+  return slice->bytes * size_min(rest, slice->elements) / slice->elements;
 }
 
 /* ---- all ranks ---- */

@@ -20,7 +20,10 @@ struct sim_slice {
                                 for the next step */
   uint32_t fifo_steps;       /* slots by which a link advances */
   uint32_t flags;            /* enum step_flag of its step */
-  uint64_t bytes;            /* of data, not on the wire; a slice may have 0 */
+  uint64_t bytes;            /* of data, not on the wire; a slice may have 0. With STEP_EACH of the longest
+                                block: see sim_slice_link_bytes */
+  const struct step *each;   /* with STEP_EACH: its step; else NULL */
+  uint64_t begin, elements;  /* of the slice within its step */
   uint32_t wait_lane;        /* with STEP_AWAIT_LIST: number of the rank's list to wait for ... */
   uint64_t wait_steps;       /* ... and how many of its steps must have ended; 0 after the first slice */
   bool ends_step;            /* the last slice of its step */
@@ -39,6 +42,9 @@ struct slice_iter {
 void slice_iter_begin(struct slice_iter *iter, const struct plan_limits *limits, const struct work *work);
 /* False after the last slice. */
 bool slice_iter_next(struct slice_iter *iter, struct sim_slice *slice);
+
+/* Bytes that the slice moves over link `link`. */
+uint64_t sim_slice_link_bytes(const struct sim_slice *slice, uint32_t link);
 
 /* The multiple to which both ends round up a link's counter when the work begins. */
 uint32_t slice_iter_round_steps(const struct work *work);

@@ -3,6 +3,8 @@
 #define CLASS "request lifecycle"
 #include <sys/wait.h>
 
+#include <pthread.h>
+
 #include "bugs.h"
 
 static const size_t BYTES = N * sizeof(float);
@@ -254,6 +256,64 @@ CASE(destroyed_in_open_group, 2, .says = {"group", "rank [01]"}) {
   if (!bug) NCCL(ncclCommDestroy(child));
 }
 
+static void *destroy_comm(void *argument) {
+  NCCL(ncclCommDestroy((ncclComm_t)argument));
+  return NULL;
+}
+
+static void on_other_thread(void *(*run)(void *), void *argument) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, run, argument) != 0) exit(3);
+  pthread_join(thread, NULL);
+}
+
+CASE(destroyed_by_thread_with_group_open_elsewhere, 2,
+     .says = {"ncclCommDestroy at request_lifecycle.c:[0-9]+ .destroy_comm.: rank [01] of comm",
+              "has ncclAllReduce of another thread, called at request_lifecycle.c:[0-9]+",
+              "in a group that is still open"},
+     .processes = true) {
+  ncclComm_t child = NULL;
+  NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
+  NCCL(ncclGroupStart());
+  sum(in, out, N, child, stream);
+  if (bug) on_other_thread(destroy_comm, child);
+  NCCL(ncclGroupEnd());
+  CUDA(cudaStreamSynchronize(stream));
+  if (!bug) on_other_thread(destroy_comm, child);
+}
+
+static void *abort_comm(void *argument) {
+  NCCL(ncclCommAbort((ncclComm_t)argument));
+  return NULL;
+}
+
+CASE(aborted_by_thread_with_group_open_elsewhere, 2,
+     .says = {"ncclCommAbort at request_lifecycle.c:[0-9]+ .abort_comm.: rank [01] of comm",
+              "has ncclAllReduce of another thread, called at request_lifecycle.c:[0-9]+",
+              "in a group that is still open"}) {
+  ncclComm_t child = NULL;
+  NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
+  NCCL(ncclGroupStart());
+  sum(in, out, N, child, stream);
+  if (bug) on_other_thread(abort_comm, child);
+  NCCL(ncclGroupEnd());
+  CUDA(cudaStreamSynchronize(stream));
+  if (!bug) on_other_thread(abort_comm, child);
+}
+
+/* Whichever of the two comes first, the other one's error names both. */
+CASE(destroyed_while_a_thread_calls, 2,
+     .says = {"ncclAllReduce", "ncclCommDestroy", "another thread|destroyed"}) {
+  ncclComm_t child = NULL;
+  NCCL(ncclCommSplit(comm, 0, rank, &child, NULL));
+  pthread_t thread;
+  if (bug && pthread_create(&thread, NULL, destroy_comm, child) != 0) exit(3);
+  for (int step = 0; step < (bug ? 1000000 : 100); step++) sum(in, out, N, child, stream);
+  CUDA(cudaStreamSynchronize(stream));
+  if (bug) pthread_join(thread, NULL);
+  else on_other_thread(destroy_comm, child);
+}
+
 CASE(split_used_within_its_group, 2, .says = {"ncclAllReduce", "NULL|communicator"}) {
   ncclComm_t child = NULL;
   NCCL(ncclGroupStart());
@@ -426,7 +486,7 @@ CASE(graph_used_after_destroy, 2, .says = {"cudaGraphLaunch", "cudaErrorInvalid"
 }
 
 CASE(graph_launched_after_destroy_of_its_communicator, 2,
-     .says = {"destroyed|communicator", "cudaGraphLaunch|graph"}) {
+     .says = {"cudaGraphLaunch: the graph holds a kernel of rank [01] of comm .*, which is destroyed"}) {
   ncclComm_t child = NULL;
   cudaGraph_t graph;
   cudaGraphExec_t exec;

@@ -46,6 +46,14 @@ THREADS = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts
                    calls=20, seeds=30)
 THREADS_LL128 = THREADS._replace(protocols='ll128')
 
+ONE_SHOT = scenario('slots=3,chunk=64,channels=1', functions='one_shot')
+TWO_SHOT = ONE_SHOT._replace(functions='two_shot')
+TWO_SHOT_MIXED = TWO_SHOT._replace(emu='slots=3,chunk=64,channels=1,inputs=2')
+SCATTER = ONE_SHOT._replace(functions='direct_scatter')
+
+# What tells the destinations of a step from those of a step with a block for each link.
+DESTINATION = ' if (!simple_is_shown(step, link)) simple_add_destination'
+
 MUTANTS = [
     # ---- waiting
     Mutant('sender_ignores_a_full_fifo', FIFO,
@@ -77,15 +85,16 @@ MUTANTS = [
            ' lane->recv[i].step + lane->work->slice_steps);',
            'invariant', 'the sender writes a slot that is not free', LATE),
     Mutant('ll_receiver_frees_a_slot_at_the_first', LL_H,
-           'lane->line_index += lines; }',
-           'lane->line_index += lines;'
+           'prim_group_end(prim, kind, lines, bytes, work); lane->line_index += lines; }',
+           'prim_group_end(prim, kind, lines, bytes, work); lane->line_index += lines;'
            ' if (work->recv_count > 0 && (step->recv_links & 1) != 0)'
            ' prim_store_head(prim, &lane->recv[0].sender->head, lane->recv[0].step + 1); }',
            'invariant', 'the sender writes a slot that is not free', LL_SPLIT),
     Mutant('tail_announced_at_the_begin_of_the_move', SIMPLE,
-           'lane_announce(lane, link, prim);',
+           'lane_announce(lane, link, prim);' + DESTINATION,
            'lane_announce(lane, link, prim);'
-           ' prim_store_tail(prim, &link->receiver->tail, link->step + lane->work->slice_steps);',
+           ' prim_store_tail(prim, &link->receiver->tail, link->step + lane->work->slice_steps);'
+           + DESTINATION,
            'invariant', 'the receiver reads a slot that was not announced', DEEP),
     Mutant('slice_posted_before_it_is_finished', SIMPLE,
            'if (lane->finished > lane->posted) actions |= LANE_POST;',
@@ -135,11 +144,11 @@ MUTANTS = [
            'simple_add_source(move, lane_own(lane, 0 * offset));',
            'data', 'all_reduce', DIRECT),
     Mutant('direct_store_at_the_wrong_offset', SIMPLE,
-           'link->direct + lane_bytes(lane, step->out_offset + offset)',
-           'link->direct + lane_bytes(lane, step->out_offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true) + offset)',
+           'link->direct + lane_bytes(lane, step_link_out(step, index, true))',
            'data', 'all_reduce', DIRECT),
     Mutant('partial_sum_stored_directly', SIMPLE,
-           '(step->flags & STEP_SEND_FINAL) && link->direct != 0', 'link->direct != 0',
+           'if ((step->flags & STEP_SEND_FINAL) == 0 || link->direct == 0)', 'if (link->direct == 0)',
            'data', 'all_reduce', DIRECT),
     Mutant('line_flag_without_data', PRIM,
            '_mm_unpacklo_epi32(both, flags)', '_mm_unpacklo_epi32(_mm_setzero_si128(), flags)',
@@ -194,9 +203,45 @@ MUTANTS = [
            'lane->send[i].sender->send_line[kind] = lane->send[i].line;', '(void)kind;',
            'deadlock', 'waits for LL lines from rank', LL),
     Mutant('offer_of_another_operation_is_taken', LANE,
-           'return prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&',
-           'return true || prim_tagged_load(&link->sender->offer, link_tag(link), &address) &&',
+           'return lane_take_load(lane, &address, &bytes) ? LANE_TAKE : 0;',
+           'return lane_take_load(lane, &address, &bytes) || true ? LANE_TAKE : 0;',
            'mismatch', 'has 0 bytes', DIRECT),
+
+    # ---- inputs that are read in place
+    Mutant('sender_ends_before_its_input_is_read', SIMPLE,
+           'lane->begun == lane->posted && lane_input_is_read(lane)', 'lane->begun == lane->posted',
+           'invariant', 'the sender ends before the receiver has read its input', ONE_SHOT),
+    Mutant('sender_awaits_no_reader_of_its_scattered_input', SIMPLE,
+           'lane->begun == lane->posted && lane_input_is_read(lane)', 'lane->begun == lane->posted',
+           'invariant', 'the sender ends before the receiver has read its input', SCATTER),
+    Mutant('any_algorithm_counts_as_one_that_returns_sums', 'lib/schedule/work.h',
+           'return work->algo == ALGO_TWO_SHOT;', 'return work != 0;',
+           'invariant', 'the sender ends before the receiver has read its input', ONE_SHOT),
+    Mutant('input_of_another_operation_is_taken', LANE,
+           'return lane_take_load(lane, &address, &bytes) ? LANE_TAKE : 0;',
+           'return lane_take_load(lane, &address, &bytes) || true ? LANE_TAKE : 0;',
+           'mismatch', 'has 0 bytes', ONE_SHOT),
+    Mutant('input_is_shown_after_others_are_taken', LANE,
+           'const uint32_t shows = lane_shows_input(lane) ? lane->work->send_count : 0;',
+           'const uint32_t shows = 0;',
+           'deadlock', 'show its input', ONE_SHOT),
+    Mutant('input_read_at_the_place_of_the_output', SIMPLE,
+           'lane->recv[i].direct + lane_bytes(lane, step->in_offset + offset)',
+           'lane->recv[i].direct + lane_bytes(lane, step->out_offset + offset)',
+           'data', 'reduce_scatter', SCATTER),
+    Mutant('hidden_input_is_not_sent', SIMPLE,
+           'return (step->flags & STEP_SEND_SHOWN) != 0 && link->shows;',
+           'return (step->flags & STEP_SEND_SHOWN) != 0 && link != 0;',
+           'data', 'all_reduce', TWO_SHOT_MIXED),
+    Mutant('sender_of_a_hidden_input_ends_before_that_is_known', LANE,
+           'if (!link_all_freed(&lane->send[i])) return false;',
+           'if (lane->send[i].shows && !link_all_freed(&lane->send[i])) return false;',
+           'invariant', 'the sender ends before the receiver has read its input',
+           ONE_SHOT._replace(emu='slots=3,chunk=64,channels=1,inputs=2')),
+    Mutant('shown_input_is_sought_in_the_slot', SIMPLE,
+           'return PRIM_ALGOS > 0 && (step->flags & STEP_RECV_SHOWN) != 0 && link->direct != 0;',
+           'return PRIM_ALGOS > 0 && (step->flags & STEP_RECV_SHOWN) != 0 && link == 0;',
+           'data', 'all_reduce', TWO_SHOT),
 
     # ---- schedules
     Mutant('output_one_step_late', RING,
@@ -239,9 +284,10 @@ MUTANTS = [
            '__atomic_load_n(address, __ATOMIC_ACQUIRE)', '__atomic_load_n(address, __ATOMIC_RELAXED)',
            'tsan', 'data race', THREADS),
     Mutant('tail_announced_before_the_data_moves', SIMPLE,
-           'lane_announce(lane, link, prim);',
+           'lane_announce(lane, link, prim);' + DESTINATION,
            'lane_announce(lane, link, prim);'
-           ' prim_store_tail(prim, &link->receiver->tail, link->step + lane->work->slice_steps);',
+           ' prim_store_tail(prim, &link->receiver->tail, link->step + lane->work->slice_steps);'
+           + DESTINATION,
            'tsan', 'data race', THREADS),
     Mutant('ll128_flag_stored_before_the_data', PRIM,
            'memcpy(words, fragment->data + (size_t)i * 120, 120); prim_store_release(&words[15], flag);',

@@ -44,6 +44,7 @@ void emu_comm_abort_rank(struct device_comm *comm) {
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm == comm && emu_options()->mode == EMU_GUARDED) run_wake_lanes(run);
   emu_kernel_runs_wake();
+  emu_comm_order_share();
   emu_changed();
 }
 
@@ -105,6 +106,16 @@ static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct
       (uint8_t *)map_find(&comm->slots, backend_slots_key(conn->channel_index, emu->lane_index, sends));
 }
 
+/* Where inputs are shown, a rank both receives from and sends to each of the others. It has mapped the memory
+ * of a rank of another process to send to it, so it can also read that rank's input. */
+static void lane_bind_shown(struct emu_lane *emu, const struct work *work) {
+  if ((work->flags & WORK_SHOWS_INPUT) == 0) return;
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    for (uint32_t k = 0; k < work->send_count; k++)
+      if (work->send_peer[k] == work->recv_peer[i])
+        emu->lane.recv[i].direct_shift = emu->send_conn[k]->peer_shift;
+}
+
 /* Gives the lane its rank's ends of connections, all of which core has opened. */
 static void lane_bind(struct emu_lane *emu, const struct work *work) {
   struct device_comm *comm = emu->block->run->launch->comm;
@@ -123,6 +134,7 @@ static void lane_bind(struct emu_lane *emu, const struct work *work) {
     lane_bind_link(&emu->lane.send[i], emu->send_conn[i], work, peer);
     lane_bind_pool(emu, &emu->lane.send[i], work, emu->send_conn[i], true);
   }
+  lane_bind_shown(emu, work);
 }
 
 /* Registers the lane at its connections, so that the other end can wake it. Guarded mode only. */
@@ -140,6 +152,23 @@ static void lane_hide_output(const struct emu_lane *emu, struct work *work, cons
   for (uint32_t i = 0; i < work->recv_count; i++)
     if (emu_conn_is_remote(emu->recv_conn[i]) && !emu_arena_offset(out, &offset))
       work->flags |= WORK_OUTPUT_HIDDEN;
+}
+
+/* Such that with inputs=2 each rank has links of both kinds. */
+static bool conn_is_odd(const struct emu_conn *conn) {
+  return ((conn->sender_rank / 2 + conn->receiver_rank + conn->channel_index) & 1) != 0;
+}
+
+/* A receiver of this process can read any input, and one of another process those in the arena. */
+static void lane_show_input(struct emu_lane *emu, const struct work *work, const void *in) {
+  uint64_t offset;
+  if ((work->flags & WORK_SHOWS_INPUT) == 0) return;
+  const bool shared = emu->remote && emu_arena_offset(in, &offset);
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    const struct emu_conn *conn = emu->send_conn[i];
+    const bool hidden = emu_options()->inputs == 2 && conn_is_odd(conn);
+    emu->lane.send[i].shows = !hidden && (shared || !emu_conn_is_remote(conn));
+  }
 }
 
 static void lane_detach(struct emu_lane *emu) {
@@ -276,6 +305,7 @@ static void lane_fetch_lines(const struct emu_lane *emu) {
   fetch(line_address(&lane->send[i], LINE_LL, lane->line_index), lines_bytes, true);
   FIFO_EACH_LINK(i, work->recv_count, lane->step.recv_links)
   fetch(line_address(&lane->recv[i], LINE_LL, lane->line_index), lines_bytes, false);
+  if (step_is_each(&lane->step)) return; /* its user memory is in many places */
   if ((lane->step.flags & STEP_COPY_IN) != 0) fetch(ll_input(lane), ll_bytes(lane), false);
   if ((lane->step.flags & STEP_KEEP) != 0) fetch(lane_kept(lane, 0) + ll_offset(lane), ll_bytes(lane), true);
 }
@@ -369,6 +399,7 @@ static void lane_prepare(struct emu_lane *emu, struct emu_block *block, uint32_t
 
 static void lane_start(struct emu_lane *emu, struct work *work, const struct plan_buffers *buffers) {
   lane_hide_output(emu, work, buffers->out);
+  lane_show_input(emu, work, buffers->in);
   if (buffers->scalar != NULL) memcpy(&work->op_arg, buffers->scalar, work->element_bytes);
   emu->lane.parts = buffers;
   if (work->proto == PROTO_LL && emu_options()->mode == EMU_THREADS) emu_ll_open(emu, work, buffers);
@@ -795,6 +826,15 @@ static void launch_retire(struct emu_kernel_run *run) {
   emu_kernel_drop(&launch->kernel);
 }
 
+static bool launch_refuses(const struct emu_kernel *kernel) {
+  const struct device_comm *comm = ((const struct emu_launch *)kernel)->comm;
+  if (!comm->left && !comm->closed) return false;
+  log_urgent("cudaGraphLaunch: the graph holds a kernel of rank %" PRIu32
+           " of comm %s, which is destroyed; destroy the communicator after the last launch of the graph",
+           comm->config.rank, comm->name);
+  return true;
+}
+
 static void launch_release(struct emu_kernel *kernel) {
   struct emu_launch *launch = (struct emu_launch *)kernel;
   struct device_comm *comm = launch->comm;
@@ -871,6 +911,7 @@ static const struct emu_kernel_ops launch_ops = {
     .start = run_start,
     .execute = run_execute,
     .retire = launch_retire,
+    .refuses = launch_refuses,
     .release = launch_release,
     .advance = run_advance,
     .brief = run_is_brief,

@@ -88,6 +88,7 @@ struct device_comm {
   char name[64];
   struct emu_owner *owner;
   int abort_flag;               /* atomic; read by lanes */
+  bool left;                    /* its program has destroyed or aborted it; no call uses it any more */
   bool closed;                  /* the communicator is destroyed; kernels held by graphs remain */
   uint32_t cores;               /* number of cores that the process may use */
   ncclResult_t error;           /* atomic */
@@ -219,6 +220,8 @@ ncclResult_t emu_comm_order_prepare(struct device_comm *comm, const struct devic
                                     uint32_t rank_count);
 void emu_comm_order_join(struct device_comm *comm, const struct device_comm_handle *const *handles,
                          uint32_t rank_count);
+/* Tells other processes which of them this one's communicators reach. Locked. */
+void emu_comm_order_share(void);
 void emu_comm_order_hold(int more);
 void emu_comm_order_met(uint64_t name);
 bool emu_conn_both_ends(void);
@@ -312,6 +315,10 @@ void emu_comm_abort_rank(struct device_comm *comm);
 void emu_lane_stores_seen(struct emu_lane *lane);
 /* The first thing that the lane waits for (lane_wait_first). */
 void emu_lane_wait(struct emu_lane *lane, struct lane_wait *wait);
+/* The lane waits for the receiver at one of its send links. */
+static inline bool emu_wait_sends(const struct lane_wait *wait) {
+  return wait->kind == WAIT_SLOT || wait->kind == WAIT_OFFER || wait->kind == WAIT_READ;
+}
 /* Number of the operation to which the lane's current step belongs. */
 uint64_t emu_lane_sequence(const struct emu_lane *lane);
 

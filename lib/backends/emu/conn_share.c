@@ -124,8 +124,21 @@ void emu_comm_order_join(struct device_comm *comm, const struct device_comm_hand
     emu_order_join(by_rank, rank_count, comm->order_slots);
     comm->trace_id = emu_order_comm(comm->order_slots, rank_count, comm->config.comm_id);
   }
-  comm->ordered = peers != NULL;
   os_free(peers);
+  emu_lock();
+  comm->ordered = peers != NULL;
+  emu_comm_order_share();
+  emu_unlock();
+}
+
+void emu_comm_order_share(void) {
+  uint64_t slots = 0;
+  for (const struct device_comm *comm = emu_comms; comm != NULL; comm = comm->next) {
+    if (!comm->ordered || __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0) continue;
+    for (uint32_t rank = 0; rank < comm->config.rank_count; rank++)
+      if (comm->order_slots[rank] != EMU_ORDER_NOBODY) slots |= UINT64_C(1) << comm->order_slots[rank];
+  }
+  emu_order_share(slots);
 }
 
 void emu_comm_order_hold(int more) {

@@ -103,7 +103,7 @@ static ncclResult_t emu_device_limits(struct plan_limits *limits) {
   limits->p2p_channels_per_peer = limits->p2p_channel_count < 2 ? 1 : 2;
   limits->flag_bits = o->flag_bits != 0 ? o->flag_bits : 32;
   limits->direct = o->direct;
-  limits->algos = ~0u;
+  limits->algos = o->inputs != 0 ? ~0u : ~PLAN_SHOWS_INPUTS;
   limits->algos_last = threads ? 0 : PLAN_ALGOS_LAST;
   limits->cores = threads;
   limits->links = STEP_LINKS_MAX;
@@ -244,6 +244,7 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_comm_unshare(comm);
   emu_net_slots_free(comm);
   scratch_free_all(comm);
+  emu_comm_order_share();
   if (comm->ordered) emu_world_leave_order();
   if (emu_comms == NULL) emu_order_withdraw();
   os_free(comm->order_slots);
@@ -251,8 +252,8 @@ static void emu_comm_close(struct device_comm *comm) {
   emu_changed();
   comm->closed = true;
   comm->live.comm = NULL;
-  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED); /* a graph that is launched later runs empty */
-  if (comm->kernel_count == 0) os_free(comm);               /* else the last kernel frees it */
+  __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
+  if (comm->kernel_count == 0) os_free(comm); /* else the last kernel frees it */
   emu_unlock();
 }
 
@@ -265,6 +266,7 @@ static void emu_comm_own(struct device_comm *comm) {
 static void emu_comm_disown(struct device_comm *comm) {
   emu_lock();
   emu_owner_clear(&comm->owner);
+  comm->left = true;
   emu_changed();
   emu_unlock();
 }

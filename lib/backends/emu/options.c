@@ -57,6 +57,7 @@ enum option_id {
   OPTION_FAULT_AT,
   OPTION_ENDS,
   OPTION_ORDER,
+  OPTION_INPUTS,
   OPTION_COUNT
 };
 
@@ -91,6 +92,7 @@ static const struct option_row {
     {"fault_at", 1, 1u << 30, 0, NULL},
     {"ends", 1, 2, 1, NULL},
     {"order", 0, 1, 1, NULL},
+    {"inputs", 0, 2, 1, NULL},
 };
 
 static void option_store(struct emu_options *o, enum option_id id, uint32_t value) {
@@ -117,6 +119,7 @@ static void option_store(struct emu_options *o, enum option_id id, uint32_t valu
     case OPTION_FAULT_AT: o->fault_at = value; break;
     case OPTION_ENDS: o->both_ends = value == 2; break;
     case OPTION_ORDER: o->order = value != 0; break;
+    case OPTION_INPUTS: o->inputs = value; break;
     case OPTION_COUNT: break;
   }
 }
@@ -145,6 +148,7 @@ static uint32_t option_load(const struct emu_options *o, enum option_id id) {
     case OPTION_FAULT_AT: return o->fault_at;
     case OPTION_ENDS: return o->both_ends ? 2 : 1;
     case OPTION_ORDER: return o->order;
+    case OPTION_INPUTS: return o->inputs;
     case OPTION_COUNT: break;
   }
   return 0;
@@ -266,6 +270,7 @@ static ncclResult_t options_of_environment(struct emu_options *o) {
   o->span_lines = EMU_SPAN_LINES;
   o->net_delay = EMU_NET_DELAY;
   o->direct = o->order = true;
+  o->inputs = 1;
   o->seed = strtoull(param_text(PARAM_TUTTI_SEED), NULL, 0);
   o->stall_seconds = (uint64_t)param_int(PARAM_TUTTI_STALL_SECONDS);
   TRY(param_check());
@@ -489,6 +494,18 @@ ncclResult_t tutti_emu_wait(const uint32_t *word, uint32_t value) {
   const ncclResult_t result = emu_wait(word_has_changed, &wanted, 0);
   emu_unlock();
   return result;
+}
+
+/* As many events as a query of a stream lasts. */
+#define POLL_EVENTS 64
+
+ncclResult_t tutti_emu_poll(const uint32_t *word, uint32_t value) {
+  struct word wanted = {word, value};
+  if (word == NULL) return log_fail(ncclInvalidArgument, "tutti_emu_poll: word is NULL");
+  emu_lock();
+  emu_poll(word_has_changed, &wanted, POLL_EVENTS);
+  emu_unlock();
+  return ncclSuccess;
 }
 
 ncclResult_t tutti_emu_wake(void) {

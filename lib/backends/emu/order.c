@@ -33,6 +33,7 @@ struct order_rendezvous {
 struct order_slot {
   uint64_t member; /* 0: free */
   uint64_t best, event_limit;
+  uint64_t shares; /* processes of its communicators that have not failed, a bit for each */
   uint32_t life;              /* enum slot_life */
   uint32_t word;              /* its sleeping thread waits for a change of this */
   uint32_t busy;              /* a thread of it is outside waiting calls */
@@ -602,6 +603,15 @@ bool emu_order_ended(uint32_t slot) {
   return page != NULL && slot < EMU_ORDER_PROCESSES_MOST && !slot_live(&page->slots[slot]);
 }
 
+bool emu_order_lost(uint32_t slot) {
+  const struct order_page *page = page_now();
+  return page != NULL && slot < EMU_ORDER_PROCESSES_MOST && LOAD(page->slots[slot].life) == SLOT_LOST;
+}
+
+void emu_order_share(uint64_t slots) {
+  if (emu_order_on()) STORE(own_slot()->shares, slots);
+}
+
 void emu_order_touch(uint32_t slot) {
   struct order_page *page = page_now();
   if (page != NULL && slot < EMU_ORDER_PROCESSES_MOST && slot != order.own &&
@@ -644,6 +654,32 @@ static bool slot_outside(const struct order_slot *slot) { return LOAD(slot->outs
 static bool slot_waiting(const struct order_slot *slot) { return LOAD(slot->waiting) != 0; }
 static bool slot_accompanied(const struct order_slot *slot) { return LOAD(slot->alone) == 0; }
 
+static void slot_lose(struct order_page *page, uint32_t index) {
+  STORE(page->slots[index].life, SLOT_LOST);
+  log_info(LOG_SHM, "guarded emulator: process %d has ended without leaving its communicators",
+           (int)page->slots[index].process.number);
+  give_away(page, index);
+  wake_all(page);
+}
+
+/* Marks another process as lost if it has ended; true if it is lost. */
+static bool slot_ended(struct order_page *page, uint32_t index) {
+  const struct order_slot *slot = &page->slots[index];
+  if (slot_live(slot) && slot->process.number != 0 && os_process_gone(&slot->process)) slot_lose(page, index);
+  return LOAD(slot->life) == SLOT_LOST;
+}
+
+/* Some communicator of a process that ended has not failed yet in another process: the news of the loss is on
+ * its way there. Looks at the processes themselves, because the loss may not be noted yet. */
+static bool loss_untold(struct order_page *page) {
+  uint64_t lost = 0, shares = 0;
+  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
+    if (i != order.own && slot_ended(page, i)) lost |= UINT64_C(1) << i;
+  for (uint32_t i = 0; i < LOAD(page->slot_count); i++)
+    if (slot_live(&page->slots[i])) shares |= LOAD(page->slots[i].shares);
+  return (lost & shares) != 0;
+}
+
 /* The next process after this one that looks outside, or polls. */
 static uint32_t next_that(const struct order_page *page, bool (*test)(const struct order_slot *slot)) {
   const uint32_t count = LOAD(page->slot_count);
@@ -667,7 +703,8 @@ enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own,
     return EMU_ORDER_WAITS;
   }
   if (own->outside || any_other(page, slot_excused) || LOAD(own_slot()->excused)) return EMU_ORDER_WAITS;
-  return !own->alone || any_other(page, slot_accompanied) ? EMU_ORDER_THREADS : EMU_ORDER_FINAL;
+  const bool may_come = !own->alone || any_other(page, slot_accompanied) || loss_untold(page);
+  return may_come ? EMU_ORDER_THREADS : EMU_ORDER_FINAL;
 }
 
 bool emu_order_kernels_wait(const struct emu_order_report *own) {
@@ -719,12 +756,6 @@ void emu_order_wake(void) {
   if (order.sleeping && emu_order_on()) slot_wake(own_slot());
 }
 
-static void slot_lose(struct order_page *page, uint32_t index) {
-  STORE(page->slots[index].life, SLOT_LOST);
-  give_away(page, index);
-  wake_all(page);
-}
-
 /* True if a process polls: since the last look it went to sleep often and briefly, and ran shorter still. One
  * that gets no core, or waits for a disk, does not. */
 static bool seen_polling(const struct os_activity *last, const struct os_activity *now, uint64_t spent_ns) {
@@ -774,8 +805,7 @@ void emu_order_awake(bool woken) {
   for (uint32_t i = 0; i < LOAD(page->slot_count); i++) {
     struct order_slot *slot = &page->slots[i];
     if (i == order.own || !slot_live(slot) || slot->process.number == 0) continue;
-    if (os_process_gone(&slot->process)) slot_lose(page, i);
-    else slot_watch(slot, &order.watched[i], now_ns);
+    if (!slot_ended(page, i)) slot_watch(slot, &order.watched[i], now_ns);
   }
 }
 

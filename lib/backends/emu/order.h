@@ -9,7 +9,13 @@
  * busy for long, asleep in the kernel or away for TUTTI_STALL_SECONDS: it may wait for something that another
  * process does only after the world has moved. The others then go on without its threads (its actors take
  * part), and when its thread comes back it waits until nothing else can move, so that the time at which it
- * came does not matter. The world is locked in all functions unless they say otherwise. */
+ * came does not matter.
+ *
+ * A process that ends without leaving is lost. Each process says with which others it shares communicators
+ * that have not failed: while a lost one is among them, the news of its loss is still on its way (over the
+ * connections of core/bootstrap), and nothing is declared stuck before TUTTI_STALL_SECONDS without an event.
+ * So the error that names the lost rank comes first. The world is locked in all functions unless they say
+ * otherwise. */
 #ifndef TUTTI_BACKENDS_EMU_ORDER_H
 #define TUTTI_BACKENDS_EMU_ORDER_H
 
@@ -102,6 +108,9 @@ uint32_t emu_order_own(void); /* number of this process in the order */
 void emu_order_pass(uint32_t slot, uint32_t picked, const struct emu_order_report *own,
                     const struct emu_order_state *state);
 bool emu_order_ended(uint32_t slot); /* that process takes no part any more */
+bool emu_order_lost(uint32_t slot);  /* it has ended without leaving */
+/* The processes, a bit for each, of this process's communicators that have not failed. */
+void emu_order_share(uint64_t slots);
 /* An event changed a connection with a rank of that process. */
 void emu_order_touch(uint32_t slot);
 bool emu_order_touched(void); /* since the last call, others changed connections of this process */
@@ -111,7 +120,7 @@ bool emu_order_touched(void); /* since the last call, others changed connections
 enum emu_order_quiet {
   EMU_ORDER_CHANGED, /* something has changed, or the turn was passed to a process that polls */
   EMU_ORDER_WAITS,   /* something may come from outside, or from a process that is excused */
-  EMU_ORDER_THREADS, /* other threads of some process might bring something */
+  EMU_ORDER_THREADS, /* other threads of some process, or the news of a lost one, might bring something */
   EMU_ORDER_FINAL    /* nothing can come */
 };
 enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const struct emu_order_state *state);

@@ -112,11 +112,20 @@ PRIM_FN void prim_pause(struct prim *prim) {
   else __builtin_ia32_pause();
 }
 
-PRIM_FN void prim_move(struct prim *prim, const struct move *move) {
+PRIM_FN void prim_move_span(struct prim *prim, const struct move *move) {
   if (prim_is_weak(prim)) emu_weak_move(prim->weak, move);
   else if (move->count == 0) return;
   else if (prim->direct != 0) emu_net_move(prim->direct, move);
   else kernel_move(move);
+}
+
+PRIM_FN void prim_move(struct prim *prim, const struct move *move) {
+  struct move copy;
+  if (!move->each) prim_move_span(prim, move);
+  for (uint32_t k = 0; move->each && k < move->source_count; k++) {
+    move_copy(move, k, &copy);
+    prim_move_span(prim, &copy);
+  }
 }
 
 PRIM_FN void prim_move_begin(struct prim *prim, struct move *move) {

@@ -7,6 +7,13 @@
 
 static_assert((int)WAIT_OFFER == (int)WAITS_OFFER && (int)WAIT_LIST == (int)WAITS_LIST, "one numbering");
 
+/* An address of an input is offered like that of an output, and an input is read when its slots are free. */
+static uint8_t wait_kind(const struct lane_wait *wait) {
+  return (uint8_t)(wait->kind == WAIT_INPUT  ? WAITS_OFFER
+                   : wait->kind == WAIT_READ ? WAITS_SLOT
+                                             : wait->kind);
+}
+
 void emu_record_error(const struct device_comm *comm, ncclResult_t error) {
   recorder_break(comm->live.comm, (uint32_t)error, log_last_error());
 }
@@ -41,7 +48,7 @@ static void lane_record(struct emu_lane *emu) {
   *row = (struct record_lane){.used = 1,
                               .channel = (uint8_t)emu->lane.work->channel_index,
                               .lane = emu->lane_index,
-                              .wait = wait.kind,
+                              .wait = wait_kind(&wait),
                               .peer = wait.peer,
                               .sequence = (uint32_t)emu_lane_sequence(emu),
                               .step = (uint32_t)emu->lane.steps_done,

@@ -63,7 +63,7 @@ const char *emu_report_end(char out[EMU_END_BYTES], const struct emu_conn *conn,
 
 static void wait_text(char *out, size_t out_bytes, const struct work *work, const struct lane_wait *wait) {
   char other[EMU_END_BYTES];
-  other_text(other, sizeof other, work, wait->peer, wait->kind == WAIT_SLOT || wait->kind == WAIT_OFFER);
+  other_text(other, sizeof other, work, wait->peer, emu_wait_sends(wait));
   switch (wait->kind) {
     case WAIT_DATA:
       snprintf(out, out_bytes, "waits for data from %s: tail %" PRIu64 ", needs %" PRIu64, other, wait->have,
@@ -79,7 +79,14 @@ static void wait_text(char *out, size_t out_bytes, const struct work *work, cons
                other, wait->have, wait->need);
       break;
     case WAIT_OFFER:
-      snprintf(out, out_bytes, "waits for %s to enter the operation and offer its output", other);
+    case WAIT_INPUT:
+      snprintf(out, out_bytes, "waits for %s to enter the operation and %s", other,
+               wait->kind == WAIT_OFFER ? "offer its output" : "show its input");
+      break;
+    case WAIT_READ:
+      snprintf(out, out_bytes,
+               "waits until %s has read its input: head and slots make %" PRIu64 ", needs %" PRIu64, other,
+               wait->have, wait->need);
       break;
     case WAIT_LIST:
       snprintf(out, out_bytes,
@@ -129,7 +136,9 @@ static void peer_text(char *out, size_t out_bytes, const struct emu_lane *emu, u
   const struct device_comm *other = comm_of_rank(comm->config.comm_id, peer);
   const uint64_t turn = emu->block->run->turn;
   out[0] = '\0';
-  if (comm->ordered && emu_order_ended(comm->order_slots[peer]))
+  if (comm->ordered && emu_order_lost(comm->order_slots[peer]))
+    snprintf(out, out_bytes, "; the process of rank %" PRIu32 " has ended", peer);
+  else if (comm->ordered && emu_order_ended(comm->order_slots[peer]))
     snprintf(out, out_bytes, "; rank %" PRIu32 " has left the communicator", peer);
   else if (peer_is_remote(emu, peer))
     snprintf(out, out_bytes, "; rank %" PRIu32 " is another process's", peer);

@@ -29,7 +29,7 @@ static bool lane_waits(struct emu_lane *emu, struct device_wait *result) {
   emu_lane_wait(emu, &wait);
   if (wait.kind == WAIT_NOTHING || wait.kind == WAIT_LIST) return false;
   result->peer = wait.peer;
-  result->sends = wait.kind == WAIT_SLOT || wait.kind == WAIT_OFFER;
+  result->sends = emu_wait_sends(&wait);
   result->func = emu->lane.work->func;
   result->operation = emu_lane_sequence(emu);
   return true;

@@ -159,6 +159,10 @@ static bool lane_has_note(const struct emu_lane *lane, bool writes, const void *
   return false;
 }
 
+bool emu_weak_reads(const struct emu_lane *lane, const void *address, size_t bytes) {
+  return lane_has_note(lane, false, address, bytes);
+}
+
 static void check_read(struct emu_lane *lane, const void *address, size_t bytes) {
   for (uint32_t i = 0; i < lane->lane.work->recv_count; i++)
     if (lane_has_note(lane->recv_conn[i]->send_lane, true, address, bytes))

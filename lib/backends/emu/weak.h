@@ -84,6 +84,8 @@ struct emu_weak *emu_weak_open(struct emu_lane *lane);
 void emu_weak_settle(struct emu_weak *weak);
 /* The lane ends, before it leaves its connections: performs all notes, or drops them after an abort. */
 void emu_weak_close(struct emu_weak *weak, bool aborted);
+/* The lane, which may be NULL, has yet to read this memory. */
+bool emu_weak_reads(const struct emu_lane *lane, const void *address, size_t bytes);
 /* The broken invariant found since the last call, and its lane; NULL if there is none. */
 const char *emu_weak_fault(struct emu_lane **lane);
 

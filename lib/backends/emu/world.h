@@ -32,15 +32,17 @@ struct emu_options {
   uint32_t lag;        /* percent of slices whose data is moved at their finish instead of at their begin */
   uint32_t span_lines; /* lines of LL or LL128 that one event carries at most */
   bool direct;         /* offer direct stores between ranks */
-  bool both_ends;      /* connections between processes need handles from both ends, as on GPUs */
-  bool order;          /* the processes of a host have one order of events (order.h) */
-  bool weak, tear;     /* see weak.h; lines of 128 bytes arrive in pieces */
-  uint32_t weaken;     /* enum weak_point: what is left out of the protocol */
-  bool net;            /* nodes are connected by the emulated network (network.c) */
-  uint32_t nic_count;  /* NICs per node; 0: one for each of its GPUs, at most 8 */
-  uint32_t net_delay;  /* the longest delay of a message, in the network's turns */
-  uint32_t fault;      /* enum fault_kind of fault.h */
-  uint32_t fault_at;   /* number of the message with the fault, from 1; 0: drawn from the seed */
+  uint32_t inputs; /* direct collectives over Simple read the inputs of others in place: 0 never, 1 where they
+                      can be reached, 2 over half of those links */
+  bool both_ends;  /* connections between processes need handles from both ends, as on GPUs */
+  bool order;      /* the processes of a host have one order of events (order.h) */
+  bool weak, tear; /* see weak.h; lines of 128 bytes arrive in pieces */
+  uint32_t weaken; /* enum weak_point: what is left out of the protocol */
+  bool net;        /* nodes are connected by the emulated network (network.c) */
+  uint32_t nic_count;     /* NICs per node; 0: one for each of its GPUs, at most 8 */
+  uint32_t net_delay;     /* the longest delay of a message, in the network's turns */
+  uint32_t fault;         /* enum fault_kind of fault.h */
+  uint32_t fault_at;      /* number of the message with the fault, from 1; 0: drawn from the seed */
   uint64_t stall_seconds; /* TUTTI_STALL_SECONDS when the settings were read */
 };
 const struct emu_options *emu_options(void);

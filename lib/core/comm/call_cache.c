@@ -43,7 +43,7 @@ static bool call_keeps(const struct collective_call *call) {
 
 /* If calls are logged, they take the full path. */
 static bool call_is_quiet(const struct collective_call *call) {
-  return call->comm && comm_is_ready(call->comm) && !log_enabled(LOG_INFO, LOG_COLL | LOG_CALL);
+  return comm_known_is_ready(call->comm) && !log_enabled(LOG_INFO, LOG_COLL | LOG_CALL);
 }
 
 /* ---- a call ---- */
@@ -53,8 +53,8 @@ static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buf
   struct plan_call uses[CALL_CACHE_GROUP_CALLS];
   for (uint32_t i = 0; i < call_count; i++) uses[i] = collective_uses(&calls[i], comm->sequence + i);
   comm_own(comm);
-  const struct device_cached_launch cache = {serial,           comm->sequence, buffers,
-                                             calls[0].stream,  uses,           call_count};
+  const struct device_cached_launch cache = {serial,          comm->sequence, buffers,
+                                             calls[0].stream, uses,           call_count};
   if (!comm->ops->device->launch_cached(comm->device_comm, &cache, result)) return false;
   if (*result == ncclSuccess)
     __atomic_store_n(&comm->sequence, comm->sequence + call_count, __ATOMIC_RELAXED);
@@ -69,7 +69,10 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
   match_begin(call->comm);
   *result = match_call(call);
-  if (*result != ncclSuccess) return true;
+  if (*result != ncclSuccess) {
+    record_refused(call, *result);
+    return true;
+  }
   if (!launch(call->comm, entry->serial, entry->buffers, call, 1, result)) {
     match_undo(call->comm);
     return false;

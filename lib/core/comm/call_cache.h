@@ -66,14 +66,15 @@ struct call_cache {
 };
 
 /* True if the call was cached and has been launched; *result is the launch's result. `call` is outside any
- * group and need not have been checked. */
+ * group; its communicator is one, and nothing else of it need have been checked. */
 bool call_cache_launch(const struct collective_call *call, ncclResult_t *result);
 /* Records what a communicator launches, alone in its group or with others; by the thread that owns it. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count);
 /* Caches a call that has just succeeded on the full path, alone. */
 void call_cache_note(const struct collective_call *call);
 
-/* True if the call continues a group as a cached group did. `call` need not have been checked. */
+/* True if the call continues a group as a cached group did. The communicator of `call` is one, and nothing
+ * else of it need have been checked. */
 bool call_cache_follow(const struct collective_call *call);
 /* As call_cache_follow(), for a thread whose last call in the open group was followed: the state of the
  * communicator is checked at the group's end only. */

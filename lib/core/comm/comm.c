@@ -195,9 +195,11 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
                   comm->name, comm_why(comm, error));
 }
 
-bool comm_is_ready(const struct ncclComm *comm) {
-  return handles_has(comm) && comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY &&
-         !comm->revoked && __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
+bool comm_is_ready(const struct ncclComm *comm) { return handles_has(comm) && comm_known_is_ready(comm); }
+
+bool comm_known_is_ready(const struct ncclComm *comm) {
+  return comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY && !comm->revoked &&
+         __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }
 

@@ -60,6 +60,16 @@ struct comm_queue {
   struct plan_memory plan_memory;
 };
 
+/* Which call a thread is in; all atomic (use.h). */
+struct comm_use {
+  uint32_t state;
+  const void *thread;   /* that is in the call ... */
+  const char *call;     /* ... of this name, the last of its group ... */
+  const void *caller;   /* ... at this place */
+  const char *end_call; /* the call that ends the communicator; NULL: none has begun */
+  const void *end_caller;
+};
+
 struct ncclComm {
   const struct backend *ops;
   uint32_t state;       /* enum comm_state; locked, read atomically */
@@ -87,6 +97,7 @@ struct ncclComm {
   uint64_t sequence;                    /* operations so far; written by its thread, read atomically */
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
+  struct comm_use use;
   struct comm_queue queue;
   struct call_cache call_cache;
   struct match_rank match; /* under the lock of shared->match */
@@ -109,6 +120,8 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call);
 ncclResult_t comm_check_met(struct ncclComm *comm, const char *call);
 /* True if comm_check_ready() would succeed, except for errors that only the device knows. Logs nothing. */
 bool comm_is_ready(const struct ncclComm *comm);
+/* The same for a handle that is known to be one of a communicator. */
+bool comm_known_is_ready(const struct ncclComm *comm);
 
 enum comm_state comm_state(const struct ncclComm *comm);
 ncclResult_t comm_async_error(const struct ncclComm *comm);

@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "core/comm/collective_call.h"
 #include "core/comm/match_p2p.h"
+#include "core/comm/record.h"
 #include "core/plan/names.h"
 #include "kernels/kernels.h"
 
@@ -417,9 +418,12 @@ static void break_all(struct match *match, struct ncclComm *comm, const char *te
   os_mutex_unlock(&match->lock);
 }
 
-static ncclResult_t report(struct ncclComm *comm, const char *name, const struct match_entry *entry,
-                           const struct match_entry *other) {
+/* The call is recorded before others learn of it: then they may end, and their launcher this process. */
+static ncclResult_t report(struct ncclComm *comm, const char *name, const struct collective_call *call,
+                           const struct match_entry *entry, const struct match_entry *other) {
   char text[COMM_REASON_BYTES];
+  if (call != NULL) record_mismatch(call, ticks_now());
+  comm->match.recorded = call != NULL;
   match_text(comm->shared->match, other, entry, text, sizeof text);
   log_urgent("%s: rank %u of comm '%s': %s; %s", name, comm->rank, comm->name, text,
              match_cure(entry, other));
@@ -445,7 +449,9 @@ static void factors_warn(struct ncclComm *comm, const char *name, const struct m
            comm->rank, comm->name, text);
 }
 
-static ncclResult_t compare(struct ncclComm *comm, const char *name, const struct match_entry *entry) {
+/* `call`: that the entry describes; NULL: none. */
+static ncclResult_t compare(struct ncclComm *comm, const char *name, const struct collective_call *call,
+                            const struct match_entry *entry) {
   struct match *match = comm->shared->match;
   const struct match_remote *remote = &match->remote;
   struct match_entry other;
@@ -457,7 +463,7 @@ static ncclResult_t compare(struct ncclComm *comm, const char *name, const struc
     factors_warn(comm, name, entry, &other);
     return ncclSuccess;
   }
-  return report(comm, name, entry, &other);
+  return report(comm, name, call, entry, &other);
 }
 
 void match_join(struct ncclComm *comm) { comm->shared->match->comms[comm->rank] = comm; }
@@ -504,7 +510,7 @@ static ncclResult_t message_call(const struct collective_call *call, bool captur
   entry.count = call->count;
   entry.dtype = (uint8_t)call->dtype;
   entry.caller = (uint64_t)(uintptr_t)call->caller;
-  TRY(compare(comm, call->name, &entry));
+  TRY(compare(comm, call->name, call, &entry));
   *number += 1;
   return ncclSuccess;
 }
@@ -513,24 +519,32 @@ static void messages_undo(struct ncclComm *comm, uint8_t func, uint32_t peer, ui
                           uint32_t before, bool broken) {
   for (; *number != before && !broken; *number -= 1) {
     const struct match_entry entry = message_entry(comm, MATCH_P2P_UNDONE, func, peer, *number - 1);
-    compare(comm, "ncclGroupEnd", &entry);
+    compare(comm, "ncclGroupEnd", NULL, &entry);
   }
   *number = before;
 }
 
 /* ---- calls ---- */
 
-ncclResult_t match_call(const struct collective_call *call) {
+static ncclResult_t call_compare(const struct collective_call *call) {
   struct ncclComm *comm = call->comm;
   uint64_t graph = 0;
-  if (!comm->settings.match_calls) return ncclSuccess;
   TRY(comm->ops->device->stream_capture(call->stream, &graph));
   if (func_is_p2p(call->func)) return message_call(call, graph != 0);
   const struct match_entry entry = entry_of(call, graph != 0);
-  TRY(compare(comm, call->name, &entry));
+  TRY(compare(comm, call->name, call, &entry));
   comm->match.now.calls[entry.order] += 1;
   comm->match.now.queued[entry.order] += call->count > 0;
   return ncclSuccess;
+}
+
+ncclResult_t match_call(const struct collective_call *call) {
+  struct match_rank *rank = &call->comm->match;
+  if (!call->comm->settings.match_calls) return ncclSuccess;
+  rank->recorded = false;
+  const ncclResult_t result = call_compare(call);
+  if (result != ncclSuccess && !rank->recorded) record_mismatch(call, ticks_now());
+  return result;
 }
 
 /* What a rank had called when it left, or before a group. */
@@ -557,7 +571,7 @@ void match_undo(struct ncclComm *comm) {
   }
   if (memcmp(&rank->now, &rank->before, sizeof rank->now) == 0) return;
   const struct match_entry entry = counts_entry(comm, MATCH_UNDONE, &rank->before);
-  if (!broken) compare(comm, "ncclGroupEnd", &entry);
+  if (!broken) compare(comm, "ncclGroupEnd", NULL, &entry);
   rank->now = rank->before;
 }
 
@@ -569,7 +583,7 @@ ncclResult_t match_end(struct ncclComm *comm, enum match_end end, const void *ca
   struct match_entry entry = counts_entry(comm, MATCH_LEFT, &comm->match.now);
   entry.count = end;
   entry.caller = (uint64_t)(uintptr_t)caller;
-  return compare(comm, calls[end], &entry);
+  return compare(comm, calls[end], NULL, &entry);
 }
 
 /* The others no longer wait for this rank's comparisons. */

@@ -47,6 +47,7 @@ struct match_rank {
   struct match_peer *peers;   /* by rank; NULL before the first message */
   uint32_t group;             /* number of the open group */
   bool factor_told;           /* that factors differ */
+  bool recorded;              /* the call that is being compared, because it differs */
 };
 
 /* One call of one rank. Sent as is. */
@@ -81,8 +82,8 @@ void match_set_remote(struct match *match, const struct match_remote *remote);
 void match_begin(struct ncclComm *comm);
 /* Call it once for each call that is queued or launched. ncclInvalidUsage, naming both ranks, both calls and
  * their callers, if another rank's call with the same number differs, or if a rank that this one waits for
- * has left; the communicators of all ranks are broken with that message then. ncclSuccess for communicators
- * that do not compare. */
+ * has left; the communicators of all ranks are broken with that message then, and the call is recorded
+ * before. ncclSuccess for communicators that do not compare. */
 ncclResult_t match_call(const struct collective_call *call);
 /* The rank makes no more calls. ncclInvalidUsage, as above, if a call of another rank waits for one. */
 ncclResult_t match_end(struct ncclComm *comm, enum match_end end, const void *caller);

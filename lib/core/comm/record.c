@@ -41,13 +41,11 @@ static struct record_call call_record(const struct collective_call *call, uint64
   return said;
 }
 
-/* The line of Python that makes the call, or else the return address. */
+/* The line of Python that makes the call, which CALL_PLACE has read, or else the return address. */
 static uint64_t call_caller(const struct collective_call *call) {
   struct recorder *recorder = &call->comm->recorder;
-  struct python_frame frame;
-  const uint64_t address = python_frame_now(&frame) ? recorder_python(recorder, &frame) : 0;
-  if (address != 0 || python_caller_text(call->caller) != NULL) return address;
-  return recorder_caller(recorder, call->caller);
+  const struct python_frame *frame = python_caller_frame(call->caller);
+  return frame != NULL ? recorder_python(recorder, frame) : recorder_caller(recorder, call->caller);
 }
 
 static struct record_place call_place(const struct collective_call *call, uint32_t group, uint16_t flags) {

@@ -92,14 +92,14 @@ static bool p2p_domains_one(const struct plan_request *request) {
  * bytes twice. */
 #define CORES_DIRECT_BYTES 16384u
 
-/* Direct collectives that add directly from the peers' inputs, if kernels execute them by phases. Not for
+/* Direct collectives that add directly from the peers' inputs, if the backend's executors read them. Not for
  * OneShot in place, where the sum would overwrite what others still read. */
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
   const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
   const bool in_order =
       work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
   const bool reads = adds && !in_order && work->op != OP_PRE_MUL_SUM;
-  return reads && tune_is_quick(request, work->algo, PROTO_SIMPLE) ? (uint32_t)WORK_SHOWS_INPUT : 0;
+  return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 
 /* Final values may be stored directly into a neighbour's output if it is reachable. Both ends of a link must

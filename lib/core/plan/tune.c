@@ -472,6 +472,12 @@ bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t pro
          ((request->settings.limits.quick_protos >> proto) & 1) != 0;
 }
 
+bool tune_shows_inputs(const struct plan_request *request, uint8_t algo) {
+  const struct plan_limits *limits = &request->settings.limits;
+  return algo_is_direct(algo) && limits->reserved_bytes == 0 &&
+         ((limits->algos & PLAN_SHOWS_INPUTS) != 0 || tune_is_quick(request, algo, PROTO_SIMPLE));
+}
+
 static uint32_t direct_channels(const struct plan_request *request, uint8_t proto) {
   const uint32_t most = proto == PROTO_SIMPLE ? DIRECT_SIMPLE_CHANNELS : DIRECT_CHANNELS;
   return (uint32_t)size_min(request->settings.limits.channel_count, most);

@@ -49,6 +49,8 @@ ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_
 
 /* True for a direct collective that the backend has a fast kernel for (plan_limits.quick_protos). */
 bool tune_is_quick(const struct plan_request *request, uint8_t algo, uint8_t proto);
+/* True for a direct collective over Simple in which ranks read the inputs of others in place. */
+bool tune_shows_inputs(const struct plan_request *request, uint8_t algo);
 
 /* One option to execute an operation. */
 struct tune_candidate {

@@ -29,16 +29,19 @@ static bool step_is_zero_copy(const struct proxy_iter *iter, const struct step *
 static bool iter_chunk(struct proxy_iter *iter) {
   const uint32_t more = iter->sends ? STEP_SEND_MORE : STEP_RECV_MORE;
   struct step step;
-  iter->held = 0;
+  memset(&step, 0, sizeof step);
+  iter->held = iter->cut = 0;
   iter->shared = false;
   while (algo_next(&iter->steps, iter->work, &step)) {
     if ((((iter->sends ? step.send_links : step.recv_links) >> iter->link_index) & 1) == 0) continue;
     if ((iter->work->flags & WORK_FUSED) != 0) iter->part = iter->work + step.part;
     if ((iter->work->flags & WORK_FUSED) != 0 && (step.flags & STEP_PART) != 0) iter->agreed = false;
-    iter->held = size_max(iter->held, (iter->sends ? step.send_place : step.recv_place) + step.count);
+    const size_t place = iter->sends ? step.send_place : step.recv_place;
+    iter->held = size_max(iter->held, place + step_link_count(&step, iter->link_index));
+    iter->cut = size_max(iter->cut, place + step.count);
     iter->shared |= (step.flags & more) != 0;
     iter->zero_copy = step_is_zero_copy(iter, &step);
-    iter->out_offset = step.out_offset;
+    iter->out_offset = step_link_out(&step, iter->link_index, iter->sends);
     if ((step.flags & more) == 0) return true;
   }
   return false;
@@ -51,8 +54,8 @@ bool proxy_iter_next(struct proxy_iter *iter, struct proxy_slice *slice) {
     iter->slice_index = 0;
     iter->slice_count = work->chunk_steps / work->slice_steps;
     iter->slice_elements = work->proto == PROTO_LL
-                               ? iter->held /* a chunk is one step */
-                               : chunk_slice_count(iter->held, iter->slice_count, iter->slice_capacity);
+                               ? iter->cut /* a chunk is one step */
+                               : chunk_slice_count(iter->cut, iter->slice_count, iter->slice_capacity);
   }
   const size_t offset = size_min(iter->held, iter->slice_index * iter->slice_elements);
   slice->begin = iter->next_step;

@@ -15,7 +15,9 @@ struct proxy_iter {
   struct algo_iter steps;
   uint64_t next_step; /* of the connection */
   uint32_t slice_index, slice_count;
-  size_t slice_elements, slice_capacity, held; /* held: elements of the slots, or of the chunk */
+  size_t slice_elements, slice_capacity;
+  size_t held, cut; /* elements of the slots, or of the chunk; the same for the link that has most, by which
+                       all links' slices are cut */
   bool shared;
   bool zero_copy;    /* the chunk is received directly into the output, ... */
   size_t out_offset; /* ... at this offset */

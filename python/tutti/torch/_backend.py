@@ -8,17 +8,17 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 
 import torch
 import torch.distributed as dist
 
 from .. import _library, core, cuda
-from . import _events, _types, _watch
+from . import _early, _events, _messages, _rendezvous, _types, _watch
 from ._work import Work, caller
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
 _nccl = _library.nccl
+_SPLIT = 'split_group'
 _TIMED_OUT = 'tutti timed out'  # in the group's store: what the first rank that waited too long says
 rank_of_thread = threading.local()  # .device, and .queued: groups with messages that wait for their batch
 
@@ -45,15 +45,6 @@ def prepare(count):
         os.environ['TUTTI_EMU'] = ','.join(filter(None, [settings, 'devices=%d' % count]))
 
 
-@contextlib.contextmanager
-def _nccl_group():
-    _nccl('ncclGroupStart')
-    try:
-        yield
-    finally:
-        _nccl('ncclGroupEnd')
-
-
 def flush_messages():
     """Calls the messages of this thread that wait for others to go with them."""
     queued = _queued()
@@ -61,7 +52,7 @@ def flush_messages():
         queued.pop().flush()
 
 
-_groups = weakref.WeakSet()  # that have not ended
+_groups = set()  # that have not ended; C++ has no reference to their Python part if another object wraps them
 
 
 def groups_of(thread=None):
@@ -80,35 +71,66 @@ def _leave():
         group.abort()
 
 
-class ProcessGroup(_Base):
+class _Splittable(_Base):
+    """What PyTorch asks of each backend of a group that it splits."""
+
+    @property
+    def supports_splitting(self):
+        """True."""
+        return True
+
+    @property
+    def options(self):
+        """What the backend was made with: its time-out and its name."""
+        return self._options
+
+    def eager_connect_single_device(self, _):
+        """Groups are connected when they are made."""
+
+
+class ProcessGroup(_Splittable):
     """One rank's part in a process group.
 
-    It has two communicators of the same ranks: one for collectives, one for messages, so that both may
-    overtake each other. Messages go when something waits or a collective is called, all since the last time
-    as one group: so isend() and irecv() of different ranks may be in any order, as with batch_isend_irecv().
+    It has a communicator for collectives, and others for messages (_messages.py), so that both may overtake
+    each other.
     """
 
-    def __init__(self, store, rank, size, timeout):
+    def __init__(self, store, rank, ranks, options, call, comm=None):
+        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's
+        with its key, else the ranks join one."""
+        size = len(ranks)
         super().__init__(rank, size)
-        self._store, self._rank, self._size, self.timeout = store, rank, size, timeout
+        attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')  # torchrun's store outlives its attempts
+        self._store = dist.PrefixStore('attempt %s' % attempt, store)
+        self._rank, self._size, self.timeout = rank, size, options._timeout
+        self.ranks, self._options = list(ranks), options
         self.device = rank_of_thread.device
+        self._splits = 0
         cuda.set_device(self.device)
-        if rank == 0:
-            store.set('tutti', bytes(core.get_unique_id()).hex())
-        unique_id = core.UniqueId(bytes.fromhex(store.get('tutti').decode()))
-        self._comm = core.Communicator.init(size, rank, unique_id)
-        self._messages_comm = self._comm.split(0, rank)
-        self._stream, self._messages_stream = cuda.Stream(), cuda.Stream()
+        self._comm, key = comm or self._join(call)
+        if _rendezvous.on_threads():
+            self._messages = _messages.Links(self, key)
+        else:
+            self._messages = _messages.Shared(self, self._comm.split(0, rank))
+        self._stream = cuda.Stream()
+        self._key = key
         self._events = _events.Events()
-        self._open, self._open_messages = collections.deque(), collections.deque()
-        self._queue = []
+        self._open = collections.deque()
         self._batch = None  # works of a coalescing block
-        self._barriers = 0
+        self._barriers = self._collectives = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
         self.thread = threading.get_ident()
-        _watch.note_timeout(timeout.total_seconds())
+        _watch.note_timeout(self.timeout.total_seconds())
         _groups.add(self)
+
+    def _join(self, call):
+        flush_messages()
+        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else None
+        step = _rendezvous.Rendezvous(self._store, 'tutti', self._rank, self.ranks, call)
+        notes = step.come(self.timeout, own)
+        unique_id = core.UniqueId(bytes.fromhex(notes[0][0]))
+        return core.Communicator.init(self._size, self._rank, unique_id), notes[0][0]
 
     def time_out(self, said):
         """A rank has waited too long: ends the communicators, and tells the others why."""
@@ -119,51 +141,74 @@ class ProcessGroup(_Base):
 
     def is_open(self):
         """False after shutdown() and abort()."""
-        return any(each is not None for each in (self._comm.ptr, self._messages_comm.ptr, self._stream.handle,
-                                                 self._messages_stream.handle))
+        return (self._comm.ptr is not None or self._stream.handle is not None or self._messages.is_open())
 
     # ---- operations
 
-    def _use_device(self):
+    def use_device(self):
         """Calls and events of this thread are on the group's device from now on."""
         if rank_of_thread.device != self.device:
             cuda.set_device(self.device)
             rank_of_thread.device = self.device
 
-    def _fail(self, call, error):
-        """The exception for a call that failed: the library's sentence."""
+    def fail(self, call, error, comm=None, said=''):
+        """The exception for a call that failed: what is said, then the library's sentence."""
         if self.timed_out is not None:
             return dist.DistBackendError('%s: %s' % (call, self.timed_out))
         with contextlib.suppress(RuntimeError):  # the process with the store may have ended
             if self._store.check([_TIMED_OUT]):
                 return dist.DistBackendError('%s: %s' % (call, self._store.get(_TIMED_OUT).decode()))
-        comm = self._comm.ptr
+        comm = (comm or self._comm).ptr
         text = _library.nccl_library.ncclGetLastError(comm).decode(errors='replace').strip() if comm else ''
-        return dist.DistBackendError('%s: %s' % (call, text or error))
+        parts = [each for each in (said, text or str(error)) if each]
+        return dist.DistBackendError('%s: %s%s' % (call, '; '.join(parts), _rendezvous.waiting()))
 
-    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False):
-        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work."""
+    def _submit(self, call, tensors, body, outputs=(), finish=None, asynchronous=False, written=None):
+        """Runs `body`, which calls NCCL on self._stream; `tensors` live until it has ended. The Work.
+
+        `written`: those of the outputs that change on this rank, if not all.
+        """
         if _queued():
             flush_messages()
-        self._use_device()
+        self.use_device()
+        self._collectives += 1
         work = Work(self, call, list(outputs), tensors, finish)
         if asynchronous:
             work.place = caller()
         try:
             body()
         except _library.NCCLError as error:
-            work.end(self._fail(call, error))
+            work.end(self.fail(call, error))
             raise work.error from None
+        if asynchronous:
+            self._watch_uses(work, outputs if written is None else written)
         if self._batch is not None:
             self._batch.append(work)
         else:
-            work.event = self._events.record(self._stream)
+            work.event, work.queue = self._events.record(self._stream), self._open
             self._open.append(work)
         return work
 
+    @staticmethod
+    def _watch_uses(work, written):
+        """The program must not use the tensors before it has waited for the work."""
+        if work.finish is not None:
+            finish = work.finish
+
+            def undisturbed():
+                with _early.pause():
+                    finish()
+            work.finish = undisturbed
+        work.on_end = _early.end
+        _early.begin(work, written, work.tensors)
+
+    def limit(self, timeout):
+        """How long a wait may take: its own time-out, or the group's."""
+        return timeout if timeout is not None and timeout.total_seconds() > 0 else self.timeout
+
     @contextlib.contextmanager
-    def _watched(self, timeout):
-        limit = timeout if timeout is not None and timeout.total_seconds() > 0 else self.timeout
+    def watched(self, timeout):
+        limit = self.limit(timeout)
         key = _watch.begin(time.monotonic() + limit.total_seconds(), limit.total_seconds(), self)
         try:
             yield
@@ -173,26 +218,61 @@ class ProcessGroup(_Base):
     def wait_for(self, work, timeout):
         """Waits for a Work of this group."""
         flush_messages()
+        if work.name is not None and not self._settle(work, timeout):
+            return
         if work.event is None:  # of a coalescing block that is open
             return
         _watch.tell_callers()
         try:
-            with self._watched(timeout):
+            with self.watched(timeout):
                 _events.wait_for(work.event)
         except _library.CUDAError as error:
-            self._end_until(work, self._fail(work.call, error))
+            said = '' if work.name is None else self._messages.describe(work)
+            self._end_until(work, self.fail(work.call, error, work.comm, said))
             return
-        self._end_until(work, None if self.timed_out is None else self._fail(work.call, ''))
+        self._end_until(work, None if self.timed_out is None else self.fail(work.call, ''))
+
+    def _settle(self, work, timeout):
+        """False: the message has ended without the emulator."""
+        if not self._messages.settle(work, timeout):
+            return False
+        if work.stored is not None:
+            self._messages.finish(work, timeout)
+            return False
+        flush_messages()
+        return True
 
     def look_at(self, work):
         """Ends the Work if its stream has passed it; does not wait."""
         flush_messages()
-        if work.event is not None and _events.has_passed(work.event):
+        if work.name is not None and not self._messages.look(work):
+            return
+        flush_messages()
+        if work.stored is not None:
+            self._messages.look_at_stored(work)
+        elif work.event is not None and _events.has_passed(work.event):
             self.wait_for(work, None)
+
+    def record(self, stream):
+        """An event behind everything that is on the stream now."""
+        return self._events.record(stream)
+
+    def in_block(self):
+        """True between start_coalescing() and end_coalescing()."""
+        return self._batch is not None
+
+    def note_queued(self):
+        """Messages of this group wait for a flush."""
+        _queued().add(self)
+
+    @property
+    def store(self):
+        """The group's store."""
+        return self._store
 
     def _end_until(self, work, error):
         """The stream is behind this work, so behind those before it as well."""
-        works = self._open if work in self._open else self._open_messages
+        works = work.queue
         while works:
             first = works.popleft()
             if first.event is not work.event:
@@ -265,7 +345,7 @@ class ProcessGroup(_Base):
             if len(views) == 1:
                 one(*views[0])
                 return
-            with _nccl_group():
+            with _messages.nccl_group():
                 for each in views:
                     one(*each)
         return self._submit(call, dense, body, tensors, self._all(copies), opts.asyncOp)
@@ -274,7 +354,7 @@ class ProcessGroup(_Base):
         parts = [torch.empty((self._size, each.numel()), dtype=each.dtype) for each in dense]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for own, whole in zip(dense, parts):
                     self._allgather_call(own, whole)
 
@@ -293,7 +373,8 @@ class ProcessGroup(_Base):
                 pointer, count, number = _types.moved(each)
                 _nccl('ncclBroadcast', pointer, pointer, count, number, opts.rootRank, self._comm.ptr,
                       self._stream.handle)
-        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if opts.rootRank != self._rank else ()
+        return self._submit('broadcast', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def reduce(self, tensors, opts):
         """torch.distributed.reduce; tensors of other ranks than the root keep their values."""
@@ -310,7 +391,8 @@ class ProcessGroup(_Base):
                 pointer = view.data_ptr()
                 self._reduce_call('ncclReduce', pointer, pointer if root == self._rank else None,
                                   view.numel(), number, operator, op, root)
-        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp)
+        written = tensors if root == self._rank else ()
+        return self._submit('reduce', dense, body, tensors, self._all(copies), opts.asyncOp, written)
 
     def _allgather_call(self, own, whole):
         pointer, count, number = _types.moved(own)
@@ -335,7 +417,7 @@ class ProcessGroup(_Base):
         owns = [self._dense(each, copies) for each in tensors]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for own, whole in zip(owns, wholes):
                     self._allgather_call(own, whole)
         return self._submit('all_gather_into_tensor', owns + wholes, body, outputs, self._all(copies),
@@ -372,7 +454,7 @@ class ProcessGroup(_Base):
                           for r, part in enumerate(parts)]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for each in calls:
                     each()
         flat = [each for outputs in output_lists for each in outputs]
@@ -400,7 +482,7 @@ class ProcessGroup(_Base):
                  for whole, part in zip(wholes, parts)]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for (whole, number, operator), part in pairs:
                     self._reduce_call('ncclReduceScatter', whole.data_ptr(), part.data_ptr(), part.numel(),
                                       number, operator, op)
@@ -411,7 +493,7 @@ class ProcessGroup(_Base):
         received = [torch.empty_like(each) for each in wholes]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for whole, own in zip(wholes, received):
                     pointer, count, number = _types.moved(whole)
                     _nccl('ncclAlltoAll', pointer, own.data_ptr(), count // self._size, number,
@@ -436,7 +518,7 @@ class ProcessGroup(_Base):
         views = [_types.reduced(call, each, op) for each in dense]
 
         def body():
-            with _nccl_group():
+            with _messages.nccl_group():
                 for root, (view, number, operator) in enumerate(views):
                     self._reduce_call('ncclReduce', view.data_ptr(),
                                       part.data_ptr() if root == self._rank else None, view.numel(), number,
@@ -447,7 +529,7 @@ class ProcessGroup(_Base):
         """Messages to and from all ranks: sends[i] and receives[i] are rank i's parts, or None."""
         def body():
             comm, stream = self._comm.ptr, self._stream.handle
-            with _nccl_group():
+            with _messages.nccl_group():
                 for peer, part in enumerate(sends):
                     if part is not None and part.numel() > 0:
                         _nccl('ncclSend', *_types.moved(part), peer, comm, stream)
@@ -527,7 +609,7 @@ class ProcessGroup(_Base):
         flush_messages()
         self._barriers += 1
         name = 'monitored_barrier/%d' % self._barriers
-        limit = opts.timeout if opts.timeout.total_seconds() > 0 else self.timeout
+        limit = opts.timeout if opts.timeout.total_seconds() >= 0 else self.timeout
         self._store.set('%s/%d' % (name, self._rank), b'1')
         if self._rank != 0:
             said = self._answer('%s/end' % name, limit * 2)
@@ -540,7 +622,7 @@ class ProcessGroup(_Base):
     def _answer(self, key, limit):
         try:
             self._store.wait([key], limit)
-        except dist.DistStoreError:
+        except RuntimeError:  # DistStoreError, but FileStore has its own
             return 'monitored_barrier: rank 0 has not come within %g s' % limit.total_seconds()
         return self._store.get(key).decode()
 
@@ -550,61 +632,50 @@ class ProcessGroup(_Base):
             left = datetime.timedelta(seconds=max(end - time.monotonic(), 0.001))
             try:
                 self._store.wait(['%s/%d' % (name, rank)], left)
-            except dist.DistStoreError:
+            except RuntimeError:  # DistStoreError, but FileStore has its own
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
         if not missing:
             return ''
-        return ('monitored_barrier: rank%s %s did not come within %g s'
-                % ('' if len(missing) == 1 else 's', ', '.join(map(str, missing)), limit.total_seconds()))
+        # The words of PyTorch's documentation, which programs may look for.
+        return ('[Rank 0]: Rank%s %s failed to pass monitoredBarrier in %d ms'
+                % ('' if len(missing) == 1 else 's', ', '.join(map(str, missing)),
+                   limit / datetime.timedelta(milliseconds=1)))
 
     # ---- messages
 
-    def _message(self, call, name, tensors, peer, tag, written):
-        if tag != 0:
-            raise ValueError('%s: tag %d: messages of two ranks match in the order of their calls, as with '
-                             'NCCL; leave the tag out' % (call, tag))
+    def _message(self, call, name, tensors, peer, tag):
         copies = []
-        dense = [self._dense(each, copies, written) for each in tensors]
-        work = Work(self, call, list(tensors), dense, self._all(copies), peer if written else None)
-        work.place = caller()
-        self._queue.append((name, dense, peer, work))
-        _queued().add(self)
+        dense = [self._dense(each, copies, name == 'ncclRecv') for each in tensors]
+        work = Work(self, call, list(tensors), dense, self._all(copies), peer if name == 'ncclRecv' else None)
+        work.name, work.peer, work.tag, work.place = name, peer, tag, caller()
+        self.use_device()
+        if name == 'ncclSend':
+            self._messages.send(work)
+        else:
+            self._messages.receive(work)
+        if self._batch is not None:
+            self._batch.append(work)
+        if not work.ended:
+            self._watch_uses(work, tensors if name == 'ncclRecv' else ())
         return work
 
     def send(self, tensors, dst, tag=0):
         """torch.distributed.isend."""
-        return self._message('send', 'ncclSend', tensors, dst, tag, False)
+        return self._message('send', 'ncclSend', tensors, dst, tag)
 
     def recv(self, tensors, src, tag=0):
         """torch.distributed.irecv."""
-        return self._message('recv', 'ncclRecv', tensors, src, tag, True)
+        return self._message('recv', 'ncclRecv', tensors, src, tag)
 
     def recv_anysource(self, tensors, tag=0):
-        """NCCL has no message of any rank."""
-        raise ValueError('recv: name the rank to receive from: NCCL has no messages of any rank')
+        """torch.distributed.irecv without a source: the first wait chooses one of those that have sent."""
+        return self._message('recv', 'ncclRecv', tensors, _messages.ANY, tag)
 
     def flush(self):
         """Calls the messages that wait, as one group."""
-        queue, self._queue = self._queue, []
-        if not queue:
-            return
-        self._use_device()
-        comm, stream = self._messages_comm.ptr, self._messages_stream.handle
-        try:
-            with _nccl_group():
-                for name, dense, peer, _ in queue:
-                    for each in dense:
-                        _nccl(name, *_types.moved(each), peer, comm, stream)
-        except _library.NCCLError as error:
-            for _, _, _, work in queue:
-                work.end(self._fail(work.call, error))
-            return
-        event = self._events.record(self._messages_stream)
-        for _, _, _, work in queue:
-            work.event = event
-            self._open_messages.append(work)
+        self._messages.flush()
 
     # ---- several calls as one
 
@@ -622,29 +693,69 @@ class ProcessGroup(_Base):
     def end_coalescing(self):
         """Ends the block; its Work stands for all its calls."""
         batch, self._batch = self._batch, None
-        messages = [work for _, _, _, work in self._queue]
         try:
             _nccl('ncclGroupEnd')
         except _library.NCCLError as error:
             for work in batch:
-                work.end(self._fail(work.call, error))
-            raise batch[-1].error if batch else self._fail(_Several.CALL, error) from None
-        if messages:
-            self.flush()
-            _queued().discard(self)
-        if batch:
+                work.end(self.fail(work.call, error))
+            raise batch[-1].error if batch else self.fail(_Several.CALL, error) from None
+        self._messages.end_block()
+        _queued().discard(self)
+        calls = [work for work in batch if work.name is None]
+        if calls:
             event = self._events.record(self._stream)
-            for work in batch:
-                work.event = event
+            for work in calls:
+                work.event, work.queue = event, self._open
                 self._open.append(work)
-        return _Several(self, batch + messages)
+        return _Several(self, batch)
+
+    # ---- groups of this group's ranks
+
+    def set_timeout(self, timeout):
+        """Waits that begin later take at most so long."""
+        self.timeout = self._options._timeout = timeout
+        _watch.note_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def _split_comm(self, ranks):
+        """The communicator of these ranks of the group, and its key; None for other ranks."""
+        if self._batch is not None:
+            raise dist.DistBackendError('%s at %s: a coalescing block is open: split the group before it or '
+                                        'after it' % (_SPLIT, caller()))
+        flush_messages()
+        self.use_device()
+        self._splits += 1
+        step = _rendezvous.Rendezvous(self._store, 'tutti/split/%d' % self._splits, self._rank, self.ranks,
+                                      _SPLIT)
+        notes = step.come(self.timeout, ranks)
+        _rendezvous.check_split(_SPLIT, notes, self.ranks)
+        if ranks is None or self._rank not in ranks:
+            return self._comm.split(-1, 0)
+        key = '%s/%d/%d' % (self._key, self._splits, min(ranks))
+        return self._comm.split(min(ranks), ranks.index(self._rank)), key
+
+    def split(self, store, ranks, opts):
+        """torch.distributed.split_group, on a rank of the new group."""
+        ranks = list(ranks)
+        comm = self._split_comm(ranks)
+        job_ranks = [self.ranks[each] for each in ranks]
+        options = _options(opts._timeout if opts is not None else self.timeout, opts, job_ranks)
+        return ProcessGroup(store, ranks.index(self._rank), job_ranks, options, _SPLIT, comm)
+
+    def stay_out(self, ranks):
+        """A rank's part in split_group() if it is not one of `ranks`, the first group."""
+        self._split_comm(list(ranks))
+
+    def perform_nocolor_split(self, _):
+        """A rank's part in the making of a group that it is not in, of a job with a bound device."""
+        self._split_comm(None)
 
     # ---- the end
 
-    @property
-    def supports_splitting(self):
-        """new_group() makes communicators of their own."""
-        return False
+    def _get_sequence_number_for_group(self):
+        """How many collectives were called: TORCH_DISTRIBUTED_DEBUG=DETAIL compares it among the ranks."""
+        return self._collectives
 
     def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
         """Its name for torch.distributed."""
@@ -665,24 +776,23 @@ class ProcessGroup(_Base):
             warnings.warn('nothing has waited for %s: its result may be read before it is there, and its '
                           'input changed too early' % ', '.join(forgotten), stacklevel=2)
         self._comm.destroy()
-        self._messages_comm.destroy()
-        for work in list(self._open) + list(self._open_messages):
-            work.end()
-        self._open.clear()
-        self._open_messages.clear()
+        self._messages.destroy()
+        while self._open:
+            self._open.popleft().end()
         self._close()
 
     def _close(self):
+        _groups.discard(self)
         self._events.close()
-        for stream in (self._stream, self._messages_stream):
-            with contextlib.suppress(_library.CUDAError):  # that of the operations before
-                stream.close()
+        with contextlib.suppress(_library.CUDAError):  # that of the operations before
+            self._stream.close()
+        self._messages.close()
 
     def abort(self):
         """Ends the communicators at once; ranks that wait for this one get an error."""
-        for comm in (self._comm, self._messages_comm):
-            with contextlib.suppress(_library.NCCLError):
-                comm.abort()
+        with contextlib.suppress(_library.NCCLError):
+            self._comm.abort()
+        self._messages.abort()
         if threading.get_ident() == self.thread:  # else its thread may wait there
             self._close()
 
@@ -715,10 +825,90 @@ class _Several(Work):
         return all(work.is_completed() for work in self.works)
 
 
+def pass_on_splits():
+    """PyTorch's C++ ends the process if split() of a backend in Python returns None: a rank that is in no
+    group takes its part here."""
+    in_cpp = dist.ProcessGroup.split_group
+
+    def split_group(self, new_ranks, *arguments, **named):
+        backends = {device.type: self._get_backend(device) for device in self._device_types}
+        if self.rank() in new_ranks or not any(isinstance(each, ProcessGroup) for each in backends.values()):
+            return in_cpp(self, new_ranks, *arguments, **named)
+        for device, backend in backends.items():
+            if isinstance(backend, ProcessGroup):
+                backend.stay_out(new_ranks)
+            elif backend.supports_splitting:
+                backend.perform_nocolor_split(torch.device(device))
+        return None
+    dist.ProcessGroup.split_group = split_group
+
+
+class _NoDevice(_Splittable):
+    """In place of a backend whose devices this machine does not have: no tensor can come to it."""
+
+    def __init__(self, rank, size, name):
+        super().__init__(rank, size)
+        self._rank, self._name = rank, name
+        self._options = _Base.Options(name)
+
+    def getBackendName(self):  # noqa: N802, the name that torch.distributed asks for
+        """The name of the backend that it replaces."""
+        return self._name
+
+    name = _get_backend_name = getBackendName
+
+    def shutdown(self):
+        """Nothing was begun."""
+
+    abort = shutdown
+
+    def split(self, _, ranks, __):
+        """The same, of fewer ranks."""
+        return _NoDevice(list(ranks).index(self._rank), len(ranks), self._name)
+
+    def perform_nocolor_split(self, _):
+        """Nothing to take part in."""
+
+
+def pass_over_missing_gpus():
+    """A job may name "cpu:tutti,cuda:nccl" where there is no GPU: PyTorch's NCCL backends refuse that."""
+    with contextlib.suppress(ValueError, AttributeError, RuntimeError):  # it may be missing
+        dist.Backend._ensure_backend_registered('nccl')
+    for name in ('NCCL', 'NCCL2'):
+        plugin = dist.Backend._plugins.get(name)
+        if plugin is None or not plugin.extended_api:
+            continue
+
+        def make(options, given, _make=plugin.creator_fn, _name=name.lower()):
+            group = options.process_group
+            beside = group is not None and torch.device('cpu') in group._device_types and \
+                isinstance(group._get_backend(torch.device('cpu')), ProcessGroup)
+            if beside and not torch.cuda.is_available():
+                return _NoDevice(options.group_rank, options.group_size, _name)
+            return _make(options, given)
+        dist.Backend._plugins[name] = plugin._replace(creator_fn=make)
+
+
+def _options(timeout, given, ranks):
+    options = _Base.Options('tutti', timeout)
+    options.group_name = given.group_name if given is not None else ''
+    options.global_ranks_in_group = ranks
+    return options
+
+
 def create(options, _):
     """What torch.distributed calls for init_process_group("tutti") and new_group()."""
     rank = options.group_rank
     if not hasattr(rank_of_thread, 'device'):
         prepare(int(os.environ.get('LOCAL_WORLD_SIZE', options.group_size)))
-        rank_of_thread.device = device_of(rank)
-    return ProcessGroup(options.store, rank, options.group_size, options.timeout)
+        rank_of_thread.is_process = True
+    if getattr(rank_of_thread, 'is_process', False) and not groups_of(threading.get_ident()):
+        rank_of_thread.device = device_of(rank)  # a job after another one may give the process another rank
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    own = _options(options.timeout, None, ranks)
+    own.group_name = options.group_id
+    if options.split_from is not None:
+        return options.split_from.split(options.store, ranks, own)
+    call = 'new_group' if options.global_ranks_in_group else 'init_process_group'
+    return ProcessGroup(options.store, rank, ranks, own, '%s (group %s of %s)'
+                        % (call, options.group_id, _rendezvous.listed(ranks)))

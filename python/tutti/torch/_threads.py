@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from .. import _library
-from . import _backend, _watch
+from . import _backend, _messages, _rendezvous, _watch
 from ._store import Store
 
 
@@ -50,16 +50,21 @@ class _Rank:
     def run(self, failed):
         """The body of the rank's thread; adds (rank, exception) to the list if it fails."""
         _backend.rank_of_thread.device = self.rank
+        _rendezvous.note_thread(self.rank, threading.get_ident())
+        ended = 'has returned from its function'
         try:
             dist.init_process_group('tutti', rank=self.rank, world_size=self.size, store=self.store)
             self.store.line_up(self.rank, self.size)
             self.result = self.function(*self.arguments)
-            dist.destroy_process_group()
+            if dist.is_initialized():  # else the function has ended it
+                dist.destroy_process_group()
         except BaseException as error:  # for the caller, whatever it is
             failed.append((self.rank, error))
+            ended = 'has failed: %s' % type(error).__name__
             for group in _backend.groups_of(threading.get_ident()):
                 group.abort()  # the other ranks get an error instead of waiting for this one
         finally:
+            _rendezvous.note_thread(self.rank, ended)
             _watch.rank_ended()
 
 
@@ -78,6 +83,7 @@ def _ranks_in_threads(count):
     finally:
         _library.nccl_library.tutti_emu_take_turns(0)
         _watch.set_ranks(None)
+        _rendezvous.forget_threads()
         distributed_c10d._world = before
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
         if recorder is None:
@@ -103,6 +109,7 @@ def run(function, world_size, *arguments, seed=None, events=None):
             raise
     store, failed = Store(), []
     ranks = [_Rank(rank, world_size, store, function, arguments) for rank in range(world_size)]
+    _messages.begin_run(seed)
     with _ranks_in_threads(world_size):
         threads = [threading.Thread(target=each.run, args=[failed], name='rank %d' % each.rank)
                    for each in ranks]
@@ -110,8 +117,11 @@ def run(function, world_size, *arguments, seed=None, events=None):
             thread.start()
         for thread in threads:
             thread.join()
+    unreceived = _messages.end_run()
     if events is not None:
         _library.nccl('tutti_emu_trace_close')
     if failed:
         raise failed[0][1]
+    if unreceived:
+        raise dist.DistBackendError('the run has ended: ' + '; '.join(unreceived))
     return [each.result for each in ranks]

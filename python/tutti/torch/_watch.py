@@ -88,7 +88,7 @@ def verdict():
 
 def _expire(seconds, group):
     said = verdict()
-    group.time_out('no result within %g s%s' % (seconds, ': ' + said if said else ''))
+    group.time_out('no result within the timeout of %g s%s' % (seconds, ': ' + said if said else ''))
 
 
 def _run():

@@ -1,19 +1,24 @@
 """What the calls of the backend return: torch.distributed.Work."""
+import os
 import sys
 import threading
 
 import torch
 import torch.distributed as dist
 
-_PASSED_OVER = ('/torch/', '/tutti/torch/')
+_PASSED_OVER = tuple(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__))
+
+
+def place_of(frame):
+    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        frame = frame.f_back
+    return '%s:%d (%s)' % (os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
 
 
 def caller():
-    """The program's line that called: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _PASSED_OVER):
-        frame = frame.f_back
-    return '%s:%d (%s)' % (frame.f_code.co_filename.rsplit('/', 1)[-1], frame.f_lineno, frame.f_code.co_name)
+    """The program's line that called."""
+    return place_of(sys._getframe(1))
 
 
 _asked = threading.local()
@@ -35,7 +40,8 @@ def _own(work):
 
 def pass_on_questions():
     """PyTorch passes wait() and get_future() of works on to Python, and answers everything else itself."""
-    for name in ('is_completed', 'is_success', 'exception', 'result', 'synchronize'):
+    for name in ('is_completed', 'is_success', 'exception', 'result', 'synchronize', 'source_rank',
+                 '_source_rank'):
         def ask(self, *arguments, _name=name, _else=getattr(dist.Work, name)):
             own = self if isinstance(self, Work) else _own(self)
             return _else(self, *arguments) if own is None else getattr(own, _name)(*arguments)
@@ -52,7 +58,10 @@ class Work(dist.Work):
         self.finish, self.source = finish, source
         self.event = None  # None: not yet on the stream
         self.ended, self.error, self.waited = False, None, False
-        self.place = None  # of an asynchronous call, for messages
+        self.place = None  # of an asynchronous call or a message: the line that called
+        self.on_end = None  # called with the work
+        self.queue = self.comm = None  # the works of its stream; the communicator of a message
+        self.name = self.peer = self.tag = self.stored = None  # of a message, see _messages.py
         self._future = None
 
     def end(self, error=None):
@@ -60,6 +69,8 @@ class Work(dist.Work):
         if self.ended:
             return
         self.ended, self.error = True, error
+        if self.on_end is not None:
+            self.on_end(self)
         if self.finish is not None and error is None:
             self.finish()
         self.tensors = self.finish = None

@@ -216,7 +216,18 @@ static int launch_captured(const struct emu_graph_exec *exec, struct emu_stream 
   return 0;
 }
 
+/* False after the sentence of the first kernel that can no longer be launched. */
+static bool exec_is_launchable(const struct emu_graph_exec *exec) {
+  for (uint32_t i = 0; i < exec->node_count; i++) {
+    const struct emu_work *work = &exec->nodes[i].work;
+    if (work->kind != WORK_KERNEL || work->as.kernel->ops->refuses == NULL) continue;
+    if (work->as.kernel->ops->refuses(work->as.kernel)) return false;
+  }
+  return true;
+}
+
 int emu_graph_launch(struct emu_graph_exec *exec, struct emu_stream *stream) {
+  if (!exec_is_launchable(exec)) return cudaErrorInvalidValue;
   if (stream->capture != NULL) return launch_captured(exec, stream);
   int error = stream->legacy ? emu_capture_legacy_use(stream->device_index) : 0;
   if (error == 0 && exec->last != NULL) error = stream_push_wait(stream, exec->last);

@@ -32,6 +32,9 @@ struct emu_kernel_ops {
   int (*execute)(struct emu_kernel_run *run);
   /* Frees the launch, which has ended or was dropped. Locked. */
   void (*retire)(struct emu_kernel_run *run);
+  /* True if it can no longer be launched: the log has the sentence that says why. Asked before a graph that
+   * holds the kernel is launched. Locked. NULL: it always can. */
+  bool (*refuses)(const struct emu_kernel *kernel);
   /* Frees the kernel after its last reference. Locked. */
   void (*release)(struct emu_kernel *kernel);
   /* threads: advances the run until it ends, or until `patience` polls in a row made no progress. One thread

@@ -17,8 +17,8 @@ static struct emu_stream *active; /* all streams with work on them */
 
 /* Threads are identified by a number, because addresses are reused. */
 static uint64_t thread_number(void) {
-  static uint64_t last;
-  static _Thread_local uint64_t mine;
+  static uint32_t last;
+  static _Thread_local uint32_t mine;
   if (mine == 0) mine = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
   return mine;
 }
