@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "check/all.h"
 #include "check/check_plan.h"
 #include "check/mutants.h"
@@ -55,7 +56,7 @@ static const struct option_row rows[] = {
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
      "make the call this many times in one group, each time with the next root (default 1)"},
     {0, "first-step", "N", OPTION_INT, AT(first_step), 0, UINT32_MAX,
-     "value at which the connections' step counters start (default 0)"},
+     "value at which the connections' step counters start (default TUTTI_FIRST_STEP, or 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
     {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0,
      "ranks cannot store directly into each other's output"},
@@ -253,7 +254,8 @@ static void print_case(const struct check_case *c, const struct collective *coll
          call->limits.slots);
   if (call->limits.chunk_bytes) printf(" --chunk %u", call->limits.chunk_bytes);
   if (call->root) printf(" --root %u", call->root);
-  if (call->first_step) printf(" --first-step %u", call->first_step);
+  if (call->first_step != 0 || param_int(PARAM_TUTTI_FIRST_STEP) != 0)
+    printf(" --first-step %u", call->first_step);
   printf("%s%s\n", call->in_place ? " --in-place" : "", call->limits.direct ? "" : " --indirect");
 }
 
@@ -610,7 +612,7 @@ static void flags_initial(struct check_flags *flags) {
   memset(flags, 0, sizeof *flags);
   flags->type = "float";
   flags->op = "sum";
-  flags->count = flags->bytes = flags->nodes = flags->gpus = UNSET;
+  flags->count = flags->bytes = flags->nodes = flags->gpus = flags->first_step = UNSET;
   flags->channels = 2;
   flags->slots = 8;
   flags->group = 1;
@@ -626,6 +628,10 @@ static enum exit_code check_verb_run(int argc, char **argv) {
   if (command.flags.min_slots && !command.flags.plan) {
     fprintf(stderr, "tutti check: --min-slots is of a schedule; give --plan FILE\n");
     return EXIT_USAGE;
+  }
+  if (command.flags.first_step == UNSET) {
+    if (param_check() != ncclSuccess) return EXIT_USAGE; /* it says why */
+    command.flags.first_step = param_int(PARAM_TUTTI_FIRST_STEP);
   }
   code = command.flags.plan      ? check_plan_flags_run(&command, argc - operand)
          : command.flags.mutants ? check_mutants(&command, argc - operand)

@@ -1,14 +1,20 @@
 /* first_step.h: connections that do not begin at step 0 (TUTTI_FIRST_STEP), so that tests reach the steps at
  * which flags and tags wrap. Such a connection begins as if it had been in use: its counters have the given
- * value, its tagged words the tags of the last steps, and its lines of LL and LL128 the flags of a whole period
- * before, which match again at the end of this half period. So only the clean-up before that end (ll.h) keeps
- * a receiver from taking them for data. Backends of both devices include this. */
+ * value, its tagged words the tags of the last steps, and its lines of LL and LL128 the flags of a whole
+ * period before, which match again at the end of this half period. So only the clean-up before that end
+ * (ll.h) keeps a receiver from taking them for data. Backends of both devices include this. */
 #ifndef TUTTI_BACKENDS_FIRST_STEP_H
 #define TUTTI_BACKENDS_FIRST_STEP_H
 
 #include <string.h>
 
-#include "schedule/plan.h"
+#include "kernels/launch.h"
+
+/* The number of a connection's first step. `pooled`: of one whose operations use the rank's slots
+ * (device_net_end); its sender has no free slots yet. */
+static inline uint64_t first_step_of(const struct plan_limits *limits, bool pooled) {
+  return (uint64_t)limits->first_step + (pooled ? limits->slots : 0);
+}
 
 /* The first step from `step` on that uses this slot. */
 static inline uint64_t first_step_in_slot(uint64_t step, uint32_t slots, uint32_t slot) {
@@ -48,6 +54,19 @@ static inline void first_step_fill(const struct plan_limits *limits, uint8_t pro
 static inline void first_step_tag(void *word, uint64_t step) {
   const uint64_t half = (step + 1) << 32 | 0xd1d1d1d1u, halves[2] = {half, half};
   memcpy(word, halves, sizeof halves);
+}
+
+/* Fills an end of a new connection, which is laid out as struct fifo_sender or struct fifo_receiver. */
+static inline void first_step_end(const struct plan_limits *limits, bool sends, void *end) {
+  const uint64_t first = limits->first_step, steps[3] = {first, first, first};
+  uint8_t *bytes = (uint8_t *)end;
+  memcpy(bytes, &first, sizeof first); /* head or tail */
+  memcpy(bytes + LAUNCH_STEP_OFFSET, steps, sizeof steps);
+  for (uint32_t i = 0; i < 2; i++) /* an address, and the bytes there */
+    first_step_tag(bytes + (sends ? LAUNCH_OFFER_OFFSET : LAUNCH_SOURCE_OFFSET) + 16 * (size_t)i, first - 1);
+  for (uint32_t slot = 0; slot < limits->slots && !sends; slot++)
+    first_step_tag(bytes + LAUNCH_ANNOUNCED_OFFSET + 16 * (size_t)slot,
+                   first_step_before(first, limits->slots, slot));
 }
 
 #endif

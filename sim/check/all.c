@@ -182,11 +182,12 @@ static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *ca
 static void vary(struct all_thread *thread, struct check_call *call, uint32_t channels, bool direct) {
   static const uint32_t slots[] = {8, 2, 4, 5, 3};
   static const uint32_t chunks[] = {64, 16, 48, 512, 80};
+  static const uint32_t first_steps[] = {0, 1, ((uint32_t)1 << 31) - 2, UINT32_MAX};
   static const uint8_t types[] = {ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16};
   const uint32_t turn = thread->turn;
   check_limits(&call->limits, slots[turn % 5], chunks[turn / 5 % 5], channels, direct);
   call->dtype = types[turn % 4];
-  call->first_step = turn / 3 % 4;
+  call->first_step = first_steps[turn / 3 % 4];
   call->inputs = turn / 2 % 3;
 }
 

@@ -3,6 +3,7 @@
  * reach each other, or if the other end is behind a network. The buffers of a protocol are created when first
  * used. */
 #include "backends/cuda/ipc.h"
+#include "backends/first_step.h"
 #include "backends/net_ll.h"
 #include "base/log.h"
 
@@ -18,7 +19,7 @@ static ncclResult_t conn_end(const struct cuda_conn *conn, const struct device_c
   const struct plan_limits *limits = &owner->config.limits;
   const struct cuda_scope scope = cuda_scope_enter(device_index);
   ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index, LAUNCH_END_BYTES, block);
-  if (result == ncclSuccess) result = cuda_first_end(limits, limits->first_step, sends, block->address);
+  if (result == ncclSuccess) result = cuda_first_end(limits, sends, block->address);
   cuda_scope_leave(&scope);
   if (result == ncclSuccess) *pointer = block->address;
   return result;
@@ -116,13 +117,9 @@ static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, ui
   return result;
 }
 
-static uint64_t net_first_step(const struct plan_limits *limits, bool pooled) {
-  return (uint64_t)limits->first_step + (pooled ? limits->slots : 0);
-}
-
 /* Its steps begin at a count for which the sender has no free slots yet. */
 static void conn_pool(struct cuda_conn *conn, const struct plan_limits *limits) {
-  const uint64_t first = net_first_step(limits, true);
+  const uint64_t first = first_step_of(limits, true);
   conn->pooled = true;
   *(uint64_t *)(void *)((uint8_t *)conn->sender + LAUNCH_STEP_OFFSET) = first;
   *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = first;
@@ -159,7 +156,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->step_bytes = step_bytes;
   end->memory = comm->net_on_device ? POINTER_DEVICE : POINTER_HOST;
   end->pooled = conn->pooled;
-  end->first_step = net_first_step(limits, conn->pooled);
+  end->first_step = first_step_of(limits, conn->pooled);
   end->first_line = limits->first_step;
   return ncclSuccess;
 }

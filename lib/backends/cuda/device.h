@@ -163,9 +163,8 @@ bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
-/* first_step.c: what new ends and new slots hold if TUTTI_FIRST_STEP is set; within a scope. `step`: the end's
- * own first step, which differs for messages over networks. */
-ncclResult_t cuda_first_end(const struct plan_limits *limits, uint64_t step, bool sends, void *end);
+/* first_step.c: what new ends and new slots hold if TUTTI_FIRST_STEP is set; within a scope. */
+ncclResult_t cuda_first_end(const struct plan_limits *limits, bool sends, void *end);
 ncclResult_t cuda_first_slots(const struct plan_limits *limits, uint8_t proto, uint32_t slot_bytes,
                               void *buffer);
 

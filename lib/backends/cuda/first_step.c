@@ -7,22 +7,10 @@
 #include "base/log.h"
 #include "base/os.h"
 
-#define WORD(offset) ((offset) / 8)
-
-ncclResult_t cuda_first_end(const struct plan_limits *limits, uint64_t step, bool sends, void *end) {
-  uint64_t image[LAUNCH_END_BYTES / 8];
-  const uint64_t first = limits->first_step;
-  memset(image, 0, sizeof image);
-  if (first == 0) return ncclSuccess; /* the memory is zeroed */
-  image[0] = first;                   /* head or tail */
-  image[WORD(LAUNCH_STEP_OFFSET)] = step;
-  for (uint32_t kind = 1; kind <= 2; kind++) image[WORD(LAUNCH_STEP_OFFSET) + kind] = first;
-  if (!sends) first_step_tag(&image[WORD(LAUNCH_SOURCE_OFFSET)], first - 1);
-  for (uint32_t slot = 0; slot < limits->slots && !sends; slot++)
-    first_step_tag(&image[WORD(LAUNCH_ANNOUNCED_OFFSET) + 2 * slot],
-                   first_step_before(first, limits->slots, slot));
-  for (uint32_t offer = 0; offer < 2 && sends; offer++)
-    first_step_tag(&image[WORD(LAUNCH_OFFER_OFFSET) + 2 * offer], first - 1);
+ncclResult_t cuda_first_end(const struct plan_limits *limits, bool sends, void *end) {
+  uint64_t image[LAUNCH_END_BYTES / 8] = {0};
+  if (limits->first_step == 0) return ncclSuccess; /* the memory is zeroed */
+  first_step_end(limits, sends, image);
   return cuda_memory_write(end, image, sizeof image);
 }
 

@@ -50,7 +50,6 @@ struct emu_conn {
   uint64_t peer_shift; /* IMPORTED: added to an address of the receiver's it gives one of this process */
   uint8_t *buffer[PROTO_COUNT];
   uint32_t slots, step_bytes[PROTO_COUNT];
-  struct plan_limits limits; /* of the communicator */
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
   size_t block_bytes;         /* memory after the FIFO that PXN proxies share; 0: no PXN proxy */
@@ -202,12 +201,8 @@ struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_
                               uint32_t channel_index, uint32_t conn_index);
 /* Sets the counters and tags of a new connection, and the lines of a protocol's new slots
  * (first_step.h). */
-void emu_conn_begin(const struct emu_conn *conn);
-void emu_conn_begin_slots(const struct emu_conn *conn, uint8_t proto);
-/* The first step of a connection whose operations have shared slots: its sender has no free slots yet. */
-static inline uint64_t emu_conn_pooled_first(const struct emu_conn *conn) {
-  return (uint64_t)conn->limits.first_step + conn->slots;
-}
+void emu_conn_begin(const struct emu_conn *conn, const struct plan_limits *limits);
+void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto);
 size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
 size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
 ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);

@@ -1,36 +1,29 @@
-/* wrap.c: calls on both sides of a step at which flags and tags wrap (TUTTI_FIRST_STEP), every result compared
- * with what the call must give, bit for bit. First many calls of one or two elements, which leave most lines
- * of a slot as they were; then long ones, which read the lines that the short ones left.
+/* wrap.c: calls on both sides of a step at which flags and tags wrap (TUTTI_FIRST_STEP), every result
+ * compared with what the call must give, bit for bit. First many calls of one or two elements, which leave
+ * most lines of a slot as they were; then long ones, which read the lines that the short ones left.
  *
- *     wrap RANKS LONG SEEDS [SCENE...]     LONG: elements of a long call
+ *     wrap                                   runs itself once for each row of `settings` below
+ *     wrap RANKS LONG SEEDS [SCENE...]       RANKS 0: all devices, 4 at most; LONG: elements of a long call
  *
- * For a SCENE that is the name of a call, communicators are made that run 0, 1, 2, 3, ... short calls of this
- * kind before long ones; the default is each call. A SCENE that is two names, as all_gather:broadcast, runs
+ * For a SCENE that is the name of a call, communicators are made that run 0, 3, 8, ... short calls of this
+ * kind before long ones; `each`: every kind of call. A SCENE that is two names, as all_gather:broadcast, runs
  * short calls of the first kind, among them one of the second kind, once in each place. For each seed, calls
- * of all kinds are mixed. The ranks are those of the launch (tutti launch) if it has several, or else RANKS
- * devices of this process. Prints the first wrong result, or what was run and `ok`. */
-#include <cuda_runtime.h>
-#include <nccl.h>
+ * of all kinds are mixed, some of them two in a group. The ranks are those of the launch (tutti launch) if it
+ * has several, or else RANKS devices of this process. Prints the first wrong result, or what was run and
+ * `ok`. */
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <tutti.h>
+#include <unistd.h>
 
-#define RANKS_MAX 8
+#include "need.h"
+
 #define LONG_CALLS 10
 #define PLACES 32 /* of the other call in a scene of two */
-
-#define NEED(call)                                                             \
-  do {                                                                         \
-    const int status_ = (int)(call);                                           \
-    if (status_ != 0) {                                                        \
-      printf("failed: %s: %d (%s)\n", #call, status_, ncclGetLastError(NULL)); \
-      exit(1);                                                                 \
-    }                                                                          \
-  } while (0)
+#define GROUP 2   /* calls of a group, at most */
 
 enum call {
   ALL_REDUCE,
@@ -54,7 +47,7 @@ static struct {
   struct {
     ncclComm_t comm;
     cudaStream_t stream;
-    uint32_t *in, *out;
+    uint32_t *in[GROUP], *out[GROUP]; /* by place in a group */
   } ranks[RANKS_MAX];
   uint32_t *host;
   tutti_launch_t launch;
@@ -92,9 +85,10 @@ static uint32_t element_of(unsigned call_number, uint32_t number) {
 
 static int root_of(unsigned call_number) { return (int)(call_number % (unsigned)run.rank_count); }
 
-/* What the call must leave in element `index` of a rank's output of `count` elements a block; false: it leaves
- * it as it is. */
-static bool expected_at(enum call call, unsigned number, int rank, size_t count, size_t index, uint32_t *value) {
+/* What the call must leave in element `index` of a rank's output of `count` elements a block; false: it
+ * leaves it as it is. */
+static bool expected_at(enum call call, unsigned number, int rank, size_t count, size_t index,
+                        uint32_t *value) {
   const int n = run.rank_count, block = (int)(index / count), root = root_of(number);
   const size_t own = (size_t)rank * count, within = index % count;
   const bool sums = call == ALL_REDUCE || call == REDUCE || call == REDUCE_SCATTER;
@@ -102,8 +96,7 @@ static bool expected_at(enum call call, unsigned number, int rank, size_t count,
   if ((call == REDUCE || call == GATHER) && rank != root) return false;
   if (block >= (blocks ? n : 1)) return false;
   uint32_t sum = 0;
-  for (int r = 0; sums && r < n; r++)
-    sum += number_at(number, r, (call == REDUCE_SCATTER ? own : 0) + index);
+  for (int r = 0; sums && r < n; r++) sum += number_at(number, r, (call == REDUCE_SCATTER ? own : 0) + index);
   if (call == BROADCAST) sum = number_at(number, root, index);
   if (call == ALL_GATHER || call == GATHER) sum = number_at(number, block, within);
   if (call == ALL_TO_ALL) sum = number_at(number, block, own + within);
@@ -113,14 +106,23 @@ static bool expected_at(enum call call, unsigned number, int rank, size_t count,
   return true;
 }
 
-static void issue(int r, enum call call, unsigned number, size_t count) {
-  const int n = run.rank_count, root = root_of(number);
-  const uint32_t *in = run.ranks[r].in;
-  uint32_t *out = run.ranks[r].out;
+/* A call of one kind, on buffers `place`. */
+struct job {
+  enum call call;
+  unsigned number;
+  size_t count;
+  unsigned place;
+};
+
+static void issue(int r, const struct job *job) {
+  const int n = run.rank_count, root = root_of(job->number);
+  const size_t count = job->count;
+  const uint32_t *in = run.ranks[r].in[job->place];
+  uint32_t *out = run.ranks[r].out[job->place];
   ncclComm_t comm = run.ranks[r].comm;
   cudaStream_t stream = run.ranks[r].stream;
-  const ncclDataType_t type = type_of(number);
-  switch (call) {
+  const ncclDataType_t type = type_of(job->number);
+  switch (job->call) {
     case ALL_REDUCE: NEED(ncclAllReduce(in, out, count, type, ncclSum, comm, stream)); break;
     case REDUCE: NEED(ncclReduce(in, out, count, type, ncclSum, root, comm, stream)); break;
     case REDUCE_SCATTER: NEED(ncclReduceScatter(in, out, count, type, ncclSum, comm, stream)); break;
@@ -138,58 +140,60 @@ static void issue(int r, enum call call, unsigned number, size_t count) {
 
 #define UNTOUCHED 0x5a5a5a5au
 
-static void check(enum call call, unsigned number, size_t count, const char *story) {
-  const size_t elements = count * (size_t)run.rank_count;
+static void prepare(const struct job *job) {
+  const size_t elements = job->count * (size_t)run.rank_count;
   for (int r = run.first; r < run.end; r++) {
+    for (size_t i = 0; i < elements; i++) run.host[i] = element_of(job->number, number_at(job->number, r, i));
     NEED(cudaSetDevice(r));
-    NEED(cudaStreamSynchronize(run.ranks[r].stream));
-    NEED(cudaMemcpy(run.host, run.ranks[r].out, elements * 4, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < elements; i++) {
-      uint32_t value = UNTOUCHED;
-      if (!expected_at(call, number, r, count, i, &value)) value = UNTOUCHED;
-      if (run.host[i] == value) continue;
-      printf("wrong: %s, call %u (%s of %zu elements): rank %d, element %zu is 0x%08x instead of 0x%08x\n", story,
-             number, call_names[call], count, r, i, run.host[i], value);
-      exit(1);
-    }
+    NEED(cudaMemcpy(run.ranks[r].in[job->place], run.host, elements * 4, cudaMemcpyHostToDevice));
+    NEED(cudaMemset(run.ranks[r].out[job->place], 0x5a, elements * 4));
+    NEED(cudaDeviceSynchronize());
   }
 }
 
-/* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what old
- * flags or tags seem to announce. The last rank's kernel is launched when the others have had some turns, which
- * is no condition for a right result. */
-static void issue_late(enum call call, unsigned number, size_t count) {
+static void check(const struct job *job, const char *story) {
+  const size_t elements = job->count * (size_t)run.rank_count;
+  for (int r = run.first; r < run.end; r++) {
+    NEED(cudaSetDevice(r));
+    NEED(cudaStreamSynchronize(run.ranks[r].stream));
+    NEED(cudaMemcpy(run.host, run.ranks[r].out[job->place], elements * 4, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < elements; i++) {
+      uint32_t value = UNTOUCHED;
+      if (!expected_at(job->call, job->number, r, job->count, i, &value)) value = UNTOUCHED;
+      if (run.host[i] == value) continue;
+      printf("wrong: %s, call %u (%s of %zu elements): rank %d, element %zu is 0x%08x instead of 0x%08x\n",
+             story, job->number, call_names[job->call], job->count, r, i, run.host[i], value);
+      exit(1);
+    }
+  }
+  run.calls += 1;
+}
+
+/* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
+ * old flags or tags seem to announce. The last rank's kernel is launched when the others have had some turns,
+ * which is no condition for a right result. */
+static void issue_late(const struct job *job) {
   for (int i = 0; i < run.rank_count; i++) {
-    const int r = (int)((number + (unsigned)i) % (unsigned)run.rank_count);
+    const int r = (int)((job->number + (unsigned)i) % (unsigned)run.rank_count);
     NEED(cudaSetDevice(r));
     for (int turn = 0; turn < run.turns && i == run.rank_count - 1; turn++) {
       sched_yield();
       (void)cudaStreamQuery(run.ranks[(r + 1) % run.rank_count].stream);
     }
-    if (call == EXCHANGE) NEED(ncclGroupStart());
-    issue(r, call, number, count);
-    if (call == EXCHANGE) NEED(ncclGroupEnd());
+    NEED(ncclGroupStart());
+    issue(r, job);
+    NEED(ncclGroupEnd());
   }
 }
 
-static void call_run(enum call call, unsigned number, size_t count, bool late, const char *story) {
-  const size_t elements = count * (size_t)run.rank_count;
-  for (int r = run.first; r < run.end; r++) {
-    for (size_t i = 0; i < elements; i++) run.host[i] = element_of(number, number_at(number, r, i));
-    NEED(cudaSetDevice(r));
-    NEED(cudaMemcpy(run.ranks[r].in, run.host, elements * 4, cudaMemcpyHostToDevice));
-    NEED(cudaMemset(run.ranks[r].out, 0x5a, elements * 4));
-    NEED(cudaDeviceSynchronize());
-  }
-  if (late) {
-    issue_late(call, number, count);
-  } else {
-    NEED(ncclGroupStart());
-    for (int r = run.first; r < run.end; r++) issue(r, call, number, count);
-    NEED(ncclGroupEnd());
-  }
-  check(call, number, count, story);
-  run.calls += 1;
+/* The calls of one group. */
+static void jobs_run(const struct job *jobs, unsigned job_count, const char *story) {
+  for (unsigned i = 0; i < job_count; i++) prepare(&jobs[i]);
+  NEED(ncclGroupStart());
+  for (int r = run.first; r < run.end; r++)
+    for (unsigned i = 0; i < job_count; i++) issue(r, &jobs[i]);
+  NEED(ncclGroupEnd());
+  for (unsigned i = 0; i < job_count; i++) check(&jobs[i], story);
 }
 
 static void comms_open(void) {
@@ -215,12 +219,17 @@ static void short_and_long(const enum call *calls, unsigned short_calls, const c
   snprintf(story, sizeof story, "%s with %u short calls first", name, short_calls);
   comms_open();
   for (unsigned number = 0; number < short_calls + LONG_CALLS; number++) {
-    const enum call call = calls[number];
+    const struct job job = {calls[number], number, number < short_calls ? 1 + draw(2) : run.long_count, 0};
     const bool alike = /* every call of this kind uses the same connections */
-        call != REDUCE && call != BROADCAST && call != GATHER && call != SCATTER;
-    const bool late = number >= short_calls && connected[call] && run.end - run.first == run.rank_count;
-    call_run(call, number, number < short_calls ? 1 + draw(2) : run.long_count, late, story);
-    connected[call] = alike;
+        job.call != REDUCE && job.call != BROADCAST && job.call != GATHER && job.call != SCATTER;
+    if (number >= short_calls && connected[job.call] && run.end - run.first == run.rank_count) {
+      prepare(&job);
+      issue_late(&job);
+      check(&job, story);
+    } else {
+      jobs_run(&job, 1, story);
+    }
+    connected[job.call] = alike;
   }
   comms_close();
 }
@@ -228,7 +237,7 @@ static void short_and_long(const enum call *calls, unsigned short_calls, const c
 #define SHORT_MOST 64
 
 static void scene_of_one(enum call call) {
-  static const unsigned before[] = {0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 40};
+  static const unsigned before[] = {0, 3, 8, 16, 23, 33};
   enum call calls[SHORT_MOST + LONG_CALLS];
   for (unsigned i = 0; i < SHORT_MOST + LONG_CALLS; i++) calls[i] = call;
   for (unsigned i = 0; i < sizeof before / sizeof before[0]; i++)
@@ -244,13 +253,25 @@ static void scene_of_two(enum call call, enum call other) {
 }
 
 static void scene_of_all(uint64_t seed) {
-  enum call calls[SHORT_MOST + LONG_CALLS];
   run.draws = seed * 1000003;
-  for (unsigned i = 0; i < SHORT_MOST + LONG_CALLS; i++) calls[i] = (enum call)draw(CALLS);
-  short_and_long(calls, 8 + draw(48), "calls of all kinds");
+  const unsigned short_calls = 8 + draw(40);
+  comms_open();
+  for (unsigned number = 0; number < short_calls + LONG_CALLS;) {
+    struct job jobs[GROUP];
+    const unsigned job_count = draw(3) == 0 ? 2 : 1;
+    for (unsigned i = 0; i < job_count; i++, number++)
+      jobs[i] = (struct job){(enum call)draw(CALLS), number,
+                             number < short_calls ? 1 + draw(2) : run.long_count, i};
+    jobs_run(jobs, job_count, "calls of all kinds");
+  }
+  comms_close();
 }
 
 static void scene(const char *text) {
+  if (strcmp(text, "each") == 0) {
+    for (unsigned i = 0; i < CALLS; i++) scene_of_one((enum call)i);
+    return;
+  }
   const char *colon = strchr(text, ':');
   const size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
   enum call first = CALLS, second = CALLS;
@@ -270,6 +291,7 @@ static void ranks_open(int rank_count) {
   run.launch.size = sizeof run.launch;
   NEED(tutti_launch_read(&run.launch));
   const bool alone = run.launch.rank_count <= 1;
+  if (alone && rank_count == 0) rank_count = need_ranks() < 4 ? need_ranks() : 4;
   run.rank_count = alone ? rank_count : run.launch.rank_count;
   run.first = alone ? 0 : run.launch.rank;
   run.end = alone ? rank_count : run.launch.rank + 1;
@@ -279,30 +301,82 @@ static void ranks_open(int rank_count) {
   for (int r = run.first; r < run.end; r++) {
     NEED(cudaSetDevice(r));
     NEED(cudaStreamCreateWithFlags(&run.ranks[r].stream, cudaStreamNonBlocking));
-    NEED(cudaMalloc((void **)&run.ranks[r].in, bytes));
-    NEED(cudaMalloc((void **)&run.ranks[r].out, bytes));
+    for (int place = 0; place < GROUP; place++) {
+      NEED(cudaMalloc((void **)&run.ranks[r].in[place], bytes));
+      NEED(cudaMalloc((void **)&run.ranks[r].out[place], bytes));
+    }
   }
 }
 
 static void ranks_close(void) {
   for (int r = run.first; r < run.end; r++) {
-    NEED(cudaFree(run.ranks[r].in));
-    NEED(cudaFree(run.ranks[r].out));
+    for (int place = 0; place < GROUP; place++) {
+      NEED(cudaFree(run.ranks[r].in[place]));
+      NEED(cudaFree(run.ranks[r].out[place]));
+    }
     NEED(cudaStreamDestroy(run.ranks[r].stream));
   }
   free(run.host);
 }
 
+/* ---- all settings ---- */
+
+/* Each kernel of GPUs runs on both sides of a wrap. */
+#define DIRECT "allgather:Direct;reducescatter:Direct;broadcast:Direct"
+static const struct {
+  const char *algo, *proto;
+} settings[] = {
+    {"Ring", "LL"},
+    {"Ring", "LL128"},
+    {"Ring", "Simple"},
+    {"Ring", "allreduce:LL;broadcast:LL128;allgather:Simple;reduce:LL;reducescatter:Simple"},
+    {"allreduce:Tree", "LL"},
+    {"allreduce:Tree", "Simple"},
+    {"allreduce:Direct;alltoall:Direct;" DIRECT, "LL"},
+    {"allreduce:Direct;alltoall:Direct;" DIRECT, "Simple"},
+    {"allreduce:TwoShot;" DIRECT, "LL"},
+    {"allreduce:TwoShot;" DIRECT, "Simple"},
+};
+static const char *const first_steps[] = {"2147483616", "4294967264"}; /* 32 before 2^31 and 2^32 */
+
+/* In a process of its own, because settings are read once. */
+static void setting_run(const char *program, const char *first, const char *algo, const char *proto) {
+  int status = 0;
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TUTTI_FIRST_STEP", first, 1);
+    setenv("NCCL_ALGO", algo, 1);
+    setenv("NCCL_PROTO", proto, 1);
+    execl("/proc/self/exe", program, "0", "2000", "3", "all_reduce", (char *)NULL);
+    _exit(127);
+  }
+  if (child > 0 && waitpid(child, &status, 0) == child && status == 0) return;
+  printf("failed: with TUTTI_FIRST_STEP=%s NCCL_ALGO='%s' NCCL_PROTO='%s'\n", first, algo, proto);
+  exit(1);
+}
+
+static void settings_run(const char *program) {
+  const size_t count = sizeof settings / sizeof settings[0];
+  for (size_t i = 0; i < sizeof first_steps / sizeof first_steps[0]; i++)
+    for (size_t k = 0; k < count; k++)
+      setting_run(program, first_steps[i], settings[k].algo, settings[k].proto);
+  printf("wrap: %zu settings, on both sides of steps 2^31 and 2^32: ok\n", count);
+}
+
 int main(int argc, char **argv) {
+  if (argc == 1) {
+    settings_run(argv[0]);
+    return 0;
+  }
   if (argc < 4) return 2;
-  run.long_count = (size_t)atoi(argv[2]);
   const char *emu = getenv("TUTTI_EMU");
-  run.turns = emu != NULL && strstr(emu, "threads") != NULL ? 200 : 2;
+  run.turns = emu != NULL && strstr(emu, "threads") != NULL ? 10 : 1;
+  run.long_count = (size_t)atoi(argv[2]);
   ranks_open(atoi(argv[1]));
   for (int i = 4; i < argc; i++) scene(argv[i]);
-  for (uint32_t call = 0; call < CALLS && argc == 4; call++) scene_of_one((enum call)call);
   for (int seed = 1; seed <= atoi(argv[3]); seed++) scene_of_all((uint64_t)seed);
   ranks_close();
-  printf("%u calls: ok\n", run.calls);
+  printf("%d ranks, %u calls: ok\n", run.rank_count, run.calls);
   return 0;
 }
