@@ -70,6 +70,39 @@ for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL 
 done
 unset NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS
 
+# Every kernel on both sides of the steps at which flags, tags and halves of the flag's period wrap
+# (gpu/wrap.c), with short buffers, since fibres are slow to clean long ones. With capability 9.0 long copies
+# have the kernel for copy engines.
+cc -O1 -o "$work/wrap" "$here/gpu/wrap.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+  -ltutti-cudart -lnccl || exit 3
+export NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440 SIMT_KERNELS="$work/kernels" SIMT_CAPABILITY=90
+ctas=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" all 3 500 1 &&
+  tail -n 1 "$work/out" | grep -q ': ok$'
+check $? "all calls have the right bits on both sides of steps 2^31 and 2^32"
+# near ALGORITHM ARGS...: wrap with these arguments over LL, from step $first, is right.
+near() {
+  NCCL_ALGO=$1
+  shift
+  NCCL_ALGO=$NCCL_ALGO NCCL_PROTO=LL TUTTI_FIRST_STEP=$first ctas=1 \
+    on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" "$@" &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
+}
+for first in 2147483616 4294967264; do
+  near "allreduce:Direct;$direct" 6 100 1
+  check $? "so have direct collectives of many ranks, from step $first"
+  near "allreduce:Direct;allgather:Ring" 2 400 0 all_gather:all_reduce &&
+    near "allreduce:TwoShot;allgather:Ring" 2 400 0 all_gather:all_reduce
+  check $? "so have rings after a direct collective in each of the last steps before a wrap, from step $first"
+done
+unset NCCL_ALGO
+unset NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE SIMT_KERNELS SIMT_CAPABILITY
+missing=
+for kernel in $(sed -n 's/^  CALL(\([a-z0-9_]*\), .*/\1/p' "$here/simt/kernels.cc"); do
+  grep -qx "$kernel" "$work/kernels" || missing="$missing $kernel"
+done
+[ -z "$missing" ]
+check $? "each kernel ran there$missing"
+
 # A direct collective leaves its last slots to the operation that follows, here a ring that needs all of them.
 printf 'all_reduce 0 6M algo=TwoShot proto=Simple\nall_reduce 6M max algo=Ring proto=Simple\n' >"$work/rules"
 ctas=1 TUTTI_TUNE_FILE=$work/rules bench all_reduce -g 2 -b 4M -e 8M -f 2

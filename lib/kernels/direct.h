@@ -498,10 +498,11 @@ PRIM_FN void direct_clean_slot(const struct direct_run *it, const struct direct_
     direct_put(place, line, 0);
 }
 
-/* True in the last `slots` steps of every half period of the flag: old flags must not match after a wrap. */
+/* True if a step of the loop, which begins with step `line`, is among the last `slots` of a half period of
+ * the flag: old flags must not match after a wrap. Of two steps the second may be the first of these. */
 PRIM_FN bool direct_is_near(const struct direct_run *it) {
   const uint32_t half = 1u << (it->arguments->limits.flag_bits - 1);
-  return it->sends && it->keeps && (((uint32_t)it->line + 1) & (half - 1)) >= half - DIRECT_SLOTS - 1;
+  return it->sends && it->keeps && ((uint32_t)it->line & (half - 1)) >= half - DIRECT_SLOTS - 1;
 }
 
 PRIM_FN void direct_clean(const struct direct_run *it, const struct direct_loop *loop) {

@@ -2,16 +2,15 @@
  * compared with what the call must give, bit for bit. First many calls of one or two elements, which leave
  * most lines of a slot as they were; then long ones, which read the lines that the short ones left.
  *
- *     wrap                                   runs itself once for each row of `settings` below
- *     wrap RANKS LONG SEEDS [SCENE...]       RANKS 0: all devices, 4 at most; LONG: elements of a long call
+ *     wrap [all RANKS LONG SEEDS [SCENE...]]   runs itself for each row of `settings` below
+ *     wrap RANKS LONG SEEDS [SCENE...]         RANKS 0: all devices; LONG: elements of a long call
  *
  * For a SCENE that is the name of a call, communicators are made that run 0, 3, 8, ... short calls of this
  * kind before long ones; `each`: every kind of call. A SCENE that is two names, as all_gather:broadcast, runs
- * short calls of the first kind, among them one of the second kind, once in each place. For each seed, calls
- * of all kinds are mixed, some of them two in a group. The ranks are those of the launch (tutti launch) if it
- * has several, or else RANKS devices of this process. Prints the first wrong result, or what was run and
- * `ok`. */
-#include <sched.h>
+ * short calls of the first kind, among them one of the second kind, in each of the last places once. For each
+ * seed, calls of all kinds are mixed, some of them two in a group. The ranks are those of the launch (tutti
+ * launch) if it has several, or else RANKS devices of this process. Prints the first wrong result, or what
+ * was run and `ok`. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,8 +21,9 @@
 #include "need.h"
 
 #define LONG_CALLS 10
-#define PLACES 32 /* of the other call in a scene of two */
-#define GROUP 2   /* calls of a group, at most */
+#define PLACES 32      /* short calls of a scene of two, */
+#define LAST_PLACES 12 /* and the places of the other call among them */
+#define GROUP 2        /* calls of a group, at most */
 
 enum call {
   ALL_REDUCE,
@@ -53,7 +53,6 @@ static struct {
   tutti_launch_t launch;
   uint64_t draws;
   unsigned calls;
-  int turns; /* of the emulator: a query in guarded mode waits when nothing can move */
 } run;
 
 static uint64_t mix(uint64_t state) {
@@ -170,15 +169,15 @@ static void check(const struct job *job, const char *story) {
 }
 
 /* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
- * old flags or tags seem to announce. The last rank's kernel is launched when the others have had some turns,
- * which is no condition for a right result. */
+ * old flags or tags seem to announce. The last rank's kernel is launched when the others have had time to
+ * look, which is no condition for a right result: in guarded mode a query gives them turns, else they run. */
 static void issue_late(const struct job *job) {
   for (int i = 0; i < run.rank_count; i++) {
     const int r = (int)((job->number + (unsigned)i) % (unsigned)run.rank_count);
     NEED(cudaSetDevice(r));
-    for (int turn = 0; turn < run.turns && i == run.rank_count - 1; turn++) {
-      sched_yield();
+    if (i == run.rank_count - 1) {
       (void)cudaStreamQuery(run.ranks[(r + 1) % run.rank_count].stream);
+      usleep(300);
     }
     NEED(ncclGroupStart());
     issue(r, job);
@@ -245,7 +244,7 @@ static void scene_of_one(enum call call) {
 }
 
 static void scene_of_two(enum call call, enum call other) {
-  for (unsigned place = 0; place < PLACES; place++) {
+  for (unsigned place = PLACES - LAST_PLACES; place < PLACES; place++) {
     enum call calls[SHORT_MOST + LONG_CALLS];
     for (unsigned i = 0; i < SHORT_MOST + LONG_CALLS; i++) calls[i] = i == place ? other : call;
     short_and_long(calls, PLACES, call_names[other]);
@@ -291,7 +290,7 @@ static void ranks_open(int rank_count) {
   run.launch.size = sizeof run.launch;
   NEED(tutti_launch_read(&run.launch));
   const bool alone = run.launch.rank_count <= 1;
-  if (alone && rank_count == 0) rank_count = need_ranks() < 4 ? need_ranks() : 4;
+  if (alone && rank_count == 0) rank_count = need_ranks();
   run.rank_count = alone ? rank_count : run.launch.rank_count;
   run.first = alone ? 0 : run.launch.rank;
   run.end = alone ? rank_count : run.launch.rank + 1;
@@ -321,26 +320,30 @@ static void ranks_close(void) {
 
 /* ---- all settings ---- */
 
-/* Each kernel of GPUs runs on both sides of a wrap. */
+/* Each kernel of GPUs runs on both sides of a wrap. `long_count`: elements of a long call on one channel, if
+ * the kernel is for long copies. */
 #define DIRECT "allgather:Direct;reducescatter:Direct;broadcast:Direct"
 static const struct {
-  const char *algo, *proto;
+  const char *algo, *proto, *long_count;
 } settings[] = {
-    {"Ring", "LL"},
-    {"Ring", "LL128"},
-    {"Ring", "Simple"},
-    {"Ring", "allreduce:LL;broadcast:LL128;allgather:Simple;reduce:LL;reducescatter:Simple"},
-    {"allreduce:Tree", "LL"},
-    {"allreduce:Tree", "Simple"},
-    {"allreduce:Direct;alltoall:Direct;" DIRECT, "LL"},
-    {"allreduce:Direct;alltoall:Direct;" DIRECT, "Simple"},
-    {"allreduce:TwoShot;" DIRECT, "LL"},
-    {"allreduce:TwoShot;" DIRECT, "Simple"},
+    {"Ring", "LL", NULL},
+    {"Ring", "LL128", NULL},
+    {"Ring", "Simple", NULL},
+    {"Ring", "Simple", "270000"},
+    {"Ring", "allreduce:LL;broadcast:LL128;allgather:Simple;reduce:LL;reducescatter:Simple", NULL},
+    {"allreduce:Tree", "LL", NULL},
+    {"allreduce:Tree", "Simple", NULL},
+    {"allreduce:Direct;alltoall:Direct;" DIRECT, "LL", NULL},
+    {"allreduce:Direct;alltoall:Direct;" DIRECT, "Simple", NULL},
+    {"allreduce:TwoShot;" DIRECT, "LL", NULL},
+    {"allreduce:TwoShot;" DIRECT, "Simple", NULL},
 };
 static const char *const first_steps[] = {"2147483616", "4294967264"}; /* 32 before 2^31 and 2^32 */
 
 /* In a process of its own, because settings are read once. */
-static void setting_run(const char *program, const char *first, const char *algo, const char *proto) {
+static void setting_run(char **arguments, const char *first, size_t row) {
+  const char *algo = settings[row].algo, *proto = settings[row].proto;
+  char *longer[] = {arguments[0], arguments[1], (char *)settings[row].long_count, "1", NULL};
   int status = 0;
   fflush(stdout);
   const pid_t child = fork();
@@ -348,7 +351,8 @@ static void setting_run(const char *program, const char *first, const char *algo
     setenv("TUTTI_FIRST_STEP", first, 1);
     setenv("NCCL_ALGO", algo, 1);
     setenv("NCCL_PROTO", proto, 1);
-    execl("/proc/self/exe", program, "0", "2000", "3", "all_reduce", (char *)NULL);
+    if (longer[2] != NULL) setenv("NCCL_MAX_CTAS", "1", 1);
+    execv("/proc/self/exe", longer[2] != NULL ? longer : arguments);
     _exit(127);
   }
   if (child > 0 && waitpid(child, &status, 0) == child && status == 0) return;
@@ -356,22 +360,20 @@ static void setting_run(const char *program, const char *first, const char *algo
   exit(1);
 }
 
-static void settings_run(const char *program) {
+static void settings_run(char **arguments) {
   const size_t count = sizeof settings / sizeof settings[0];
   for (size_t i = 0; i < sizeof first_steps / sizeof first_steps[0]; i++)
-    for (size_t k = 0; k < count; k++)
-      setting_run(program, first_steps[i], settings[k].algo, settings[k].proto);
+    for (size_t k = 0; k < count; k++) setting_run(arguments, first_steps[i], k);
   printf("wrap: %zu settings, on both sides of steps 2^31 and 2^32: ok\n", count);
 }
 
 int main(int argc, char **argv) {
-  if (argc == 1) {
-    settings_run(argv[0]);
+  char *usual[] = {argv[0], "0", "2000", "3", "all_reduce", NULL};
+  if (argc == 1 || strcmp(argv[1], "all") == 0) {
+    settings_run(argc == 1 ? usual : argv + 1);
     return 0;
   }
   if (argc < 4) return 2;
-  const char *emu = getenv("TUTTI_EMU");
-  run.turns = emu != NULL && strstr(emu, "threads") != NULL ? 10 : 1;
   run.long_count = (size_t)atoi(argv[2]);
   ranks_open(atoi(argv[1]));
   for (int i = 4; i < argc; i++) scene(argv[i]);
