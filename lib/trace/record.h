@@ -201,6 +201,7 @@ enum record_input_name {
   INPUT_P2P_LL_THRESHOLD,
   INPUT_NET_PEER_CHANNELS,
   INPUT_NET_PLAIN,
+  INPUT_RANK_ORDER, /* without this row: false */
   INPUT_NAMES
 };
 struct record_input {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "core/custom/custom.h"
 #include "core/plan/plan_draft.h"
+#include "core/plan/rules.h"
 #include "core/plan/tune.h"
 #include "core/topology/links.h"
 #include "schedule/algo.h"
@@ -367,6 +368,7 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   uint32_t protos = 0;
   if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
   if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (rules_order(request, func)) return "TUTTI_SUM_ORDER=rank folds in the order of ranks instead";
   if (((request->settings.algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->settings.limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
       request->settings.limits.links < custom_links_most(request->custom))
@@ -393,7 +395,8 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
 static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
     const char *why = task_try_custom(request, &tasks[i]);
-    if (why != NULL && request->settings.algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+    const uint8_t func = tasks[i].op->func;
+    if (why != NULL && !rules_order(request, func) && request->settings.algo_mask[func] == 1u << ALGO_CUSTOM)
       return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
     if (why != NULL && request->custom != NULL)
       log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,

@@ -82,6 +82,7 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
 static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const struct plan_limits *limits = &request->settings.limits;
   const struct graph *graph = request->graph;
+  if (rules_order(request, func) && limits->quick_protos == 0) return true; /* the shared executors do it */
   if (limits->reserved_bytes == 0) return false;
   if (limits->cores) return true;
   return algo == ALGO_DIRECT && proto == PROTO_LL && ((limits->quick_protos >> PROTO_LL) & 1) != 0 &&
@@ -124,10 +125,21 @@ static const char *forbid_ll128(const struct plan_request *request, uint8_t func
   return NULL;
 }
 
+bool rules_order(const struct plan_request *request, uint8_t func) {
+  return request->settings.rank_order && func_reduces(func);
+}
+
+uint8_t rules_order_algo(uint8_t func) {
+  return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT;
+}
+
 const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {
   const struct rule_row *row = &rows[algo];
-  if (((row->funcs >> func) & 1) == 0) return row->purpose;
+  const bool ordered = rules_order(request, func);
+  if (ordered && algo != rules_order_algo(func))
+    return "TUTTI_SUM_ORDER=rank folds in the order of ranks, by a direct reduce-scatter";
+  if (!ordered && ((row->funcs >> func) & 1) == 0) return row->purpose;
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo, proto);
   if (why != NULL) return why;
@@ -152,8 +164,10 @@ static const char *forbid_variable(uint8_t algo) {
 const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const char *why = rules_forbid_always(request, func, algo, proto);
   if (why != NULL) return why;
-  if (((request->settings.algos_off >> algo) & 1) != 0) return forbid_variable(algo);
-  if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (!rules_order(request, func)) {
+    if (((request->settings.algos_off >> algo) & 1) != 0) return forbid_variable(algo);
+    if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  }
   if (((request->settings.protos_torn >> proto) & 1) != 0 &&
       ((request->settings.proto_mask[func] >> proto) & 1) == 0)
     return proto != PROTO_LL128                          ? "what joins the hosts does not carry LL"

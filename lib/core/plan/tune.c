@@ -632,10 +632,25 @@ static bool candidate_is_better(const struct tune_candidate *row, const struct t
   return row->time_us == best->time_us && row->algo == ALGO_RING && best->algo != ALGO_RING;
 }
 
+/* The algorithm that sums in rank order is forbidden with every protocol; the rule of the last protocol that
+ * NCCL_PROTO allows says why. */
+static ncclResult_t order_impossible(const struct plan_request *request, uint8_t func) {
+  const uint8_t algo = rules_order_algo(func);
+  const char *why = rules_forbid(request, func, algo, PROTO_LL);
+  for (uint8_t proto = PROTO_LL128; proto < PROTO_COUNT; proto++)
+    if (((request->settings.proto_mask[func] >> proto) & 1) != 0)
+      why = rules_forbid(request, func, algo, proto);
+  return log_fail(ncclInvalidUsage,
+                  "rank %u: TUTTI_SUM_ORDER=rank needs %s for %s among %u ranks, and %s; set "
+                  "TUTTI_SUM_ORDER=any where sums may be in another order",
+                  request->rank, names_algo[algo], names_func[func], request->rank_count, why);
+}
+
 /* Reports the rule of each algorithm that was named, and what would be allowed without the two variables. */
 static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
   char algos[96], protos[32], rules[1024] = "", would[96];
   uint32_t possible = 0, used = 0;
+  if (rules_order(request, func)) return order_impossible(request, func);
   names_list(names_algo, ALGO_COUNT, request->settings.algo_mask[func], algos, sizeof algos);
   names_list(names_proto, PROTO_COUNT, request->settings.proto_mask[func], protos, sizeof protos);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {

@@ -49,6 +49,7 @@ struct peer_info {
   uint8_t shareable; /* other processes of the host can map its memory ... */
   uint8_t direct;    /* ... including user memory */
   uint8_t ll128;     /* 128-byte stores are not torn on its node */
+  uint8_t rank_order; /* TUTTI_SUM_ORDER=rank */
   char host_name[64];
   struct device_comm_handle device;
 };

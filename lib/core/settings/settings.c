@@ -281,6 +281,16 @@ void settings_free(struct settings *settings) {
   settings->plan.tune_file = NULL;
 }
 
+/* An executor computes direct reduce-scatters with all protocols, so the order holds for all. */
+static ncclResult_t order_take(struct settings *settings) {
+  const char *order = param_text(PARAM_SUM_ORDER);
+  settings->plan.rank_order = strcasecmp(order, "rank") == 0;
+  if (settings->plan.rank_order && param_is_set(PARAM_ALGO))
+    log_info(LOG_TUNING, "TUTTI_SUM_ORDER=rank: NCCL_ALGO does not count for functions that reduce");
+  if (settings->plan.rank_order || *order == '\0' || strcasecmp(order, "any") == 0) return ncclSuccess;
+  return log_fail(ncclInvalidUsage, "TUTTI_SUM_ORDER: '%s' is neither any nor rank", order);
+}
+
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings) {
   struct settings read;
   memset(&read, 0, sizeof read);
@@ -301,6 +311,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
+  TRY(order_take(&read));
   TRY(checks_take(ops, &read));
   launch_mode_note();
   TRY(tune_file_take(&read));
@@ -334,7 +345,8 @@ uint64_t settings_digest(const struct settings *settings) {
                               settings->p2p_net_chunk_bytes,
                               limits->quick_protos,
                               settings->plan.net_peer_channels,
-                              settings->net_ll_for_all};
+                              settings->net_ll_for_all,
+                              settings->plan.rank_order};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->plan.algo_mask, sizeof settings->plan.algo_mask);
