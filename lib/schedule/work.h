@@ -40,7 +40,7 @@ enum work_algo {
   ALGO_NVLS_TREE = 5,
   ALGO_PAT = 6,
   ALGO_DIRECT = 7,   /* every rank to every rank; all-reduce in one shot */
-  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather; reduce: then a gather */
+  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather; reduce: a gather */
   ALGO_CUSTOM = 9,   /* steps from a schedule that the user wrote (list.h) */
   ALGO_COUNT = 10
 };

@@ -96,10 +96,9 @@ static bool p2p_domains_one(const struct plan_request *request) {
 /* Direct collectives that add directly from the peers' inputs, if the backend's executors read them. Not for
  * OneShot in place, where the sum would overwrite what others still read. */
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
-  const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
   const bool in_order =
       work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
-  const bool reads = adds && !in_order && work->op != OP_PRE_MUL_SUM;
+  const bool reads = func_reduces(work->func) && !in_order && work->op != OP_PRE_MUL_SUM;
   return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 

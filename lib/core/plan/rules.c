@@ -129,9 +129,7 @@ bool rules_order(const struct plan_request *request, uint8_t func) {
   return request->settings.rank_order && func_reduces(func);
 }
 
-uint8_t rules_order_algo(uint8_t func) {
-  return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT;
-}
+uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
 
 const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {

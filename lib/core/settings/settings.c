@@ -281,14 +281,13 @@ void settings_free(struct settings *settings) {
   settings->plan.tune_file = NULL;
 }
 
-/* An executor computes direct reduce-scatters with all protocols, so the order holds for all. */
-static ncclResult_t order_take(struct settings *settings) {
-  const char *order = param_text(PARAM_SUM_ORDER);
-  settings->plan.rank_order = strcasecmp(order, "rank") == 0;
+/* Other words end at the first call (param_text.c). */
+bool settings_rank_order(void) { return strcasecmp(param_text(PARAM_SUM_ORDER), "rank") == 0; }
+
+static void order_take(struct settings *settings) {
+  settings->plan.rank_order = settings_rank_order();
   if (settings->plan.rank_order && param_is_set(PARAM_ALGO))
     log_info(LOG_TUNING, "TUTTI_SUM_ORDER=rank: NCCL_ALGO does not count for functions that reduce");
-  if (settings->plan.rank_order || *order == '\0' || strcasecmp(order, "any") == 0) return ncclSuccess;
-  return log_fail(ncclInvalidUsage, "TUTTI_SUM_ORDER: '%s' is neither any nor rank", order);
 }
 
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings) {
@@ -311,7 +310,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
-  TRY(order_take(&read));
+  order_take(&read);
   TRY(checks_take(ops, &read));
   launch_mode_note();
   TRY(tune_file_take(&read));
