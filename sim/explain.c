@@ -253,10 +253,12 @@ static struct work_sums work_sum(const struct work *work) {
   if (work->func != FUNC_COPY) sums.loops = (work->part_count + loop_count - 1) / loop_count;
   for (algo_begin(&iter, work); algo_next(&iter, work, &step);) {
     sums.steps++;
-    const int from =
-        (step.flags & STEP_RECV) && !(step.flags & STEP_RECV_MORE) ? __builtin_popcount(step.recv_links) : 0;
-    const int to =
-        (step.flags & STEP_SEND) && !(step.flags & STEP_SEND_MORE) ? __builtin_popcount(step.send_links) : 0;
+    const int from = (step.flags & STEP_RECV) && !(step.flags & STEP_RECV_MORE)
+                         ? __builtin_popcountll(step.recv_links)
+                         : 0;
+    const int to = (step.flags & STEP_SEND) && !(step.flags & STEP_SEND_MORE)
+                       ? __builtin_popcountll(step.send_links)
+                       : 0;
     sums.recv_steps += (uint64_t)from * work->chunk_steps;
     sums.send_steps += (uint64_t)to * work->chunk_steps;
   }

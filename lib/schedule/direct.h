@@ -38,7 +38,7 @@ PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   direct_loop_begin(it, work);
 }
 
-PRIM_FN uint32_t direct_all_links(const struct work *work) { return (1u << (work->rank_count - 1)) - 1; }
+PRIM_FN link_set direct_all_links(const struct work *work) { return link_first(work->rank_count - 1); }
 
 /* Makes the step one with a block for each link (STEP_EACH). */
 PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end, struct step *step) {
@@ -85,10 +85,10 @@ PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct wor
 }
 
 /* The ranks that need a rank's sum: all others, or, of a reduction to a root, the root. */
-PRIM_FN uint32_t direct_sum_links(const struct work *work) {
+PRIM_FN link_set direct_sum_links(const struct work *work) {
   if (work->func != FUNC_REDUCE) return direct_all_links(work);
   if (work->rank == work->root) return 0;
-  return 1u << (work->root < work->rank ? work->root : work->root - 1);
+  return link_bit(work->root < work->rank ? work->root : work->root - 1);
 }
 
 /* The own shard's sum, kept if this rank's output has it, and sent to the ranks that need it. */

@@ -63,6 +63,9 @@ static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_
   return NULL;
 }
 
+/* Members of a switch, which its steps name by 16 bits. */
+#define SWITCH_MEMBERS_MAX 16u
+
 static const char *forbid_switch(const struct plan_request *request, uint8_t func, uint8_t algo) {
   const struct graph *graph = request->graph;
   if (((request->settings.limits.algos >> algo) & 1) == 0)
@@ -70,10 +73,17 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
            "has one (TUTTI_BACKEND=emu)";
   const char *why = forbid_places(graph, func, algo);
   if (why != NULL) return why;
-  if (links_most(graph, algo) > request->settings.limits.links)
+  if (links_most(graph, algo) > SWITCH_MEMBERS_MAX ||
+      links_most(graph, algo) > request->settings.limits.links)
     return "its switch would have more members than an executor has links (16)";
   return NULL;
 }
+
+bool rules_order(const struct plan_request *request, uint8_t func) {
+  return request->settings.rank_order && func_reduces(func);
+}
+
+uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
 
 /* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. GPU kernels
  * of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with several
@@ -90,6 +100,13 @@ static bool nodes_go_direct(const struct plan_request *request, uint8_t func, ui
          graph->node_count <= GPU_NODES_MOST;
 }
 
+/* Most links of a direct collective. Beyond a few ranks trees and rings take less memory and time, so more
+ * are only used where sums must be in rank order. */
+static uint32_t links_allowed(const struct plan_request *request, uint8_t func) {
+  const uint32_t links = request->settings.limits.links;
+  return rules_order(request, func) || links < DIRECT_LINKS_USUAL ? links : DIRECT_LINKS_USUAL;
+}
+
 /* What the machine lacks of a row's needs. */
 static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo,
                                   uint8_t proto) {
@@ -101,7 +118,7 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
     return "this backend's executors do not carry it";
   if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_go_direct(request, func, algo, proto))
     return "it is for the ranks of one node, which reach each other's memory";
-  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
+  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > links_allowed(request, func))
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
                                      : "it needs more links than an executor has";
   return NULL;
@@ -124,12 +141,6 @@ static const char *forbid_ll128(const struct plan_request *request, uint8_t func
     return "LL128 needs GPUs of one kind, or all of compute capability 9.0 and above";
   return NULL;
 }
-
-bool rules_order(const struct plan_request *request, uint8_t func) {
-  return request->settings.rank_order && func_reduces(func);
-}
-
-uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
 
 const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {

@@ -128,7 +128,7 @@ static double direct_us(const struct query *q) {
 /* Trees, for more ranks than direct collectives support. The cost of a hop is unknown there, since many ranks
  * share a core, but it is equal for all options. */
 static bool cores_tree(const struct query *q, double *hops, double *share) {
-  if (q->ranks <= STEP_LINKS_MAX + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
+  if (q->ranks <= DIRECT_LINKS_USUAL + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
   *hops = ceil(log2(q->ranks)) * (q->algo == ALGO_TREE ? 2 : 1);
   if (q->algo == ALGO_TREE) *share = 3; /* to the parent, and to two children */
   return true;
