@@ -15,6 +15,7 @@
 #include "check/shrink.h"
 #include "collective.h"
 #include "core/plan/names.h"
+#include "core/plan/rules.h"
 #include "core/settings/settings.h"
 #include "explain_messages.h"
 #include "json.h"
@@ -218,6 +219,7 @@ static bool call_is_possible(const struct check_command *command, const struct g
   const char *why = NULL;
   uint8_t why_algo = 0, why_proto = 0;
   call.graph = graph;
+  if (call.rank_order && func_reduces(call.func)) call.algo_mask = 1u << rules_order_algo(call.func);
   open = call;
   open.algo_mask = (1u << ALGO_COUNT) - 1;
   open.proto_mask = (1u << PROTO_COUNT) - 1;

@@ -3,7 +3,7 @@
  * counts from one element on, in place and apart, at any place in memory. Inputs are such that nearly every
  * other order gives other bits. Each result must have the bits of a plain loop over the ranks, from rank 0
  * on. The same worlds without the setting must differ somewhere, so that the comparison can fail.
- * TUTTI_TEST_SEED=N runs only the world of that seed. */
+ * TUTTI_TEST_SEED=N runs only the world of that seed. Last, the bytes that plans send over each link. */
 /* sanitizers: address thread */
 /* runner: 15 s */
 #include <setjmp.h>
@@ -21,6 +21,8 @@
 #include "base/param.h"
 #include "collective.h"
 #include "kernels/kernels.h"
+#include "machine.h"
+#include "steps/link_load.h"
 #include "tutti.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -292,8 +294,60 @@ static void test_any_order_differs(void **state) {
   assert_true(world.wrong > 1000);
 }
 
+/* ---- bytes on links ---- */
+
+/* The most bytes from one rank to another in one half of the operation, which each all-to-all may send too: a
+ * block, in whole 16 bytes on each channel. */
+static uint64_t block_bytes(const struct plan_op *op, uint32_t ranks, uint32_t channels) {
+  const uint64_t bytes = op->count * kernel_type_bytes(op->dtype);
+  if (op->func == FUNC_REDUCE_SCATTER) return bytes;
+  return bytes / ranks + 16 * (uint64_t)channels;
+}
+
+static void bytes_check(const struct graph *graph, uint8_t func, uint8_t proto, size_t count) {
+  static unsigned char memory[2];
+  struct plan_request request;
+  struct link_load load;
+  struct plan_op op = {.func = func, .dtype = ncclFloat32, .op = OP_SUM, .peer = graph->rank_count / 2};
+  plan_request_begin(&request, graph->rank_count, graph);
+  if (graph->node_count > 1) plan_limits_reserve(&request.settings.limits);
+  request.settings.rank_order = true;
+  request.settings.proto_mask[func] = 1u << proto;
+  op.count = count;
+  op.in = &memory[0];
+  op.out = &memory[1];
+  request.ops = &op;
+  request.op_count = 1;
+  assert_int_equal(link_load_of_request(&request, &load), ncclSuccess);
+  const uint32_t halves = func == FUNC_REDUCE_SCATTER ? 1 : 2, others = graph->rank_count - 1;
+  const uint64_t most = block_bytes(&op, graph->rank_count, request.settings.limits.channel_count);
+  if (load.link > halves * most || load.rank > halves * others * most || load.link == 0)
+    fail_msg(
+        "%u ranks on %u nodes, function %u, protocol %u, %zu elements: %llu bytes on a link, at most %llu",
+        graph->rank_count, graph->node_count, func, proto, count, (unsigned long long)load.link,
+        (unsigned long long)(halves * most));
+}
+
+/* Each half, the scatter before the sums and the collection after them, sends no more over any link than an
+ * all-to-all. */
+static void test_bytes_of_all_to_all(void **state) {
+  (void)state;
+  static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_REDUCE_SCATTER, FUNC_REDUCE};
+  static const uint8_t protos[] = {PROTO_LL, PROTO_SIMPLE};
+  static const size_t counts[] = {1, 13, 1000, 1 << 20, 33333333};
+  static const uint32_t shapes[][2] = {{1, 2}, {1, 7}, {1, 16}, {2, 8}, {3, 1}, {5, 4}, {8, 8}};
+  for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
+    struct graph graph;
+    assert_int_equal(machine_graph(NULL, shapes[shape][0], shapes[shape][1], &graph), ncclSuccess);
+    for (uint32_t i = 0; i < 3 * 2 * 5; i++)
+      bytes_check(&graph, funcs[i % 3], protos[i / 3 % 2], counts[i / 6]);
+    graph_free(&graph);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_rank_order),
-                                     cmocka_unit_test(test_any_order_differs)};
+                                     cmocka_unit_test(test_any_order_differs),
+                                     cmocka_unit_test(test_bytes_of_all_to_all)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
