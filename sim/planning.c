@@ -130,7 +130,7 @@ void planning_borrow(struct plan_request *request, uint32_t algos) {
 static void planning_borrow_order(struct plan_request *request) {
   struct plan_limits *limits = &request->settings.limits;
   if (!request->settings.rank_order) return;
-  if (request->rank_count <= limits->links + 1 && request->graph->node_count <= 1) return;
+  if (request->rank_count <= limits->links + 1) return;
   limits->algos |= 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT;
   limits->links = STEP_LINKS_MAX;
   limits->quick_protos = 0;

@@ -98,7 +98,8 @@ static bool p2p_domains_one(const struct plan_request *request) {
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
   const bool in_order =
       work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
-  const bool reads = func_reduces(work->func) && !in_order && work->op != OP_PRE_MUL_SUM;
+  const bool shown = work->func != FUNC_REDUCE || request->settings.limits.quick_protos == 0;
+  const bool reads = func_reduces(work->func) && shown && !in_order && work->op != OP_PRE_MUL_SUM;
   return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 

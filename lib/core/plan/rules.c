@@ -85,14 +85,14 @@ bool rules_order(const struct plan_request *request, uint8_t func) {
 
 uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
 
-/* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. GPU kernels
- * of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with several
- * ranks per node not all of its hops use the network. */
+/* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. The fast GPU
+ * kernels of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with
+ * several ranks per node not all of its hops use the network. */
 #define GPU_NODES_MOST 4
 static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const struct plan_limits *limits = &request->settings.limits;
   const struct graph *graph = request->graph;
-  if (rules_order(request, func) && limits->quick_protos == 0) return true; /* the shared executors do it */
+  if (rules_order(request, func)) return true; /* whatever it costs */
   if (limits->reserved_bytes == 0) return false;
   if (limits->cores) return true;
   return algo == ALGO_DIRECT && proto == PROTO_LL && ((limits->quick_protos >> PROTO_LL) & 1) != 0 &&
