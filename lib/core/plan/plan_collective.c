@@ -368,7 +368,7 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   uint32_t protos = 0;
   if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
   if (request->rank_count == 1) return "one rank alone needs no schedule";
-  if (rules_order(request, func)) return "TUTTI_SUM_ORDER=rank folds in the order of ranks instead";
+  if (rules_order(request, func)) return "TUTTI_SUM_ORDER=rank allows nothing but a direct reduce-scatter";
   if (((request->settings.algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->settings.limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
       request->settings.limits.links < custom_links_most(request->custom))

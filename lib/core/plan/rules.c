@@ -147,7 +147,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
   const struct rule_row *row = &rows[algo];
   const bool ordered = rules_order(request, func);
   if (ordered && algo != rules_order_algo(func))
-    return "TUTTI_SUM_ORDER=rank folds in the order of ranks, by a direct reduce-scatter";
+    return "TUTTI_SUM_ORDER=rank allows nothing but a direct reduce-scatter";
   if (!ordered && ((row->funcs >> func) & 1) == 0) return row->purpose;
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo, proto);
