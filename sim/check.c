@@ -16,6 +16,8 @@
 #include "check/shrink.h"
 #include "collective.h"
 #include "core/plan/names.h"
+#include "core/plan/rules.h"
+#include "core/settings/settings.h"
 #include "explain_messages.h"
 #include "json.h"
 #include "kernels/kernels.h"
@@ -185,6 +187,7 @@ static bool take_flags(struct check_command *command) {
                                       : collective_count(command->collective, bytes,
                                                          check_type_bytes(call->dtype), call->rank_count);
   call->in_place = flags->in_place;
+  call->rank_order = settings_rank_order();
   call->first_step = (uint32_t)flags->first_step;
   call->group_count = (uint32_t)flags->group;
   if (call->in_place && command->collective->in_place == IN_PLACE_NONE) {
@@ -217,6 +220,7 @@ static bool call_is_possible(const struct check_command *command, const struct g
   const char *why = NULL;
   uint8_t why_algo = 0, why_proto = 0;
   call.graph = graph;
+  if (call.rank_order && func_reduces(call.func)) call.algo_mask = 1u << rules_order_algo(call.func);
   open = call;
   open.algo_mask = (1u << ALGO_COUNT) - 1;
   open.proto_mask = (1u << PROTO_COUNT) - 1;
@@ -241,7 +245,7 @@ static bool call_is_possible(const struct check_command *command, const struct g
 
 static void print_case(const struct check_case *c, const struct collective *collective) {
   const struct check_call *call = &c->call;
-  printf("tutti check %s", collective->name);
+  printf("%stutti check %s", call->rank_order ? "TUTTI_SUM_ORDER=rank " : "", collective->name);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
     if (call->algo_mask == 1u << algo) printf(" --algo %s", names_algo[algo]);
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)

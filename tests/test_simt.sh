@@ -103,6 +103,29 @@ done
 [ -z "$missing" ]
 check $? "each kernel ran there$missing"
 
+# shellcheck disable=SC2016
+printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
+chmod +x "$work/host"
+
+# Sums in rank order have the emulator's bits, and one protocol's are the other's; over hosts too.
+sums() { grep -E '^(all_reduce|reduce|reduce_scatter) ' "$1"; }
+for option in LL Simple; do
+  export TUTTI_SUM_ORDER=rank NCCL_PROTO=$option NCCL_MAX_NCHANNELS=2
+  LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
+    "$work/digest" 4 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 4 777 &&
+    diff "$work/emulated" "$work/out" >"$work/log" && sums "$work/out" >"$work/sums.$option"
+  check $? "sums in rank order have the emulator's bits in $option"
+  starter="$tutti launch -n 3 $work/host"
+  for collective in all_reduce reduce_scatter reduce; do
+    bench $collective -b 128 -e 32K -f 16
+    check $? "$collective of three hosts, sums in rank order in $option, gives right results"
+  done
+  starter=
+done
+[ -s "$work/sums.LL" ] && cmp "$work/sums.LL" "$work/sums.Simple" >"$work/log" 2>&1
+check $? "... and the same bits in both"
+unset TUTTI_SUM_ORDER NCCL_PROTO NCCL_MAX_NCHANNELS
+
 # A direct collective leaves its last slots to the operation that follows, here a ring that needs all of them.
 printf 'all_reduce 0 6M algo=TwoShot proto=Simple\nall_reduce 6M max algo=Ring proto=Simple\n' >"$work/rules"
 ctas=1 TUTTI_TUNE_FILE=$work/rules bench all_reduce -g 2 -b 4M -e 8M -f 2
@@ -119,9 +142,6 @@ for collective in all_reduce alltoall; do
   NCCL_P2P_DISABLE=1 bench $collective -b 128 -e 8K -f 64
   check $? "$collective of two processes that map no memory gives right results"
 done
-# shellcheck disable=SC2016
-printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
-chmod +x "$work/host"
 starter="$tutti launch -n 2 $work/host"
 for collective in all_reduce sendrecv alltoall; do
   bench $collective -b 128 -e 32K -f 16

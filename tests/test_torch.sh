@@ -93,6 +93,11 @@ job group_timed_out
 check $? 'a group that a rank does not make is an exception that names the rank and the lines'
 job detail
 check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+TUTTI_SUM_ORDER=rank job sum_order
+check $? 'TUTTI_SUM_ORDER=rank: buckets of any size give the same bits'
+job sum_order
+[ $? -ne 0 ] && grep -q 'add up in another order' "$work/log"
+check $? '... and other bits without it'
 job monitored
 check $? 'monitored_barrier() names the rank that does not come'
 job second_job

@@ -718,6 +718,22 @@ def detail():
     dist.destroy_process_group()
 
 
+def sum_order():
+    """With TUTTI_SUM_ORDER=rank, buckets of any size give the bits of a loop over the ranks."""
+    dist.init_process_group('tutti')
+    rank, size = ranks()
+    torch.manual_seed(7)
+    each = [(torch.randn(999) * 10.0 ** torch.randint(-4, 8, (999,))).to(torch.bfloat16) for _ in range(size)]
+    fold = each[0]
+    for other in each[1:]:
+        fold = fold + other
+    for bucket in (17, 500, 999):
+        total = each[rank].clone()
+        for begin in range(0, 999, bucket):
+            dist.all_reduce(total[begin:begin + bucket])
+        assert torch.equal(total, fold), 'buckets of %d add up in another order' % bucket
+
+
 def monitored():
     """Rank 1 does not come to the barrier: the others name it. A FileStore has errors of its own."""
     rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
@@ -810,7 +826,7 @@ def spawned():
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
 RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out, detail,
-                                           monitored, second_job)}
+                                           monitored, second_job, sum_order)}
 
 
 def fails(name):

@@ -22,6 +22,7 @@ PRIM_FN uint32_t direct_loop_chunks(const struct work *work) {
 /* Steps of one loop on this rank. */
 PRIM_FN uint32_t direct_loop_steps(const struct work *work) {
   if (work->func == FUNC_BROADCAST) return 1;
+  if (work->func == FUNC_REDUCE) return work->rank == work->root ? 3 : 2;
   return work->algo == ALGO_TWO_SHOT ? 3 : 2;
 }
 
@@ -37,7 +38,7 @@ PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   direct_loop_begin(it, work);
 }
 
-PRIM_FN uint32_t direct_all_links(const struct work *work) { return (1u << (work->rank_count - 1)) - 1; }
+PRIM_FN link_set direct_all_links(const struct work *work) { return link_first(work->rank_count - 1); }
 
 /* Makes the step one with a block for each link (STEP_EACH). */
 PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end, struct step *step) {
@@ -83,15 +84,28 @@ PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct wor
   if (it->step_index != 0 && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
 
+/* The ranks that need a rank's sum: all others, or, of a reduction to a root, the root. */
+PRIM_FN link_set direct_sum_links(const struct work *work) {
+  if (work->func != FUNC_REDUCE) return direct_all_links(work);
+  if (work->rank == work->root) return 0;
+  return link_bit(work->root < work->rank ? work->root : work->root - 1);
+}
+
+/* The own shard's sum, kept if this rank's output has it, and sent to the ranks that need it. */
+PRIM_FN void direct_step_sum(const struct work *work, struct step *step) {
+  direct_step_reduce(work, step);
+  step->send_links = direct_sum_links(work);
+  if (step->send_links != 0) step->flags |= STEP_SEND | STEP_SEND_FINAL;
+  if (work->func == FUNC_REDUCE && work->rank != work->root) step->flags &= ~(uint32_t)STEP_KEEP;
+}
+
 /* Two shots: send each shard to its rank; add the own shard and send the sum to every rank; receive each
- * other shard from its rank. */
+ * other shard from its rank. A reduction to a root sends the sums to the root alone. */
 PRIM_FN void direct_two_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
   const size_t chunk = it->chunk_count, rest = work->part_count - it->done;
   if (it->step_index == 1) {
     const size_t begin = work->rank * chunk;
-    direct_step_reduce(work, step);
-    step->flags |= STEP_SEND | STEP_SEND_FINAL;
-    step->send_links = direct_all_links(work);
+    direct_step_sum(work, step);
     step->chunk_index = work->rank;
     step->in_offset += begin;
     step->out_offset += begin;
@@ -162,6 +176,7 @@ PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct
       else direct_one_shot_step(it, work, step);
       break;
     case FUNC_ALL_GATHER: direct_all_gather_step(it, work, step); break;
+    case FUNC_REDUCE: direct_two_shot_step(it, work, step); break;
     case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(it, work, step); break;
     case FUNC_ALL_TO_ALL: direct_all_to_all_step(it, work, step); break;
     default: direct_broadcast_step(work, step); break;

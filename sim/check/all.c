@@ -8,6 +8,7 @@
 
 #include "base/os.h"
 #include "check/part.h"
+#include "core/plan/rules.h"
 #include "machine.h"
 #include "schedule/chunk.h"
 #include "schedule/pat.h"
@@ -129,7 +130,7 @@ static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t 
   const size_t scale = work->element_bytes == type_bytes ? 1 : type_bytes; /* plans may count bytes */
   const size_t chunk = size_max(1, work->chunk_count / scale);
   const bool shards =
-      work->func == FUNC_ALL_REDUCE && (work->algo == ALGO_RING || work->algo == ALGO_TWO_SHOT);
+      work->algo == ALGO_TWO_SHOT || (work->func == FUNC_ALL_REDUCE && work->algo == ALGO_RING);
   const uint32_t heads = switch_is_algo(work->algo) ? switch_loop_chunks(work) : 1;
   const size_t loop = chunk * (shards ? rank_count : heads);
   const size_t list[] = {1,
@@ -289,6 +290,11 @@ static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) 
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
       for (uint32_t gpus = job->rank_count; gpus > 0; gpus--)
         if (shape_is_tried(job, algo, gpus)) TRY(prove_shape(thread, &call, gpus, algo, proto));
+  call.rank_order = true;
+  const uint8_t algo = rules_order_algo(job->func);
+  for (uint8_t proto = 0; proto < PROTO_COUNT && func_reduces(job->func); proto++)
+    for (uint32_t gpus = job->rank_count; gpus > 0; gpus--)
+      if (shape_is_tried(job, algo, gpus)) TRY(prove_shape(thread, &call, gpus, algo, proto));
   return ncclSuccess;
 }
 

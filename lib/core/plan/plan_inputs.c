@@ -80,6 +80,7 @@ static void put_settings(struct writing *writing, const struct plan_settings *se
   for (uint32_t proto = 0; proto < PROTO_COUNT; proto++)
     put(writing, INPUT_THREADS, proto, settings->max_threads[proto], settings->thread_bytes[0][proto],
         settings->thread_bytes[1][proto]);
+  if (settings->rank_order) put(writing, INPUT_RANK_ORDER, 0, 1, 0, 0);
 }
 
 static void put_rules(struct writing *writing, const struct tune_file *file) {
@@ -203,6 +204,7 @@ static bool take_settings(const struct reading *reading, struct plan_settings *s
     settings->thread_bytes[0][proto] = low(row->b);
     settings->thread_bytes[1][proto] = low(row->c);
   }
+  settings->rank_order = find(reading, INPUT_RANK_ORDER, 0) != NULL;
   return true;
 }
 
