@@ -10,8 +10,8 @@ export TUTTI_LIBRARY_PATH="$build/lib" PYTHONPATH="$root/python" PYTHONDONTWRITE
 export TUTTI_TRACE="$work/"
 unset NCCL_DEBUG RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 
-if ! "$python" -c 'import torch.distributed' >"$work/log" 2>&1; then
-  echo "skip: PyTorch: $python has none: pip install torch (5.4 GB), or set TORCH_PYTHON"
+if ! "$python" -c 'import numpy, torch.distributed' >"$work/log" 2>&1; then
+  echo "skip: PyTorch: $python lacks it or NumPy: pip install torch numpy (5.4 GB), or set TORCH_PYTHON"
   exit 0
 fi
 

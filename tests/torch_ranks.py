@@ -8,12 +8,15 @@ import collections
 import copy
 import datetime
 import gc
+import io
 import os
+import pickle
 import signal
 import sys
 import tempfile
 import traceback
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -412,7 +415,14 @@ def uses_before_wait():
     base = torch.zeros(8)
     work = dist.all_reduce(base[:4], async_op=True)
     base[4:] += 1
+    for read in (torch.Tensor.numpy, torch.Tensor.tolist, repr, numpy.asarray, copy.deepcopy, pickle.dumps):
+        read(base[4:].clone())
+        read(torch.nn.Parameter(torch.ones(2)).detach())
+    same(base[4:].numpy().tolist(), [1.0] * 4)
+    same(torch.compile(lambda tensor: torch.from_numpy(tensor.numpy() + 1), fullgraph=True,
+                       backend='aot_eager')(base[4:]), [2.0] * 4)
     work.wait()
+    same([base.numpy().tolist(), base.tolist()], [[0.0] * 4 + [1.0] * 4] * 2)
     with Counts() as counts:
         works = [dist.broadcast(part, 0, async_op=True)]
         if rank == 0:
@@ -600,6 +610,42 @@ def early_item():
     early(lambda tensor: tensor[2].item())
 
 
+def early_numpy():
+    early(lambda tensor: tensor.numpy())
+
+
+def early_list():
+    early(lambda tensor: tensor[1:].tolist())
+
+
+def early_print():
+    early(print)
+
+
+def early_format():
+    early('{}'.format)
+
+
+def early_array():
+    early(numpy.asarray)
+
+
+def early_save():
+    early(lambda tensor: torch.save({'state': [tensor]}, io.BytesIO()))
+
+
+def early_pickle():
+    early(pickle.dumps)
+
+
+def early_copy():
+    early(copy.deepcopy)
+
+
+def early_dlpack():
+    early(numpy.from_dlpack)
+
+
 def early_write():
     early(lambda tensor: tensor[1:].zero_(), gather=True)
 
@@ -624,6 +670,9 @@ FAILING = {
     'early_read': (early_read, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()',
                                 'called at torch_ranks.py:')),
     'early_item': (early_item, ('all_reduce: rank', 'reads its tensor',)),
+    **{each.__name__: (each, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()'))
+       for each in (early_numpy, early_list, early_print, early_format, early_array, early_save, early_pickle,
+                    early_copy, early_dlpack)},
     'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
     'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
     'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),

@@ -1,4 +1,5 @@
 """What the calls of the backend return: torch.distributed.Work."""
+import copy
 import os
 import sys
 import threading
@@ -6,11 +7,12 @@ import threading
 import torch
 import torch.distributed as dist
 
-_PASSED_OVER = tuple(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__))
+_PASSED_OVER = (*(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__)), copy.__file__)
 
 
 def place_of(frame):
-    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
+    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch, of this package and of copy.py
+    are not."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
         frame = frame.f_back
     return '%s:%d (%s)' % (os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
