@@ -453,7 +453,7 @@ def mean_of_squares(found, target):
     return (found - target).square().mean()
 
 
-def pipeline(schedule, per_rank):
+def pipeline(schedule, per_rank, group=None):
     """Gradients of a pipeline are those of the layers one after the other."""
     from torch.distributed.pipelining import PipelineStage
     rank, size = ranks()
@@ -466,7 +466,7 @@ def pipeline(schedule, per_rank):
     layers = copy.deepcopy(expected)
     mean_of_squares(torch.nn.Sequential(*expected)(data), target).backward()
     own = [rank + size * i for i in range(per_rank)]
-    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu')) for i in own]
+    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu'), group=group) for i in own]
     steps = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=mean_of_squares)
     steps.step(*([data] if rank == 0 else []), **({'target': target} if rank == size - 1 else {}))
     for i in own:
@@ -480,9 +480,22 @@ def pipelines():
 
 
 def interleaved_pipeline():
-    """Its ranks send to one neighbour while they receive from another one."""
+    """Its ranks send to one neighbour while they receive from another one. With processes as ranks, the group
+    has to be made after the import; so does its parent, if it is split."""
     from torch.distributed.pipelining import ScheduleInterleaved1F1B
-    pipeline(ScheduleInterleaved1F1B, 2)
+    rank, size = ranks()
+    group = dist.new_group()
+    pipeline(ScheduleInterleaved1F1B, 2, group)
+    pipeline(ScheduleInterleaved1F1B, 2, dist.split_group(group, split_ranks=[list(range(size))]))
+    odd = dist.new_group(list(range(size - 1)))  # a ring of an odd number of ranks
+    for ends in ((0, 1), (1, 2), (2, 0)) if rank < size - 1 else ():
+        if rank in ends:
+            got = torch.empty(1)
+            works = [dist.irecv(got, sum(ends) - rank, group=odd) for _ in range(2)]
+            works += [dist.isend(torch.tensor([each]), sum(ends) - rank, group=odd) for each in (1.0, 2.0)]
+            for work in works:
+                work.wait()
+            same(got, [2.0])
 
 
 def repeats():
@@ -719,6 +732,37 @@ def timed_out():
         os._exit(9)
 
 
+def for_pipelines():
+    """Neighbours have links of their own, on which nothing waits for messages of others."""
+    import torch.distributed.pipelining  # noqa: F401
+    dist.init_process_group('tutti')
+    for case in (messages, tags, any_source, splits):
+        case()
+    rank, size = ranks()
+    got = torch.empty(1)
+    if rank == 0:
+        late = dist.irecv(got, 1)
+        for _ in range(2):
+            dist.send(torch.ones(1), size - 1)
+        late.wait()
+    else:
+        for _ in range(2 if rank == size - 1 else 1):
+            dist.recv(got, (rank + 1) % size)
+        dist.send(got, rank - 1)
+    dist.destroy_process_group()
+
+
+def late_pipeline():
+    """The group was made before the import: the error says so."""
+    dist.init_process_group('tutti')
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+    try:
+        pipeline(ScheduleInterleaved1F1B, 2)
+    except dist.DistBackendError as error:
+        print('said:', error)
+        os._exit(9)
+
+
 def lost():
     """Rank 1 exits; the errors of the others name it."""
     dist.init_process_group('tutti')
@@ -858,8 +902,8 @@ def spawned():
 
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
-RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out, detail,
-                                           monitored, second_job)}
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, for_pipelines, late_pipeline,
+                                           lost, group_timed_out, detail, monitored, second_job)}
 
 
 def fails(name):
@@ -911,7 +955,7 @@ def main(names):
     for name in names:
         try:
             one(name)
-            print('right: ' + name, flush=True)
+            print('right: %s\n' % name, end='', flush=True)
         except Exception:  # the cases behind it are run as well
             traceback.print_exc()
             wrong += 1

@@ -96,8 +96,8 @@ class ProcessGroup(_Splittable):
     """
 
     def __init__(self, store, rank, ranks, options, call, comm=None):
-        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's
-        with its key, else the ranks join one."""
+        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's with its
+        key, and whether it is for pipelines; without it the ranks join one."""
         size = len(ranks)
         super().__init__(rank, size)
         attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')  # torchrun's store outlives its attempts
@@ -107,11 +107,11 @@ class ProcessGroup(_Splittable):
         self.device = rank_of_thread.device
         self._splits = 0
         cuda.set_device(self.device)
-        self._comm, key = comm or self._join(call)
+        self._comm, key, self._for_pipelines = comm or self._join(call)
         if _rendezvous.on_threads():
             self._messages = _messages.Links(self, key)
         else:
-            self._messages = _messages.Shared(self, self._comm.split(0, rank))
+            self._messages = _messages.Shared(self, self._comm.split(0, rank), self._for_pipelines)
         self._stream = cuda.Stream()
         self._key = key
         self._events = _events.Events()
@@ -126,11 +126,12 @@ class ProcessGroup(_Splittable):
 
     def _join(self, call):
         flush_messages()
-        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else None
+        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else ''
         step = _rendezvous.Rendezvous(self._store, 'tutti', self._rank, self.ranks, call)
-        notes = step.come(self.timeout, own)
-        unique_id = core.UniqueId(bytes.fromhex(notes[0][0]))
-        return core.Communicator.init(self._size, self._rank, unique_id), notes[0][0]
+        notes = [note for note, _ in step.come(self.timeout, [own, _messages.PIPELINES in sys.modules])]
+        key = notes[0][0]
+        comm = core.Communicator.init(self._size, self._rank, core.UniqueId(bytes.fromhex(key)))
+        return comm, key, any(imported for _, imported in notes)
 
     def time_out(self, said):
         """A rank has waited too long: ends the communicators, and tells the others why."""
@@ -733,7 +734,7 @@ class ProcessGroup(_Splittable):
         if ranks is None or self._rank not in ranks:
             return self._comm.split(-1, 0)
         key = '%s/%d/%d' % (self._key, self._splits, min(ranks))
-        return self._comm.split(min(ranks), ranks.index(self._rank)), key
+        return self._comm.split(min(ranks), ranks.index(self._rank)), key, self._for_pipelines
 
     def split(self, store, ranks, opts):
         """torch.distributed.split_group, on a rank of the new group."""
