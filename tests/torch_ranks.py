@@ -671,6 +671,15 @@ def early_message():
         work.wait()
 
 
+def early_batch():
+    got, other = torch.zeros(3), 1 - dist.get_rank()
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(3), other),
+                                    dist.P2POp(dist.irecv, got, other)])
+    got.sum()
+    for work in works:
+        work.wait()
+
+
 def early_gradient():
     weight = torch.ones(4, requires_grad=True)
     (weight * 2).sum().backward()
@@ -688,6 +697,7 @@ FAILING = {
                     early_copy, early_dlpack)},
     'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
     'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
+    'early_batch': (early_batch, ('recv: rank', 'reads its tensor',)),
     'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),
     'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
                                   'rank 1 sends rank 0 a message with tag 3 at')),

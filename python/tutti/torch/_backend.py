@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from .. import _library, core, cuda
 from . import _early, _events, _messages, _rendezvous, _types, _watch
-from ._work import Work, caller
+from ._work import Work, caller, waits_at_once
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
 _nccl = _library.nccl
@@ -116,7 +116,7 @@ class ProcessGroup(_Splittable):
         self._key = key
         self._events = _events.Events()
         self._open = collections.deque()
-        self._batch = None  # works of a coalescing block
+        self._batch = None  # of a coalescing block: (work, what it writes if the program has to wait for it)
         self._barriers = self._collectives = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
@@ -181,14 +181,19 @@ class ProcessGroup(_Splittable):
         except _library.NCCLError as error:
             work.end(self.fail(call, error))
             raise work.error from None
-        if asynchronous:
-            self._watch_uses(work, outputs if written is None else written)
-        if self._batch is not None:
-            self._batch.append(work)
-        else:
+        self._note(work, (outputs if written is None else written) if asynchronous else None)
+        if self._batch is None:
             work.event, work.queue = self._events.record(self._stream), self._open
             self._open.append(work)
         return work
+
+    def _note(self, work, written):
+        """The work was called; `written`: None if the program cannot use its tensors before it has ended. The
+        calls of a coalescing block are watched once it has ended, as each operator is slower then."""
+        if self._batch is not None:
+            self._batch.append((work, written))
+        elif written is not None and not work.ended:
+            self._watch_uses(work, written)
 
     @staticmethod
     def _watch_uses(work, written):
@@ -294,7 +299,7 @@ class ProcessGroup(_Splittable):
             raise TypeError('the backend tutti takes dense tensors of the CPU, not %s of %s'
                             % (tensor.layout, tensor.device))
         if tensor.is_contiguous():
-            return tensor.detach()
+            return tensor.detach() if tensor.requires_grad else tensor
         dense = tensor.detach().contiguous()
         if written:
             copies.append(lambda: tensor.detach().copy_(dense))
@@ -656,10 +661,7 @@ class ProcessGroup(_Splittable):
             self._messages.send(work)
         else:
             self._messages.receive(work)
-        if self._batch is not None:
-            self._batch.append(work)
-        if not work.ended:
-            self._watch_uses(work, tensors if name == 'ncclRecv' else ())
+        self._note(work, None if waits_at_once() else tensors if name == 'ncclRecv' else ())
         return work
 
     def send(self, tensors, dst, tag=0):
@@ -693,7 +695,8 @@ class ProcessGroup(_Splittable):
 
     def end_coalescing(self):
         """Ends the block; its Work stands for all its calls."""
-        batch, self._batch = self._batch, None
+        noted, self._batch = self._batch, None
+        batch = [work for work, _ in noted]
         try:
             _nccl('ncclGroupEnd')
         except _library.NCCLError as error:
@@ -708,6 +711,8 @@ class ProcessGroup(_Splittable):
             for work in calls:
                 work.event, work.queue = event, self._open
                 self._open.append(work)
+        for work, written in noted:
+            self._note(work, written)
         return _Several(self, batch)
 
     # ---- groups of this group's ranks

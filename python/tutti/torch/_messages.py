@@ -108,7 +108,7 @@ class _InOrder:
         try:
             if end.comm.ptr is None:
                 raise _library.NCCLError(work.name, 0, 'the group has ended')
-            with nccl_group():
+            with nccl_group() if len(work.tensors) > 1 else contextlib.nullcontext():
                 for each in work.tensors:
                     _nccl(work.name, *_types.moved(each), peer, end.comm.ptr, end.stream.handle)
         except _library.NCCLError as error:
@@ -170,7 +170,7 @@ class _Board:
 
     def __init__(self, ranks):
         self.ranks, self.links, self.changes = ranks, {}, ctypes.c_uint32(0)
-        self.aborted = False
+        self.aborted, self.waiting = False, 0  # ranks that wait for changes
 
     def link(self, source, destination, tag):
         """The link, which the first of its two ranks makes."""
@@ -182,7 +182,16 @@ class _Board:
     def changed(self):
         """Something was sent, or a group has ended: those that wait look again."""
         self.changes.value = (self.changes.value + 1) & 0xffffffff
-        _calls.tutti_emu_wake()
+        if self.waiting > 0:
+            _calls.tutti_emu_wake()
+
+    def wait(self):
+        """Waits for the next change. False: nothing is left that could bring one."""
+        self.waiting += 1
+        try:
+            return _calls.tutti_emu_wait(ctypes.byref(self.changes), self.changes.value) == 0
+        finally:
+            self.waiting -= 1
 
     def unmatched(self):
         """A sentence for each first message of a link that only one of its ranks has called."""
@@ -252,11 +261,10 @@ class Links(_InOrder):
         _watch.tell_callers()
         with self.group.watched(timeout):
             while self.group.is_open():
-                before = self._board.changes.value
                 if self._sources(work.tag):
                     self._poll()  # others may send meanwhile, so that the choice is one between several
                     return self._sources(work.tag)
-                if _calls.tutti_emu_wait(ctypes.byref(self._board.changes), before) != 0:
+                if not self._board.wait():
                     return []
         return []
 

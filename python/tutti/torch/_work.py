@@ -1,5 +1,6 @@
 """What the calls of the backend return: torch.distributed.Work."""
 import copy
+import inspect
 import os
 import sys
 import threading
@@ -21,6 +22,20 @@ def place_of(frame):
 def caller():
     """The program's line that called."""
     return place_of(sys._getframe(1))
+
+
+_BLOCKING = {inspect.unwrap(each).__code__ for each in (dist.send, dist.recv)}
+
+
+def waits_at_once():
+    """True if the message that is being called is that of a call that waits for it: the program cannot use
+    its tensor before."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        if frame.f_code in _BLOCKING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _asked = threading.local()
