@@ -551,6 +551,20 @@ def message_missing():
         dist.recv(torch.ones(3), 1)
 
 
+def many_lines():
+    """More lines call than a file of records has places for; the error has those of the last calls."""
+    calls = ['dist.all_reduce(torch.ones(1))'] * 1500 + ['dist.all_reduce(torch.ones(3 + dist.get_rank()))']
+    exec(compile('\n'.join(calls), 'torch_ranks.py', 'exec'))
+
+
+def many_lines_crossed():
+    every = list(range(dist.get_world_size()))
+    groups = [dist.new_group(every), dist.new_group(every)]
+    calls = ['dist.all_reduce(torch.ones(1))'] * 100 + ['dist.all_reduce(torch.ones(3), group=group)']
+    for group in groups if dist.get_rank() else reversed(groups):
+        exec(compile('\n'.join(calls), 'torch_ranks.py', 'exec'), {**globals(), 'group': group})
+
+
 def group_missing():
     if dist.get_rank() != 1:
         dist.new_group([0, 1])
@@ -714,6 +728,9 @@ FAILING = {
                                       'have to pass the same groups')),
     'split_left': (split_left, ('rank 1', 'AllReduce')),
     'different_counts': (different_counts, ('different counts', '3 float', '4 float')),
+    'many_lines': (many_lines, ('different counts', 'torch_ranks.py:1501 (<module>)')),
+    'many_lines_crossed': (many_lines_crossed, (
+        'another communicator', 'rank 1 called #0 at torch_ranks.py:101', 'rank 0 #0 at torch_ranks.py:101')),
     'different_types': (different_types, ('different', 'float', 'double')),
     'different_operators': (different_operators, ('different', 'sum', 'max')),
     'different_roots': (different_roots, ('different roots',)),
