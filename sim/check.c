@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "check/all.h"
 #include "check/check_plan.h"
 #include "check/mutants.h"
@@ -15,6 +16,8 @@
 #include "check/shrink.h"
 #include "collective.h"
 #include "core/plan/names.h"
+#include "core/plan/rules.h"
+#include "core/settings/settings.h"
 #include "explain_messages.h"
 #include "json.h"
 #include "kernels/kernels.h"
@@ -54,8 +57,8 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100; one node without it: all GPUs alike)"},
     {0, "group", "N", OPTION_INT, AT(group), 1, 256,
      "make the call this many times in one group, each time with the next root (default 1)"},
-    {0, "first-step", "N", OPTION_INT, AT(first_step), 0, 1 << 20,
-     "value at which the connections' step counters start (default 0)"},
+    {0, "first-step", "N", OPTION_INT, AT(first_step), 0, UINT32_MAX,
+     "value at which the connections' step counters start (default TUTTI_FIRST_STEP, or 0)"},
     {0, "in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0, "input and output are one buffer"},
     {0, "indirect", NULL, OPTION_FLAG, AT(indirect), 0, 0,
      "ranks cannot store directly into each other's output"},
@@ -184,6 +187,7 @@ static bool take_flags(struct check_command *command) {
                                       : collective_count(command->collective, bytes,
                                                          check_type_bytes(call->dtype), call->rank_count);
   call->in_place = flags->in_place;
+  call->rank_order = settings_rank_order();
   call->first_step = (uint32_t)flags->first_step;
   call->group_count = (uint32_t)flags->group;
   if (call->in_place && command->collective->in_place == IN_PLACE_NONE) {
@@ -216,6 +220,7 @@ static bool call_is_possible(const struct check_command *command, const struct g
   const char *why = NULL;
   uint8_t why_algo = 0, why_proto = 0;
   call.graph = graph;
+  if (call.rank_order && func_reduces(call.func)) call.algo_mask = 1u << rules_order_algo(call.func);
   open = call;
   open.algo_mask = (1u << ALGO_COUNT) - 1;
   open.proto_mask = (1u << PROTO_COUNT) - 1;
@@ -240,7 +245,7 @@ static bool call_is_possible(const struct check_command *command, const struct g
 
 static void print_case(const struct check_case *c, const struct collective *collective) {
   const struct check_call *call = &c->call;
-  printf("tutti check %s", collective->name);
+  printf("%stutti check %s", call->rank_order ? "TUTTI_SUM_ORDER=rank " : "", collective->name);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
     if (call->algo_mask == 1u << algo) printf(" --algo %s", names_algo[algo]);
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
@@ -253,7 +258,8 @@ static void print_case(const struct check_case *c, const struct collective *coll
          call->limits.slots);
   if (call->limits.chunk_bytes) printf(" --chunk %u", call->limits.chunk_bytes);
   if (call->root) printf(" --root %u", call->root);
-  if (call->first_step) printf(" --first-step %u", call->first_step);
+  if (call->first_step != 0 || param_int(PARAM_TUTTI_FIRST_STEP) != 0)
+    printf(" --first-step %u", call->first_step);
   printf("%s%s\n", call->in_place ? " --in-place" : "", call->limits.direct ? "" : " --indirect");
 }
 
@@ -610,7 +616,7 @@ static void flags_initial(struct check_flags *flags) {
   memset(flags, 0, sizeof *flags);
   flags->type = "float";
   flags->op = "sum";
-  flags->count = flags->bytes = flags->nodes = flags->gpus = UNSET;
+  flags->count = flags->bytes = flags->nodes = flags->gpus = flags->first_step = UNSET;
   flags->channels = 2;
   flags->slots = 8;
   flags->group = 1;
@@ -626,6 +632,10 @@ static enum exit_code check_verb_run(int argc, char **argv) {
   if (command.flags.min_slots && !command.flags.plan) {
     fprintf(stderr, "tutti check: --min-slots is of a schedule; give --plan FILE\n");
     return EXIT_USAGE;
+  }
+  if (command.flags.first_step == UNSET) {
+    if (param_check() != ncclSuccess) return EXIT_USAGE; /* it says why */
+    command.flags.first_step = param_int(PARAM_TUTTI_FIRST_STEP);
   }
   code = command.flags.plan      ? check_plan_flags_run(&command, argc - operand)
          : command.flags.mutants ? check_mutants(&command, argc - operand)

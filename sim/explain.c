@@ -15,6 +15,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/tune.h"
 #include "explain_messages.h"
+#include "explain_order.h"
 #include "files/explain_files.h"
 #include "planning.h"
 #include "json.h"
@@ -74,6 +75,7 @@ struct explain {
   bool messages; /* the plan has messages alone */
   struct tune_candidate candidates[TUNE_CANDIDATES];
   struct tune_choice choice;
+  struct order_cost order;
   struct plan plan;
 };
 
@@ -253,10 +255,12 @@ static struct work_sums work_sum(const struct work *work) {
   if (work->func != FUNC_COPY) sums.loops = (work->part_count + loop_count - 1) / loop_count;
   for (algo_begin(&iter, work); algo_next(&iter, work, &step);) {
     sums.steps++;
-    const int from =
-        (step.flags & STEP_RECV) && !(step.flags & STEP_RECV_MORE) ? __builtin_popcount(step.recv_links) : 0;
-    const int to =
-        (step.flags & STEP_SEND) && !(step.flags & STEP_SEND_MORE) ? __builtin_popcount(step.send_links) : 0;
+    const int from = (step.flags & STEP_RECV) && !(step.flags & STEP_RECV_MORE)
+                         ? __builtin_popcountll(step.recv_links)
+                         : 0;
+    const int to = (step.flags & STEP_SEND) && !(step.flags & STEP_SEND_MORE)
+                       ? __builtin_popcountll(step.send_links)
+                       : 0;
     sums.recv_steps += (uint64_t)from * work->chunk_steps;
     sums.send_steps += (uint64_t)to * work->chunk_steps;
   }
@@ -360,6 +364,7 @@ static void text_print(const struct explain *explain) {
   else
     printf("\n%s with %s, %.1f us, on at most %u channels\n", names_algo[explain->choice.algo],
            names_proto[explain->choice.proto], explain->choice.time_us, explain->choice.channel_count);
+  order_cost_print(&explain->order);
   printf("plan of rank %u: %u works in %u batches\n", plan->rank, plan->work_count, plan->batch_count);
   for (uint32_t index = 0; index < plan->work_count; index++) work_print(&plan->works[index]);
 }
@@ -413,6 +418,7 @@ static void json_options(struct json *json, const struct explain *explain) {
   json_number(json, "channels", explain->choice.channel_count);
   json_number(json, "tune_file_line", explain->choice.file_line);
   json_close(json, '}');
+  order_cost_json(json, &explain->order);
   json_open(json, "works", '[');
   for (uint32_t index = 0; index < explain->plan.work_count; index++)
     json_work(json, &explain->plan.works[index]);
@@ -451,6 +457,8 @@ static enum exit_code explain_answer(struct explain *explain) {
   if (has_options) tune_candidates(request, explain->func, bytes, explain->candidates);
   if (result == ncclSuccess && !explain->messages)
     result = tune_choose(request, explain->func, bytes, &explain->choice);
+  if (result == ncclSuccess && !explain->messages)
+    result = order_cost_find(&explain->job, request, bytes, &explain->order);
   if (result == ncclSuccess) {
     if (explain->flags.json) json_explain(explain);
     else text_print(explain);

@@ -125,6 +125,17 @@ void planning_borrow(struct plan_request *request, uint32_t algos) {
   limits->links = STEP_LINKS_MAX;
 }
 
+/* Sums in rank order need a link to every other rank. Where GPU kernels lack it, the plan is the emulator's.
+ */
+static void planning_borrow_order(struct plan_request *request) {
+  struct plan_limits *limits = &request->settings.limits;
+  if (!request->settings.rank_order) return;
+  if (request->rank_count <= limits->links + 1) return;
+  limits->algos |= 1u << ALGO_DIRECT | 1u << ALGO_TWO_SHOT;
+  limits->links = STEP_LINKS_MAX;
+  limits->quick_protos = 0;
+}
+
 /* One process has all ranks, or each has one: networks carry LL in both, as no process sends for another. */
 void planning_request(const struct planning *job, const struct graph *graph, struct plan_request *request) {
   const bool emulated = job->as == PLANNING_EMU || job->as == PLANNING_THREADS;
@@ -143,6 +154,7 @@ void planning_request(const struct planning *job, const struct graph *graph, str
   request->p2p_domains = ranks.networked ? request->groups : NULL;
   for (uint32_t func = 0; func < FUNC_COUNT && job->as == PLANNING_CUDA; func++)
     planning_borrow(request, request->settings.algo_mask[func]);
+  if (job->as == PLANNING_CUDA) planning_borrow_order(request);
 }
 
 /* ---- words ---- */

@@ -42,7 +42,7 @@ ARROWS = (
      'lib/backends/emu/arena.h lib/base/', '*'),
     ('lib/backends/',
      'lib/backends/backend.h lib/backends/net.h lib/backends/net_abi.h lib/backends/net_ll.h '
-     'lib/backends/fault.h lib/backends/explainer.h lib/base/ '
+     'lib/backends/first_step.h lib/backends/fault.h lib/backends/explainer.h lib/base/ '
      'lib/trace/ lib/kernels/ lib/protocol/ lib/schedule/ public', '*'),
     # folders of lib/core, from the lowest layer to the highest; a folder may include those above it in this
     # list that it names

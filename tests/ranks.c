@@ -7,6 +7,7 @@
 
 #include "backends/emu/block.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "core/plan/plan.h"
 #include "kernels/kernels.h"
 #include "values.h"
@@ -49,6 +50,7 @@ ncclResult_t ranks_open_bare(struct ranks *ranks, uint32_t count, const struct p
 ncclResult_t ranks_open(struct ranks *ranks, uint32_t count) {
   struct plan_limits limits;
   TRY(emu_backend()->device->limits(&limits));
+  limits.first_step = (uint32_t)param_int(PARAM_TUTTI_FIRST_STEP); /* as core/settings */
   TRY(ranks_open_bare(ranks, count, &limits));
   for (uint32_t rank = 0; rank < count; rank++) TRY(connect_all(ranks, rank));
   return ncclSuccess;

@@ -450,6 +450,38 @@ static void ranks_add_up_in_one_order(void **state) {
   assert_broken(CHECK_SAME_ORDER, 2, NOBODY, NO_STEP, "(((0+1)+3)+2), rank 0 as (((0+1)+2)+3)");
 }
 
+/* A wrong schedule: every rank adds its own contribution before all others. */
+static uint32_t own_first(void *context, const struct work *work, uint64_t step_number, struct step *step) {
+  (void)context, (void)work, (void)step_number;
+  if ((step->flags & STEP_REDUCE) != 0) step->own_index = 0;
+  return HOOK_RUN;
+}
+
+static void sums_are_in_rank_order(void **state) {
+  (void)state;
+  static const uint8_t funcs[] = {FUNC_ALL_REDUCE, FUNC_REDUCE_SCATTER, FUNC_REDUCE};
+  for (uint32_t i = 0; i < 3; i++) {
+    call_begin(funcs[i], ALGO_RING, 4, 16); /* NCCL_ALGO does not count */
+    call.rank_order = true;
+    call.root = 2;
+    call_plan();
+    assert_int_equal(setup.plans[1].works[0].algo,
+                     funcs[i] == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT);
+    assert_proved();
+    setup.input.hook = own_first;
+    assert_broken(CHECK_RANK_ORDER,
+                  funcs[i] == FUNC_REDUCE       ? 2
+                  : funcs[i] == FUNC_ALL_REDUCE ? 0
+                                                : 1,
+                  NOBODY, NO_STEP, "is added up as (((1+0)+2)+3), not from rank 0 on");
+  }
+  /* Without the setting a ring begins elsewhere. */
+  call_begin(FUNC_REDUCE_SCATTER, ALGO_RING, 4, 16);
+  call_plan();
+  setup.op_rows[0].rank_order = true;
+  assert_broken(CHECK_RANK_ORDER, 0, NOBODY, NO_STEP, "not from rank 0 on");
+}
+
 static void proxies_count_what_kernels_take(void **state) {
   (void)state;
   call_begin(FUNC_REDUCE_SCATTER, ALGO_RING, 3, 40);
@@ -710,6 +742,7 @@ int main(void) {
       cmocka_unit_test(what_is_combined_belongs_together),
       cmocka_unit_test(results_are_what_was_asked_for),
       cmocka_unit_test(ranks_add_up_in_one_order),
+      cmocka_unit_test(sums_are_in_rank_order),
       cmocka_unit_test(proxies_count_what_kernels_take),
       cmocka_unit_test(what_is_not_known_is_not_proved),
       cmocka_unit_test(slots_that_steps_share_are_proved),

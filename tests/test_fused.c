@@ -56,8 +56,16 @@ static void request_begin(struct plan_request *request, uint32_t rank) {
   request->rank = rank;
   request->rank_count = RANKS;
   request->graph = &world.graph;
-  request->settings.limits = (struct plan_limits){4,    {4096, 4096, 4096}, 0, 4096, CHANNELS, 1, 1,     32,
-                                                  true, PLAN_FUSES,         0, 1,    0,        0, false, 0};
+  request->settings.limits = (struct plan_limits){.slots = 4,
+                                                  .step_bytes = {4096, 4096, 4096},
+                                                  .p2p_chunk_bytes = 4096,
+                                                  .channel_count = CHANNELS,
+                                                  .p2p_channel_count = 1,
+                                                  .p2p_channels_per_peer = 1,
+                                                  .flag_bits = 32,
+                                                  .direct = true,
+                                                  .algos = PLAN_FUSES,
+                                                  .links = 1};
   request->ops = world.ops;
   request->op_count = world.op_count;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {

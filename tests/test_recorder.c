@@ -366,6 +366,51 @@ static void text_put(void *argument, const char *line) {
   text->used += length + 1;
 }
 
+static void call_from(struct recorder *recorder, const char *code) {
+  const struct record_call call = {.kind = RECORD_CALL, .ticks = ticks_now()};
+  const struct record_place place = {.kind = RECORD_PLACE, .caller = recorder_caller(recorder, code)};
+  recorder_call(recorder, &call, &place);
+}
+
+static bool has_place(const struct record_file *file, const struct record_view *view, uint64_t record) {
+  return record_caller_of(file, record_at(view, record)->place.caller) != NULL;
+}
+
+/* More places than there are rows: those of each communicator's last calls are there, also of one that has
+ * not called for long, and a recorder notes a place again that was evicted. */
+static void places_are_evicted(void **state) {
+  (void)state;
+  const uint32_t many = 4 * RECORD_CALLERS;
+  const char *code = (const char *)(uintptr_t)&text_put;
+  struct recorder early, late;
+  struct recorder_birth birth;
+  struct record_file file;
+  char path[512];
+  void *bytes;
+  path_in(path, "places");
+  trace_to(path);
+  birth_fill(&birth, 0);
+  recorder_open(&early, &birth);
+  recorder_open(&late, &birth);
+  call_from(&early, code + 4);
+  for (int i = 0; i < 20; i++) call_from(&early, code);
+  for (uint32_t i = 1; i <= many; i++) call_from(&late, code + 64 * (size_t)i);
+  assert_int_not_equal(recorder_evictions, 0);
+  file = file_load(path, &bytes);
+  assert_int_equal(file.view_count, 2);
+  assert_false(has_place(&file, &file.views[0], 1));
+  assert_true(has_place(&file, &file.views[0], 2 * 20 + 1));
+  assert_false(has_place(&file, &file.views[1], 1));
+  for (uint64_t i = many - 8; i < many; i++) assert_true(has_place(&file, &file.views[1], 2 * i + 1));
+  file_drop(&file, bytes);
+  call_from(&early, code + 4);
+  file = file_load(path, &bytes);
+  assert_true(has_place(&file, &file.views[0], 2 * 21 + 1));
+  recorder_close(&early, RECORD_ENDED);
+  recorder_close(&late, RECORD_ENDED);
+  file_drop(&file, bytes);
+}
+
 /* A file with a record of each kind, in a ring that has wrapped. */
 static void *sample_make(size_t *count) {
   struct recorder recorder;
@@ -564,6 +609,7 @@ int main(void) {
                                      TEST(no_place_is_no_failure),
                                      TEST(space_is_bounded),
                                      TEST(paces_forget),
+                                     TEST(places_are_evicted),
                                      TEST(text_is_the_same_twice),
                                      TEST(cut_files_are_used_as_far_as_they_go),
                                      TEST(wrong_text_is_told_with_its_line)};

@@ -48,6 +48,19 @@ for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direc
   check $? "$option: a rank that does not call, one that does not start, and a cycle are replayed$missing"
 done
 
+# Records say that sums were in rank order: the replay makes the same plans without the setting.
+for protocol in LL Simple; do
+  TUTTI_SUM_ORDER=rank NCCL_PROTO=$protocol hang blocked
+  timeout 60 "$tutti" replay "$work/run" >"$work/log" 2>&1 && said '^missing: "rank 2 start"'
+  check $? "sums in rank order are replayed in $protocol"
+  [ $protocol = LL ] && rm -f "$work/run"
+done
+timeout 60 "$tutti" trace dump "$work/run" 2>/dev/null | grep -v 'name=rank_order' >"$work/other"
+grep -q 'name=net_plain' "$work/other" && ! timeout 60 "$tutti" replay "$work/other" >"$work/log" 2>&1 &&
+  said 'was TwoShot Simple'
+check $? "... and not as sums in any order"
+rm -f "$work/run"
+
 # Graphs: launched once less often, queued behind a kernel that never ends, with messages and another
 # communicator in between, and injected lane stalls.
 for option in Ring,LL Ring,Simple TwoShot,LL Direct,Simple; do

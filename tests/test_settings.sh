@@ -57,6 +57,7 @@ TUTTI_EMU=slot=2|there is no key slot; did you mean slots?
 TUTTI_EVENTS=/nowhere/events|TUTTI_EVENTS=/nowhere/events cannot be written: /nowhere/: No such file
 TUTTI_WATCHDOG_SECONDS=never|TUTTI_WATCHDOG_SECONDS=never is no whole number from 0 to 86400
 TUTTI_BACKEND=emo|TUTTI_BACKEND=emo is none of emu and cuda; did you mean emu?
+TUTTI_SUM_ORDER=ranks|TUTTI_SUM_ORDER=ranks is none of any and rank; did you mean rank?
 TUTTI_RANK=one|TUTTI_SIZE is not set
 T
 

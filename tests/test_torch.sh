@@ -10,8 +10,8 @@ export TUTTI_LIBRARY_PATH="$build/lib" PYTHONPATH="$root/python" PYTHONDONTWRITE
 export TUTTI_TRACE="$work/"
 unset NCCL_DEBUG RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 
-if ! "$python" -c 'import torch.distributed' >"$work/log" 2>&1; then
-  echo "skip: PyTorch: $python has none: pip install torch (5.4 GB), or set TORCH_PYTHON"
+if ! "$python" -c 'import numpy, torch.distributed' >"$work/log" 2>&1; then
+  echo "skip: PyTorch: $python lacks it or NumPy: pip install torch numpy (5.4 GB), or set TORCH_PYTHON"
   exit 0
 fi
 
@@ -63,7 +63,8 @@ else
   echo "skip: pytest: $python has none: pip install pytest"
 fi
 
-names='dtypes collectives messages tags any_source groups splits asynchronous data_parallel'
+names='dtypes collectives messages tags any_source groups splits asynchronous data_parallel pipelines
+  interleaved_pipeline'
 job "$names"
 for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
@@ -86,6 +87,12 @@ job timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"
 check $? 'a time-out is an exception with the diagnosis'
+job for_pipelines
+check $? 'processes as ranks: messages in groups that are made for pipelines'
+job late_pipeline
+[ $? -eq 9 ] &&
+  grep -q 'said: .*made before torch.distributed.pipelining was imported.*import it before' "$work/log"
+check $? 'Interleaved1F1B in a group that was made too early is an exception with the cure'
 job group_timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: new_group (group 1 of ranks 0, 1): rank 1 did not call it, within 3 s' "$work/log" &&
@@ -93,6 +100,11 @@ job group_timed_out
 check $? 'a group that a rank does not make is an exception that names the rank and the lines'
 job detail
 check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+TUTTI_SUM_ORDER=rank job sum_order
+check $? 'TUTTI_SUM_ORDER=rank: buckets of any size give the same bits'
+job sum_order
+[ $? -ne 0 ] && grep -q 'add up in another order' "$work/log"
+check $? '... and other bits without it'
 job monitored
 check $? 'monitored_barrier() names the rank that does not come'
 job second_job

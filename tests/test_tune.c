@@ -475,6 +475,60 @@ static void test_direct_between_hosts(void **state) {
   }
 }
 
+/* TUTTI_SUM_ORDER=rank leaves functions that reduce one algorithm, whatever NCCL_ALGO says, and others all.
+ */
+static void test_rank_order(void **state) {
+  static const struct {
+    uint8_t func, algo;
+  } rows[] = {{FUNC_ALL_REDUCE, ALGO_TWO_SHOT},
+              {FUNC_REDUCE_SCATTER, ALGO_DIRECT},
+              {FUNC_REDUCE, ALGO_TWO_SHOT},
+              {FUNC_BROADCAST, ALGO_RING}};
+  (void)state;
+  for (uint32_t i = 0; i < 4 * 3; i++) {
+    const uint8_t func = rows[i / 3].func;
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    graph_of_nodes(&graph, 64, 1 + i % 3 * 7);
+    request_begin(&request, &graph, func, MIB);
+    request.settings.rank_order = true;
+    request.settings.algo_mask[func] = 1u << ALGO_RING;
+    assert_int_equal(tune_choose(&request, func, MIB, &choice), ncclSuccess);
+    assert_int_equal(choice.algo, rows[i / 3].algo);
+    request.settings.proto_mask[func] = 1u << PROTO_LL;
+    assert_int_equal(tune_choose(&request, func, MIB, &choice), ncclSuccess);
+    assert_int_equal(choice.proto, PROTO_LL);
+    request.settings.limits.links = 7; /* as GPUs have */
+    if (func_reduces(func)) {
+      assert_int_equal(tune_choose(&request, func, MIB, &choice), ncclInvalidUsage);
+      assert_non_null(strstr(log_last_error(), "among 64 ranks, and it needs a link to every other rank"));
+      assert_non_null(strstr(log_last_error(), "set TUTTI_SUM_ORDER=any"));
+    }
+    graph_free(&graph);
+  }
+}
+
+/* Between hosts: all blocks but those within a node leave it, once for each of the two halves. */
+static void test_rank_order_time(void **state) {
+  struct graph graph;
+  struct plan_request request;
+  (void)state;
+  graph_of_nodes(&graph, 16, 2);
+  graph.ring_speed.channel_count = 4;
+  graph.ring_speed.inter_gbps = 50;
+  request_begin(&request, &graph, FUNC_ALL_REDUCE, 16 * MIB);
+  request.settings.limits.reserved_bytes = 256;
+  request.settings.rank_order = true;
+  /* 2 halves of 8 ranks' blocks of 1 MiB to 8 others, at 0.8 of 200 GB/s; 20 us and two hops of 7.6 us. */
+  const double simple_us = tune_time_us(&request, FUNC_ALL_REDUCE, ALGO_TWO_SHOT, PROTO_SIMPLE, 16 * MIB, 16);
+  assert_float_equal(simple_us, 35.2 + 2 * 64 * 1048.576 / 160, 0.01);
+  /* A proxy converts 2 blocks of a connection at 0.7 GB/s, on one channel. */
+  const double ll_us = tune_time_us(&request, FUNC_ALL_REDUCE, ALGO_TWO_SHOT, PROTO_LL, 64 * KIB, 1);
+  assert_float_equal(ll_us, 16.8 + 2 * 4.096 / 0.7, 0.01);
+  graph_free(&graph);
+}
+
 /* Algorithms that are slow on GPUs are chosen on one node only if no other is left, and over several nodes by
  * time. */
 static void test_last(void **state) {
@@ -899,6 +953,8 @@ int main(void) {
       cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_ll_between_hosts),
       cmocka_unit_test(test_direct_between_hosts),
+      cmocka_unit_test(test_rank_order),
+      cmocka_unit_test(test_rank_order_time),
       cmocka_unit_test(test_last),
       cmocka_unit_test(test_channels_by_size),
       cmocka_unit_test(test_plan_channels),

@@ -8,12 +8,15 @@ import collections
 import copy
 import datetime
 import gc
+import io
 import os
+import pickle
 import signal
 import sys
 import tempfile
 import traceback
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -412,7 +415,14 @@ def uses_before_wait():
     base = torch.zeros(8)
     work = dist.all_reduce(base[:4], async_op=True)
     base[4:] += 1
+    for read in (torch.Tensor.numpy, torch.Tensor.tolist, repr, numpy.asarray, copy.deepcopy, pickle.dumps):
+        read(base[4:].clone())
+        read(torch.nn.Parameter(torch.ones(2)).detach())
+    same(base[4:].numpy().tolist(), [1.0] * 4)
+    same(torch.compile(lambda tensor: torch.from_numpy(tensor.numpy() + 1), fullgraph=True,
+                       backend='aot_eager')(base[4:]), [2.0] * 4)
     work.wait()
+    same([base.numpy().tolist(), base.tolist()], [[0.0] * 4 + [1.0] * 4] * 2)
     with Counts() as counts:
         works = [dist.broadcast(part, 0, async_op=True)]
         if rank == 0:
@@ -443,7 +453,7 @@ def mean_of_squares(found, target):
     return (found - target).square().mean()
 
 
-def pipeline(schedule, per_rank):
+def pipeline(schedule, per_rank, group=None):
     """Gradients of a pipeline are those of the layers one after the other."""
     from torch.distributed.pipelining import PipelineStage
     rank, size = ranks()
@@ -456,7 +466,7 @@ def pipeline(schedule, per_rank):
     layers = copy.deepcopy(expected)
     mean_of_squares(torch.nn.Sequential(*expected)(data), target).backward()
     own = [rank + size * i for i in range(per_rank)]
-    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu')) for i in own]
+    stages = [PipelineStage(layers[i], i, len(layers), torch.device('cpu'), group=group) for i in own]
     steps = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=mean_of_squares)
     steps.step(*([data] if rank == 0 else []), **({'target': target} if rank == size - 1 else {}))
     for i in own:
@@ -470,9 +480,22 @@ def pipelines():
 
 
 def interleaved_pipeline():
-    """Its ranks send to one neighbour while they receive from another one."""
+    """Its ranks send to one neighbour while they receive from another one. With processes as ranks, the group
+    has to be made after the import; so does its parent, if it is split."""
     from torch.distributed.pipelining import ScheduleInterleaved1F1B
-    pipeline(ScheduleInterleaved1F1B, 2)
+    rank, size = ranks()
+    group = dist.new_group()
+    pipeline(ScheduleInterleaved1F1B, 2, group)
+    pipeline(ScheduleInterleaved1F1B, 2, dist.split_group(group, split_ranks=[list(range(size))]))
+    odd = dist.new_group(list(range(size - 1)))  # a ring of an odd number of ranks
+    for ends in ((0, 1), (1, 2), (2, 0)) if rank < size - 1 else ():
+        if rank in ends:
+            got = torch.empty(1)
+            works = [dist.irecv(got, sum(ends) - rank, group=odd) for _ in range(2)]
+            works += [dist.isend(torch.tensor([each]), sum(ends) - rank, group=odd) for each in (1.0, 2.0)]
+            for work in works:
+                work.wait()
+            same(got, [2.0])
 
 
 def repeats():
@@ -526,6 +549,20 @@ def crossed_groups():
 def message_missing():
     if dist.get_rank() == 0:
         dist.recv(torch.ones(3), 1)
+
+
+def many_lines():
+    """More lines call than a file of records has places for; the error has those of the last calls."""
+    calls = ['dist.all_reduce(torch.ones(1))'] * 1500 + ['dist.all_reduce(torch.ones(3 + dist.get_rank()))']
+    exec(compile('\n'.join(calls), 'torch_ranks.py', 'exec'))
+
+
+def many_lines_crossed():
+    every = list(range(dist.get_world_size()))
+    groups = [dist.new_group(every), dist.new_group(every)]
+    calls = ['dist.all_reduce(torch.ones(1))'] * 100 + ['dist.all_reduce(torch.ones(3), group=group)']
+    for group in groups if dist.get_rank() else reversed(groups):
+        exec(compile('\n'.join(calls), 'torch_ranks.py', 'exec'), {**globals(), 'group': group})
 
 
 def group_missing():
@@ -600,6 +637,42 @@ def early_item():
     early(lambda tensor: tensor[2].item())
 
 
+def early_numpy():
+    early(lambda tensor: tensor.numpy())
+
+
+def early_list():
+    early(lambda tensor: tensor[1:].tolist())
+
+
+def early_print():
+    early(print)
+
+
+def early_format():
+    early('{}'.format)
+
+
+def early_array():
+    early(numpy.asarray)
+
+
+def early_save():
+    early(lambda tensor: torch.save({'state': [tensor]}, io.BytesIO()))
+
+
+def early_pickle():
+    early(pickle.dumps)
+
+
+def early_copy():
+    early(copy.deepcopy)
+
+
+def early_dlpack():
+    early(numpy.from_dlpack)
+
+
 def early_write():
     early(lambda tensor: tensor[1:].zero_(), gather=True)
 
@@ -607,6 +680,15 @@ def early_write():
 def early_message():
     got = torch.zeros(3)
     works = [dist.isend(torch.ones(3), 1 - dist.get_rank()), dist.irecv(got, 1 - dist.get_rank())]
+    got.sum()
+    for work in works:
+        work.wait()
+
+
+def early_batch():
+    got, other = torch.zeros(3), 1 - dist.get_rank()
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(3), other),
+                                    dist.P2POp(dist.irecv, got, other)])
     got.sum()
     for work in works:
         work.wait()
@@ -624,8 +706,12 @@ FAILING = {
     'early_read': (early_read, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()',
                                 'called at torch_ranks.py:')),
     'early_item': (early_item, ('all_reduce: rank', 'reads its tensor',)),
+    **{each.__name__: (each, ('all_reduce: rank', 'reads its tensor at torch_ranks.py:', 'before wait()'))
+       for each in (early_numpy, early_list, early_print, early_format, early_array, early_save, early_pickle,
+                    early_copy, early_dlpack)},
     'early_write': (early_write, ('all_gather_into_tensor: rank', 'writes to its tensor',)),
     'early_message': (early_message, ('recv: rank', 'reads its tensor',)),
+    'early_batch': (early_batch, ('recv: rank', 'reads its tensor',)),
     'early_gradient': (early_gradient, ('all_reduce: rank', 'reads its tensor', '(early_gradient)')),
     'tag_missing': (tag_missing, ('with tag 4', 'rank 0 waits at',
                                   'rank 1 sends rank 0 a message with tag 3 at')),
@@ -642,6 +728,9 @@ FAILING = {
                                       'have to pass the same groups')),
     'split_left': (split_left, ('rank 1', 'AllReduce')),
     'different_counts': (different_counts, ('different counts', '3 float', '4 float')),
+    'many_lines': (many_lines, ('different counts', 'torch_ranks.py:1501 (<module>)')),
+    'many_lines_crossed': (many_lines_crossed, (
+        'another communicator', 'rank 1 called #0 at torch_ranks.py:101', 'rank 0 #0 at torch_ranks.py:101')),
     'different_types': (different_types, ('different', 'float', 'double')),
     'different_operators': (different_operators, ('different', 'sum', 'max')),
     'different_roots': (different_roots, ('different roots',)),
@@ -665,6 +754,37 @@ def timed_out():
         signal.pause()
     try:
         dist.all_reduce(torch.ones(3), async_op=True).wait(datetime.timedelta(seconds=3))
+    except dist.DistBackendError as error:
+        print('said:', error)
+        os._exit(9)
+
+
+def for_pipelines():
+    """Neighbours have links of their own, on which nothing waits for messages of others."""
+    import torch.distributed.pipelining  # noqa: F401
+    dist.init_process_group('tutti')
+    for case in (messages, tags, any_source, splits):
+        case()
+    rank, size = ranks()
+    got = torch.empty(1)
+    if rank == 0:
+        late = dist.irecv(got, 1)
+        for _ in range(2):
+            dist.send(torch.ones(1), size - 1)
+        late.wait()
+    else:
+        for _ in range(2 if rank == size - 1 else 1):
+            dist.recv(got, (rank + 1) % size)
+        dist.send(got, rank - 1)
+    dist.destroy_process_group()
+
+
+def late_pipeline():
+    """The group was made before the import: the error says so."""
+    dist.init_process_group('tutti')
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+    try:
+        pipeline(ScheduleInterleaved1F1B, 2)
     except dist.DistBackendError as error:
         print('said:', error)
         os._exit(9)
@@ -716,6 +836,22 @@ def detail():
     else:
         raise AssertionError('nothing was raised')
     dist.destroy_process_group()
+
+
+def sum_order():
+    """With TUTTI_SUM_ORDER=rank, buckets of any size give the bits of a loop over the ranks."""
+    dist.init_process_group('tutti')
+    rank, size = ranks()
+    torch.manual_seed(7)
+    each = [(torch.randn(999) * 10.0 ** torch.randint(-4, 8, (999,))).to(torch.bfloat16) for _ in range(size)]
+    fold = each[0]
+    for other in each[1:]:
+        fold = fold + other
+    for bucket in (17, 500, 999):
+        total = each[rank].clone()
+        for begin in range(0, 999, bucket):
+            dist.all_reduce(total[begin:begin + bucket])
+        assert torch.equal(total, fold), 'buckets of %d add up in another order' % bucket
 
 
 def monitored():
@@ -809,8 +945,9 @@ def spawned():
 
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
-RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, lost, group_timed_out, detail,
-                                           monitored, second_job)}
+RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, for_pipelines, late_pipeline,
+                                            lost, group_timed_out, detail, monitored, second_job,
+                                            sum_order)}
 
 
 def fails(name):
@@ -862,7 +999,7 @@ def main(names):
     for name in names:
         try:
             one(name)
-            print('right: ' + name, flush=True)
+            print('right: %s\n' % name, end='', flush=True)
         except Exception:  # the cases behind it are run as well
             traceback.print_exc()
             wrong += 1

@@ -126,9 +126,11 @@ struct device_net_end {
       memory; /* where the slots lie: HOST, or DEVICE for a network that takes device pointers */
   struct device_net_direct *direct; /* NULL: everything passes through the slots */
   /* A message's connection has no slots of its own (`buffer` NULL): each of its operations has a set of the
-   * rank's (net_slots). Its steps begin with number `slots`, and head is a sender's leave to fill what lies
-   * before head + slots: the proxy gives it slice by slice, once the set is the operation's. */
+   * rank's (net_slots). Its steps begin with a number for which no slots are free, and head is a sender's
+   * leave to fill what lies before head + slots: the proxy gives it slice by slice, once the set is the
+   * operation's. */
   bool pooled;
+  uint64_t first_step, first_line; /* number of its first step, and of the first one of LL */
 };
 
 /* A step of LL on a connection over a network: between a kernel and its proxy go lines, whose flags say what
@@ -147,8 +149,7 @@ struct device_net_step {
  * of that process: what either process sees of it. `block` is memory of both, zeroed, for what their proxies
  * tell each other. */
 struct device_pxn {
-  struct device_net_end end; /* not pooled, ... */
-  uint64_t first_step;       /* ... but its steps begin with the same number as the receiver's */
+  struct device_net_end end; /* not pooled, but its steps begin with the same number as the receiver's */
   void *block;
 };
 

@@ -24,6 +24,7 @@ static const struct text_row {
 } text_rows[] = {
     {PARAM_DEBUG, TEXT_WORDS, {"NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE"}},
     {PARAM_LAUNCH_MODE, TEXT_WORDS, {"PARALLEL", "GROUP"}},
+    {PARAM_SUM_ORDER, TEXT_WORDS, {"any", "rank"}},
     {PARAM_IB_ADDR_FAMILY, TEXT_WORDS, {"AF_INET", "AF_INET6"}},
     {PARAM_TUTTI_BACKEND, TEXT_WORDS, {"emu", "cuda"}},
     {PARAM_TUTTI_SEED, TEXT_SEED, {NULL}},

@@ -29,7 +29,8 @@ enum {
   TEXT_IS_ASCII = 0x60, /* compact, ascii */
   OWNED_BY_C = 3,       /* a frame without Python code, below those of a call from C */
   FRAMES_MOST = 64,
-  CALLERS_MOST = 1024,
+  CALLERS_MOST = 32768, /* lines of a program; numbers of 16 bits */
+  CALLER_HEADS = 1021,
   CALLER_BYTES = 160
 };
 
@@ -129,19 +130,27 @@ bool python_frame_text(const struct python_frame *frame, char *out, size_t out_b
 
 static struct caller {
   struct python_frame frame;
+  uint32_t next; /* with the same hash: number plus one, 0: none */
   char text[CALLER_BYTES];
-} callers[CALLERS_MOST];
-static uint32_t caller_count; /* read atomically; callers are added under the lock, and stay */
+} callers[CALLERS_MOST];                    /* takes no memory before it is written */
+static uint32_t caller_heads[CALLER_HEADS]; /* read atomically; callers are added under the lock, and stay */
+static uint32_t caller_count;
 static os_mutex callers_lock = OS_MUTEX_INITIALIZER;
 
 static bool frames_are_same(const struct python_frame *a, const struct python_frame *b) {
   return a->instruction == b->instruction && a->code == b->code && a->name == b->name;
 }
 
+static uint32_t *caller_head(const struct python_frame *frame) {
+  return &caller_heads[((uintptr_t)frame->instruction >> 1) % CALLER_HEADS];
+}
+
 static const struct caller *caller_find(const struct python_frame *frame, const char *text) {
-  const uint32_t count = __atomic_load_n(&caller_count, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < count; i++)
-    if (frames_are_same(&callers[i].frame, frame) && strcmp(callers[i].text, text) == 0) return &callers[i];
+  uint32_t number = __atomic_load_n(caller_head(frame), __ATOMIC_ACQUIRE);
+  for (; number != 0; number = callers[number - 1].next) {
+    const struct caller *caller = &callers[number - 1];
+    if (frames_are_same(&caller->frame, frame) && strcmp(caller->text, text) == 0) return caller;
+  }
   return NULL;
 }
 
@@ -150,10 +159,11 @@ static const struct caller *caller_add(const struct python_frame *frame, const c
   os_mutex_lock(&callers_lock);
   const struct caller *known = caller_find(frame, text);
   if (known == NULL && caller_count < CALLERS_MOST) {
-    struct caller *made = &callers[caller_count];
+    struct caller *made = &callers[caller_count++];
     made->frame = *frame;
+    made->next = *caller_head(frame);
     snprintf(made->text, sizeof made->text, "%s", text);
-    __atomic_store_n(&caller_count, caller_count + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(caller_head(frame), caller_count, __ATOMIC_RELEASE);
     known = made;
   }
   os_mutex_unlock(&callers_lock);

@@ -13,6 +13,8 @@
 
 static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_receiver, tail) == 0 &&
                   offsetof(struct fifo_receiver, announced) == LAUNCH_ANNOUNCED_OFFSET &&
+                  offsetof(struct fifo_receiver, source) == LAUNCH_SOURCE_OFFSET &&
+                  offsetof(struct fifo_sender, offer) == LAUNCH_OFFER_OFFSET &&
                   offsetof(struct fifo_sender, send_step) == LAUNCH_STEP_OFFSET &&
                   offsetof(struct fifo_receiver, recv_step) == LAUNCH_STEP_OFFSET,
               "the host reads and writes them for a proxy");

@@ -335,15 +335,8 @@ PRIM_FN void direct_both_read(bool waits) {
   else PRIM_BARRIER_ARRIVE(DIRECT_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
 }
 
-/* Whether the step reads its senders' inputs where they lie. */
-PRIM_FN bool direct_reads_inputs(const struct step *step) {
-  return (step->flags & STEP_REDUCE) != 0 && (direct_of()->flags & WORK_SHOWS_INPUT) != 0;
-}
-
-/* Waits for the step's data of ranks that publish no input. */
-PRIM_FN bool direct_await_data(struct direct_run *it, const struct step *step) {
-  const bool shown = direct_reads_inputs(step) && it->link.direct != 0;
-  const bool asks = direct_names(it, step) && !it->sends && !shown;
+/* Waits for the data of the receive links for which `asks` is true. */
+PRIM_FN bool direct_await_data(struct direct_run *it, bool asks) {
   while (!__all_sync(PRIM_ALL_LANES, !asks || link_has_data(&it->link, 1)))
     if (direct_is_stopped(it)) return false;
   return true;
@@ -382,13 +375,20 @@ PRIM_FN bool direct_take_shown(struct direct_run *it, struct direct_issue *issue
   return true;
 }
 
-/* Waits for what a step's addresses need: published ones, and slots. In place, a sum may overwrite values that
- * the block still reads and sends. */
-PRIM_FN bool direct_await_places(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+/* Whether the step reads its senders' inputs where they lie. */
+PRIM_FN bool direct_reads_inputs(const struct step *step) {
+  return (step->flags & STEP_REDUCE) != 0 && (direct_of()->flags & WORK_SHOWS_INPUT) != 0;
+}
+
+/* Waits for what a step needs: published addresses, slots, and steps of ranks that publish no input. In
+ * place, a sum may overwrite values that the block still reads and sends. */
+PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+  const bool names = direct_names(it, step);
   while ((step->flags & STEP_IN_ORDER) != 0 && direct_phases_done(false) < issue->issued)
     if (direct_is_stopped(it)) return false;
   if ((step->flags & (STEP_SEND_FINAL | STEP_REDUCE)) != 0 && !direct_take_shown(it, issue)) return false;
-  return direct_await_slots(it, direct_names(it, step), 1);
+  return direct_await_slots(it, names, 1) &&
+         direct_await_data(it, names && !it->sends && !(direct_reads_inputs(step) && it->link.direct != 0));
 }
 
 /* Whether compute warps have nothing to move: receivers read our input, or senders store into our output. What
@@ -457,8 +457,8 @@ PRIM_FN uint64_t direct_place(const struct direct_run *it, const struct step *st
   return (uint64_t)(uintptr_t)it->link.direct + offset * direct_of()->element_bytes;
 }
 
-/* Adds the links' ends to what is prepared. */
-PRIM_FN void direct_add_places(const struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+/* Adds the links' ends, and gives the phase to the compute warps. */
+PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue *issue, const struct step *step) {
   struct direct_phase *phase = direct_next_phase(issue);
   const uint32_t index = direct_index();
   const bool sums = (step->flags & STEP_REDUCE) != 0;
@@ -470,24 +470,23 @@ PRIM_FN void direct_add_places(const struct direct_run *it, struct direct_issue 
     else phase->from[sums ? step_block(step, index) : index] = place;
   }
   const bool whole = __all_sync(PRIM_ALL_LANES, (issue->places & 15) == 0) != 0 && plain;
+  issue->issued += 1;
   if (prim_lane() == 0) {
     phase->whole = whole;
     phase->signaled = issue->signaled;
     phase->freed = issue->freed;
   }
   __threadfence_block();
-}
-
-/* Makes a step that is prepared: everything is written before its data has arrived. */
-PRIM_FN bool direct_issue_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
-  if (!direct_await_places(it, issue, step)) return false;
-  issue->signaled += (step->flags & STEP_SEND) != 0;
-  issue->freed += (step->flags & STEP_RECV) != 0;
-  if (issue->moves) direct_add_places(it, issue, step);
-  if (!direct_await_data(it, step)) return false;
-  if (issue->moves) issue->issued += 1;
   __syncwarp();
   if (prim_lane() == 0) *(volatile uint32_t *)&direct_issued = issue->issued;
+}
+
+/* Makes a step that is prepared, when its data is available. */
+PRIM_FN bool direct_issue_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+  if (!direct_await_step(it, issue, step)) return false;
+  issue->signaled += (step->flags & STEP_SEND) != 0;
+  issue->freed += (step->flags & STEP_RECV) != 0;
+  if (issue->moves) direct_issue_phase(it, issue, step);
   if (direct_names(it, step)) link_advance(&it->link, 1);
   return true;
 }

@@ -14,6 +14,8 @@ struct fifo_receiver;
 /* Bytes of a struct fifo_sender, and of a struct fifo_receiver. */
 #define LAUNCH_END_BYTES 384
 #define LAUNCH_ANNOUNCED_OFFSET 128 /* in struct fifo_receiver; head and tail are the first members */
+#define LAUNCH_SOURCE_OFFSET 16     /* in struct fifo_receiver: source and source_bytes */
+#define LAUNCH_OFFER_OFFSET 128     /* in struct fifo_sender: offer and offer_bytes */
 #define LAUNCH_STEP_OFFSET 256      /* in both: start of the next operation */
 
 /* An end of a connection. */

@@ -80,7 +80,7 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
   for (uint32_t i = 0; i < PRIM_LINKS; i++) \
     if (i < (count) && (((set) >> i) & 1) != 0)
 #endif
-#define FIFO_ALL_LINKS (~(uint32_t)0)
+#define FIFO_ALL_LINKS (~(link_set)0)
 
 /* One end of a connection while a lane uses it. `step` runs ahead of `posted` by the slices in flight. */
 struct link {

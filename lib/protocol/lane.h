@@ -30,7 +30,7 @@ enum lane_error { LANE_OK = 0, LANE_SIZE_MISMATCH = 1 };
 /* A slice between begin and post. */
 struct flight {
   struct move move;
-  uint32_t recv_links, send_links; /* links whose slots its post passes on */
+  link_set recv_links, send_links; /* links whose slots its post passes on */
 };
 
 struct lane {

@@ -23,7 +23,7 @@ struct move {
   size_t count;      /* elements; 0 moves nothing */
   uint8_t dtype, op; /* ncclDataType_t, enum work_op */
   uint8_t source_count, destination_count;
-  uint32_t pre_op_sources; /* set of source indexes that are user input */
+  link_set pre_op_sources; /* set of source indexes that are user input */
   bool post_op;            /* apply the operator's last stage to the result */
 #if PRIM_ALGOS > 0
   bool each; /* see above */
@@ -34,7 +34,7 @@ struct move {
   const void *source[MOVE_SPANS_MAX];
   void *destination[MOVE_SPANS_MAX];
 #if PRIM_ALGOS > 1
-  uint32_t remote_destinations; /* set of destination indexes that no step reads again and that are longer
+  link_set remote_destinations; /* set of destination indexes that no step reads again and that are longer
                                    than caches: a backend may bypass its caches */
 #endif
 };

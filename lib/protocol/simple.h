@@ -86,7 +86,7 @@ PRIM_FN void simple_add_destination(struct move *move, void *destination) {
 
 PRIM_FN void simple_add_own(struct lane *lane, struct move *move, size_t offset) {
   if ((lane->step.flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
-    move->pre_op_sources = (uint32_t)1 << move->source_count;
+    move->pre_op_sources = link_bit(move->source_count);
   simple_add_source(move, lane_own(lane, offset));
 }
 
@@ -125,7 +125,7 @@ PRIM_FN void simple_sources(struct lane *lane, struct flight *flight, size_t off
 /* The next destination is final: no step but a list's reads it before the operation ends. */
 PRIM_FN void simple_mark_remote(const struct lane *lane, struct move *move) {
 #if PRIM_ALGOS > 1
-  if (lane->remote) move->remote_destinations |= (uint32_t)1 << move->destination_count;
+  if (lane->remote) move->remote_destinations |= link_bit(move->destination_count);
 #else
   (void)lane, (void)move;
 #endif
@@ -185,7 +185,7 @@ PRIM_FN void simple_send_each(struct lane *lane, struct prim *prim, struct move 
     lane_announce(lane, link, prim);
     if (!simple_is_shown(step, link)) {
       if ((step->flags & (STEP_FROM_OUTPUT | STEP_FROM_SCRATCH)) == 0)
-        move->pre_op_sources |= (uint32_t)1 << move->source_count;
+        move->pre_op_sources |= link_bit(move->source_count);
       simple_add_copy(move, lane_own_block(lane, block, offset), simple_target(lane, move, i, offset),
                       simple_block_count(lane, block, offset));
     }

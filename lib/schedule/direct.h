@@ -39,7 +39,9 @@ PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
   const uint8_t func = work->func;
   const bool root = work->rank == work->root;
   if (kind == DIRECT_FIRST) return func != FUNC_BROADCAST || root;
-  if (kind == DIRECT_SUM) return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER;
+  if (kind == DIRECT_SUM)
+    return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE;
+  if (func == FUNC_REDUCE) return root;
   return work->algo == ALGO_TWO_SHOT || func == FUNC_ALL_GATHER || func == FUNC_ALL_TO_ALL ||
          (func == FUNC_BROADCAST && !root);
 }
@@ -61,7 +63,7 @@ PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   it->turn = 0;
 }
 
-PRIM_FN uint32_t direct_all_links(const struct work *work) { return (1u << (work->rank_count - 1)) - 1; }
+PRIM_FN link_set direct_all_links(const struct work *work) { return link_first(work->rank_count - 1); }
 
 /* Makes the step one with a block for each link (STEP_EACH). */
 PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end, struct step *step) {
@@ -107,8 +109,24 @@ PRIM_FN void direct_one_shot_step(const struct work *work, uint32_t kind, struct
   if (kind != DIRECT_FIRST && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
 
+/* The ranks that need a rank's sum: all others, or, of a reduction to a root, the root. */
+PRIM_FN link_set direct_sum_links(const struct work *work) {
+  if (work->func != FUNC_REDUCE) return direct_all_links(work);
+  if (work->rank == work->root) return 0;
+  return link_bit(work->root < work->rank ? work->root : work->root - 1);
+}
+
+/* The own shard's sum, kept if this rank's output has it, and sent to the ranks that need it. */
+PRIM_FN void direct_step_sum(const struct work *work, struct step *step) {
+  direct_step_reduce(work, step);
+  step->send_links = direct_sum_links(work);
+  if (step->send_links != 0) step->flags |= STEP_SEND | STEP_SEND_FINAL;
+  if (work->func == FUNC_REDUCE && work->rank != work->root) step->flags &= ~(uint32_t)STEP_KEEP;
+}
+
 /* Two shots: send each shard to its rank; add the own shard and send the sum to every rank; receive each
- * other shard from its rank. `rest`: elements of the part from this loop on. */
+ * other shard from its rank. A reduction to a root sends the sums to the root alone. `rest`: elements of the
+ * part from this loop on. */
 PRIM_FN void direct_two_shot_step(const struct work *work, uint32_t kind, size_t rest, struct step *step) {
   const size_t chunk = step->count, begin = work->rank * chunk;
   if (kind != DIRECT_SUM) {
@@ -117,9 +135,7 @@ PRIM_FN void direct_two_shot_step(const struct work *work, uint32_t kind, size_t
     direct_step_each(work, chunk, rest, step);
     return;
   }
-  direct_step_reduce(work, step);
-  step->flags |= STEP_SEND | STEP_SEND_FINAL;
-  step->send_links = direct_all_links(work);
+  direct_step_sum(work, step);
   step->chunk_index = work->rank;
   step->in_offset += begin;
   step->out_offset += begin;
@@ -179,6 +195,7 @@ PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind,
       else direct_one_shot_step(work, kind, step);
       break;
     case FUNC_ALL_GATHER: direct_all_gather_step(work, kind, step); break;
+    case FUNC_REDUCE: direct_two_shot_step(work, kind, rest, step); break;
     case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(work, kind, step); break;
     case FUNC_ALL_TO_ALL: direct_all_to_all_step(work, kind, step); break;
     default: direct_broadcast_step(work, kind, step); break;

@@ -7,6 +7,8 @@
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
+/* Maximum number of links of a list on one side: its steps name them by 16 bits. */
+#define LIST_LINKS_MAX 16
 /* Maximum number of lists per rank, and bytes of the progress counters at the beginning of its scratch
  * memory, one counter per list. */
 #define LIST_LANES_MAX 512

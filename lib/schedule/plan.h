@@ -21,6 +21,7 @@ struct plan_limits {
   uint32_t p2p_channel_count;       /* a power of two */
   uint32_t p2p_channels_per_peer;   /* a power of two */
   uint32_t flag_bits;               /* width of a line's flag: 32; 8 in tests so that it wraps */
+  uint32_t first_step;              /* where connections' counters begin: 0; TUTTI_FIRST_STEP in tests */
   bool direct;                      /* ranks may store into each other's output */
   uint32_t algos;      /* set of enum work_algo that executors support besides rings and messages */
   uint32_t algos_last; /* of `algos`, those chosen on one node only if no other algorithm is left */

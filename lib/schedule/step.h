@@ -21,8 +21,22 @@
 #define PRIM_ALGOS 2
 #endif
 
-/* Maximum number of peers on one side of a step. A step's link sets are bit masks of this many bits. */
-#define STEP_LINKS_MAX 16
+/* Maximum number of peers on one side of a step: all others of 64 ranks, so that a set of sums' operands, all
+ * of them and the own one, has 64 bits. */
+#define STEP_LINKS_MAX 63
+
+/* A set of links, or of the operands of a move, as bits. A GPU, which has few links, keeps it in a register.
+ */
+#if PRIM_ALGOS > 1
+typedef uint64_t link_set;
+#else
+typedef uint32_t link_set;
+#endif
+
+PRIM_FN link_set link_bit(uint32_t index) { return (link_set)1 << index; }
+
+/* The first `count` links. */
+PRIM_FN link_set link_first(uint32_t count) { return link_bit(count) - 1; }
 
 /* A step's actions, in the order in which an executor performs them. In NCCL's terms: send = COPY_IN|SEND,
  * recvReduceSend = RECV|COPY_IN|REDUCE|SEND, recvReduceCopySend = that + KEEP, recvCopySend = RECV|KEEP|SEND,
@@ -100,8 +114,8 @@ enum step_flag {
 
 struct step {
   uint32_t flags;      /* enum step_flag */
-  uint32_t recv_links; /* set of link indexes, bit i = link i of the work's recv_peer */
-  uint32_t send_links;
+  link_set recv_links; /* bit i = link i of the work's recv_peer */
+  link_set send_links;
   uint32_t own_index;   /* position of COPY_IN's operand among those of recv_links: in direct collectives all
                            ranks add the same values in the same order */
   uint32_t chunk_index; /* chunk of the loop, or round: for traces and reports only */

@@ -40,7 +40,7 @@ enum work_algo {
   ALGO_NVLS_TREE = 5,
   ALGO_PAT = 6,
   ALGO_DIRECT = 7,   /* every rank to every rank; all-reduce in one shot */
-  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather */
+  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather; reduce: a gather */
   ALGO_CUSTOM = 9,   /* steps from a schedule that the user wrote (list.h) */
   ALGO_COUNT = 10
 };
@@ -128,7 +128,9 @@ struct work {
 
 /* A work with WORK_SHOWS_INPUT: from every rank that reads the input in place the work receives sums of it
  * before it ends, which shows that the input was read. */
-PRIM_FN bool work_returns_sums(const struct work *work) { return work->algo == ALGO_TWO_SHOT; }
+PRIM_FN bool work_returns_sums(const struct work *work) {
+  return work->algo == ALGO_TWO_SHOT && work->func == FUNC_ALL_REDUCE;
+}
 
 /* The connection of a work's link to or from `peer`. Usually it is the work's own. A rank that hosts a switch
  * has two connections with it, one per direction; only the connection index tells their ends apart. */

@@ -47,7 +47,7 @@ static_assert(sizeof(struct record_header) == 856, "the format says so");
 
 /* After the header, in the same page: the file and offset of the return addresses in records. Of calls by
  * Python the address is a number from RECORD_CALLER_TEXT on, the offset is 0, and `file` is the whole place:
- * "train.py:31 (step)". */
+ * "train.py:31 (step)". If all rows are taken, places are evicted whose calls were long ago. */
 #define RECORD_CALLER_TEXT (UINT64_C(1) << 63)
 #define RECORD_CALLERS 48u
 #define RECORD_CALLERS_OFFSET 1024u
@@ -201,6 +201,8 @@ enum record_input_name {
   INPUT_P2P_LL_THRESHOLD,
   INPUT_NET_PEER_CHANNELS,
   INPUT_NET_PLAIN,
+  INPUT_FIRST_STEP,
+  INPUT_RANK_ORDER, /* without this row: false */
   INPUT_NAMES
 };
 struct record_input {

@@ -70,7 +70,9 @@ static const char *const input_words[] = {"end",
                                           "algos_off",
                                           "p2p_ll_threshold",
                                           "net_peer_channels",
-                                          "net_plain"};
+                                          "net_plain",
+                                          "first_step",
+                                          "rank_order"};
 static_assert(sizeof input_words / sizeof input_words[0] == INPUT_NAMES, "a name each");
 static const struct names func_names = NAMES(func_words), type_names = NAMES(type_words),
                           op_names = NAMES(op_words), algo_names = NAMES(algo_words),

@@ -35,6 +35,11 @@
 /* Sections of ended communicators that are kept before their space is reused. */
 #define GONE_MOST 8u
 
+/* The places among so many last records of a communicator are not evicted. */
+#define CALLERS_KEPT 16u
+
+uint32_t recorder_evictions;
+
 static struct {
   os_mutex lock;
   struct mapped_file mapped; /* memory is NULL if there is no file */
@@ -42,7 +47,8 @@ static struct {
   bool volatile_name;        /* the file is deleted if everything ends without an error */
   uint32_t live, gone;       /* open communicators; sections of ended ones */
   uint32_t fork_count;
-  bool at_exit, spoilt; /* spoilt: a communicator failed, so the file is kept */
+  bool at_exit, spoilt;                         /* spoilt: a communicator failed, so the file is kept */
+  uint64_t asked, caller_asked[RECORD_CALLERS]; /* of each row: when a recorder asked for it last */
 } process = {.lock = OS_MUTEX_INITIALIZER};
 
 static struct record_header *header(void) { return (struct record_header *)(void *)process.mapped.memory; }
@@ -349,22 +355,88 @@ static void module_note(const char *path) {
   memcpy(modules + used, line, (size_t)bytes); /* zeroes follow */
 }
 
-static void caller_fill(struct record_caller *row, const void *caller) {
-  struct callsite site;
-  if (!callsite_find(caller, &site)) return;
-  module_note(site.path);
-  snprintf(row->file, sizeof row->file, "%s", os_base_name(site.path));
-  row->offset = site.offset;
-  row->address = (uintptr_t)caller;
+typedef uint64_t __attribute__((may_alias)) live_word;
+
+/* Locked. Other threads write this memory at the same time: the copy may mix old and new words. */
+__attribute__((no_sanitize_thread)) static void live_copy(void *out, const void *in, size_t bytes) {
+  live_word *to = (live_word *)out;
+  const live_word *from = (const live_word *)in;
+  for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-/* The row of this address, or a free one; NULL if all are taken: rows are never emptied. Locked. */
+static struct record_caller *caller_rows(void) {
+  return (struct record_caller *)(void *)(process.mapped.memory + RECORD_CALLERS_OFFSET);
+}
+
+/* Locked. */
 static struct record_caller *caller_row(uint64_t address) {
-  struct record_caller *rows =
-      (struct record_caller *)(void *)(process.mapped.memory + RECORD_CALLERS_OFFSET);
-  for (uint32_t i = 0; i < RECORD_CALLERS; i++)
-    if (rows[i].address == 0 || rows[i].address == address) return &rows[i];
+  struct record_caller *rows = caller_rows();
+  for (uint32_t i = 0; i < RECORD_CALLERS; i++) {
+    if (rows[i].address != address) continue;
+    process.caller_asked[i] = ++process.asked;
+    return &rows[i];
+  }
   return NULL;
+}
+
+/* Marks the rows of a communicator's last calls. Its thread may write at the same time. */
+static void callers_keep(const struct record_comm *comm, bool *kept) {
+  const uint64_t tail = __atomic_load_n(&comm->tail, __ATOMIC_ACQUIRE);
+  const union record *ring = (const union record *)(const void *)((const uint8_t *)comm + comm->ring_offset);
+  for (uint64_t back = 1; back <= CALLERS_KEPT && back <= tail; back++) {
+    union record record;
+    live_copy(&record, &ring[(tail - back) & (comm->ring_records - 1)], sizeof record);
+    for (uint32_t i = 0; record.kind == RECORD_PLACE && i < RECORD_CALLERS; i++)
+      if (caller_rows()[i].address == record.place.caller) kept[i] = true;
+  }
+}
+
+/* The row that nothing has asked for longest; one that is kept only if all are. */
+static uint32_t caller_oldest(const bool *kept) {
+  uint32_t oldest = 0;
+  for (uint32_t i = 1; i < RECORD_CALLERS; i++) {
+    const bool is_older = process.caller_asked[i] < process.caller_asked[oldest];
+    if (kept[i] == kept[oldest] ? is_older : kept[oldest]) oldest = i;
+  }
+  return oldest;
+}
+
+/* Empties a quarter of the rows: their places are those of calls long ago, and of none that is a
+ * communicator's last one. All recorders ask for their places again. Locked. */
+static void callers_evict(void) {
+  bool kept[RECORD_CALLERS] = {false};
+  for (uint64_t at = RECORD_PAGE_BYTES; at < header()->used_bytes;) {
+    const struct record_comm *comm = (const struct record_comm *)(const void *)(process.mapped.memory + at);
+    if (comm->state == RECORD_OPEN) callers_keep(comm, kept);
+    at += comm->section.bytes;
+  }
+  for (uint32_t i = 0; i < RECORD_CALLERS / 4; i++) {
+    const uint32_t oldest = caller_oldest(kept);
+    __atomic_store_n(&caller_rows()[oldest].address, 0, __ATOMIC_RELEASE);
+    process.caller_asked[oldest] = UINT64_MAX;
+  }
+  __atomic_fetch_add(&recorder_evictions, 1, __ATOMIC_RELAXED);
+}
+
+/* Fills an empty row. Locked. */
+static void caller_put(uint64_t address, uint64_t offset, const char *text) {
+  struct record_caller *row = caller_row(0);
+  if (row == NULL) {
+    callers_evict();
+    row = caller_row(0);
+  }
+  snprintf(row->file, sizeof row->file, "%s", text);
+  row->offset = offset;
+  __atomic_store_n(&row->address, address, __ATOMIC_RELEASE);
+}
+
+/* Forgets what the recorder knows of rows that were emptied since. */
+static void callers_renew(struct recorder *recorder) {
+  const uint32_t now = __atomic_load_n(&recorder_evictions, __ATOMIC_RELAXED);
+  if (recorder->evictions == now) return;
+  memset(recorder->callers, 0, sizeof recorder->callers);
+  memset(recorder->frames, 0, sizeof recorder->frames);
+  recorder->evictions = now;
 }
 
 /* For places that are new: others hold the lock for moments, and then again not at all. A caller must not
@@ -377,11 +449,15 @@ static bool lock_soon(void) {
   return false;
 }
 
-/* Without a row the record has only the address. */
+/* Without a file of that address the record has only the address. */
 void recorder_add_caller(struct recorder *recorder, const void *caller) {
   if (!lock_soon()) return;
-  struct record_caller *row = caller_row((uintptr_t)caller);
-  if (row != NULL && row->address == 0) caller_fill(row, caller);
+  struct callsite site;
+  if (caller_row((uintptr_t)caller) == NULL && callsite_find(caller, &site)) {
+    module_note(site.path);
+    caller_put((uintptr_t)caller, site.offset, os_base_name(site.path));
+  }
+  callers_renew(recorder);
   recorder->callers[((uintptr_t)caller >> 2) % 8] = caller;
   os_mutex_unlock(&process.lock);
 }
@@ -392,11 +468,9 @@ static uint64_t frame_put(const struct python_frame *frame, const char *text) {
   const uint64_t step = UINT64_C(1) << 48, end = RECORD_CALLER_TEXT | (step << 8);
   uint64_t address = RECORD_CALLER_TEXT | (uint64_t)(uintptr_t)frame->instruction;
   for (; address < end; address += step) {
-    struct record_caller *row = caller_row(address);
-    if (row == NULL) return 0;
-    if (row->address != 0 && strcmp(row->file, text) != 0) continue;
-    snprintf(row->file, sizeof row->file, "%s", text);
-    row->address = address;
+    const struct record_caller *row = caller_row(address);
+    if (row != NULL && strcmp(row->file, text) != 0) continue;
+    if (row == NULL) caller_put(address, 0, text);
     return address;
   }
   return 0;
@@ -407,6 +481,7 @@ uint64_t recorder_add_frame(struct recorder *recorder, const struct python_frame
   struct recorder_frame row = {*frame, 0};
   if (!lock_soon()) return 0;
   if (python_frame_text(frame, text, sizeof text)) row.address = frame_put(frame, text);
+  callers_renew(recorder);
   recorder->frames[((uintptr_t)frame->instruction >> 2) % 8] = row;
   os_mutex_unlock(&process.lock);
   return row.address;
@@ -452,15 +527,6 @@ void recorder_plan(struct recorder *recorder, const struct record_plan *plan) {
 }
 
 /* ---- for the watchdog and tutti status ---- */
-
-typedef uint64_t __attribute__((may_alias)) live_word;
-
-/* Locked. Other threads write this memory at the same time: the copy may mix old and new words. */
-__attribute__((no_sanitize_thread)) static void live_copy(void *out, const void *in, size_t bytes) {
-  live_word *to = (live_word *)out;
-  const live_word *from = (const live_word *)in;
-  for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
-}
 
 static uint64_t live_hash(uint64_t hash, const struct record_comm *comm, uint32_t offset, uint64_t rows) {
   uint64_t words[RECORD_BYTES / 8];

@@ -40,6 +40,7 @@ struct recorder {
   uint32_t mask;
   uint32_t collectives; /* called so far */
   uint32_t last_stream;
+  uint32_t evictions;              /* recorder_evictions of the next two */
   const void *callers[8];          /* direct-mapped cache of return addresses that the file has already */
   struct recorder_frame frames[8]; /* the same of frames of Python */
 };
@@ -76,9 +77,16 @@ static inline uint8_t recorder_stream(struct recorder *recorder, const void *str
   return recorder_add_stream(recorder, handle);
 }
 
+/* How often rows of the file's places were emptied for others. */
+extern uint32_t recorder_evictions;
+static inline bool recorder_has_its_places(const struct recorder *recorder) {
+  return recorder->evictions == __atomic_load_n(&recorder_evictions, __ATOMIC_RELAXED);
+}
+
 void recorder_add_caller(struct recorder *recorder, const void *caller);
 static inline uint64_t recorder_caller(struct recorder *recorder, const void *caller) {
-  if (recorder->callers[((uintptr_t)caller >> 2) % 8] != caller) recorder_add_caller(recorder, caller);
+  if (recorder->callers[((uintptr_t)caller >> 2) % 8] != caller || !recorder_has_its_places(recorder))
+    recorder_add_caller(recorder, caller);
   return (uint64_t)(uintptr_t)caller;
 }
 
@@ -87,7 +95,7 @@ uint64_t recorder_add_frame(struct recorder *recorder, const struct python_frame
 static inline uint64_t recorder_python(struct recorder *recorder, const struct python_frame *frame) {
   const struct recorder_frame *row = &recorder->frames[((uintptr_t)frame->instruction >> 2) % 8];
   if (row->frame.instruction == frame->instruction && row->frame.code == frame->code &&
-      row->frame.name == frame->name)
+      row->frame.name == frame->name && recorder_has_its_places(recorder))
     return row->address;
   return recorder_add_frame(recorder, frame);
 }

@@ -8,6 +8,7 @@
 
 #include "base/os.h"
 #include "check/part.h"
+#include "core/plan/rules.h"
 #include "machine.h"
 #include "schedule/chunk.h"
 #include "schedule/pat.h"
@@ -129,7 +130,7 @@ static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t 
   const size_t scale = work->element_bytes == type_bytes ? 1 : type_bytes; /* plans may count bytes */
   const size_t chunk = size_max(1, work->chunk_count / scale);
   const bool shards =
-      work->func == FUNC_ALL_REDUCE && (work->algo == ALGO_RING || work->algo == ALGO_TWO_SHOT);
+      work->algo == ALGO_TWO_SHOT || (work->func == FUNC_ALL_REDUCE && work->algo == ALGO_RING);
   const uint32_t heads = switch_is_algo(work->algo) ? switch_loop_chunks(work) : 1;
   const size_t loop = chunk * (shards ? rank_count : heads);
   const size_t list[] = {1,
@@ -182,11 +183,12 @@ static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *ca
 static void vary(struct all_thread *thread, struct check_call *call, uint32_t channels, bool direct) {
   static const uint32_t slots[] = {8, 2, 4, 5, 3};
   static const uint32_t chunks[] = {64, 16, 48, 512, 80};
+  static const uint32_t first_steps[] = {0, 1, ((uint32_t)1 << 31) - 2, UINT32_MAX};
   static const uint8_t types[] = {ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16};
   const uint32_t turn = thread->turn;
   check_limits(&call->limits, slots[turn % 5], chunks[turn / 5 % 5], channels, direct);
   call->dtype = types[turn % 4];
-  call->first_step = turn / 3 % 4;
+  call->first_step = first_steps[turn / 3 % 4];
   call->inputs = turn / 2 % 3;
 }
 
@@ -288,6 +290,11 @@ static ncclResult_t prove_job(struct all_thread *thread, const struct job *job) 
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
       for (uint32_t gpus = job->rank_count; gpus > 0; gpus--)
         if (shape_is_tried(job, algo, gpus)) TRY(prove_shape(thread, &call, gpus, algo, proto));
+  call.rank_order = true;
+  const uint8_t algo = rules_order_algo(job->func);
+  for (uint8_t proto = 0; proto < PROTO_COUNT && func_reduces(job->func); proto++)
+    for (uint32_t gpus = job->rank_count; gpus > 0; gpus--)
+      if (shape_is_tried(job, algo, gpus)) TRY(prove_shape(thread, &call, gpus, algo, proto));
   return ncclSuccess;
 }
 

@@ -23,6 +23,7 @@ enum check_rule {
   CHECK_COMBINE,    /* values that are added do not belong together */
   CHECK_RESULT,     /* an element's final value is not the operation's result */
   CHECK_SAME_ORDER, /* ranks add up one element in different orders */
+  CHECK_RANK_ORDER, /* an element is not folded from rank 0 on, as the call requires */
   CHECK_PROXY,      /* a proxy would count a different number of steps than the kernel takes */
   CHECK_RESOURCES,  /* nothing is proved: memory is out, or the plan is too large for the checker */
   CHECK_RULE_COUNT
@@ -54,6 +55,7 @@ struct check_op {
   uint64_t sequence; /* work.op_sequence */
   bool reduces;      /* the operator's stages count: first stage on each input, last stage on each result */
   bool one_order;    /* all ranks get the same result and must have added it in the same order */
+  bool rank_order;   /* each result is a left fold in the order of ranks (TUTTI_SUM_ORDER=rank) */
   bool unstaged;     /* the operator has no stages: steps need not mark where a sum begins and ends */
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "collective.h"
 #include "schedules/schedules.h"
 #include "core/plan/names.h"
@@ -234,7 +235,8 @@ static void print_smallest(const struct plan_command *command) {
     if (call->proto_mask == 1u << proto) printf(" --proto %s", names_proto[proto]);
   printf(" --count %zu --slots %u", call->count, call->limits.slots);
   if (call->limits.chunk_bytes != 0) printf(" --chunk %u", call->limits.chunk_bytes);
-  if (call->first_step != 0) printf(" --first-step %u", call->first_step);
+  if (call->first_step != 0 || param_int(PARAM_TUTTI_FIRST_STEP) != 0)
+    printf(" --first-step %u", call->first_step);
   printf("%s\n", call->in_place ? " --in-place" : "");
 }
 

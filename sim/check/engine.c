@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "base/os.h"
 
-static const char *const rule_names[CHECK_RULE_COUNT] = {"none",   "parts",      "match",  "deadlock",
-                                                         "slot",   "bounds",     "memory", "combine",
-                                                         "result", "same order", "proxy",  "resources"};
+static const char *const rule_names[CHECK_RULE_COUNT] = {
+    "none",    "parts",  "match",      "deadlock",   "slot",  "bounds",   "memory",
+    "combine", "result", "same order", "rank order", "proxy", "resources"};
 
 const char *check_rule_name(enum check_rule rule) {
   return rule < CHECK_RULE_COUNT ? rule_names[rule] : "unknown";

@@ -70,7 +70,7 @@ struct lane {
   uint8_t phase, want;      /* enum lane_phase, lane_want */
   bool queued, zero_copy_receive, reduces, unstaged, sliced, repeats;
   uint32_t opened; /* send links whose offers have been taken, then receive links whose inputs have */
-  uint32_t shown_links, read_links; /* sets: send links whose receivers read the input in place; receive links
+  link_set shown_links, read_links; /* sets: send links whose receivers read the input in place; receive links
                                        whose senders' input this lane reads */
   uint32_t want_conn;               /* of WANT_LIST: the lane */
   uint32_t slice_index, slice_count, slice_steps;

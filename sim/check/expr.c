@@ -146,6 +146,17 @@ bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op) {
   return table->leaf_count == table->rank_count || expr_contains_op(table, table->rows[row].left, op);
 }
 
+bool expr_is_fold(const struct expr_table *table, expr_id id) {
+  if (expr_is_final(table, id)) id = table->rows[id - 2 * table->leaf_count].left;
+  for (uint32_t rank = table->rank_count - 1; rank > 0; rank--) {
+    if (expr_is_leaf(table, id)) return false;
+    const struct expr *row = &table->rows[id - 2 * table->leaf_count];
+    if (!expr_is_leaf(table, row->right) || row->right / 2 % table->rank_count != rank) return false;
+    id = row->left;
+  }
+  return expr_is_leaf(table, id) && id / 2 % table->rank_count == 0;
+}
+
 uint32_t expr_complete_count(const struct expr_table *table) {
   uint32_t count = 0;
   for (uint32_t row = 0; row < table->count; row++) count += table->known[row] == EXPR_COMPLETE;

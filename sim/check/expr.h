@@ -52,6 +52,8 @@ expr_id expr_combine(struct expr_table *table, expr_id left, expr_id right);
 
 /* Each rank's contribution to `op` exactly once, and the last stage once at the end. */
 bool expr_is_complete(struct expr_table *table, expr_id id, uint32_t op);
+/* A complete expression is ((0 + 1) + 2) + ... over the ranks' contributions. */
+bool expr_is_fold(const struct expr_table *table, expr_id id);
 /* How many different expressions were found complete. */
 uint32_t expr_complete_count(const struct expr_table *table);
 /* The leaf, raw or as a contribution, is part of it. */

@@ -91,7 +91,7 @@ static bool inputs_show(struct check_engine *engine, struct lane *lane) {
                          conn->receiver);
     conn->sources_made += 1;
     conn->source_address = hidden ? 0 : (uint64_t)(uintptr_t)lane->buffers->in;
-    lane->shown_links |= (uint32_t)(!hidden || engine_fault(engine, FAULT_INPUT_HIDDEN, lane->rank)) << i;
+    lane->shown_links |= (link_set)(!hidden || engine_fault(engine, FAULT_INPUT_HIDDEN, lane->rank)) << i;
     wake(engine, &conn->waiting_receiver);
   }
   return true;
@@ -108,7 +108,7 @@ static bool inputs_taken(struct check_engine *engine, struct lane *lane) {
       return false;
     }
     conn->sources_taken += 1;
-    lane->read_links |= (uint32_t)(conn->source_address != 0) << link;
+    lane->read_links |= (link_set)(conn->source_address != 0) << link;
   }
   return true;
 }

@@ -15,33 +15,37 @@ struct column {
   const char *name;
   uint8_t func, algo;
   uint32_t nodes;
-  bool fused;
+  bool fused, rank_order;
 };
 static const struct column columns[COLUMN_COUNT] = {
-    {"ring all_reduce", FUNC_ALL_REDUCE, ALGO_RING, 1, false},
-    {"ring all_gather", FUNC_ALL_GATHER, ALGO_RING, 1, false},
-    {"ring reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_RING, 1, false},
-    {"ring broadcast", FUNC_BROADCAST, ALGO_RING, 1, false},
-    {"ring reduce", FUNC_REDUCE, ALGO_RING, 1, false},
-    {"tree all_reduce", FUNC_ALL_REDUCE, ALGO_TREE, RANKS, false}, /* so that some rank has two children */
-    {"direct all_reduce", FUNC_ALL_REDUCE, ALGO_DIRECT, 1, false},
-    {"two-shot all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, 1, false},
-    {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT, 1, false},
-    {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false},
-    {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT, 1, false},
-    {"sendrecv", FUNC_SEND_RECV, ALGO_RING, 1, false},
-    {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING, 1, false},
-    {"PAT all_gather", FUNC_ALL_GATHER, ALGO_PAT, 1, false},
-    {"PAT reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_PAT, 1, false},
-    {"fused broadcasts", FUNC_BROADCAST, ALGO_RING, 1, true},
-    {"NVLS all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS, 1, false},
-    {"NVLS all_gather", FUNC_ALL_GATHER, ALGO_NVLS, 1, false},
-    {"NVLS reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, false},
-    {"NVLSTree all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 3, false},
-    {"CollNetDirect all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, false},
-    {"CollNetDirect all_gather", FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 3, false},
-    {"CollNetDirect reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 3, false},
-    {"CollNetChain all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 3, false},
+    {"ring all_reduce", FUNC_ALL_REDUCE, ALGO_RING, 1, false, false},
+    {"ring all_gather", FUNC_ALL_GATHER, ALGO_RING, 1, false, false},
+    {"ring reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_RING, 1, false, false},
+    {"ring broadcast", FUNC_BROADCAST, ALGO_RING, 1, false, false},
+    {"ring reduce", FUNC_REDUCE, ALGO_RING, 1, false, false},
+    {"tree all_reduce", FUNC_ALL_REDUCE, ALGO_TREE, RANKS, false,
+     false}, /* so that some rank has two children */
+    {"direct all_reduce", FUNC_ALL_REDUCE, ALGO_DIRECT, 1, false, false},
+    {"two-shot all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, 1, false, false},
+    {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT, 1, false, false},
+    {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false, false},
+    {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT, 1, false, false},
+    {"sendrecv", FUNC_SEND_RECV, ALGO_RING, 1, false, false},
+    {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING, 1, false, false},
+    {"PAT all_gather", FUNC_ALL_GATHER, ALGO_PAT, 1, false, false},
+    {"PAT reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_PAT, 1, false, false},
+    {"fused broadcasts", FUNC_BROADCAST, ALGO_RING, 1, true, false},
+    {"NVLS all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS, 1, false, false},
+    {"NVLS all_gather", FUNC_ALL_GATHER, ALGO_NVLS, 1, false, false},
+    {"NVLS reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_NVLS, 1, false, false},
+    {"NVLSTree all_reduce", FUNC_ALL_REDUCE, ALGO_NVLS_TREE, 3, false, false},
+    {"CollNetDirect all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_DIRECT, 3, false, false},
+    {"CollNetDirect all_gather", FUNC_ALL_GATHER, ALGO_COLLNET_DIRECT, 3, false, false},
+    {"CollNetDirect reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_COLLNET_DIRECT, 3, false, false},
+    {"CollNetChain all_reduce", FUNC_ALL_REDUCE, ALGO_COLLNET_CHAIN, 3, false, false},
+    {"ordered all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, 3, false, true},
+    {"ordered reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false, true},
+    {"ordered reduce", FUNC_REDUCE, ALGO_TWO_SHOT, 1, false, true},
 };
 
 static const struct mutant *mutant_at(uint32_t index) {
@@ -80,13 +84,15 @@ static uint32_t hook(void *context, const struct work *work, uint64_t step_numbe
  * share slots. */
 static void call_of(const struct column *column, uint32_t variant, struct check_call *call) {
   const bool shards =
-      column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT;
+      column->algo == ALGO_TWO_SHOT ||
+      (column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT);
   memset(call, 0, sizeof *call);
   call->func = column->func;
   call->rank_count = RANKS;
   call->root = 2;
   call->dtype = ncclFloat32;
   call->algo_mask = 1u << column->algo;
+  call->rank_order = column->rank_order;
   const bool ll = variant == 3 && (column->algo == ALGO_RING || column->algo == ALGO_TREE ||
                                    column->algo == ALGO_DIRECT || column->algo == ALGO_TWO_SHOT);
   call->proto_mask = 1u << (ll ? PROTO_LL : PROTO_SIMPLE);

@@ -463,7 +463,7 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(last_chunks_short, "all ranks cut the last loop into too short chunks"),
     PLAN_MUTANT_EQUAL(
         last_chunks_full, "all ranks cut the last loop into full chunks",
-        {COLUMN(RING_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE), "the last loop is only shared out unevenly"}),
+        {COLUMN(RING_ALL_REDUCE) | COLUMNS_TWO_SHOT, "the last loop is only shared out unevenly"}),
     PLAN_MUTANT(slices_other, "a rank cuts chunks into another number of slices"),
     PLAN_MUTANT(chunk_steps_other, "a rank's chunks take another number of steps"),
     PLAN_MUTANT(other_connection, "a rank uses another connection"),
@@ -473,8 +473,8 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(other_operator, "a rank combines by another operator"),
     PLAN_MUTANT_EQUAL(in_place_unknown, "a rank in place does not know it",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                           COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
+                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
+                           COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"},
                       {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
                            COLUMN(DIRECT_BROADCAST) | COLUMN(PAT_ALL_GATHER) | COLUMN(FUSED_BROADCAST) |
@@ -482,8 +482,8 @@ const struct mutant mutants_of_plans[] = {
                        "the rank writes what lies there"}),
     PLAN_MUTANT_EQUAL(in_place_invented, "a rank thinks that it is in place",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                           COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
+                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
+                           COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"}),
     PLAN_MUTANT(offer_not_taken, "a rank does not take the outputs that it is offered"),
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),
@@ -496,7 +496,7 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT_EQUAL(
         one_slot, "connections have one slot",
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
-                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(FUSED_BROADCAST)),
+                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(ORDERED_ALL_REDUCE) | COLUMN(FUSED_BROADCAST)),
          "no cycle of steps each of which sends before it frees: only slower"}),
     PLAN_MUTANT(no_output, "a rank's works know no output"),
     PLAN_MUTANT(parts_swapped, "two parts of a fused work change places"),
@@ -518,8 +518,7 @@ const struct mutant mutants_of_plans[] = {
 };
 const uint32_t mutants_of_plans_count = sizeof mutants_of_plans / sizeof mutants_of_plans[0];
 
-#define COLUMNS_SHOWN \
-  (COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER))
+#define COLUMNS_SHOWN (COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT | COLUMNS_DIRECT_SCATTER)
 #define NO_INPUT_IS_SHOWN "no input is read in place"
 
 const struct mutant mutants_of_executors[] = {
@@ -537,14 +536,14 @@ const struct mutant mutants_of_executors[] = {
     FAULT_MUTANT_EQUAL(
         "empty_not_posted", "a sender does not post empty slices", FAULT_EMPTY_NOT_POSTED,
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
-                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(NVLS_ALL_REDUCE) |
-                         COLUMN(NVLS_TREE_ALL_REDUCE) | COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
+                         COLUMNS_TWO_SHOT | COLUMN(NVLS_ALL_REDUCE) | COLUMN(NVLS_TREE_ALL_REDUCE) |
+                         COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
          "no slice of it is ever empty"}),
     FAULT_MUTANT_EQUAL(
         "empty_not_awaited", "a receiver does not wait for empty slices", FAULT_EMPTY_NOT_AWAITED,
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_ALL_GATHER) | COLUMN(RING_REDUCE_SCATTER) |
-                         COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(NVLS_ALL_REDUCE) |
-                         COLUMN(NVLS_TREE_ALL_REDUCE) | COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
+                         COLUMNS_TWO_SHOT | COLUMN(NVLS_ALL_REDUCE) | COLUMN(NVLS_TREE_ALL_REDUCE) |
+                         COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
          "no slice of it is ever empty"}),
     FAULT_MUTANT("no_wait", "a receiver does not wait for data", FAULT_NO_WAIT),
     FAULT_MUTANT_EQUAL("proxy_one_more", "a proxy counts one step more", FAULT_PROXY_ONE_MORE,
@@ -552,16 +551,17 @@ const struct mutant mutants_of_executors[] = {
     FAULT_MUTANT_EQUAL(
         "no_first_stage", "inputs lack the operator's first stage", FAULT_NO_FIRST_STAGE,
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-                         COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(TWO_SHOT_ALL_REDUCE) |
-                         COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM),
+                         COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
+                         COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM),
          "nothing is added up"}),
     FAULT_MUTANT_EQUAL("input_not_awaited", "a receiver does not wait for the addresses of inputs",
                        FAULT_INPUT_NOT_AWAITED, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
     FAULT_MUTANT_EQUAL("input_elsewhere", "a receiver reads another element of an input",
                        FAULT_INPUT_ELSEWHERE, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
-    FAULT_MUTANT_EQUAL("input_ends_early", "a sender does not wait until its input was read",
-                       FAULT_INPUT_ENDS_EARLY, {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN},
-                       {COLUMN(TWO_SHOT_ALL_REDUCE), "the sums that come back show it"}),
+    FAULT_MUTANT_EQUAL(
+        "input_ends_early", "a sender does not wait until its input was read", FAULT_INPUT_ENDS_EARLY,
+        {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN},
+        {COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(ORDERED_ALL_REDUCE), "the sums that come back show it"}),
     FAULT_MUTANT_EQUAL("input_hidden", "a sender hides its input and sends nothing", FAULT_INPUT_HIDDEN,
                        {COLUMNS_ALL & ~COLUMNS_SHOWN, NO_INPUT_IS_SHOWN}),
 };

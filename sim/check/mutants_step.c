@@ -375,7 +375,7 @@ const struct mutant mutants_of_steps[] = {
      steps_swapped,
      NULL,
      0,
-     {{COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) | COLUMN(DIRECT_REDUCE_SCATTER),
+     {{COLUMNS_TWO_SHOT | COLUMN(DIRECT_ALL_GATHER) | COLUMNS_DIRECT_SCATTER,
        "the two steps use different connections"},
       {COLUMN(DIRECT_ALL_REDUCE),
        "the sends of the next loop go before the sum of this one, and slots hold both"}}},
@@ -402,7 +402,7 @@ const struct mutant mutants_of_steps[] = {
      NULL,
      0,
      {{COLUMN(PAT_ALL_GATHER), "a block that is sent on is written where it lies"},
-      {COLUMN(TWO_SHOT_ALL_REDUCE), "the own shard is written where its sum goes afterwards"},
+      {COLUMNS_TWO_SHOT, "the own shard is written where its sum goes afterwards"},
       {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
            COLUMN(DIRECT_BROADCAST) | COLUMN(FUSED_BROADCAST),
        "the only value that is not written is a rank's own one in place, which lies there"}}},

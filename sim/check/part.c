@@ -39,7 +39,7 @@ struct part_key part_key_of(const struct check_setup *setup, uint32_t channel_in
   const struct work *ringed = NULL;
   *count = 0;
   key_mix(&key, (uint64_t)input->rank_count << 32 | input->plans[0].limits.slots);
-  key_mix(&key, input->first_step << 2 | input->inputs);
+  key_mix(&key, input->first_step << 3 | (uint64_t)input->ops[0].rank_order << 2 | input->inputs);
   for (uint32_t rank = 0; rank < input->rank_count; rank++) {
     const struct plan *plan = &input->plans[rank];
     for (uint32_t i = 0; i < plan->batch_count; i++) {

@@ -30,16 +30,18 @@ static uint64_t fused_steps(const struct work *work, bool sends) {
 }
 
 /* Steps of one loop on one link, in chunks. */
-static bool loop_steps(const struct work *work, uint32_t link, uint64_t *chunks, uint64_t *steps) {
+static bool loop_steps(const struct work *work, bool sends, uint32_t link, uint64_t *chunks,
+                       uint64_t *steps) {
   const uint64_t others = work->rank_count - 1;
   *chunks = *steps = 1;
   switch (work->algo) {
     case ALGO_TREE: return true;
     case ALGO_DIRECT: return true; /* one message to each other rank, for every collective */
     case ALGO_PAT: *steps = pat_slots(work, link); return true;
-    case ALGO_TWO_SHOT:
+    case ALGO_TWO_SHOT: /* of a reduction to a root, sums go to the root alone */
       *chunks = others + 1;
-      *steps = 2;
+      *steps =
+          work->func == FUNC_REDUCE && (sends ? work->send_peer[link] : work->rank) != work->root ? 1 : 2;
       return true;
     case ALGO_RING: break;
     default: return false;
@@ -63,7 +65,7 @@ bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *s
     *steps = work->part_count == 0 ? 1 : (work->part_count + work->chunk_count - 1) / work->chunk_count;
     return true;
   }
-  if (!loop_steps(work, link, &chunks, &of_loop)) return false;
+  if (!loop_steps(work, sends, link, &chunks, &of_loop)) return false;
   *steps = loops_of(work, chunks) * of_loop * work->chunk_steps;
   return true;
 }

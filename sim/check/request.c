@@ -262,6 +262,7 @@ void check_call_request(const struct check_call *call, struct plan_request *requ
   request->settings.tune_file = call->tune_file;
   request->settings.limits = call->limits;
   request->settings.p2p_ll_threshold = call->p2p_ll_threshold;
+  request->settings.rank_order = call->rank_order;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->settings.algo_mask[func] = call->algo_mask;
     request->settings.proto_mask[func] = call->proto_mask;
@@ -345,6 +346,8 @@ static void frame_set(struct check_setup *setup, uint32_t count) {
     setup->op_rows[i].sequence = i;
     setup->op_rows[i].reduces = func_reduces(call->func);
     setup->op_rows[i].one_order = call->func == FUNC_ALL_REDUCE;
+    setup->op_rows[i].rank_order =
+        func_reduces(call->func) && (call->job ? call->job->settings.rank_order : call->rank_order);
     setup->op_rows[i].unstaged = call->custom != NULL && !call->custom->staged;
   }
   for (uint32_t i = 0; i < count; i++) {
@@ -432,6 +435,7 @@ static void call_of_op(const struct plan_request *request, const struct plan_op 
   call->dtype = op->dtype;
   call->op = op->op;
   call->in_place = op_in_place(request, op);
+  call->rank_order = request->settings.rank_order;
   call->rank_count = request->rank_count;
   call->root = op->peer;
   call->count = op->count;

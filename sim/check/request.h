@@ -9,6 +9,7 @@ struct check_call {
   uint8_t func;      /* enum work_func: a collective, ALL_TO_ALL, GATHER, SCATTER, SEND_RECV */
   uint8_t dtype, op; /* ncclDataType_t; enum work_op */
   bool in_place;
+  bool rank_order; /* TUTTI_SUM_ORDER=rank */
   uint32_t rank_count, root;
   uint32_t
       group_count; /* number of calls in one group, each with the next root and its own buffers; 0 means 1 */

@@ -292,7 +292,7 @@ static bool arrived_read(struct check_engine *engine, struct lane *lane, uint32_
 /* What the step's place of the open slot holds so far. */
 static bool sent_read(struct check_engine *engine, struct lane *lane, struct slice *slice) {
   const uint64_t place = lane->step.send_place * slice->scale;
-  const uint32_t link = (uint32_t)__builtin_ctz(lane->step.send_links);
+  const uint32_t link = (uint32_t)__builtin_ctzll(lane->step.send_links);
   struct conn *conn = &engine->conns[lane->conns[lane->work->recv_count + link]];
   const struct message *message = conn->open ? message_at(&conn->messages[conn->put], place) : NULL;
   if (!message || message->count != slice->units || message->direct)

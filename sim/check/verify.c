@@ -72,6 +72,15 @@ static const struct piece *order_follow(const struct value *reference, struct or
   return NULL;
 }
 
+static bool rank_order_fail(struct check_engine *engine, uint32_t rank, const struct cursor *cursor) {
+  char found[120];
+  engine_fail(engine, CHECK_RANK_ORDER, NULL, UINT32_MAX,
+              "element %" PRIu64 " of a buffer is added up as %s, not from rank 0 on", cursor->at,
+              expr_text(&engine->exprs, cursor->expr, found, sizeof found));
+  engine->report->rank = rank;
+  return false;
+}
+
 static bool result_fail(struct check_engine *engine, uint32_t rank, const struct cursor *cursor,
                         const struct check_segment *segment, uint32_t block, uint64_t index) {
   char found[160], wanted[80];
@@ -124,6 +133,8 @@ static bool span_verify(struct check_engine *engine, uint32_t rank, const struct
   if (cursor->origin != (int64_t)(segment->origin + index) ||
       (!known && !result_is_good(engine, cursor, segment, block)))
     return result_fail(engine, rank, cursor, segment, block, index);
+  if (sum && !known && input->ops[segment->op].rank_order && !expr_is_fold(&engine->exprs, cursor->expr))
+    return rank_order_fail(engine, rank, cursor);
   if (other) {
     const uint64_t begin = (uint64_t)other->origin;
     return order_fail(engine, rank, begin > cursor->at ? begin : cursor->at, cursor->expr, other->expr);

@@ -209,6 +209,7 @@ static const struct {
     {"NCCL_P2P_LEVEL", NULL, "keeps GPUs beyond that path from each other's memory"},
     {"NCCL_ALGO", NULL, "overrules the choice of algorithms"},
     {"NCCL_PROTO", NULL, "overrules the choice of protocols"},
+    {"TUTTI_SUM_ORDER", "rank", "sums by direct reduce-scatters alone: more bytes between hosts"},
     {"NCCL_MAX_CTAS", NULL, "limits the multiprocessors that a collective takes"},
     {"NCCL_MAX_NCHANNELS", NULL, "limits the multiprocessors that a collective takes"},
     {"NCCL_HOSTID", NULL, "ranks that set it otherwise are on another host, and reached over a network"},

@@ -124,7 +124,7 @@ static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane
   memset(&op, 0, sizeof op);
   op.kind = GOAL_CALC;
   const uint64_t blocks =
-      slice->each && slice->recv_links ? (uint64_t)__builtin_popcount(slice->recv_links) : 1;
+      slice->each && slice->recv_links ? (uint64_t)__builtin_popcountll(slice->recv_links) : 1;
   op.size = slice->bytes * blocks * (reduce_ns + copy_ns) / 1024;
   op.cpu = (uint8_t)lane->work->channel_index;
   if (op.size == 0) return ncclSuccess;

@@ -19,7 +19,7 @@ struct one_list {
   uint32_t block, rank; /* the block's own rank, or the remote rank if this is its helper there */
   uint32_t next_helper; /* of the same block; 0: none */
   uint32_t channel;
-  uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX], recv_count, send_count;
+  uint32_t recv_peer[LIST_LINKS_MAX], send_peer[LIST_LINKS_MAX], recv_count, send_count;
   struct listed_step *steps;
   struct list_mark *marks;
   uint32_t step_count, step_capacity, mark_count, mark_capacity;

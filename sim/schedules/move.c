@@ -64,10 +64,10 @@ static ncclResult_t link_to(struct state *state, bool sends, uint32_t rank, uint
   uint32_t *peers = sends ? list->send_peer : list->recv_peer;
   uint32_t *count = sends ? &list->send_count : &list->recv_count, link = 0;
   while (link < *count && peers[link] != rank) link++;
-  if (link == STEP_LINKS_MAX)
+  if (link == LIST_LINKS_MAX)
     return custom_fail(state->lists->plan->build, state->op->line,
                        "a block %s the memory of at most %d other ranks", sends ? "writes" : "reads",
-                       STEP_LINKS_MAX);
+                       LIST_LINKS_MAX);
   if (link == *count) peers[(*count)++] = rank;
   *links = (uint16_t)(1u << link);
   return ncclSuccess;

@@ -38,7 +38,7 @@ ncclResult_t custom_plan(const struct custom_schedule *schedule, uint32_t rank, 
   request.rank = rank;
   request.settings.limits = *limits;
   request.settings.limits.algos |= 1u << ALGO_CUSTOM;
-  request.settings.limits.links = STEP_LINKS_MAX;
+  request.settings.limits.links = LIST_LINKS_MAX;
   request.settings.algo_mask[op.func] = 1u << ALGO_CUSTOM;
   request.custom = schedule;
   request.ops = &op;
@@ -121,7 +121,8 @@ static ncclResult_t each_visit(const struct work *work, const struct step *step,
     TRY(visit(argument, work, &copy));
   }
   for (uint32_t turn = 1; turn < work->rank_count; turn++) {
-    const uint32_t block = (own + turn) % work->rank_count, link = 1u << (block < own ? block : block - 1);
+    const uint32_t block = (own + turn) % work->rank_count;
+    const link_set link = link_bit(block < own ? block : block - 1);
     struct step single = block_step(step, block);
     single.send_links = step->send_links & link;
     single.recv_links = step->recv_links & link;

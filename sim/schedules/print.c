@@ -35,7 +35,7 @@ static void put_line(struct text_writer *writer) {
 
 static void put_peers(struct text_writer *writer, const char *before, uint32_t links, const uint32_t *peers) {
   put(writer, "%s", before);
-  for (uint32_t i = 0; i < STEP_LINKS_MAX; i++)
+  for (uint32_t i = 0; i < LIST_LINKS_MAX; i++)
     if ((links >> i) & 1) put(writer, " %" PRIu32, peers[i]);
 }
 

@@ -185,9 +185,9 @@ void chart_span(void *context, const struct engine_span *span) {
   struct row *row = &chart->rows[lane->rank / chart->row_ranks];
   time_add(chart, row->moves, span->begin_ps, span->end_ps);
   time_add(chart, row->waits, span->ready_ps, span->begin_ps);
-  for (uint32_t links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
+  for (link_set links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
        links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctz(links);
+    const uint32_t link = (uint32_t)__builtin_ctzll(links);
     const uint32_t number = lane->first_link + lane->work->recv_count + link;
     const struct sim_conn *conn = &chart->net->conns[chart->net->links[number]];
     if (conn->sender / gpus != conn->receiver / gpus) continue; /* a proxy sends it: chart_message */

@@ -25,7 +25,7 @@ struct lane {
   struct sim_slice slice;
   const uint32_t
       *links; /* connections: recv_count, then send_count; SIM_NONE: the same as another one (fold.h) */
-  uint32_t recv_own, send_own; /* number of links that are not SIM_NONE */
+  link_set recv_own, send_own; /* number of links that are not SIM_NONE */
   uint32_t sides;              /* of the slice: the larger number of links on one side */
   uint64_t now_ps;             /* end of its last slice */
   uint64_t begin_ps;           /* of the slice that is moving */
@@ -257,8 +257,8 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
   const struct sim_slice *slice = &lane->slice;
   const uint32_t recv_count = lane->iter.work->recv_count;
   uint64_t at_ps = lane->now_ps;
-  for (uint32_t links = slice->recv_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[__builtin_ctz(links)];
+  for (link_set links = slice->recv_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[__builtin_ctzll(links)];
     struct conn *conn = &engine->conns[index];
     const uint64_t last = conn->recv_step + slice_steps(lane, conn);
     if (conn->announced < last) {
@@ -267,8 +267,8 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
     }
     at_ps = later(at_ps, conn->data_at[(last - 1) & conn->mask]);
   }
-  for (uint32_t links = slice->send_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctz(links)];
+  for (link_set links = slice->send_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctzll(links)];
     struct conn *conn = &engine->conns[index];
     const uint64_t last = conn->send_step + slice_steps(lane, conn);
     if (last > conn->freed + conn->slots) {
@@ -284,16 +284,16 @@ static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begi
 static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps) {
   const struct sim_slice *slice = &lane->slice;
   const uint32_t recv_count = lane->iter.work->recv_count;
-  for (uint32_t links = slice->frees; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[__builtin_ctz(links)];
+  for (link_set links = slice->frees; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[__builtin_ctzll(links)];
     struct conn *conn = &engine->conns[index];
     const uint32_t steps = slice_steps(lane, conn);
     conn->recv_step += steps;
     if (conn->network == SIM_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
     else network_take(engine, index, steps, end_ps);
   }
-  for (uint32_t links = slice->announces; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctz(links), index = lane->links[recv_count + link];
+  for (link_set links = slice->announces; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__builtin_ctzll(links), index = lane->links[recv_count + link];
     struct conn *conn = &engine->conns[index];
     const uint32_t steps = slice_steps(lane, conn);
     conn->send_step += steps;
@@ -337,8 +337,8 @@ static uint64_t slice_ps(const struct lane *lane) {
 static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_ps) {
   const struct sim_slice *slice = &lane->slice;
   uint64_t links_ps = 0;
-  for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctz(links);
+  for (link_set links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__builtin_ctzll(links);
     const struct conn *conn = &engine->conns[lane->links[lane->iter.work->recv_count + link]];
     const double bytes = (double)sim_slice_link_bytes(slice, link);
     if (conn->network == SIM_NONE)
@@ -353,8 +353,8 @@ static bool slice_is_shared(const struct engine *engine, const struct lane *lane
   if (!lane->shares) return false;
   if (lane->iter.work->algo == ALGO_CUSTOM) return true;
   if (lane->slice.bytes == 0) return false;
-  for (uint32_t links = lane->slice.send_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctz(links)];
+  for (link_set links = lane->slice.send_links; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctzll(links)];
     if (engine->conns[index].network == SIM_NONE && !flow_is_private(&engine->flows, index)) return true;
   }
   return false;
@@ -397,8 +397,8 @@ static void lane_end(struct engine *engine, struct lane *lane) {
 /* Skips links that are the same as another one. */
 static void slice_fold(struct lane *lane) {
   struct sim_slice *slice = &lane->slice;
-  const uint32_t out = (uint32_t)__builtin_popcount(slice->send_links),
-                 in = (uint32_t)__builtin_popcount(slice->recv_links);
+  const uint32_t out = (uint32_t)__builtin_popcountll(slice->send_links),
+                 in = (uint32_t)__builtin_popcountll(slice->recv_links);
   const bool copies_own = slice->each && (slice->flags & STEP_COPY_IN) && (slice->flags & STEP_KEEP);
   lane->sides = (out > in ? out : in > 0 ? in : 1) + copies_own;
   slice->recv_links &= lane->recv_own;
@@ -482,8 +482,8 @@ static void lane_event(struct engine *engine, struct lane *lane) {
     lane_push(engine, (uint32_t)(lane - engine->lanes));
     return;
   }
-  for (uint32_t links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctz(links);
+  for (link_set links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__builtin_ctzll(links);
     const uint32_t index = lane->links[lane->iter.work->recv_count + link];
     struct conn *conn = &engine->conns[index];
     if (conn->network != SIM_NONE || flow_is_private(&engine->flows, index)) continue;
@@ -676,9 +676,9 @@ static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) 
   slice_iter_begin(&lane->iter, &engine->net->plans[place->rank].limits, place->work);
   lane->links = &engine->net->links[place->first_link];
   for (uint32_t k = 0; k < place->work->recv_count; k++)
-    lane->recv_own |= (uint32_t)(lane->links[k] != SIM_NONE) << k;
+    lane->recv_own |= (link_set)(lane->links[k] != SIM_NONE) << k;
   for (uint32_t k = 0; k < place->work->send_count; k++)
-    lane->send_own |= (uint32_t)(lane->links[place->work->recv_count + k] != SIM_NONE) << k;
+    lane->send_own |= (link_set)(lane->links[place->work->recv_count + k] != SIM_NONE) << k;
   lane->now_ps = begin_ps + us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us
                                                                          : costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
@@ -694,8 +694,8 @@ static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) 
 static void lane_share(struct engine *engine, struct lane *lane) {
   const struct work *work = lane->iter.work;
   lane->shares = work->algo == ALGO_CUSTOM;
-  for (uint32_t links = lane->send_own; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[work->recv_count + (uint32_t)__builtin_ctz(links)];
+  for (link_set links = lane->send_own; links != 0; links &= links - 1) {
+    const uint32_t index = lane->links[work->recv_count + (uint32_t)__builtin_ctzll(links)];
     lane->shares = lane->shares || !flow_is_private(&engine->flows, index);
   }
 }

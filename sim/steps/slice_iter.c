@@ -238,13 +238,15 @@ uint32_t sim_net_list(const struct sim_net *net, uint32_t rank, uint32_t number)
   return SIM_NONE;
 }
 
-/* The number of steps of a work does not depend on its rank, except for lists and over switches. */
+/* The number of steps of a work does not depend on its rank, except for lists, over switches, and at the root
+ * of a reduction by two shots. */
 static bool works_have_as_many(const struct work *a, const struct work *b) {
   return a->func == b->func && a->algo == b->algo && a->proto == b->proto && a->flags == b->flags &&
          a->chunk_steps == b->chunk_steps && a->slice_steps == b->slice_steps && a->role == b->role &&
          a->count == b->count && a->part_count == b->part_count && a->chunk_count == b->chunk_count &&
          a->last_chunk_count == b->last_chunk_count && a->rank_count == b->rank_count &&
          a->recv_count == b->recv_count && a->send_count == b->send_count && a->algo != ALGO_CUSTOM &&
+         (a->algo != ALGO_TWO_SHOT || (a->rank == a->root) == (b->rank == b->root)) &&
          !switch_is_algo(a->algo);
 }
 

@@ -15,8 +15,8 @@
  * has as many free slots, and the previous slice has ended; then it moves `bytes` to each of `send_links`;
  * then it frees and announces. Bit i is link i of the work's recv_peer or send_peer. */
 struct sim_slice {
-  uint32_t recv_links, send_links;
-  uint32_t frees, announces; /* the links on which it frees or announces slots at its end; others keep them
+  link_set recv_links, send_links;
+  link_set frees, announces; /* the links on which it frees or announces slots at its end; others keep them
                                 for the next step */
   uint32_t fifo_steps;       /* slots by which a link advances */
   uint32_t flags;            /* enum step_flag of its step */

@@ -3,16 +3,17 @@
 `find` must occur exactly once in `file` (runs of blanks and line ends count as one blank); `replace` takes
 its place. `shows` is the first word of mutant_run's output (invariant, deadlock, mismatch, data), or tsan:
 a data race that ThreadSanitizer reports in threads mode. `says` is a text that the output must have, so that
-a bug is caught for the right reason. `run` is a scenario: mutant_run's arguments and TUTTI_EMU."""
+a bug is caught for the right reason. `run` is a scenario: mutant_run's arguments, TUTTI_EMU and
+TUTTI_FIRST_STEP."""
 from collections import namedtuple
 
-Scenario = namedtuple('Scenario', 'emu seeds ranks calls functions protocols counts type_bytes')
+Scenario = namedtuple('Scenario', 'emu seeds ranks calls functions protocols counts type_bytes first')
 Mutant = namedtuple('Mutant', 'name file find replace shows says run')
 
 
 def scenario(emu, functions='all_reduce', protocols='simple', counts='48', ranks=4, calls=4, seeds=40,
-             type_bytes='4'):
-    return Scenario(emu, seeds, ranks, calls, functions, protocols, counts, type_bytes)
+             type_bytes='4', first='0'):
+    return Scenario(emu, seeds, ranks, calls, functions, protocols, counts, type_bytes, first)
 
 
 FIFO, LANE = 'lib/protocol/fifo.h', 'lib/protocol/lane.h'
@@ -40,6 +41,13 @@ WRAP = scenario('slots=4,chunk=64,channels=1,span=1,flag_bits=5', functions='all
                 counts=','.join(['16'] + ['1'] * 31), ranks=2, calls=128)
 WRAP128 = scenario('slots=4,chunk=960,channels=1,span=1,flag_bits=5', functions='all_gather',
                    protocols='ll128', counts=','.join(['240'] + ['1'] * 31), ranks=2, calls=128)
+# Shortly before the steps 2^31 and 2^32: short calls, which leave most lines of a slot as they were, then
+# long ones.
+NEAR = scenario('slots=8,chunk=64,channels=1,span=1', functions='all_gather', protocols='ll',
+                counts=','.join(['1'] * 24 + ['16'] * 24), ranks=2, calls=48, first='2147483624')
+NEAR128 = NEAR._replace(emu='slots=8,chunk=960,channels=1,span=1', protocols='ll128',
+                        counts=','.join(['1'] * 24 + ['240'] * 24))
+NEAR_32 = scenario('slots=3,chunk=64,channels=1,direct=0', first='4294967280', calls=8)
 # Long slices, so that reader and writer overlap, and many of them: a busy machine runs threads one after the
 # other.
 THREADS = scenario('mode=threads,slots=2,chunk=4096,channels=1,direct=0', counts='20000', ranks=2,
@@ -175,6 +183,17 @@ MUTANTS = [
            'return (line & (half - 1)) == half - slots + 1;',
            'data', 'protocol 0', WRAP),
 
+    Mutant('ll_flags_are_not_cleaned_before_step_2_31', LL_H,
+           'if (line_cleans(lane, link))', 'if (lane->flag_bits < 32 && line_cleans(lane, link))',
+           'data', 'protocol 0', NEAR),
+    Mutant('ll128_flags_are_not_cleaned_before_step_2_31', LL_H,
+           'if (line_cleans(lane, link))', 'if (lane->flag_bits < 32 && line_cleans(lane, link))',
+           'data', 'protocol 1', NEAR128),
+    Mutant('cleaning_once_a_period', LL_H,
+           'const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1); return (link->line',
+           'const uint64_t half = (uint64_t)1 << lane->flag_bits; return (link->line',
+           'data', 'protocol 0', NEAR),
+
     # ---- between operations
     # The first post after the rounding compares the counter, so both are found before a deadlock or overrun.
     Mutant('rounded_head_not_published', LANE,
@@ -193,6 +212,14 @@ MUTANTS = [
            'link_open(link, send[i].step, work->chunk_steps);',
            'link_open(link, send[i].step, 1);',
            'invariant', 'a slice runs over the end of the slots', ROUNDING),
+    Mutant('steps_are_counted_in_32_bits', FIFO,
+           'link->step = (saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1);',
+           'link->step = (uint32_t)((saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1));',
+           'invariant', 'skips a step', NEAR_32),
+    Mutant('slots_follow_from_32_bits_of_the_step', FIFO,
+           'return (high % slots * (UINT32_MAX % slots + 1) + low % slots) % slots;',
+           '(void)high; return low % slots;',
+           'data', 'all_reduce', NEAR_32),
     Mutant('receive_counter_not_saved', LANE,
            'lane->recv[i].receiver->recv_step = lane->recv[i].posted;', ';',
            'invariant', 'the receiver skips a step', SLOTS),

@@ -133,7 +133,7 @@ def run_program(program, run):
     """The first word of the output, and all of it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(('TUTTI_', 'NCCL_'))}
     env['NCCL_DEBUG'] = 'NONE'  # the driver prints the last error itself
-    env.update(TUTTI_EMU=run.emu, TUTTI_STALL_SECONDS='2', TUTTI_TRACE='off',
+    env.update(TUTTI_EMU=run.emu, TUTTI_FIRST_STEP=run.first, TUTTI_STALL_SECONDS='2', TUTTI_TRACE='off',
                TSAN_OPTIONS='halt_on_error=1:exitcode=66')
     arguments = [1, run.seeds, run.ranks, run.calls, run.functions, run.protocols, run.counts, run.type_bytes]
     try:
@@ -176,8 +176,8 @@ def try_mutant(mutant, bases, folder):
 
 def try_scenario(run, program):
     kind, output = run_program(program, run)
-    text = '%s %s counts %s, %s, %d seeds' % (run.functions, run.protocols, run.counts[:12], run.emu,
-                                              run.seeds)
+    text = '%s %s counts %s, %s, from step %s, %d seeds' % (run.functions, run.protocols, run.counts[:12],
+                                                            run.emu, run.first, run.seeds)
     good = kind == 'passed'
     return good, 'no bug planted: %s%s' % (text, '' if good else ': ' + one_line(output, 600))
 

@@ -41,10 +41,10 @@ static void call_check(void **parameters) {
                         *(struct link_test_finding **)parameters[4]);
 }
 
-#define ROW(name, type) {(const void *)tutti_kernel_##name, call_##name, {sizeof(struct type)}},
+#define ROW(name, type) {#name, (const void *)tutti_kernel_##name, call_##name, {sizeof(struct type)}},
 static const struct simt_kernel rows[] = {
-    LAUNCHED(ROW){(const void *)tutti_link_test_send, call_send, {8, 8}},
-    {(const void *)tutti_link_test_check, call_check, {8, 8, 8, 8, 8}}};
+    LAUNCHED(ROW){"link_test_send", (const void *)tutti_link_test_send, call_send, {8, 8}},
+    {"link_test_check", (const void *)tutti_link_test_check, call_check, {8, 8, 8, 8, 8}}};
 
 static struct offer {
   offer() { simt_kernels_offer(rows, sizeof rows / sizeof *rows); }

@@ -1,5 +1,5 @@
-/* kernels.h (simt): what a launch needs to know about a kernel: its entry, the size of each parameter, and
- * how to call it with pointers to them. */
+/* kernels.h (simt): what a launch needs to know about a kernel: its name and entry, the size of each
+ * parameter, and how to call it with pointers to them. */
 #ifndef TUTTI_TESTS_SIMT_KERNELS_H
 #define TUTTI_TESTS_SIMT_KERNELS_H
 
@@ -8,6 +8,7 @@
 enum { SIMT_PARAMETERS = 6 };
 
 struct simt_kernel {
+  const char *name;
   const void *entry;
   void (*call)(void **parameters);
   size_t bytes[SIMT_PARAMETERS]; /* ends with 0 */

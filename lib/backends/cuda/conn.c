@@ -3,6 +3,7 @@
  * reach each other, or if the other end is behind a network. The buffers of a protocol are created when first
  * used. */
 #include "backends/cuda/ipc.h"
+#include "backends/first_step.h"
 #include "backends/net_ll.h"
 #include "base/log.h"
 
@@ -11,13 +12,31 @@ struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32
   return (struct cuda_conn *)map_find(&comm->conns, backend_conn_key(peer, channel_index, conn_index, sends));
 }
 
-static ncclResult_t conn_memory(const struct cuda_conn *conn, const struct device_comm *owner, size_t bytes,
-                                struct arena_block *block, void **pointer) {
+/* An end of the connection, in memory of its rank. */
+static ncclResult_t conn_end(const struct cuda_conn *conn, const struct device_comm *owner, bool sends,
+                             struct arena_block *block, void **pointer) {
   const uint32_t device_index = owner->config.device_index;
+  const struct plan_limits *limits = &owner->config.limits;
   const struct cuda_scope scope = cuda_scope_enter(device_index);
-  const ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index, bytes, block);
+  ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index, LAUNCH_END_BYTES, block);
+  if (result == ncclSuccess) result = cuda_first_end(limits, sends, block->address);
   cuda_scope_leave(&scope);
   if (result == ncclSuccess) *pointer = block->address;
+  return result;
+}
+
+/* A protocol's slots, in memory of the receiver. */
+static ncclResult_t conn_slots(const struct cuda_conn *conn, const struct device_comm *receiver,
+                               uint8_t proto, struct arena_block *block) {
+  const uint32_t device_index = receiver->config.device_index;
+  const struct plan_limits *limits = &receiver->config.limits;
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index,
+                                        (uint64_t)limits->slots * limits->step_bytes[proto], block);
+  if (result == ncclSuccess)
+    result = cuda_first_slots(limits, proto, limits->step_bytes[proto], block->address);
+  if (result != ncclSuccess) cuda_arena_give(block);
+  cuda_scope_leave(&scope);
   return result;
 }
 
@@ -38,9 +57,8 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
   conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index) ||
                   !cuda_reach(receiver->config.device_index, sender->config.device_index);
   conn->reference_count = 2;
-  ncclResult_t made = conn_memory(conn, sender, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
-  if (made == ncclSuccess)
-    made = conn_memory(conn, receiver, LAUNCH_END_BYTES, &conn->receiver_block, &conn->receiver);
+  ncclResult_t made = conn_end(conn, sender, true, &conn->sender_block, &conn->sender);
+  if (made == ncclSuccess) made = conn_end(conn, receiver, false, &conn->receiver_block, &conn->receiver);
   if (made == ncclSuccess) *result = conn;
   else conn_free(conn);
   return made;
@@ -50,7 +68,6 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
                               uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
   const size_t bytes = (size_t)sender->config.limits.slots * sender->config.limits.step_bytes[proto];
   struct cuda_conn *conn = cuda_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
-  void *buffer = NULL;
   if (conn == NULL) {
     TRY(conn_create(sender, receiver, &conn));
     map_insert(&sender->conns, backend_conn_key(receiver->config.rank, channel_index, conn_index, true),
@@ -61,8 +78,8 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
     receiver->memory_bytes += sizeof *conn + LAUNCH_END_BYTES;
   }
   if (conn->buffer[proto] != NULL) return ncclSuccess;
-  TRY(conn_memory(conn, receiver, bytes, &conn->buffer_block[proto], &buffer));
-  conn->buffer[proto] = (uint8_t *)buffer;
+  TRY(conn_slots(conn, receiver, proto, &conn->buffer_block[proto]));
+  conn->buffer[proto] = (uint8_t *)conn->buffer_block[proto].address;
   receiver->memory_bytes += bytes;
   return ncclSuccess;
 }
@@ -78,9 +95,8 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
   if (conn == NULL) return log_no_memory("rank %u of comm %s: a connection", comm->config.rank, comm->name);
   conn->on_host = comm->hosted = true;
   conn->reference_count = 1;
-  ncclResult_t made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->sender_block, &conn->sender);
-  if (made == ncclSuccess)
-    made = conn_memory(conn, comm, LAUNCH_END_BYTES, &conn->receiver_block, &conn->receiver);
+  ncclResult_t made = conn_end(conn, comm, true, &conn->sender_block, &conn->sender);
+  if (made == ncclSuccess) made = conn_end(conn, comm, false, &conn->receiver_block, &conn->receiver);
   if (made == ncclSuccess) *result = conn;
   else conn_free(conn);
   return made;
@@ -88,21 +104,25 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
 
 /* Buffers of network connections. LL lines are in host memory, because the proxy reads and writes them,
  * wherever other slots are. */
-static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, size_t bytes,
+static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, uint32_t step_bytes,
                                struct arena_block *block) {
+  const struct plan_limits *limits = &comm->config.limits;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   const bool on_device = comm->net_on_device && proto != PROTO_LL;
-  const ncclResult_t result =
-      cuda_arena_take(on_device ? comm->config.device_index : ARENA_HOST, bytes, block);
+  ncclResult_t result = cuda_arena_take(on_device ? comm->config.device_index : ARENA_HOST,
+                                        (uint64_t)limits->slots * step_bytes, block);
+  if (result == ncclSuccess) result = cuda_first_slots(limits, proto, step_bytes, block->address);
+  if (result != ncclSuccess) cuda_arena_give(block);
   cuda_scope_leave(&scope);
   return result;
 }
 
 /* Its steps begin at a count for which the sender has no free slots yet. */
-static void conn_pool(struct cuda_conn *conn, uint32_t slots) {
+static void conn_pool(struct cuda_conn *conn, const struct plan_limits *limits) {
+  const uint64_t first = first_step_of(limits, true);
   conn->pooled = true;
-  *(uint64_t *)(void *)((uint8_t *)conn->sender + LAUNCH_STEP_OFFSET) = slots;
-  *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = slots;
+  *(uint64_t *)(void *)((uint8_t *)conn->sender + LAUNCH_STEP_OFFSET) = first;
+  *(uint64_t *)(void *)((uint8_t *)conn->receiver + LAUNCH_STEP_OFFSET) = first;
 }
 
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
@@ -116,7 +136,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
       cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
   if (conn == NULL) {
     TRY(conn_create_net(comm, &conn));
-    if (pools) conn_pool(conn, limits->slots);
+    if (pools) conn_pool(conn, limits);
     conn->slots = limits->slots;
     conn->ll_bytes = pools ? plan_net_ll_bytes(limits) : limits->step_bytes[PROTO_LL];
     map_insert(&comm->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, name->sends),
@@ -124,7 +144,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
   if (conn->buffer[name->proto] == NULL && (!pools || name->proto == PROTO_LL)) {
-    TRY(net_buffer(comm, name->proto, bytes, &conn->buffer_block[name->proto]));
+    TRY(net_buffer(comm, name->proto, step_bytes, &conn->buffer_block[name->proto]));
     conn->buffer[name->proto] = (uint8_t *)conn->buffer_block[name->proto].address;
     comm->memory_bytes += bytes;
   }
@@ -136,23 +156,25 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->step_bytes = step_bytes;
   end->memory = comm->net_on_device ? POINTER_DEVICE : POINTER_HOST;
   end->pooled = conn->pooled;
+  end->first_step = first_step_of(limits, conn->pooled);
+  end->first_line = limits->first_step;
   return ncclSuccess;
 }
 
 static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct arena_block **made) {
   const struct plan_limits *limits = &comm->config.limits;
-  const size_t bytes = (size_t)limits->slots * plan_pool_step_bytes(limits);
+  const uint32_t step_bytes = plan_pool_step_bytes(limits);
   struct arena_block *block = NULL;
   if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
   if (block == NULL)
     return log_no_memory("rank %u of comm %s: messages' slots", comm->config.rank, comm->name);
-  const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, bytes, block);
+  const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, step_bytes, block);
   if (result != ncclSuccess) {
     os_free(block);
     return result;
   }
   map_insert(&comm->slots, key, block);
-  comm->memory_bytes += bytes;
+  comm->memory_bytes += (size_t)limits->slots * step_bytes;
   *made = block;
   return ncclSuccess;
 }

@@ -47,8 +47,12 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   conn->reference_count = 1;
   remote->sends = name->sends;
   remote->device_index = comm->config.device_index;
-  const ncclResult_t made = cuda_arena_take(remote->device_index, IPC_END_BYTES, own_block(conn));
+  const struct plan_limits *limits = &comm->config.limits;
+  ncclResult_t made = cuda_arena_take(remote->device_index, IPC_END_BYTES, own_block(conn));
+  if (made == ncclSuccess)
+    made = cuda_first_end(limits, name->sends, own_block(conn)->address);
   if (made != ncclSuccess) {
+    cuda_arena_give(own_block(conn));
     os_free(remote);
     os_free(conn);
     return made;
@@ -68,6 +72,9 @@ static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn,
   struct arena_block *block = &conn->buffer_block[proto];
   if (conn->remote->sends || block->address != NULL) return ncclSuccess;
   TRY(cuda_arena_take(conn->remote->device_index, bytes, block));
+  const ncclResult_t begun = cuda_first_slots(limits, proto, limits->step_bytes[proto], block->address);
+  if (begun != ncclSuccess) cuda_arena_give(block);
+  TRY(begun);
   conn->buffer[proto] = (uint8_t *)block->address;
   comm->memory_bytes += bytes;
   return ncclSuccess;

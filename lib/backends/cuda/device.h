@@ -163,6 +163,11 @@ bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
+/* first_step.c: what new ends and new slots hold if TUTTI_FIRST_STEP is set; within a scope. */
+ncclResult_t cuda_first_end(const struct plan_limits *limits, bool sends, void *end);
+ncclResult_t cuda_first_slots(const struct plan_limits *limits, uint8_t proto, uint32_t slot_bytes,
+                              void *buffer);
+
 /* conn.c; called with the lock held. */
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
                                  uint32_t conn_index, bool sends);

@@ -286,7 +286,9 @@ static uint32_t plan_direct_kernel(const struct plan *plan) {
 
 /* The kernel of the protocol that all works use, or the mixed one; for works other than rings and messages,
  * the kernels with more than one link per side. The kernel of direct collectives over Simple frees an
- * operation's last slots when the next operation begins, so it is not used if a proxy would wait for them. */
+ * operation's last slots when the next operation begins, so it is not used if a proxy would wait for them.
+ * The kernels of direct collectives have no reduction to a root, which only TUTTI_SUM_ORDER=rank makes
+ * direct. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false, direct = true;
@@ -294,7 +296,7 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
-    direct = direct && family == FAMILY_DIRECT;
+    direct = direct && family == FAMILY_DIRECT && plan->works[i].func != FUNC_REDUCE;
   }
   if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
   if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_DIRECT_SIMPLE;

@@ -199,6 +199,10 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
 void emu_conn_close_all(struct device_comm *comm);
 struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_rank, uint32_t receiver_rank,
                               uint32_t channel_index, uint32_t conn_index);
+/* Sets the counters and tags of a new connection, and the lines of a protocol's new slots
+ * (first_step.h). */
+void emu_conn_begin(const struct emu_conn *conn, const struct plan_limits *limits);
+void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto);
 size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
 size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
 ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);

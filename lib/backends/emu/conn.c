@@ -2,6 +2,7 @@
  * found by peer, channel, index and direction. The buffers of a protocol are mapped at first use and
  * accounted to the receiver, which owns them. */
 #include "backends/emu/block.h"
+#include "backends/first_step.h"
 #include "base/log.h"
 #include "base/os.h"
 
@@ -23,10 +24,35 @@ size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
   return conn->slots * fifo_slot_bytes(proto, conn->step_bytes[proto]) + emu_conn_buffer_shift(conn, proto);
 }
 
-static bool conn_buffer_map(struct emu_conn *conn, uint8_t proto) {
+/* ---- counters that do not begin at 0 ---- */
+
+void emu_conn_begin(const struct emu_conn *conn, const struct plan_limits *limits) {
+  if (limits->first_step == 0) return; /* the memory is zeroed */
+  first_step_end(limits, true, &conn->fifo->sender);
+  first_step_end(limits, false, &conn->fifo->receiver);
+  conn->fifo->sender.send_head = limits->first_step;
+}
+
+void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto) {
+  if (limits->first_step == 0 || proto == PROTO_SIMPLE) return;
+  for (uint32_t slot = 0; slot < conn->slots; slot++) {
+    uint8_t *lines = conn->buffer[proto] + slot * fifo_slot_bytes(proto, conn->step_bytes[proto]);
+    if (proto == PROTO_LL) {
+      first_step_tag(lines, first_step_before(limits->first_step, conn->slots, slot));
+      lines += FIFO_LL_TAGGED_BYTES;
+    }
+    first_step_fill(limits, proto, slot, lines, conn->step_bytes[proto]);
+  }
+}
+
+/* ---- */
+
+static bool conn_buffer_map(struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto) {
   uint8_t *pages = (uint8_t *)os_pages_map(emu_conn_buffer_bytes(conn, proto));
-  if (pages != NULL) conn->buffer[proto] = pages + emu_conn_buffer_shift(conn, proto);
-  return pages != NULL;
+  if (pages == NULL) return false;
+  conn->buffer[proto] = pages + emu_conn_buffer_shift(conn, proto);
+  emu_conn_begin_slots(conn, limits, proto);
+  return true;
 }
 
 static void conn_free(struct emu_conn *conn, bool failed) {
@@ -48,6 +74,8 @@ struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_
   struct emu_conn *conn = (struct emu_conn *)os_alloc(sizeof *conn);
   if (conn == NULL) return NULL;
   conn->slots = limits->slots;
+  conn->shadow.writing = conn->shadow.written = conn->shadow.announced = limits->first_step;
+  conn->shadow.reading = conn->shadow.read = conn->shadow.freed = limits->first_step;
   for (int proto = 0; proto < PROTO_COUNT; proto++) conn->step_bytes[proto] = limits->step_bytes[proto];
   conn->sender_rank = sender_rank;
   conn->receiver_rank = receiver_rank;
@@ -70,6 +98,7 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
   conn->fifo = (struct emu_fifo *)(((uintptr_t)conn->fifo_memory + FIFO_LINE_BYTES - 1) / FIFO_LINE_BYTES *
                                    FIFO_LINE_BYTES);
   conn->fifo->sender_conn = conn->fifo->receiver_conn = conn;
+  emu_conn_begin(conn, &sender->config.limits);
   conn->reference_count = 2;
   return conn;
 }
@@ -96,7 +125,7 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
     receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
   if (conn->buffer[proto] == NULL) {
-    if (!conn_buffer_map(conn, proto))
+    if (!conn_buffer_map(conn, &receiver->config.limits, proto))
       return emu_conn_no_memory(receiver, emu_conn_buffer_bytes(conn, proto));
     receiver->memory_bytes += emu_conn_buffer_bytes(conn, proto);
   }
@@ -106,13 +135,14 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
 /* The steps begin so that a sender has no free slots yet. */
 static void conn_pool(struct emu_conn *conn, const struct plan_limits *limits, bool sends) {
   struct emu_shadow *shadow = &conn->shadow;
+  const uint64_t first = first_step_of(limits, true);
   conn->pooled = true;
   conn->step_bytes[PROTO_SIMPLE] = plan_pool_step_bytes(limits);
   conn->step_bytes[PROTO_LL] = plan_net_ll_bytes(limits);
-  conn->fifo->sender.send_step = conn->fifo->receiver.recv_step = conn->slots;
-  shadow->announced = shadow->written = shadow->writing = conn->slots;
-  shadow->read = shadow->reading = conn->slots;
-  shadow->freed = sends ? 0 : conn->slots;
+  conn->fifo->sender.send_step = conn->fifo->receiver.recv_step = first;
+  shadow->announced = shadow->written = shadow->writing = first;
+  shadow->read = shadow->reading = first;
+  if (!sends) shadow->freed = first;
 }
 
 /* Of the other rank only the number is used. */
@@ -138,7 +168,7 @@ ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_con
     comm->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
   if (conn->buffer[name->proto] == NULL && (!conn->pooled || name->proto == PROTO_LL)) {
-    if (!conn_buffer_map(conn, name->proto))
+    if (!conn_buffer_map(conn, &comm->config.limits, name->proto))
       return emu_conn_no_memory(comm, emu_conn_buffer_bytes(conn, name->proto));
     comm->memory_bytes += emu_conn_buffer_bytes(conn, name->proto);
   }

@@ -9,6 +9,7 @@
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
 #include "backends/emu/world_impl.h"
+#include "backends/first_step.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -248,6 +249,7 @@ static ncclResult_t export_create(struct device_comm *receiver, const struct dev
   }
   conn->fifo = (struct emu_fifo *)conn->fifo_memory;
   conn->fifo->receiver_conn = conn;
+  emu_conn_begin(conn, &receiver->config.limits);
   map_insert(&receiver->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, false),
              conn);
   receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
@@ -261,6 +263,7 @@ static ncclResult_t export_buffer(struct device_comm *receiver, struct emu_conn 
   if (conn->buffer[proto] != NULL) return ncclSuccess;
   TRY(arena_take(receiver, bytes, &pages));
   conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
+  emu_conn_begin_slots(conn, &receiver->config.limits, proto);
   receiver->memory_bytes += bytes;
   return ncclSuccess;
 }
@@ -348,11 +351,12 @@ static bool conn_handle_fits(const struct conn_handle *handle, const struct plan
 }
 
 /* The checks' counters begin at the first step. */
-static void import_pxn(struct emu_conn *conn, uint32_t step_bytes) {
+static void import_pxn(struct emu_conn *conn, const struct plan_limits *limits, uint32_t step_bytes) {
   struct emu_shadow *shadow = &conn->shadow;
   conn->step_bytes[PROTO_SIMPLE] = step_bytes;
   if (conn->conn_index == CONN_MESSAGE)
-    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading = conn->slots;
+    shadow->announced = shadow->written = shadow->writing = shadow->read = shadow->reading =
+        first_step_of(limits, true);
 }
 
 /* Locked. The connection takes over the caller's reference to the mapping. */
@@ -370,7 +374,7 @@ static struct emu_conn *import_create(struct device_comm *sender, const struct d
   conn->fifo = (struct emu_fifo *)(void *)((uint8_t *)memory + handle->fifo);
   conn->fifo->sender_conn = conn;
   conn->block_bytes = handle->block_bytes;
-  if (handle->block_bytes > 0) import_pxn(conn, handle->step_bytes);
+  if (handle->block_bytes > 0) import_pxn(conn, &sender->config.limits, handle->step_bytes);
   os_process_self(&conn->fifo->guest.process);
   __atomic_store_n(&conn->fifo->guest.came, 1, __ATOMIC_RELEASE);
   map_insert(&sender->conns, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
@@ -415,16 +419,18 @@ ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_con
 /* ---- PXN proxies: a sender of another process, and a proxy of this one ---- */
 
 /* The same as at the receiver's end, whose messages use shared slots (conn.c). */
-static uint64_t pxn_first_step(const struct emu_conn *conn) {
-  return conn->conn_index == CONN_MESSAGE ? conn->slots : 0;
+static uint64_t pxn_first_step(const struct device_comm *comm, const struct emu_conn *conn) {
+  return first_step_of(&comm->config.limits, conn->conn_index == CONN_MESSAGE);
 }
 
 /* Begins with all slots free. */
-static void pxn_begin(struct emu_conn *conn) {
-  conn->fifo->sender.head = conn->fifo->sender.send_step = pxn_first_step(conn);
+static void pxn_begin(const struct device_comm *comm, struct emu_conn *conn) {
+  emu_conn_begin(conn, &comm->config.limits);
+  conn->fifo->sender.head = conn->fifo->sender.send_step = pxn_first_step(comm, conn);
 }
 
-static void pxn_fill(struct emu_conn *conn, uint8_t proto, struct device_pxn *pxn) {
+static void pxn_fill(const struct device_comm *comm, struct emu_conn *conn, uint8_t proto,
+                     struct device_pxn *pxn) {
   memset(pxn, 0, sizeof *pxn);
   pxn->end.conn = (struct device_net_conn *)(void *)conn;
   pxn->end.head = &conn->fifo->sender.head;
@@ -433,7 +439,7 @@ static void pxn_fill(struct emu_conn *conn, uint8_t proto, struct device_pxn *px
   pxn->end.slots = conn->slots;
   pxn->end.step_bytes = conn->step_bytes[proto];
   pxn->end.memory = POINTER_HOST;
-  pxn->first_step = pxn_first_step(conn);
+  pxn->end.first_step = pxn_first_step(comm, conn);
   pxn->block = (uint8_t *)(void *)conn->fifo + BLOCK_OFFSET;
 }
 
@@ -444,7 +450,7 @@ static ncclResult_t pxn_furnish(struct device_comm *comm, uint8_t proto, struct 
   TRY(arena_take(comm, BLOCK_OFFSET + conn->block_bytes, &conn->fifo_memory));
   conn->fifo = (struct emu_fifo *)conn->fifo_memory;
   conn->fifo->receiver_conn = conn;
-  pxn_begin(conn);
+  pxn_begin(comm, conn);
   TRY(arena_take(comm, emu_conn_buffer_bytes(conn, proto), &pages));
   conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
   return ncclSuccess;
@@ -477,7 +483,7 @@ ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struc
   const ncclResult_t result = pxn_create(comm, sender, name, block_bytes, &conn);
   emu_unlock();
   TRY(result);
-  pxn_fill(conn, name->proto, pxn);
+  pxn_fill(comm, conn, name->proto, pxn);
   handle_fill(comm, conn, name->proto, handle);
   return ncclSuccess;
 }
@@ -496,7 +502,7 @@ ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_na
   emu_unlock();
   if (conn == NULL || conn->place != EMU_CONN_IMPORTED || conn->block_bytes != block_bytes)
     return wrong_place(sender, name);
-  pxn_fill(conn, name->proto, pxn);
+  pxn_fill(sender, conn, name->proto, pxn);
   return ncclSuccess;
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "backends/emu/block.h"
+#include "backends/first_step.h"
 #include "backends/net_ll.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -33,6 +34,8 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->memory = comm->net_memory == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
   end->direct = conn->direct;
   end->pooled = conn->pooled;
+  end->first_step = first_step_of(&comm->config.limits, conn->pooled);
+  end->first_line = comm->config.limits.first_step;
   return ncclSuccess;
 }
 

@@ -11,6 +11,7 @@
 #include "backends/explainer.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 
 #define EXPLAINER_BYTES 768
 #define REPORT_LANES_MAX 64
@@ -176,14 +177,16 @@ static void report_lane(struct emu_lane *emu) {
 }
 
 void emu_report_reproduce(char *out, size_t out_bytes) {
-  char options[200];
+  char options[200], first[48] = "";
   size_t command_bytes = 0;
   char *command = os_file_read("/proc/self/cmdline", &command_bytes);
   emu_options_text(options, sizeof options);
   for (size_t i = 0; command != NULL && i + 1 < command_bytes; i++)
     if (command[i] == '\0') command[i] = ' ';
-  snprintf(out, out_bytes, "reproduce: TUTTI_SEED=%" PRIu64 " TUTTI_EMU=%s %s", emu_options()->seed, options,
-           command != NULL ? command : "(this program)");
+  if (param_int(PARAM_TUTTI_FIRST_STEP) != 0)
+    snprintf(first, sizeof first, " TUTTI_FIRST_STEP=%" PRId64, param_int(PARAM_TUTTI_FIRST_STEP));
+  snprintf(out, out_bytes, "reproduce: TUTTI_SEED=%" PRIu64 "%s TUTTI_EMU=%s %s", emu_options()->seed, first,
+           options, command != NULL ? command : "(this program)");
   os_free(command);
 }
 

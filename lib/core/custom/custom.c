@@ -216,8 +216,8 @@ bool custom_work(const struct custom_schedule *schedule, uint32_t index, struct 
   work->chunk_count = size_min(work->chunk_count, work->last_chunk_count);
   work->recv_count = block->recv_count;
   work->send_count = block->send_count;
-  memcpy(work->recv_peer, block->recv_peer, sizeof work->recv_peer);
-  memcpy(work->send_peer, block->send_peer, sizeof work->send_peer);
+  memcpy(work->recv_peer, block->recv_peer, sizeof block->recv_peer);
+  memcpy(work->send_peer, block->send_peer, sizeof block->send_peer);
   return true;
 }
 

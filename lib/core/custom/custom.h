@@ -25,7 +25,7 @@ enum custom_place { CUSTOM_OUT_OF_PLACE = 1, CUSTOM_IN_PLACE = 2 };
 struct custom_block {
   uint32_t rank, channel_index;
   uint8_t recv_count, send_count;
-  uint32_t recv_peer[STEP_LINKS_MAX], send_peer[STEP_LINKS_MAX]; /* ranks; a step's links are bits of these */
+  uint32_t recv_peer[LIST_LINKS_MAX], send_peer[LIST_LINKS_MAX]; /* ranks; a step's links are bits of these */
   struct list list;
 };
 

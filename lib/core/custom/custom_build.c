@@ -132,9 +132,9 @@ ncclResult_t custom_add_link(struct custom_build *build, bool sends, uint32_t pe
   if (peer >= schedule->rank_count || peer == block->rank)
     return custom_fail(build, line, "rank %u as a peer of rank %u: expected another of the %u ranks", peer,
                        block->rank, schedule->rank_count);
-  if (*count == STEP_LINKS_MAX)
+  if (*count == LIST_LINKS_MAX)
     return custom_fail(build, line, "a block %s at most %d ranks", sends ? "sends to" : "receives from",
-                       STEP_LINKS_MAX);
+                       LIST_LINKS_MAX);
   peers[*count] = peer;
   *count += 1;
   return ncclSuccess;

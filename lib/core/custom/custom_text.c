@@ -287,7 +287,7 @@ static ncclResult_t step_add(struct text_reader *reader, struct text_step *text)
   TRY(once(reader, text, STEP_COPY_IN, "add"));
   if ((text->step.flags & STEP_RECV) == 0) return text_fail(reader, "'add' comes behind 'recv'");
   TRY(take_place(reader, false, text));
-  if (take_word(reader, "after")) TRY(take_number(reader, "a number of links", STEP_LINKS_MAX, &index));
+  if (take_word(reader, "after")) TRY(take_number(reader, "a number of links", LIST_LINKS_MAX, &index));
   if (index > (uint32_t)__builtin_popcount(text->step.recv_links))
     return text_fail(reader, "it receives from fewer than %" PRIu32 " ranks", index);
   text->step.own_index = (uint16_t)index;

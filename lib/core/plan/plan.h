@@ -39,6 +39,7 @@ struct plan_settings {
   size_t p2p_ll_threshold;               /* bytes per channel below which point-to-point uses LL */
   uint32_t net_peer_channels;            /* maximum channels of a message between nodes; 0: as on one node */
   bool net_plain;                        /* messages over a network use Simple only */
+  bool rank_order;                       /* TUTTI_SUM_ORDER=rank: sums fold from rank 0 on */
 };
 
 struct plan_request {

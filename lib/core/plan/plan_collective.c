@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "core/custom/custom.h"
 #include "core/plan/plan_draft.h"
+#include "core/plan/rules.h"
 #include "core/plan/tune.h"
 #include "core/topology/links.h"
 #include "schedule/algo.h"
@@ -95,10 +96,10 @@ static bool p2p_domains_one(const struct plan_request *request) {
 /* Direct collectives that add directly from the peers' inputs, if the backend's executors read them. Not for
  * OneShot in place, where the sum would overwrite what others still read. */
 static uint32_t work_input_flags(const struct work *work, const struct plan_request *request) {
-  const bool adds = work->func == FUNC_ALL_REDUCE || work->func == FUNC_REDUCE_SCATTER;
   const bool in_order =
       work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
-  const bool reads = adds && !in_order && work->op != OP_PRE_MUL_SUM;
+  const bool shown = work->func != FUNC_REDUCE || request->settings.limits.quick_protos == 0;
+  const bool reads = func_reduces(work->func) && shown && !in_order && work->op != OP_PRE_MUL_SUM;
   return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 
@@ -377,6 +378,7 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
   uint32_t protos = 0;
   if (request->custom == NULL) return "TUTTI_CUSTOM_FILE names no schedule";
   if (request->rank_count == 1) return "one rank alone needs no schedule";
+  if (rules_order(request, func)) return "TUTTI_SUM_ORDER=rank allows nothing but a direct reduce-scatter";
   if (((request->settings.algo_mask[func] >> ALGO_CUSTOM) & 1) == 0) return "NCCL_ALGO leaves it out";
   if (((request->settings.limits.algos >> ALGO_CUSTOM) & 1) == 0 ||
       request->settings.limits.links < custom_links_most(request->custom))
@@ -403,7 +405,8 @@ static const char *task_try_custom(const struct plan_request *request, struct ta
 static ncclResult_t tasks_try_custom(const struct plan_request *request, struct task *tasks, uint32_t count) {
   for (uint32_t i = 0; i < count && request->rank_count > 1; i++) {
     const char *why = task_try_custom(request, &tasks[i]);
-    if (why != NULL && request->settings.algo_mask[tasks[i].op->func] == 1u << ALGO_CUSTOM)
+    const uint8_t func = tasks[i].op->func;
+    if (why != NULL && !rules_order(request, func) && request->settings.algo_mask[func] == 1u << ALGO_CUSTOM)
       return log_fail(ncclInvalidUsage, "rank %u: NCCL_ALGO allows Custom alone, and %s", request->rank, why);
     if (why != NULL && request->custom != NULL)
       log_info(LOG_TUNING, "rank %u: TUTTI_CUSTOM_FILE is not used for operation %llu: %s", request->rank,

@@ -13,9 +13,11 @@ struct number {
   uint8_t name; /* enum record_input_name */
   uint8_t bytes;
   uint16_t offset; /* in struct plan_settings */
+  bool optional;   /* 0 if the records, of an earlier release, do not have it */
 };
-#define NUMBER(name, member) \
-  { name, sizeof(((struct plan_settings *)0)->member), offsetof(struct plan_settings, member) }
+#define NUMBER_OF(name, member, optional) \
+  { name, sizeof(((struct plan_settings *)0)->member), offsetof(struct plan_settings, member), optional }
+#define NUMBER(name, member) NUMBER_OF(name, member, false)
 static const struct number numbers[] = {
     NUMBER(INPUT_SLOTS, limits.slots),
     NUMBER(INPUT_STEP_BYTES_LL, limits.step_bytes[PROTO_LL]),
@@ -40,6 +42,7 @@ static const struct number numbers[] = {
     NUMBER(INPUT_P2P_LL_THRESHOLD, p2p_ll_threshold),
     NUMBER(INPUT_NET_PEER_CHANNELS, net_peer_channels),
     NUMBER(INPUT_NET_PLAIN, net_plain),
+    NUMBER_OF(INPUT_FIRST_STEP, limits.first_step, true),
 };
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 
@@ -77,6 +80,7 @@ static void put_settings(struct writing *writing, const struct plan_settings *se
   for (uint32_t proto = 0; proto < PROTO_COUNT; proto++)
     put(writing, INPUT_THREADS, proto, settings->max_threads[proto], settings->thread_bytes[0][proto],
         settings->thread_bytes[1][proto]);
+  if (settings->rank_order) put(writing, INPUT_RANK_ORDER, 0, 1, 0, 0);
 }
 
 static void put_rules(struct writing *writing, const struct tune_file *file) {
@@ -182,6 +186,7 @@ static bool take_settings(const struct reading *reading, struct plan_settings *s
   for (size_t i = 0; i < NUMBERS; i++) {
     const struct record_input *row = find(reading, (enum record_input_name)numbers[i].name, 0);
     const bool wide = numbers[i].bytes == sizeof(uint64_t);
+    if (row == NULL && numbers[i].optional) continue;
     if (row == NULL || (!wide && row->a >> (8 * numbers[i].bytes) != 0)) return false;
     memcpy((uint8_t *)settings + numbers[i].offset, &row->a, numbers[i].bytes);
   }
@@ -199,6 +204,7 @@ static bool take_settings(const struct reading *reading, struct plan_settings *s
     settings->thread_bytes[0][proto] = low(row->b);
     settings->thread_bytes[1][proto] = low(row->c);
   }
+  settings->rank_order = find(reading, INPUT_RANK_ORDER, 0) != NULL;
   return true;
 }
 

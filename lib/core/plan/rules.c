@@ -63,6 +63,9 @@ static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_
   return NULL;
 }
 
+/* Members of a switch, which its steps name by 16 bits. */
+#define SWITCH_MEMBERS_MAX 16u
+
 static const char *forbid_switch(const struct plan_request *request, uint8_t func, uint8_t algo) {
   const struct graph *graph = request->graph;
   if (((request->settings.limits.algos >> algo) & 1) == 0)
@@ -70,23 +73,38 @@ static const char *forbid_switch(const struct plan_request *request, uint8_t fun
            "has one (TUTTI_BACKEND=emu)";
   const char *why = forbid_places(graph, func, algo);
   if (why != NULL) return why;
-  if (links_most(graph, algo) > request->settings.limits.links)
+  if (links_most(graph, algo) > SWITCH_MEMBERS_MAX ||
+      links_most(graph, algo) > request->settings.limits.links)
     return "its switch would have more members than an executor has links (16)";
   return NULL;
 }
 
-/* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. GPU kernels
- * of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with several
- * ranks per node not all of its hops use the network. */
+bool rules_order(const struct plan_request *request, uint8_t func) {
+  return request->settings.rank_order && func_reduces(func);
+}
+
+uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
+
+/* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. The fast GPU
+ * kernels of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with
+ * several ranks per node not all of its hops use the network. */
 #define GPU_NODES_MOST 4
 static bool nodes_go_direct(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const struct plan_limits *limits = &request->settings.limits;
   const struct graph *graph = request->graph;
+  if (rules_order(request, func)) return true; /* whatever it costs */
   if (limits->reserved_bytes == 0) return false;
   if (limits->cores) return true;
   return algo == ALGO_DIRECT && proto == PROTO_LL && ((limits->quick_protos >> PROTO_LL) & 1) != 0 &&
          func != FUNC_ALL_TO_ALL && graph->node_count == graph->rank_count &&
          graph->node_count <= GPU_NODES_MOST;
+}
+
+/* Most links of a direct collective. Beyond a few ranks trees and rings take less memory and time, so more
+ * are only used where sums must be in rank order. */
+static uint32_t links_allowed(const struct plan_request *request, uint8_t func) {
+  const uint32_t links = request->settings.limits.links;
+  return rules_order(request, func) || links < DIRECT_LINKS_USUAL ? links : DIRECT_LINKS_USUAL;
 }
 
 /* What the machine lacks of a row's needs. */
@@ -100,7 +118,7 @@ static const char *forbid_machine(const struct plan_request *request, uint8_t fu
     return "this backend's executors do not carry it";
   if ((needs & NEED_ONE_NODE) != 0 && graph->node_count > 1 && !nodes_go_direct(request, func, algo, proto))
     return "it is for the ranks of one node, which reach each other's memory";
-  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > limits->links)
+  if ((needs & NEED_EXECUTOR) != 0 && links_most(graph, algo) > links_allowed(request, func))
     return (needs & NEED_LINKS) != 0 ? "it needs a link to every other rank, more than an executor has"
                                      : "it needs more links than an executor has";
   return NULL;
@@ -127,7 +145,10 @@ static const char *forbid_ll128(const struct plan_request *request, uint8_t func
 const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {
   const struct rule_row *row = &rows[algo];
-  if (((row->funcs >> func) & 1) == 0) return row->purpose;
+  const bool ordered = rules_order(request, func);
+  if (ordered && algo != rules_order_algo(func))
+    return "TUTTI_SUM_ORDER=rank allows nothing but a direct reduce-scatter";
+  if (!ordered && ((row->funcs >> func) & 1) == 0) return row->purpose;
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
   const char *why = forbid_machine(request, func, algo, proto);
   if (why != NULL) return why;
@@ -152,8 +173,10 @@ static const char *forbid_variable(uint8_t algo) {
 const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto) {
   const char *why = rules_forbid_always(request, func, algo, proto);
   if (why != NULL) return why;
-  if (((request->settings.algos_off >> algo) & 1) != 0) return forbid_variable(algo);
-  if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  if (!rules_order(request, func)) {
+    if (((request->settings.algos_off >> algo) & 1) != 0) return forbid_variable(algo);
+    if (((request->settings.algo_mask[func] >> algo) & 1) == 0) return "NCCL_ALGO leaves it out";
+  }
   if (((request->settings.protos_torn >> proto) & 1) != 0 &&
       ((request->settings.proto_mask[func] >> proto) & 1) == 0)
     return proto != PROTO_LL128                          ? "what joins the hosts does not carry LL"

@@ -12,4 +12,13 @@ const char *rules_forbid(const struct plan_request *request, uint8_t func, uint8
 const char *rules_forbid_always(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto);
 
+/* Most links of a direct collective, except sums in rank order, which may have as many as the executors. */
+#define DIRECT_LINKS_USUAL 16u
+
+/* Whether TUTTI_SUM_ORDER=rank applies to the function: contributions are folded from rank 0 on. NCCL_ALGO
+ * does not count then; the one algorithm is rules_order_algo(): a direct reduce-scatter, and what distributes
+ * its sums. */
+bool rules_order(const struct plan_request *request, uint8_t func);
+uint8_t rules_order_algo(uint8_t func);
+
 #endif

@@ -26,6 +26,7 @@ struct query {
   uint32_t ranks, nodes, node_ranks, nodes_class, channel_count;
   double bytes;
   bool quick;   /* plan_limits.quick_protos has the protocol */
+  bool ordered; /* sums are in rank order */
   bool proxied; /* some of its links are behind a network and use proxies */
 };
 
@@ -128,7 +129,7 @@ static double direct_us(const struct query *q) {
 /* Trees, for more ranks than direct collectives support. The cost of a hop is unknown there, since many ranks
  * share a core, but it is equal for all options. */
 static bool cores_tree(const struct query *q, double *hops, double *share) {
-  if (q->ranks <= STEP_LINKS_MAX + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
+  if (q->ranks <= DIRECT_LINKS_USUAL + 1 || (q->algo != ALGO_TREE && q->algo != ALGO_PAT)) return false;
   *hops = ceil(log2(q->ranks)) * (q->algo == ALGO_TREE ? 2 : 1);
   if (q->algo == ALGO_TREE) *share = 3; /* to the parent, and to two children */
   return true;
@@ -358,6 +359,20 @@ static double joined_net_gbps(const struct query *q) {
   return q->speed->channel_count * q->speed->inter_gbps;
 }
 
+/* A direct reduce-scatter between hosts, and what distributes its sums (TUTTI_SUM_ORDER=rank): each rank
+ * sends a block to each other one, so all blocks but those within the node leave it. With LL a proxy
+ * converts the lines of each connection. Fitted to tutti sim. */
+static double joined_order_us(const struct query *q) {
+  const struct tune_joined *joined = &tune_joined;
+  const double rounds = q->algo == ALGO_TWO_SHOT ? 2 : 1, ranks = q->ranks, block = q->bytes / ranks;
+  const double leaving = rounds * block * q->node_ranks * (ranks - q->node_ranks);
+  const bool ll = q->proto == PROTO_LL;
+  const double node_us = leaving / (1000.0 * (ll ? joined->order_ll_share : joined->order_share) *
+                                    q->speed->channel_count * q->speed->inter_gbps);
+  const double conn_us = ll ? rounds * block / (1000.0 * joined_net_gbps(q)) : 0;
+  return joined->base_us[q->proto] + rounds * joined->net_us[q->proto] + most(node_us, conn_us);
+}
+
 /* Blocks go round: the hops and the network's time overlap in part. */
 static double joined_ring_us(const struct query *q) {
   const struct tune_joined *joined = &tune_joined;
@@ -425,10 +440,13 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               channel_count,
                               (double)bytes,
                               ((request->settings.limits.quick_protos >> proto) & 1) != 0,
+                              rules_order(request, func),
                               request->settings.limits.reserved_bytes != 0};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->settings.limits.cores)
     return request->settings.limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
+  if (query.ordered && query.proxied && nodes > 1 && query.speed->inter_gbps > 0)
+    return joined_order_us(&query);
   if (algo_is_direct(algo)) return nodes > 1 ? network_direct_us(&query) : direct_us(&query);
   if (is_joined(&query)) return joined_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
@@ -632,10 +650,25 @@ static bool candidate_is_better(const struct tune_candidate *row, const struct t
   return row->time_us == best->time_us && row->algo == ALGO_RING && best->algo != ALGO_RING;
 }
 
+/* The algorithm that sums in rank order is forbidden with every protocol; the rule of the last protocol that
+ * NCCL_PROTO allows says why. */
+static ncclResult_t order_impossible(const struct plan_request *request, uint8_t func) {
+  const uint8_t algo = rules_order_algo(func);
+  const char *why = rules_forbid(request, func, algo, PROTO_LL);
+  for (uint8_t proto = PROTO_LL128; proto < PROTO_COUNT; proto++)
+    if (((request->settings.proto_mask[func] >> proto) & 1) != 0)
+      why = rules_forbid(request, func, algo, proto);
+  return log_fail(ncclInvalidUsage,
+                  "rank %u: TUTTI_SUM_ORDER=rank needs %s for %s among %u ranks, and %s; set "
+                  "TUTTI_SUM_ORDER=any where sums may be in another order",
+                  request->rank, names_algo[algo], names_func[func], request->rank_count, why);
+}
+
 /* Reports the rule of each algorithm that was named, and what would be allowed without the two variables. */
 static ncclResult_t nothing_left(const struct plan_request *request, uint8_t func) {
   char algos[96], protos[32], rules[1024] = "", would[96];
   uint32_t possible = 0, used = 0;
+  if (rules_order(request, func)) return order_impossible(request, func);
   names_list(names_algo, ALGO_COUNT, request->settings.algo_mask[func], algos, sizeof algos);
   names_list(names_proto, PROTO_COUNT, request->settings.proto_mask[func], protos, sizeof protos);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++) {

@@ -85,6 +85,8 @@ const struct tune_joined tune_joined = {.base_us = {9, 0, 20},
                                         .gbps = {4.62, 0, 21},
                                         .tree_gbps = {4.62, 0, 43},
                                         .level_gbps = {0.44, 0, 6},
+                                        .order_share = 0.8,
+                                        .order_ll_share = 0.4,
                                         .hidden_bytes = 65536};
 
 const double tune_proxied_ll_gbps = 0.7;

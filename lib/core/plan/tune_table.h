@@ -98,7 +98,8 @@ struct tune_joined {
   double piece_bytes[PROTO_COUNT], tree_piece_bytes[PROTO_COUNT];
   double gbps[PROTO_COUNT]; /* of a piece over a hop within a node */
   double tree_gbps[PROTO_COUNT], level_gbps[PROTO_COUNT];
-  double hidden_bytes; /* blocks of a ring from which on slices hide half of the hops */
+  double order_share, order_ll_share; /* of a node's bandwidth that direct sums in rank order reach */
+  double hidden_bytes;                /* blocks of a ring from which on slices hide half of the hops */
 };
 extern const struct tune_joined tune_joined;
 

@@ -686,7 +686,7 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return log_fail(ncclInternalError,
                     "comm %s: connections of %" PRIu32 " slots; proxies support at most %d", comm->name,
                     conn->end.slots, PROXY_SLICES_MAX);
-  if (conn->end.pooled) proxy_conn_begin(conn, conn->end.slots); /* whose first step this is */
+  proxy_conn_begin(conn, conn->end.first_step);
   if (name->proto == PROTO_LL) TRY(conn_take_ll(conn));
   TRY(proxy_device_open(conn));
   return name->sends ? ncclSuccess : conn_listen(conn);

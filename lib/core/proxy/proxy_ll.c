@@ -17,6 +17,7 @@ ncclResult_t proxy_ll_open(struct proxy_conn *conn, const struct device_net_end 
   if (ll != NULL) {
     ll->place_bytes = (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
     ll->stage = (uint8_t *)os_pages_map(PROXY_SLICES_MAX * ll->place_bytes);
+    ll->next = end->first_line;
   }
   if (ll == NULL || ll->stage == NULL) {
     os_free(ll);

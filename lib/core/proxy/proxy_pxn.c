@@ -356,7 +356,7 @@ static void pxn_fill(const struct proxy_pxn_call *call, const struct device_pxn 
   conn->net_device = call->net_device;
   conn->handle = call->handle;
   conn->pxn = pxn;
-  proxy_conn_begin(conn, made->first_step);
+  proxy_conn_begin(conn, conn->end.first_step);
   pxn->over = call->over;
   pxn->made_ns = pxn->looked_ns = os_time_ns();
   pxn->block = (struct pxn_block *)made->block;

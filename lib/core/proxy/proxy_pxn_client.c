@@ -21,7 +21,7 @@ ncclResult_t proxy_pxn_client_make(struct proxy_conn *conn) {
   struct pxn_block *block = (struct pxn_block *)pxn.block;
   conn->end = pxn.end;
   conn->pxn_client = block;
-  proxy_conn_begin(conn, pxn.first_step);
+  proxy_conn_begin(conn, conn->end.first_step);
   os_process_self(&block->sender);
   __atomic_store_n(&block->came, 1, __ATOMIC_RELEASE);
   os_mutex_lock(&pxn_clients.lock);

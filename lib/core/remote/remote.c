@@ -68,12 +68,14 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   info->channel_count = limits->channel_count;
   info->p2p_channel_count = limits->p2p_channel_count;
   info->p2p_channels_per_peer = limits->p2p_channels_per_peer;
+  info->first_step = limits->first_step;
   info->device_index = comm->device_index;
   info->process = os_pid();
   info->present = 1;
   info->shareable = reach;
   info->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
   info->ll128 = paths.ll128;
+  info->rank_order = comm->settings.plan.rank_order;
   os_host_name(info->host_name, sizeof info->host_name);
   return ncclSuccess;
 }
@@ -118,9 +120,23 @@ enum remote_transport remote_transport_to(const struct remote *remote, uint32_t 
   return own->process_index == other->process_index ? TRANSPORT_LOCAL : TRANSPORT_SHARED;
 }
 
+static const char *order_name(const struct peer_info *info) { return info->rank_order ? "rank" : "any"; }
+
 static ncclResult_t remote_check_settings(const struct remote *remote) {
   for (uint32_t rank = 1; rank < remote->shared->rank_count; rank++) {
     const struct peer_info *first = &remote->infos[0], *info = &remote->infos[rank];
+    if (info->first_step != first->first_step)
+      return log_fail(ncclInvalidUsage,
+                      "rank 0 (process %d on %s) has TUTTI_FIRST_STEP=%u and rank %u (process %d on %s) %u; "
+                      "give it the same value everywhere",
+                      first->process, first->host_name, first->first_step, rank, info->process,
+                      info->host_name, info->first_step);
+    if (info->rank_order != first->rank_order)
+      return log_fail(ncclInvalidUsage,
+                      "TUTTI_SUM_ORDER is %s on rank 0 (process %d on %s) and %s on rank %u (process %d on "
+                      "%s); give it the same value everywhere",
+                      order_name(first), first->process, first->host_name, order_name(info), rank,
+                      info->process, info->host_name);
     if (info->settings == first->settings) continue;
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "

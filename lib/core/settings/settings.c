@@ -163,6 +163,7 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
         limits->chunk_bytes != 0 && limits->chunk_bytes < bytes ? limits->chunk_bytes : bytes;
   }
   if (param_int(PARAM_ALLGATHERV_ENABLE) == 0) limits->algos &= ~PLAN_FUSES;
+  limits->first_step = (uint32_t)param_int(PARAM_TUTTI_FIRST_STEP);
   limits_take_channels(limits, config);
 }
 
@@ -281,6 +282,15 @@ void settings_free(struct settings *settings) {
   settings->plan.tune_file = NULL;
 }
 
+/* Other words end at the first call (param_text.c). */
+bool settings_rank_order(void) { return strcasecmp(param_text(PARAM_SUM_ORDER), "rank") == 0; }
+
+static void order_take(struct settings *settings) {
+  settings->plan.rank_order = settings_rank_order();
+  if (settings->plan.rank_order && param_is_set(PARAM_ALGO))
+    log_info(LOG_TUNING, "TUTTI_SUM_ORDER=rank: NCCL_ALGO does not count for functions that reduce");
+}
+
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings) {
   struct settings read;
   memset(&read, 0, sizeof read);
@@ -301,6 +311,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
+  order_take(&read);
   TRY(checks_take(ops, &read));
   launch_mode_note();
   TRY(tune_file_take(&read));
@@ -324,6 +335,7 @@ uint64_t settings_digest(const struct settings *settings) {
                               limits->chunk_bytes,
                               limits->p2p_chunk_bytes,
                               limits->flag_bits,
+                              limits->first_step,
                               limits->direct,
                               limits->algos,
                               limits->links,
@@ -334,7 +346,8 @@ uint64_t settings_digest(const struct settings *settings) {
                               settings->p2p_net_chunk_bytes,
                               limits->quick_protos,
                               settings->plan.net_peer_channels,
-                              settings->net_ll_for_all};
+                              settings->net_ll_for_all,
+                              settings->plan.rank_order};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->plan.algo_mask, sizeof settings->plan.algo_mask);

@@ -21,6 +21,8 @@ struct settings {
 
 /* What becomes of leaks; LEAK_CHECK_OFF if the parameter makes no sense, which settings_read() refuses. */
 enum leak_check settings_leak_check(const struct backend *ops);
+/* TUTTI_SUM_ORDER=rank. */
+bool settings_rank_order(void);
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO
  * or NCCL_PROTO, or a list that allows nothing. Every member of `config` is set. */
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);

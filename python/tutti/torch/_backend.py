@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from .. import _library, core, cuda
 from . import _early, _events, _messages, _rendezvous, _types, _watch
-from ._work import Work, caller
+from ._work import Work, caller, waits_at_once
 
 _Base = getattr(dist, 'BackendBase', None) or torch._C._distributed_c10d.Backend
 _nccl = _library.nccl
@@ -96,8 +96,8 @@ class ProcessGroup(_Splittable):
     """
 
     def __init__(self, store, rank, ranks, options, call, comm=None):
-        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's
-        with its key, else the ranks join one."""
+        """`ranks`: those of the job, in the group's order; `call` made the group; `comm`: a split's with its
+        key, and whether it is for pipelines; without it the ranks join one."""
         size = len(ranks)
         super().__init__(rank, size)
         attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')  # torchrun's store outlives its attempts
@@ -107,16 +107,16 @@ class ProcessGroup(_Splittable):
         self.device = rank_of_thread.device
         self._splits = 0
         cuda.set_device(self.device)
-        self._comm, key = comm or self._join(call)
+        self._comm, key, self._for_pipelines = comm or self._join(call)
         if _rendezvous.on_threads():
             self._messages = _messages.Links(self, key)
         else:
-            self._messages = _messages.Shared(self, self._comm.split(0, rank))
+            self._messages = _messages.Shared(self, self._comm.split(0, rank), self._for_pipelines)
         self._stream = cuda.Stream()
         self._key = key
         self._events = _events.Events()
         self._open = collections.deque()
-        self._batch = None  # works of a coalescing block
+        self._batch = None  # of a coalescing block: (work, what it writes if the program has to wait for it)
         self._barriers = self._collectives = 0
         self._token = torch.zeros(1, dtype=torch.uint8)
         self.timed_out = None
@@ -126,11 +126,12 @@ class ProcessGroup(_Splittable):
 
     def _join(self, call):
         flush_messages()
-        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else None
+        own = bytes(core.get_unique_id()).hex() if self._rank == 0 else ''
         step = _rendezvous.Rendezvous(self._store, 'tutti', self._rank, self.ranks, call)
-        notes = step.come(self.timeout, own)
-        unique_id = core.UniqueId(bytes.fromhex(notes[0][0]))
-        return core.Communicator.init(self._size, self._rank, unique_id), notes[0][0]
+        notes = [note for note, _ in step.come(self.timeout, [own, _messages.PIPELINES in sys.modules])]
+        key = notes[0][0]
+        comm = core.Communicator.init(self._size, self._rank, core.UniqueId(bytes.fromhex(key)))
+        return comm, key, any(imported for _, imported in notes)
 
     def time_out(self, said):
         """A rank has waited too long: ends the communicators, and tells the others why."""
@@ -180,14 +181,19 @@ class ProcessGroup(_Splittable):
         except _library.NCCLError as error:
             work.end(self.fail(call, error))
             raise work.error from None
-        if asynchronous:
-            self._watch_uses(work, outputs if written is None else written)
-        if self._batch is not None:
-            self._batch.append(work)
-        else:
+        self._note(work, (outputs if written is None else written) if asynchronous else None)
+        if self._batch is None:
             work.event, work.queue = self._events.record(self._stream), self._open
             self._open.append(work)
         return work
+
+    def _note(self, work, written):
+        """The work was called; `written`: None if the program cannot use its tensors before it has ended. The
+        calls of a coalescing block are watched once it has ended, as each operator is slower then."""
+        if self._batch is not None:
+            self._batch.append((work, written))
+        elif written is not None and not work.ended:
+            self._watch_uses(work, written)
 
     @staticmethod
     def _watch_uses(work, written):
@@ -293,7 +299,7 @@ class ProcessGroup(_Splittable):
             raise TypeError('the backend tutti takes dense tensors of the CPU, not %s of %s'
                             % (tensor.layout, tensor.device))
         if tensor.is_contiguous():
-            return tensor.detach()
+            return tensor.detach() if tensor.requires_grad else tensor
         dense = tensor.detach().contiguous()
         if written:
             copies.append(lambda: tensor.detach().copy_(dense))
@@ -655,10 +661,7 @@ class ProcessGroup(_Splittable):
             self._messages.send(work)
         else:
             self._messages.receive(work)
-        if self._batch is not None:
-            self._batch.append(work)
-        if not work.ended:
-            self._watch_uses(work, tensors if name == 'ncclRecv' else ())
+        self._note(work, None if waits_at_once() else tensors if name == 'ncclRecv' else ())
         return work
 
     def send(self, tensors, dst, tag=0):
@@ -692,7 +695,8 @@ class ProcessGroup(_Splittable):
 
     def end_coalescing(self):
         """Ends the block; its Work stands for all its calls."""
-        batch, self._batch = self._batch, None
+        noted, self._batch = self._batch, None
+        batch = [work for work, _ in noted]
         try:
             _nccl('ncclGroupEnd')
         except _library.NCCLError as error:
@@ -707,6 +711,8 @@ class ProcessGroup(_Splittable):
             for work in calls:
                 work.event, work.queue = event, self._open
                 self._open.append(work)
+        for work, written in noted:
+            self._note(work, written)
         return _Several(self, batch)
 
     # ---- groups of this group's ranks
@@ -733,7 +739,7 @@ class ProcessGroup(_Splittable):
         if ranks is None or self._rank not in ranks:
             return self._comm.split(-1, 0)
         key = '%s/%d/%d' % (self._key, self._splits, min(ranks))
-        return self._comm.split(min(ranks), ranks.index(self._rank)), key
+        return self._comm.split(min(ranks), ranks.index(self._rank)), key, self._for_pipelines
 
     def split(self, store, ranks, opts):
         """torch.distributed.split_group, on a rank of the new group."""

@@ -2,8 +2,12 @@
 
 While operations of a thread have not been waited for, a TorchDispatchMode compares the tensors of each
 operator with theirs. It is pushed only where no other mode is, because the last one that began ends first.
+Methods that read a tensor's memory without an operator (_WITHOUT_OPERATORS) are wrapped when the first
+operation is called that the program has to wait for. They stay wrapped: to change a class again and again
+makes the interpreter slower at finding its attributes.
 """
 import contextlib
+import functools
 import sys
 import threading
 
@@ -20,6 +24,10 @@ _SHAPES_ALONE = {'empty_like', 'zeros_like', 'ones_like', 'full_like', 'rand_lik
                  'new_zeros', 'new_ones', 'new_full', 'new_empty_strided', 'sym_size', 'sym_stride',
                  'sym_numel', 'sym_storage_offset', 'is_same_size', 'is_contiguous', 'lift_fresh',
                  'record_stream', 'size', 'stride', 'numel', 'dim', 'device'}
+# print() and str() call __repr__, numpy.asarray() numpy(), torch.save() and pickle __reduce_ex__.
+_WITHOUT_OPERATORS = ('numpy', 'tolist', '__repr__', '__reduce_ex__', '__deepcopy__', '__dlpack__')
+_wrapped = False
+_outstanding = {}  # id of each work that a thread has not waited for; a dictionary changes in one step
 _looked_up = {}  # operator -> _arguments() of it, because its schema takes long to ask
 
 
@@ -69,12 +77,18 @@ class _Pending:
     """An operation that nothing has waited for."""
 
     def __init__(self, work, written, read):
-        self.work = work
-        self.written = [each for each in map(_region, written) if each is not None]
-        self.read = [each for each in map(_region, read) if each is not None]
+        self.work, self.written, self.read = work, tuple(written), tuple(read)
+        self.found = False  # whether they are regions already: often nothing asks
+
+    def _find(self):
+        self.written, self.read = ([each for each in map(_region, tensors) if each is not None]
+                                   for tensors in (self.written, self.read))
+        self.found = True
 
     def complain(self, region, writes):
         """Raises if this region must not be read, or written, now."""
+        if not self.found:
+            self._find()
         if any(_overlap(region, each) for each in self.written):
             what = 'writes to' if writes else 'reads'
         elif writes and any(_overlap(region, each) for each in self.read):
@@ -113,10 +127,15 @@ class _Mode(TorchDispatchMode):
         for place, (name, writes) in enumerate(_arguments(function)):
             value = arguments[place] if place < len(arguments) else named.get(name)
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                region = _region(tensor) if isinstance(tensor, torch.Tensor) else None
-                if region is not None:
-                    for each in tuple(self.pending.values()):
-                        each.complain(region, writes)
+                if isinstance(tensor, torch.Tensor):
+                    self.look_at(tensor, writes)
+
+    def look_at(self, tensor, writes):
+        """Raises if this tensor must not be read, or written, now."""
+        region = _region(tensor)
+        if region is not None:
+            for each in tuple(self.pending.values()):
+                each.complain(region, writes)
 
     def settle(self):
         """On the stack while something is pending, as far as its order permits."""
@@ -149,19 +168,56 @@ def _mode():
     return _local.mode
 
 
+def _wrap(name):
+    method = getattr(torch.Tensor, name)
+
+    @functools.wraps(method)
+    def look_and_call(self, *arguments, **named):
+        if _outstanding:
+            mode = getattr(_local, 'mode', None)
+            if mode is not None and mode.pending and not mode.paused and _enabled:
+                mode.look_at(self, False)
+        return method(self, *arguments, **named)
+    setattr(torch.Tensor, name, look_and_call)
+
+
+def _wrap_methods():
+    global _wrapped
+    _wrapped = True
+    for name in _WITHOUT_OPERATORS:
+        _wrap(name)
+
+
 def begin(work, written, read):
     """An operation was called that the program has to wait for."""
     if _enabled:
+        if not _wrapped:
+            _wrap_methods()
         mode = _mode()
+        _outstanding[id(work)] = None
         mode.pending[id(work)] = _Pending(work, written, read)
         mode.settle()
 
 
 def end(work):
     """It has been waited for, or has ended."""
+    _outstanding.pop(id(work), None)
     mode = getattr(_local, 'mode', None)
     if mode is not None and mode.pending.pop(id(work), None) is not None:
         mode.settle()
+
+
+def pass_messages_by():
+    """Calls of messages do not go through the mode, where they take some 15 us more."""
+    for name in ('send', 'recv', 'recv_anysource'):
+        def call(self, *arguments, _call=getattr(dist.ProcessGroup, name), **named):
+            mode = getattr(_local, 'mode', None)
+            if mode is None or not mode.on_stack or \
+                    torch.utils._python_dispatch._get_current_dispatch_mode() is not mode:
+                return _call(self, *arguments, **named)
+            with torch.utils._python_dispatch._pop_mode_temporarily():
+                return _call(self, *arguments, **named)
+        setattr(dist.ProcessGroup, name, call)
 
 
 @contextlib.contextmanager

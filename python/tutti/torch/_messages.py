@@ -3,13 +3,16 @@
 Threads as ranks (Links): each source, destination and tag has a communicator of two ranks of its own, made
 when the first of them calls, so messages of different ones do not wait for each other. Processes as ranks
 (Shared): messages with tag 0 go over one communicator of the group, all since the last wait as one NCCL
-group. Those with another tag go by the job's store. It also says what was sent, for receives of any source.
+group. In a group that was made for pipelines, those of neighbours go over communicators of two ranks too:
+they are made with the group, because no rank may wait for another one when it calls a message. Messages with
+another tag go by the job's store. It also says what was sent, for receives of any source.
 """
 import collections
 import contextlib
 import ctypes
 import os
 import random
+import sys
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,7 @@ from . import _early, _rendezvous, _types, _watch
 _nccl = _library.nccl
 _calls = _library.nccl_library
 ANY = -1
+PIPELINES = 'torch.distributed.pipelining'  # groups that are made after its import are for pipelines
 _run_seed = None  # of run()
 _boards = {}  # of run(): the group's key -> _Board
 
@@ -98,6 +102,21 @@ class _InOrder:
             self._release(first, self._random.choice(sources))
         return True
 
+    def _launch(self, work, end):
+        """Calls a message over one end of a communicator of two ranks."""
+        peer = int(work.peer > self.group._rank)
+        try:
+            if end.comm.ptr is None:
+                raise _library.NCCLError(work.name, 0, 'the group has ended')
+            with nccl_group() if len(work.tensors) > 1 else contextlib.nullcontext():
+                for each in work.tensors:
+                    _nccl(work.name, *_types.moved(each), peer, end.comm.ptr, end.stream.handle)
+        except _library.NCCLError as error:
+            work.end(self.group.fail(work.call, error, end.comm))
+            return
+        work.queue, work.comm, work.event = end.open, end.comm, self.group.record(end.stream)
+        end.open.append(work)
+
     def drop(self):
         """The group ends: what is held back never receives."""
         for held in self._held.values():
@@ -113,6 +132,13 @@ class _InOrder:
         source = 'any rank' if work.peer == ANY else 'rank %d' % self.group.ranks[work.peer]
         return ('nothing sends what rank %d receives from %s with tag %d at %s'
                 % (rank, source, work.tag, work.place))
+
+
+class _End:
+    """One rank's end of a link, with a stream of its own."""
+
+    def __init__(self, comm):
+        self.comm, self.stream, self.open = comm, cuda.Stream(), collections.deque()
 
 
 # ---- threads as ranks
@@ -144,7 +170,7 @@ class _Board:
 
     def __init__(self, ranks):
         self.ranks, self.links, self.changes = ranks, {}, ctypes.c_uint32(0)
-        self.aborted = False
+        self.aborted, self.waiting = False, 0  # ranks that wait for changes
 
     def link(self, source, destination, tag):
         """The link, which the first of its two ranks makes."""
@@ -156,7 +182,16 @@ class _Board:
     def changed(self):
         """Something was sent, or a group has ended: those that wait look again."""
         self.changes.value = (self.changes.value + 1) & 0xffffffff
-        _calls.tutti_emu_wake()
+        if self.waiting > 0:
+            _calls.tutti_emu_wake()
+
+    def wait(self):
+        """Waits for the next change. False: nothing is left that could bring one."""
+        self.waiting += 1
+        try:
+            return _calls.tutti_emu_wait(ctypes.byref(self.changes), self.changes.value) == 0
+        finally:
+            self.waiting -= 1
 
     def unmatched(self):
         """A sentence for each first message of a link that only one of its ranks has called."""
@@ -170,13 +205,6 @@ class _Board:
                 said.append('%s sends %s no message with tag %d, for which %s waits at %s'
                             % (*between, between[1], link.wanted[len(link.sent)]))
         return said
-
-
-class _End:
-    """One rank's end of a link, with a stream of its own."""
-
-    def __init__(self, comm):
-        self.comm, self.stream, self.open = comm, cuda.Stream(), collections.deque()
 
 
 class Links(_InOrder):
@@ -215,20 +243,6 @@ class Links(_InOrder):
             link.taken += 1
         self._launch(work, self._end(link, key))
 
-    def _launch(self, work, end):
-        peer = int(work.peer > self.group._rank)
-        try:
-            if end.comm.ptr is None:
-                raise _library.NCCLError(work.name, 0, 'the group has ended')
-            with nccl_group():
-                for each in work.tensors:
-                    _nccl(work.name, *_types.moved(each), peer, end.comm.ptr, end.stream.handle)
-        except _library.NCCLError as error:
-            work.end(self.group.fail(work.call, error, end.comm))
-            return
-        work.queue, work.comm, work.event = end.open, end.comm, self.group.record(end.stream)
-        end.open.append(work)
-
     def flush(self):
         """Everything has been called."""
 
@@ -247,11 +261,10 @@ class Links(_InOrder):
         _watch.tell_callers()
         with self.group.watched(timeout):
             while self.group.is_open():
-                before = self._board.changes.value
                 if self._sources(work.tag):
                     self._poll()  # others may send meanwhile, so that the choice is one between several
                     return self._sources(work.tag)
-                if _calls.tutti_emu_wait(ctypes.byref(self._board.changes), before) != 0:
+                if not self._board.wait():
                     return []
         return []
 
@@ -345,12 +358,35 @@ class _Sent:
         return number < self.count and (number < first or self.events[number - first] < now)
 
 
+def _neighbours(size):
+    """(source, destination) of a ring's links, in lists: within one, no rank has two."""
+    rows = [[], [], []]
+    for rank in range(size if size > 2 else size - 1):
+        rows[2 if rank == size - 1 and size % 2 else rank % 2].append((rank, (rank + 1) % size))
+    return [[pair[::way] for pair in row] for row in rows if row for way in (1, -1)]
+
+
+def _link_neighbours(group, comm):
+    """The ends of this rank's links, by source and destination. All ranks of the group call it."""
+    made = []
+    with nccl_group():
+        for row in _neighbours(group._size):
+            number, own = next(((i, pair) for i, pair in enumerate(row) if group._rank in pair), (-1, None))
+            named = 'from rank %d to rank %d' % tuple(group.ranks[each] for each in own) if own else ''
+            options = core.NCCLConfig(comm_name=named)._structure()
+            handle = ctypes.c_void_p()
+            made.append((own, handle, options))
+            _nccl('ncclCommSplit', comm.ptr, number, group._rank, ctypes.byref(handle), ctypes.byref(options))
+    return {own: _End(core.Communicator(handle.value)) for own, handle, _ in made if own is not None}
+
+
 class Shared(_InOrder):
     """The messages of a group whose ranks are processes."""
 
-    def __init__(self, group, comm):
+    def __init__(self, group, comm, for_pipelines):
         super().__init__(group)
         self._comm, self._stream, self._open = comm, cuda.Stream(), collections.deque()
+        self._ends = _link_neighbours(group, comm) if for_pipelines else {}
         self._queue, self._sent = [], {}
         self._taken = collections.Counter()  # (source, tag) -> receives
 
@@ -374,9 +410,29 @@ class Shared(_InOrder):
             self.group.store.set('%s/%d' % (key, sent.count), data)
         self.group.store.set(key, sent.add(_events_so_far()))
 
+    def describe(self, work):
+        """The message, and the cure if it may wait for others that it was called with."""
+        late = not self._ends and self.group._size > 1 and PIPELINES in sys.modules
+        return super().describe(work) + (
+            '; this group was made before %s was imported, so messages wait for those that were called with '
+            'them: import it before the group is made' % PIPELINES if late and work.tag == 0 else '')
+
+    def _end(self, work):
+        """The end of the link that a message goes over; None: it goes over the group's communicator."""
+        between = self.group._rank, work.peer
+        return self._ends.get(between if work.name == 'ncclSend' else between[::-1])
+
     def _enqueue(self, work):
-        self._queue.append(work)
-        self.group.note_queued()
+        if self._end(work) is None or self.group.in_block():
+            self._queue.append(work)
+            self.group.note_queued()
+        else:
+            self._call(work)
+
+    def _call(self, work):
+        self._launch(work, self._end(work))
+        if work.name == 'ncclSend' and not work.ended:
+            self._announce(work)
 
     def _start(self, work):
         key = work.peer, work.tag
@@ -392,6 +448,14 @@ class Shared(_InOrder):
         if not queue:
             return
         self.group.use_device()
+        for work in queue:
+            if self._end(work) is not None:
+                self._call(work)
+        queue = [work for work in queue if self._end(work) is None]
+        if queue:
+            self._flush_shared(queue)
+
+    def _flush_shared(self, queue):
         try:
             with nccl_group():
                 for work in queue:
@@ -472,18 +536,22 @@ class Shared(_InOrder):
         return self._comm.ptr is not None or self._stream.handle is not None
 
     def destroy(self):
-        """Waits for the messages, and ends the communicator."""
+        """Waits for the messages, and ends the communicators."""
         self.drop()
-        self._comm.destroy()
-        while self._open:
-            self._open.popleft().end()
+        for comm in [each.comm for each in self._ends.values()] + [self._comm]:
+            comm.destroy()
+        for works in [each.open for each in self._ends.values()] + [self._open]:
+            while works:
+                works.popleft().end()
 
     def abort(self):
-        """Ends the communicator at once."""
-        with contextlib.suppress(_library.NCCLError):
-            self._comm.abort()
+        """Ends the communicators at once."""
+        for comm in [each.comm for each in self._ends.values()] + [self._comm]:
+            with contextlib.suppress(_library.NCCLError):
+                comm.abort()
 
     def close(self):
-        """Destroys the stream."""
-        with contextlib.suppress(_library.CUDAError):  # that of the operations before
-            self._stream.close()
+        """Destroys the streams."""
+        for stream in [each.stream for each in self._ends.values()] + [self._stream]:
+            with contextlib.suppress(_library.CUDAError):  # that of the operations before
+                stream.close()

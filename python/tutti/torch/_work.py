@@ -1,4 +1,6 @@
 """What the calls of the backend return: torch.distributed.Work."""
+import copy
+import inspect
 import os
 import sys
 import threading
@@ -6,11 +8,12 @@ import threading
 import torch
 import torch.distributed as dist
 
-_PASSED_OVER = tuple(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__))
+_PASSED_OVER = (*(os.path.dirname(each) + os.sep for each in (torch.__file__, __file__)), copy.__file__)
 
 
 def place_of(frame):
-    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch and of this package are not."""
+    """The program's line of a frame: "train.py:12 (step)"; frames of PyTorch, of this package and of copy.py
+    are not."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
         frame = frame.f_back
     return '%s:%d (%s)' % (os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
@@ -19,6 +22,20 @@ def place_of(frame):
 def caller():
     """The program's line that called."""
     return place_of(sys._getframe(1))
+
+
+_BLOCKING = {inspect.unwrap(each).__code__ for each in (dist.send, dist.recv)}
+
+
+def waits_at_once():
+    """True if the message that is being called is that of a call that waits for it: the program cannot use
+    its tensor before."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        if frame.f_code in _BLOCKING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _asked = threading.local()
