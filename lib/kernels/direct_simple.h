@@ -437,7 +437,8 @@ PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *iss
   struct direct_phase *phase = direct_next_phase(issue);
   if (prim_lane() <= DIRECT_LINKS) phase->bytes[prim_lane()] = 0;
   __syncwarp();
-  if (step_is_each(step) && direct_names(it, step)) {
+  const bool apart = step_is_each(step) || direct_kind(step) == DIRECT_COLLECT; /* a block of its own */
+  if (apart && direct_names(it, step)) {
     const uint64_t user = (uint64_t)(uintptr_t)direct_user(step, index, it->sends);
     (it->sends ? phase->from : phase->to)[index] = user;
     issue->places = (uint32_t)user;
@@ -505,10 +506,17 @@ PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
   struct step step;
   direct_issue_begin(it, &issue);
   direct_begin(&steps, direct_of());
-  bool more = direct_next(&steps, direct_of(), &step) && direct_prepare_step(it, &issue, &step);
+  uint32_t early = 0; /* steps before the first one that moves data or receives */
+  bool more = direct_next(&steps, direct_of(), &step);
+  for (; more && (step.flags & STEP_RECV) == 0 && direct_is_still(&issue, &step); early++)
+    more = direct_next(&steps, direct_of(), &step);
+  more = more && direct_prepare_step(it, &issue, &step);
   if (awaits) launch_await_previous();
   direct_open(it);
   direct_both_read(false);
+  if (early > 0 && !direct_await_slots(it, true, early)) return;
+  if (it->sends && it->keeps) link_advance(&it->link, early);
+  issue.signaled = early;
   while (more) {
     if (!direct_issue_step(it, &issue, &step)) return;
     more = direct_next(&steps, direct_of(), &step);
