@@ -1,8 +1,8 @@
 /* direct.h: the code of a block whose works are all direct collectives. It binds the steps of
  * schedule/direct.h and the counters, slots and flags of protocol/ to a block's warps, with a link a thread:
- * in a warp that holds links, thread k has the receive link k, thread DIRECT_SENDS + k the send link k. A wait
- * is a vote of these threads. Data moves over all links at once, because on a GPU a small step's arithmetic
- * takes as long as its data:
+ * in a warp that holds links, thread k has the receive link k, thread DIRECT_SENDS + k the send link k. A
+ * wait is a vote of these threads. Data moves over all links at once, because on a GPU a small step's
+ * arithmetic takes as long as its data:
  *
  *   scatter   to every link its own block of the input      two shots, reduce-scatter, all-to-all
  *   spread    the same block to every link                  one shot, all-gather, a broadcast's root
@@ -147,6 +147,13 @@ PRIM_FN uint8_t *direct_user(const struct step *step, uint32_t index, bool sends
                : direct_out(step_link_out(step, index, false));
 }
 
+/* Sums of the types common in training need few instructions, so a thread has registers for more data. */
+PRIM_FN bool direct_is_plain(void) {
+  const struct work *work = direct_of();
+  return work->op == OP_SUM &&
+         (work->dtype == TYPE_FLOAT || work->dtype == TYPE_BFLOAT16 || work->dtype == TYPE_HALF);
+}
+
 /* ---- lines: eight bytes of data each ---- */
 
 PRIM_FN uint32_t direct_line_count(uint32_t bytes) { return (bytes + 7) / 8; }
@@ -167,7 +174,8 @@ PRIM_FN bool direct_take(uint64_t lines, uint32_t flag, uint32_t line, uint64_t 
 
 PRIM_FN void direct_put(uint64_t lines, uint32_t flag, uint32_t line, uint64_t word) {
   const uint64_t high = (uint64_t)flag << 32;
-  prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, (word & 0xffffffffu) | high, word >> 32 | high);
+  prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, (word & 0xffffffffu) | high,
+                  word >> 32 | high);
 }
 
 /* ---- sizes and counters ---- */

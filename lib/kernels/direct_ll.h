@@ -1,9 +1,9 @@
-/* direct_ll.h: direct collectives over LL. Every warp but the last moves lines: it makes all steps of a loop, a
- * few lines of each block at a time, with its threads holding the links (direct.h). What does not depend on
+/* direct_ll.h: direct collectives over LL. Every warp but the last moves lines: it makes all steps of a loop,
+ * a few lines of each block at a time, with its threads holding the links (direct.h). What does not depend on
  * earlier kernels is prepared before they have ended; after that come one round of loads (counters and input
  * together), the stores to the other ranks, the polling of their lines, and the sums or copies. The last warp
- * announces and compares sizes, frees slots, cleans them and saves the counters, so the other warps do not wait
- * for this.
+ * announces and compares sizes, frees slots, cleans them and saves the counters, so the other warps do not
+ * wait for this.
  *
  * A kernel of single passes has DIRECT_ONCE: its works have one loop whose lines its threads hold at once
  * (launch.c knows which works), and sums of plain types only. */
@@ -21,8 +21,8 @@
 #define DIRECT_EACH_LINK(link) _Pragma("unroll") for (uint32_t link = 0; link < LINKS; link++)
 #define DIRECT_EACH_LINE(b) _Pragma("unroll") for (uint32_t b = 0; b < LINES; b++)
 
-/* Of a link: the address of a thread's first line in slot 0, and the block of user memory that the link's lines
- * belong to. */
+/* Of a link: the address of a thread's first line in slot 0, and the block of user memory that the link's
+ * lines belong to. */
 struct direct_route {
   uint64_t slot_0;
   uint8_t *user;
@@ -126,7 +126,8 @@ PRIM_FN void direct_pin_loop(struct direct_loop<LINKS> *loop) {
 
 /* The loop that has `done` elements of the part before it. */
 template <uint32_t LINKS>
-PRIM_FN void direct_prepare_loop(const struct plan_limits *limits, size_t done, struct direct_loop<LINKS> *loop) {
+PRIM_FN void direct_prepare_loop(const struct plan_limits *limits, size_t done,
+                                 struct direct_loop<LINKS> *loop) {
   const struct work *work = direct_of();
   struct step step;
   DIRECT_EACH_LINK(link) {
@@ -200,7 +201,7 @@ static_assert(PRIM_WORDS == 1, "words_apply() takes a line's word");
 
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
 PRIM_FN void direct_load_own(const struct direct_loop<LINKS> *loop, uint32_t begun,
-                               struct direct_words<LINKS, LINES> *words) {
+                             struct direct_words<LINKS, LINES> *words) {
   DIRECT_EACH_LINE(b) words->own[b] = direct_word(loop->in, loop->bytes, direct_ahead(begun, b));
   if (!PLAIN) DIRECT_EACH_LINE(b) words->own[b] = direct_scaled<PLAIN>(words->own[b]);
 }
@@ -212,7 +213,8 @@ PRIM_FN void direct_load_each(const struct direct_loop<LINKS> *loop, uint32_t be
   DIRECT_EACH_LINK(link)
   words->each[b][link] = direct_word(loop->sent[link].user, loop->sent[link].bytes, direct_ahead(begun, b));
   if (!PLAIN)
-    DIRECT_EACH_LINE(b) DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
+    DIRECT_EACH_LINE(b)
+    DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
 }
 
 /* `SCATTERED`: each link gets its own words; else all get the same. */
@@ -230,11 +232,12 @@ PRIM_FN void direct_send(const struct direct_run *it, const struct direct_loop<L
   }
 }
 
-/* Waits until all lines of the warp have arrived. `adding`: every link's lines belong to the own block. The warp
- * votes, so that its threads iterate together. */
+/* Waits until all lines of the warp have arrived. `adding`: every link's lines belong to the own block. The
+ * warp votes, so that its threads iterate together. */
 template <uint32_t LINKS, uint32_t LINES>
-PRIM_FN bool direct_receive(const struct direct_run *it, const struct direct_loop<LINKS> *loop, uint32_t begun,
-                            uint32_t step, bool adding, struct direct_words<LINKS, LINES> *words) {
+PRIM_FN bool direct_receive(const struct direct_run *it, const struct direct_loop<LINKS> *loop,
+                            uint32_t begun, uint32_t step, bool adding,
+                            struct direct_words<LINKS, LINES> *words) {
   uint64_t lines[LINKS];
   uint32_t flags[LINKS];
   DIRECT_EACH_LINK(link) {
@@ -320,8 +323,8 @@ PRIM_FN void direct_keep_own(const struct direct_loop<LINKS> *loop, uint32_t beg
 }
 
 /* For each group of the loop. */
-#define DIRECT_EACH_GROUP(begun)                                                       \
-  _Pragma("unroll 1") for (uint32_t begun = 0; begun == 0 || begun < loop->most;         \
+#define DIRECT_EACH_GROUP(begun)                                                 \
+  _Pragma("unroll 1") for (uint32_t begun = 0; begun == 0 || begun < loop->most; \
                            begun = DIRECT_LOOPS ? begun + LINES * direct_movers() : ~0u)
 
 /* The first step; the first group is loaded. */
@@ -331,7 +334,8 @@ PRIM_FN void direct_make_first(const struct direct_run *it, const struct direct_
   const bool owns = loop->spreads || loop->keeps;
   DIRECT_EACH_GROUP(begun) {
     if (DIRECT_LOOPS && begun > 0 && owns) direct_load_own<LINKS, LINES, PLAIN>(loop, begun, words);
-    if (DIRECT_LOOPS && begun > 0 && loop->scatters) direct_load_each<LINKS, LINES, PLAIN>(loop, begun, words);
+    if (DIRECT_LOOPS && begun > 0 && loop->scatters)
+      direct_load_each<LINKS, LINES, PLAIN>(loop, begun, words);
     if (loop->scatters) direct_send<LINKS, LINES, true>(it, loop, begun, 0, words);
     else if (loop->spreads) direct_send<LINKS, LINES, false>(it, loop, begun, 0, words);
     if (loop->keeps) direct_keep_own(loop, begun, words);
@@ -431,7 +435,8 @@ static __device__ __noinline__ void direct_clean(const struct direct_run *it, si
       const int holder = __ffs((int)links) - 1;
       const uint64_t lines = __shfl_sync(PRIM_ALL_LANES, (unsigned long long)first, holder);
       const uint32_t flag = __shfl_sync(PRIM_ALL_LANES, mark, holder);
-      for (uint32_t line = __shfl_sync(PRIM_ALL_LANES, used, holder) + prim_lane(); line < end; line += PRIM_WARP)
+      for (uint32_t line = __shfl_sync(PRIM_ALL_LANES, used, holder) + prim_lane(); line < end;
+           line += PRIM_WARP)
         direct_put(lines, flag, line, 0);
     }
     if (names) ll_advance(&link);

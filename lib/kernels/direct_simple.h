@@ -1,8 +1,8 @@
-/* direct_simple.h: direct collectives over Simple. The first warp, the issue warp, makes the steps: it waits for
- * slots, counters and offers, and writes down what each step moves, as a phase with all its addresses. The last
- * one, the commit warp, announces and compares sizes, makes offers, fences, and posts and saves counters. The
- * warps between carry out the phases: whole vectors where addresses allow it, and spans of any type, operator
- * and alignment. */
+/* direct_simple.h: direct collectives over Simple. The first warp, the issue warp, makes the steps: it waits
+ * for slots, counters and offers, and writes down what each step moves, as a phase with all its addresses.
+ * The last one, the commit warp, announces and compares sizes, makes offers, fences, and posts and saves
+ * counters. The warps between carry out the phases: whole vectors where addresses allow it, and spans of any
+ * type, operator and alignment. */
 #ifndef TUTTI_KERNELS_DIRECT_SIMPLE_H
 #define TUTTI_KERNELS_DIRECT_SIMPLE_H
 
@@ -23,7 +23,7 @@
 #define DIRECT_VECTORS 2
 #define DIRECT_SPREAD_VECTORS 3
 #endif
-#define DIRECT_PHASES 4u             /* by which the issue warp may be ahead of the slowest compute warp */
+#define DIRECT_PHASES 4u /* by which the issue warp may be ahead of the slowest compute warp */
 
 enum direct_phase_kind { DIRECT_SCATTER, DIRECT_SPREAD, DIRECT_ADD, DIRECT_COLLECT };
 
@@ -33,7 +33,7 @@ struct direct_phase {
   uint64_t from[DIRECT_LINKS + 1];
   uint64_t to[DIRECT_LINKS + 1];
   uint32_t bytes[DIRECT_LINKS + 1]; /* not of a spread or a sum, where they are own_bytes */
-  const uint8_t *in; /* own values and their place in the own output; 0: none */
+  const uint8_t *in;                /* own values and their place in the own output; 0: none */
   uint8_t *out;
   uint32_t own_bytes, most_bytes; /* most_bytes: maximum over the links */
   uint32_t links;                 /* number of links of the phase */
@@ -54,13 +54,6 @@ struct direct_share_of {
 };
 
 PRIM_FN uint32_t direct_compute_warps(void) { return blockDim.x / PRIM_WARP - 2; }
-
-/* Sums of the types common in training need few instructions, so a thread has registers for more of them. */
-PRIM_FN bool direct_is_plain(void) {
-  const struct work *work = direct_of();
-  return work->op == OP_SUM &&
-         (work->dtype == TYPE_FLOAT || work->dtype == TYPE_BFLOAT16 || work->dtype == TYPE_HALF);
-}
 
 template <bool PLAIN>
 PRIM_FN uint64_t direct_add(const struct work *work, uint64_t sum, uint64_t word) {
@@ -391,8 +384,8 @@ PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue
          direct_await_data(it, names && !it->sends && !(direct_reads_inputs(step) && it->link.direct != 0));
 }
 
-/* Whether compute warps have nothing to move: receivers read our input, or senders store into our output. What
- * such a step signals is posted with the next phase. */
+/* Whether compute warps have nothing to move: receivers read our input, or senders store into our output.
+ * What such a step signals is posted with the next phase. */
 PRIM_FN bool direct_is_still(const struct direct_issue *issue, const struct step *step) {
   if (step->flags & STEP_RECV) return (step->flags & STEP_REDUCE) == 0 && issue->zero_copy;
   return __all_sync(PRIM_ALL_LANES, issue->shows) != 0;
@@ -408,7 +401,8 @@ PRIM_FN struct direct_phase *direct_next_phase(const struct direct_issue *issue)
   return &direct_phases[issue->issued % DIRECT_PHASES];
 }
 
-/* What thread 0 writes of the own values of a sum, of a block for all links, or of a copy, and of all links. */
+/* What thread 0 writes of the own values of a sum, of a block for all links, or of a copy, and of all links.
+ */
 PRIM_FN void direct_prepare_own(const struct step *step, struct direct_phase *phase) {
   const bool each = step_is_each(step), keeps = (step->flags & STEP_KEEP) != 0;
   const bool owns = (step->flags & STEP_COPY_IN) != 0 && (keeps || !each);
@@ -425,8 +419,8 @@ PRIM_FN void direct_prepare_own(const struct step *step, struct direct_phase *ph
   if (phase->kind == DIRECT_ADD) phase->from[step->own_index] = (uint64_t)(uintptr_t)phase->in;
 }
 
-/* Writes what is known of the next step before its counters and offers: once compute warps and commit warp have
- * released the phase's record. */
+/* Writes what is known of the next step before its counters and offers: once compute warps and commit warp
+ * have released the phase's record. */
 PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
   const uint32_t index = direct_index();
   issue->places = 0;
@@ -452,18 +446,21 @@ PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *iss
 
 /* The link's end of what the step moves: a slot, or the memory that the other rank has shown. */
 PRIM_FN uint64_t direct_place(const struct direct_run *it, const struct step *step) {
-  const bool direct = it->link.direct != 0 && (step->flags & (it->sends ? STEP_SEND_FINAL : STEP_REDUCE)) != 0;
+  const bool direct =
+      it->link.direct != 0 && (step->flags & (it->sends ? STEP_SEND_FINAL : STEP_REDUCE)) != 0;
   if (!direct) return (uint64_t)(uintptr_t)link_slot(&it->link);
   const size_t offset = it->sends ? step_link_out(step, direct_index(), true) : step->in_offset;
   return (uint64_t)(uintptr_t)it->link.direct + offset * direct_of()->element_bytes;
 }
 
 /* Adds the links' ends, and gives the phase to the compute warps. */
-PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue *issue,
+                                const struct step *step) {
   struct direct_phase *phase = direct_next_phase(issue);
   const uint32_t index = direct_index();
   const bool sums = (step->flags & STEP_REDUCE) != 0;
-  const bool plain = sums ? issue->plain : (step->flags & STEP_RECV) != 0 || direct_of()->op != OP_PRE_MUL_SUM;
+  const bool plain =
+      sums ? issue->plain : (step->flags & STEP_RECV) != 0 || direct_of()->op != OP_PRE_MUL_SUM;
   if (direct_names(it, step)) {
     const uint64_t place = direct_place(it, step);
     issue->places |= (uint32_t)place;

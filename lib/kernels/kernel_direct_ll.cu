@@ -17,12 +17,10 @@
 #define FEW_LINES 1
 #endif
 
-/* Sums of the types common in training need few instructions, so a thread has registers for more lines. */
 PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
   const struct work *work = direct_of();
   const bool few = work->recv_count <= LAUNCH_ONCE_LINKS && work->send_count <= LAUNCH_ONCE_LINKS;
-  const bool plain = work->op == OP_SUM && (work->dtype == TYPE_FLOAT || work->dtype == TYPE_BFLOAT16 ||
-                                            work->dtype == TYPE_HALF || !direct_has(work, DIRECT_SUM));
+  const bool plain = direct_is_plain() || !direct_has(work, DIRECT_SUM);
   if (few && plain) direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
   else if (few) direct_move<LAUNCH_ONCE_LINKS, 1, false>(it, awaits);
   else if (plain) direct_move<LAUNCH_LINKS, 1, true>(it, awaits);

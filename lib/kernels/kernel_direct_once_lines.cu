@@ -14,5 +14,6 @@
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_LINES_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_once_lines(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_move<LAUNCH_ONCE_LINKS, LAUNCH_ONCE_LINES, true>>>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_ll<direct_move<LAUNCH_ONCE_LINKS, LAUNCH_ONCE_LINES, true>>>(&launch.arguments,
+                                                                                        launch.plan);
 }

@@ -116,8 +116,8 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 /* The same for direct collectives, whose threads have more lines in flight and so more registers each. */
 #define LAUNCH_DIRECT_WARPS 12
 #define LAUNCH_DIRECT_SIMPLE_WARPS 15
-/* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With several lines a thread,
- * or with many links, as many as registers allow. */
+/* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With several lines a
+ * thread, or with many links, as many as registers allow. */
 #define LAUNCH_ONCE_WARPS 17
 #define LAUNCH_ONCE_LINES 3 /* a thread's */
 #define LAUNCH_ONCE_LINES_WARPS 16

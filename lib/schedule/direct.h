@@ -1,8 +1,7 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
  * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
- * the first sends input, the second adds it up, the last collects. GPUs execute these steps by kernels of
- * their own (kernels/direct.h, direct_once.h, direct_simple.h), which must change with them. */
+ * the first sends input, the second adds it up, the last collects. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 

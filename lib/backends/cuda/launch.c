@@ -305,8 +305,8 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work can use: compute warps for its lines, an issue warp, except of a single pass, and a commit
- * warp. */
+/* Warps that a work can use: compute warps for its lines, an issue warp, except of a single pass, and a
+ * commit warp. */
 static size_t work_warps(const struct work *work, uint32_t kernel) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);

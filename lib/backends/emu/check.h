@@ -129,11 +129,9 @@ static inline const char *check_begin(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
-    if (((lane->step.send_links >> i) & 1) != 0)
-      text = begin_link(emu->send_conn[i], lane, i, true);
+    if (((lane->step.send_links >> i) & 1) != 0) text = begin_link(emu->send_conn[i], lane, i, true);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0)
-      text = begin_link(emu->recv_conn[i], lane, i, false);
+    if (((lane->step.recv_links >> i) & 1) != 0) text = begin_link(emu->recv_conn[i], lane, i, false);
   return text;
 }
 
@@ -226,7 +224,8 @@ static inline const char *check_end(struct emu_lane *emu) {
   for (uint32_t i = 0; lane_shows_input(lane) && i < lane->work->send_count; i++) {
     const struct emu_conn *conn = emu->send_conn[i];
     if (emu_conn_is_remote(conn)) continue;
-    if (conn->shadow.read + sums * lane->work->slice_steps < lane->send[i].posted || input_read_is_due(emu, conn->recv_lane))
+    if (conn->shadow.read + sums * lane->work->slice_steps < lane->send[i].posted ||
+        input_read_is_due(emu, conn->recv_lane))
       return check_failed(conn, conn->shadow.read, "the sender ends before the receiver has read its input");
   }
   return NULL;
