@@ -445,7 +445,7 @@ static void ranks_add_up_in_one_order(void **state) {
   call_begin(FUNC_ALL_REDUCE, ALGO_DIRECT, 4, 16);
   call_plan();
   assert_proved();
-  change_begin(2, 1);
+  change_begin(2, 2); /* after the first steps of two loops */
   change.own = 1;
   assert_broken(CHECK_SAME_ORDER, 2, NOBODY, NO_STEP, "(((0+1)+3)+2), rank 0 as (((0+1)+2)+3)");
 }

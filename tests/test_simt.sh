@@ -94,6 +94,8 @@ for first in 2147483616 4294967264; do
     near "allreduce:TwoShot;allgather:Ring" 2 400 0 all_gather:all_reduce
   check $? "so have rings after a direct collective in each of the last steps before a wrap, from step $first"
 done
+NCCL_LL_BUFFSIZE=131072 near "allreduce:Direct;$direct" 2 1500 0 all_reduce:all_gather
+check $? "so have several lines of a thread, from step $first"
 unset NCCL_ALGO
 unset NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE SIMT_KERNELS SIMT_CAPABILITY
 missing=

@@ -1,17 +1,8 @@
-/* direct_simple.h: the code of a block whose works are all direct collectives over Simple; like direct.h, on
- * which it builds, by phases over all links at once. The first warp, the issue warp, waits for slots,
- * counters and offers, and writes down what each phase of a loop moves. The last one, the commit warp,
- * announces and compares sizes, makes offers, fences, and posts and saves counters. The warps between carry
- * out the phases:
- *
- *   move     to every link its own block of the input; every link's block to the output, if not there yet
- *   spread   the same block to every link
- *   add      received blocks of all links and own values; two shots store the sum into all outputs
- *
- * The next loop's first phase is moved before the sums of this one, so that the links carry data while
- * counters are in flight. Steps are still posted in order: what the next loop's first phase wrote is posted
- * after this loop's sums. The result has the same bits and counters as schedule/direct.h's steps over the
- * same connections: both must change together. It needs FIFO_SLOTS_MAX slots. */
+/* direct_simple.h: direct collectives over Simple. The first warp, the issue warp, makes the steps: it waits
+ * for slots, counters and offers, and writes down what each step moves, as a phase with all its addresses.
+ * The last one, the commit warp, announces and compares sizes, makes offers, fences, and posts and saves
+ * counters. The warps between carry out the phases: whole vectors where addresses allow it, and spans of any
+ * type, operator and alignment. */
 #ifndef TUTTI_KERNELS_DIRECT_SIMPLE_H
 #define TUTTI_KERNELS_DIRECT_SIMPLE_H
 
@@ -34,18 +25,18 @@
 #endif
 #define DIRECT_PHASES 4u /* by which the issue warp may be ahead of the slowest compute warp */
 
-enum direct_phase_kind { DIRECT_MOVE, DIRECT_SPREAD, DIRECT_ADD };
+enum direct_phase_kind { DIRECT_SCATTER, DIRECT_SPREAD, DIRECT_ADD, DIRECT_COLLECT };
 
-/* A phase of a loop, with all its addresses. */
+/* What the compute warps move in a step, with all its addresses. */
 struct direct_phase {
-  /* Of a move: the source per link; of a sum: its sources, including the own values, by rank. */
+  /* Of a link: source and destination. A sum has its sources here: by rank, with the own values. */
   uint64_t from[DIRECT_LINKS + 1];
-  uint64_t to[DIRECT_LINKS + 1]; /* destination of a link's block: a slot or an output */
-  uint32_t bytes[DIRECT_LINKS + 1];
-  const uint8_t *in; /* own values (not of a sum) and their place in the own output; 0: none */
+  uint64_t to[DIRECT_LINKS + 1];
+  uint32_t bytes[DIRECT_LINKS + 1]; /* not of a spread or a sum, where they are own_bytes */
+  const uint8_t *in;                /* own values and their place in the own output; 0: none */
   uint8_t *out;
   uint32_t own_bytes, most_bytes; /* most_bytes: maximum over the links */
-  uint32_t links;                 /* set of links of the phase */
+  uint32_t links;                 /* number of links of the phase */
   uint32_t kind;                  /* enum direct_phase_kind */
   uint32_t whole;                 /* copies and plain sums use whole vectors, except for the last bytes */
   uint32_t sends;                 /* of a sum: it is sent to all links */
@@ -56,21 +47,27 @@ __shared__ struct direct_phase direct_phases[DIRECT_PHASES];
 __shared__ struct prim_descriptor
     direct_descriptors[PRIM_WARPS_MAX]; /* one per warp: spans that are not whole vectors */
 
-PRIM_FN uint32_t direct_compute_warps(void) { return blockDim.x / PRIM_WARP - 2; }
-
-/* Phases that all compute warps have completed; `seen`: and the commit warp has processed. */
-PRIM_FN uint32_t direct_phases_done(bool seen) {
-  uint32_t done = UINT32_MAX;
-  if (prim_lane() < direct_compute_warps() + (seen ? 1 : 0))
-    done = *(volatile uint32_t *)&direct_done[1 + prim_lane()];
-  return __reduce_min_sync(PRIM_ALL_LANES, done);
-}
-
-/* ---- compute warps: whole vectors ---- */
+/* ---- compute warps ---- */
 
 struct direct_share_of {
   uint32_t index, count; /* this thread's index among those that move data */
 };
+
+PRIM_FN uint32_t direct_compute_warps(void) { return blockDim.x / PRIM_WARP - 2; }
+
+template <bool PLAIN>
+PRIM_FN uint64_t direct_add(const struct work *work, uint64_t sum, uint64_t word) {
+  if constexpr (!PLAIN) {
+    words_apply(work->dtype, work->op, &sum, &word, 0);
+    return sum;
+  } else {
+    if (work->dtype == TYPE_FLOAT) return word_combine(TYPE_FLOAT, OP_SUM, sum, word);
+    if (work->dtype == TYPE_HALF) return word_combine(TYPE_HALF, OP_SUM, sum, word);
+    return word_combine(TYPE_BFLOAT16, OP_SUM, sum, word);
+  }
+}
+
+/* Whole vectors. */
 
 /* Vector number `at` from an address of the phase. The address is read each time, because those of all links
  * would fill the registers. */
@@ -170,7 +167,7 @@ PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_
   }
 }
 
-/* ---- compute warps: spans of any type, operator and alignment ---- */
+/* Spans of any type, operator and alignment. */
 
 /* The warp's descriptor, which its thread 0 fills in before direct_carry(). */
 PRIM_FN struct prim_descriptor *direct_descriptor(void) {
@@ -253,7 +250,8 @@ PRIM_FN void direct_add_rest(const struct direct_phase *phase) {
 
 PRIM_FN void direct_run_phase(const struct direct_phase *phase, struct direct_share_of share) {
   switch (phase->kind) {
-    case DIRECT_MOVE:
+    case DIRECT_SCATTER:
+    case DIRECT_COLLECT:
 #pragma unroll 1
       for (uint32_t link = 0; phase->whole && link < phase->links; link += DIRECT_GROUP)
         direct_move_vectors(phase, share, link);
@@ -278,11 +276,18 @@ PRIM_FN void direct_carry_phases(bool awaits) {
       const bool ended = *(volatile uint32_t *)&direct_ended == number + 1;
       if (__any_sync(PRIM_ALL_LANES, ended || *(volatile uint32_t *)&direct_stopped != 0)) return;
     }
-    const struct direct_phase *phase = &direct_phases[number % DIRECT_PHASES];
-    direct_run_phase(phase, share);
+    direct_run_phase(&direct_phases[number % DIRECT_PHASES], share);
     __syncwarp();
     if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = number + 1;
   }
+}
+
+/* Phases that all compute warps have completed; `seen`: and the commit warp has processed. */
+PRIM_FN uint32_t direct_phases_done(bool seen) {
+  uint32_t done = UINT32_MAX;
+  if (prim_lane() < direct_compute_warps() + (seen ? 1 : 0))
+    done = *(volatile uint32_t *)&direct_done[1 + prim_lane()];
+  return __reduce_min_sync(PRIM_ALL_LANES, done);
 }
 
 /* ---- issue warp ---- */
@@ -296,40 +301,24 @@ PRIM_FN uint64_t direct_shift_of(const struct direct_run *it) {
   if (!it->keeps || (work->flags & (it->sends ? WORK_SHOWS_INPUT : WORK_DIRECT_RECV)) == 0)
     return LAUNCH_HIDDEN;
   if (!work_has_further(work)) return direct_work.further;
-  return ((const uint64_t *)&direct_further[links])[before + prim_lane() % DIRECT_SENDS];
+  return ((const uint64_t *)&direct_further[links])[before + direct_index()];
 }
 
-struct direct_sum_place {
-  uint64_t own; /* address of own values */
-  uint8_t *out;
-  size_t from_offset_bytes, to_offset_bytes; /* the same in every rank's input and output */
-  uint32_t bytes;
-};
-
 struct direct_issue {
-  struct direct_sum_place sum; /* the next sum */
-  uint64_t direct;             /* the receiver's output, the sender's input; 0: slots */
-  uint64_t tail;               /* receive link: last value read */
-  uint32_t issued;             /* phases */
-  bool taken;                  /* the published addresses have arrived */
-  bool shows;                  /* send link: the receiver reads our input, or there is no receiver */
-  bool zero_copy;              /* senders store final values in our output */
-  bool plain;                  /* sums of the types common in training */
-  uint32_t loops, signaled, freed;
+  uint32_t issued;          /* phases */
+  uint32_t signaled, freed; /* steps made on each send link, and on each receive link */
+  bool taken;               /* the published addresses have arrived */
+  bool shows;               /* send link: the receiver reads our input, or there is no receiver */
+  bool zero_copy;           /* senders store final values in our output */
+  bool plain;               /* sums of the types common in training */
+  bool moves;               /* the next step has a phase */
+  uint32_t places;          /* the low bits of its addresses that this thread wrote, ORed */
 };
 
 PRIM_FN bool direct_receives_zero_copy(void) {
   const struct work *work = direct_of();
   return (work->flags & WORK_DIRECT_RECV) != 0 && (work->flags & WORK_OUTPUT_HIDDEN) == 0 &&
          direct_work.out != 0;
-}
-
-PRIM_FN size_t direct_loop_elements(void) {
-  return direct_of()->chunk_count * direct_loop_chunks(direct_of());
-}
-
-PRIM_FN uint32_t direct_loops(void) {
-  return (uint32_t)((direct_of()->part_count + direct_loop_elements() - 1) / direct_loop_elements());
 }
 
 /* Synchronizes issue and commit warps after both have read the counters, so that the commit warp may write
@@ -339,15 +328,10 @@ PRIM_FN void direct_both_read(bool waits) {
   else PRIM_BARRIER_ARRIVE(DIRECT_READ_BARRIER, PRIM_CONSTANT(2 * PRIM_WARP));
 }
 
-/* Waits until every receive link has this many steps of the operation; `read`: except links whose input is
- * read in place. */
-PRIM_FN bool direct_await_steps(struct direct_run *it, struct direct_issue *issue, uint32_t steps,
-                                bool read) {
-  const bool asks = !it->sends && it->keeps && (!read || issue->direct == 0);
-  while (!__all_sync(PRIM_ALL_LANES, !asks || issue->tail >= it->position + steps)) {
-    if (asks) issue->tail = prim_load_word(&it->receiver->tail);
+/* Waits for the data of the receive links for which `asks` is true. */
+PRIM_FN bool direct_await_data(struct direct_run *it, bool asks) {
+  while (!__all_sync(PRIM_ALL_LANES, !asks || link_has_data(&it->link, 1)))
     if (direct_is_stopped(it)) return false;
-  }
   return true;
 }
 
@@ -357,65 +341,133 @@ PRIM_FN bool direct_is_shown(const struct direct_run *it) {
   return it->keeps && (direct_of()->flags & flag) != 0;
 }
 
-/* Takes the published outputs of all receivers and inputs of all senders; their arrival also means that those
- * ranks have begun. On a wrong size it stops; the commit warp reports the error. */
+/* Takes the published outputs of all receivers and inputs of all senders, as the link's `direct`; their
+ * arrival also means that those ranks have begun. On a wrong size it stops; the commit warp reports the
+ * error. */
 PRIM_FN bool direct_take_shown(struct direct_run *it, struct direct_issue *issue) {
+  const struct link *link = &it->link;
   const bool asks = direct_is_shown(it);
-  const uint32_t tag = (uint32_t)it->position + 1;
-  uint64_t bytes = direct_agreed_bytes();
+  const uint32_t tag = it->tag;
+  const uint64_t agreed = lane_agreed_bytes(direct_of());
+  uint64_t bytes = agreed, address = 0;
   bool there = !asks;
   if (issue->taken) return true;
   while (!__all_sync(PRIM_ALL_LANES, there)) {
     if (!there && it->sends)
-      there = prim_tagged_read(&it->sender->offer, tag, &issue->direct) &
-              prim_tagged_read(&it->sender->offer_bytes, tag, &bytes);
+      there = prim_tagged_read(&link->sender->offer, tag, &address) &
+              prim_tagged_read(&link->sender->offer_bytes, tag, &bytes);
     else if (!there)
-      there = prim_tagged_read(&it->receiver->source, tag, &issue->direct) &
-              prim_tagged_read(direct_announcement(it), tag, &bytes);
+      there = prim_tagged_read(&link->receiver->source, tag, &address) &
+              prim_tagged_read(it->announced, tag, &bytes);
     if (direct_is_stopped(it)) return false;
   }
+  it->link.direct = (uint8_t *)(uintptr_t)address;
   issue->taken = true;
-  while (__any_sync(PRIM_ALL_LANES, asks && bytes != direct_agreed_bytes()))
+  while (__any_sync(PRIM_ALL_LANES, asks && bytes != agreed))
     if (direct_is_stopped(it)) return false;
   return true;
 }
 
-PRIM_FN uint64_t direct_slot(const struct direct_run *it, uint32_t step) {
-  const uint32_t slot = (uint32_t)(it->position + step) % DIRECT_SLOTS;
-  return (uint64_t)(uintptr_t)it->buffer + (uint64_t)slot * it->arguments->limits.step_bytes[PROTO_SIMPLE];
+/* Whether the step reads its senders' inputs where they lie. */
+PRIM_FN bool direct_reads_inputs(const struct step *step) {
+  return (step->flags & STEP_REDUCE) != 0 && (direct_of()->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* Destination of step `step` of a send link: the own block's place in the receiver's output, or a slot. */
-PRIM_FN uint64_t direct_target(const struct direct_run *it, const struct direct_issue *issue,
-                               const struct direct_loop *loop, uint32_t step, bool final) {
-  const struct work *work = direct_of();
-  const struct direct_block block = direct_block_of(loop, work->rank, work->func == FUNC_BROADCAST);
-  if (final && issue->direct != 0) return issue->direct + block.offset_bytes;
-  return direct_slot(it, step);
+/* Waits for what a step needs: published addresses, slots, and steps of ranks that publish no input. In
+ * place, a sum may overwrite values that the block still reads and sends. */
+PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+  const bool names = direct_names(it, step);
+  while ((step->flags & STEP_IN_ORDER) != 0 && direct_phases_done(false) < issue->issued)
+    if (direct_is_stopped(it)) return false;
+  if ((step->flags & (STEP_SEND_FINAL | STEP_REDUCE)) != 0 && !direct_take_shown(it, issue)) return false;
+  return direct_await_slots(it, names, 1) &&
+         direct_await_data(it, names && !it->sends && !(direct_reads_inputs(step) && it->link.direct != 0));
 }
 
-/* Returns the next phase's record once compute warps and commit warp have released it. */
-PRIM_FN struct direct_phase *direct_phase_begin(struct direct_run *it, struct direct_issue *issue,
-                                                uint32_t kind, uint32_t links) {
+/* Whether compute warps have nothing to move: receivers read our input, or senders store into our output.
+ * What such a step signals is posted with the next phase. */
+PRIM_FN bool direct_is_still(const struct direct_issue *issue, const struct step *step) {
+  if (step->flags & STEP_RECV) return (step->flags & STEP_REDUCE) == 0 && issue->zero_copy;
+  return __all_sync(PRIM_ALL_LANES, issue->shows) != 0;
+}
+
+PRIM_FN uint32_t direct_kind(const struct step *step) {
+  if (step->flags & STEP_REDUCE) return DIRECT_ADD;
+  if (step->flags & STEP_RECV) return DIRECT_COLLECT;
+  return step_is_each(step) ? DIRECT_SCATTER : DIRECT_SPREAD;
+}
+
+PRIM_FN struct direct_phase *direct_next_phase(const struct direct_issue *issue) {
+  return &direct_phases[issue->issued % DIRECT_PHASES];
+}
+
+/* What thread 0 writes of the own values of a sum, of a block for all links, or of a copy, and of all links.
+ */
+PRIM_FN void direct_prepare_own(const struct step *step, struct direct_phase *phase) {
+  const bool each = step_is_each(step), keeps = (step->flags & STEP_KEEP) != 0;
+  const bool owns = (step->flags & STEP_COPY_IN) != 0 && (keeps || !each);
+  const size_t row = each ? step_block_offset(step, step->own_index) : 0;
+  phase->kind = direct_kind(step);
+  phase->links = (step->flags & STEP_RECV) != 0 ? direct_of()->recv_count : direct_of()->send_count;
+  phase->most_bytes = direct_bytes(step->count);
+  phase->sends = (step->flags & STEP_SEND) != 0;
+  phase->in = owns ? direct_in(step->in_offset + row) : 0;
+  phase->out = owns && keeps ? direct_out(step->out_offset + row) : 0;
+  phase->own_bytes = !owns  ? 0
+                     : each ? direct_bytes(step_block_count(step, step->own_index))
+                            : phase->most_bytes;
+  if (phase->kind == DIRECT_ADD) phase->from[step->own_index] = (uint64_t)(uintptr_t)phase->in;
+}
+
+/* Writes what is known of the next step before its counters and offers: once compute warps and commit warp
+ * have released the phase's record. */
+PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+  const uint32_t index = direct_index();
+  issue->places = 0;
+  issue->moves = !direct_is_still(issue, step);
+  if (!issue->moves) return true;
   while (issue->issued >= DIRECT_PHASES && direct_phases_done(true) <= issue->issued - DIRECT_PHASES)
-    if (direct_is_stopped(it)) return 0;
-  struct direct_phase *phase = &direct_phases[issue->issued % DIRECT_PHASES];
+    if (direct_is_stopped(it)) return false;
+  struct direct_phase *phase = direct_next_phase(issue);
   if (prim_lane() <= DIRECT_LINKS) phase->bytes[prim_lane()] = 0;
-  if (prim_lane() == 0) {
-    phase->kind = kind;
-    phase->links = links;
-    phase->in = 0;
-    phase->out = 0;
-    phase->own_bytes = phase->most_bytes = phase->sends = 0;
-  }
   __syncwarp();
-  return phase;
+  const bool apart = step_is_each(step) || direct_kind(step) == DIRECT_COLLECT; /* a block of its own */
+  if (apart && direct_names(it, step)) {
+    const uint64_t user = (uint64_t)(uintptr_t)direct_user(step, index, it->sends);
+    (it->sends ? phase->from : phase->to)[index] = user;
+    issue->places = (uint32_t)user;
+    phase->bytes[index] = it->sends && issue->shows ? 0 : direct_bytes(step_link_count(step, index));
+  }
+  if (prim_lane() != 0) return true;
+  direct_prepare_own(step, phase);
+  if (!step_is_each(step)) issue->places = (uint32_t)((uintptr_t)phase->in | (uintptr_t)phase->out);
+  return true;
 }
 
-/* `places`: the addresses that this thread wrote, ORed; `plain`: only copies and plain sums. */
-PRIM_FN void direct_phase_issue(struct direct_issue *issue, struct direct_phase *phase, uint64_t places,
-                                bool plain) {
-  const bool whole = __all_sync(PRIM_ALL_LANES, (places & 15) == 0) != 0 && plain;
+/* The link's end of what the step moves: a slot, or the memory that the other rank has shown. */
+PRIM_FN uint64_t direct_place(const struct direct_run *it, const struct step *step) {
+  const bool direct =
+      it->link.direct != 0 && (step->flags & (it->sends ? STEP_SEND_FINAL : STEP_REDUCE)) != 0;
+  if (!direct) return (uint64_t)(uintptr_t)link_slot(&it->link);
+  const size_t offset = it->sends ? step_link_out(step, direct_index(), true) : step->in_offset;
+  return (uint64_t)(uintptr_t)it->link.direct + offset * direct_of()->element_bytes;
+}
+
+/* Adds the links' ends, and gives the phase to the compute warps. */
+PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue *issue,
+                                const struct step *step) {
+  struct direct_phase *phase = direct_next_phase(issue);
+  const uint32_t index = direct_index();
+  const bool sums = (step->flags & STEP_REDUCE) != 0;
+  const bool plain =
+      sums ? issue->plain : (step->flags & STEP_RECV) != 0 || direct_of()->op != OP_PRE_MUL_SUM;
+  if (direct_names(it, step)) {
+    const uint64_t place = direct_place(it, step);
+    issue->places |= (uint32_t)place;
+    if (it->sends) phase->to[index] = place;
+    else phase->from[sums ? step_block(step, index) : index] = place;
+  }
+  const bool whole = __all_sync(PRIM_ALL_LANES, (issue->places & 15) == 0) != 0 && plain;
   issue->issued += 1;
   if (prim_lane() == 0) {
     phase->whole = whole;
@@ -425,184 +477,47 @@ PRIM_FN void direct_phase_issue(struct direct_issue *issue, struct direct_phase 
   __threadfence_block();
   __syncwarp();
   if (prim_lane() == 0) *(volatile uint32_t *)&direct_issued = issue->issued;
-  __syncwarp();
 }
 
-/* To every link its own block of the input. */
-PRIM_FN bool direct_write_scatter(struct direct_run *it, struct direct_issue *issue,
-                                  const struct direct_loop *loop, uint32_t index) {
-  const struct work *work = direct_of();
-  const uint32_t link = prim_lane() % DIRECT_SENDS;
-  struct direct_phase *phase = direct_phase_begin(it, issue, DIRECT_MOVE, work->send_count);
-  uint64_t places = 0;
-  if (phase == 0) return false;
-  if (it->keeps && it->sends) {
-    const struct direct_block block = direct_block_of(loop, direct_peer_of(link), false);
-    phase->from[link] = (uint64_t)(uintptr_t)direct_in(&block);
-    phase->to[link] = direct_target(it, issue, loop, index * it->send_steps, !it->adds);
-    phase->bytes[link] = issue->shows ? 0 : block.bytes;
-    places = phase->from[link] | phase->to[link];
-  }
-  if (prim_lane() == 0) {
-    phase->most_bytes = (uint32_t)(loop->chunk * work->element_bytes);
-    phase->sends = 1;
-    if (it->copies) {
-      const struct direct_block own = direct_block_of(loop, work->rank, false);
-      phase->in = direct_in(&own);
-      phase->out = direct_out(&own);
-      phase->own_bytes = own.bytes;
-    }
-  }
-  direct_phase_issue(issue, phase, places, work->op != OP_PRE_MUL_SUM);
+/* Makes a step that is prepared, when its data is available. */
+PRIM_FN bool direct_issue_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
+  if (!direct_await_step(it, issue, step)) return false;
+  issue->signaled += (step->flags & STEP_SEND) != 0;
+  issue->freed += (step->flags & STEP_RECV) != 0;
+  if (issue->moves) direct_issue_phase(it, issue, step);
+  if (direct_names(it, step)) link_advance(&it->link, 1);
   return true;
-}
-
-/* The same block to every link, and to the own output if the operation requires it. */
-PRIM_FN bool direct_write_spread(struct direct_run *it, struct direct_issue *issue,
-                                 const struct direct_loop *loop, uint32_t index) {
-  const struct work *work = direct_of();
-  const uint32_t link = prim_lane() % DIRECT_SENDS;
-  const bool keeps = work->func != FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) == 0;
-  struct direct_phase *phase = direct_phase_begin(it, issue, DIRECT_SPREAD, work->send_count);
-  uint64_t places = 0;
-  if (phase == 0) return false;
-  if (it->keeps && it->sends) {
-    phase->to[link] = direct_target(it, issue, loop, index * it->send_steps, !it->adds);
-    places = phase->to[link];
-  }
-  if (prim_lane() == 0) {
-    const struct direct_block from = direct_block_of(loop, 0, true);
-    const struct direct_block to = direct_block_of(loop, work->rank, work->func != FUNC_ALL_GATHER);
-    phase->in = direct_in(&from);
-    if (keeps) phase->out = direct_out(&to);
-    phase->own_bytes = from.bytes;
-    places |= (uint64_t)(uintptr_t)phase->in | (uint64_t)(uintptr_t)phase->out;
-  }
-  direct_phase_issue(issue, phase, places, work->op != OP_PRE_MUL_SUM);
-  return true;
-}
-
-/* Every link's block to the output, if senders did not store it there. */
-PRIM_FN bool direct_write_collect(struct direct_run *it, struct direct_issue *issue,
-                                  const struct direct_loop *loop, uint32_t index) {
-  const struct work *work = direct_of();
-  const uint32_t link = prim_lane() % DIRECT_SENDS;
-  struct direct_phase *phase = direct_phase_begin(it, issue, DIRECT_MOVE, work->recv_count);
-  uint64_t places = 0;
-  if (phase == 0) return false;
-  if (it->keeps && !it->sends) {
-    const struct direct_block block =
-        direct_block_of(loop, direct_peer_of(link), work->func == FUNC_BROADCAST);
-    phase->from[link] = direct_slot(it, index * it->recv_steps + it->recv_steps - 1);
-    phase->to[link] = (uint64_t)(uintptr_t)direct_out(&block);
-    phase->bytes[link] = block.bytes;
-    places = phase->to[link];
-  }
-  if (prim_lane() == 0) phase->most_bytes = (uint32_t)(loop->chunk * work->element_bytes);
-  direct_phase_issue(issue, phase, places, true);
-  return true;
-}
-
-/* ---- issue warp: phases in order, each when its data is available ---- */
-
-PRIM_FN bool direct_issue_first(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
-  if (it->send_steps == 0) return true;
-  if (!it->adds && !direct_take_shown(it, issue)) return false;
-  if (!direct_await_slots(it, it->position + index * it->send_steps + 1)) return false;
-  /* Posted after the sums of the previous loop, which are issued later. */
-  if (!it->sends_sum || index == 0) issue->signaled += 1;
-  if (__all_sync(PRIM_ALL_LANES, issue->shows)) return true;
-  const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
-  return it->scatters ? direct_write_scatter(it, issue, &loop, index)
-                      : direct_write_spread(it, issue, &loop, index);
-}
-
-/* Addresses and size of a loop's sum, as far as they follow from this rank's memory. */
-PRIM_FN struct direct_sum_place direct_sum_at(uint32_t index) {
-  const struct work *work = direct_of();
-  const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
-  const struct direct_block to = direct_block_of(&loop, work->rank, true);
-  const struct direct_block from =
-      work->func == FUNC_REDUCE_SCATTER ? direct_block_of(&loop, work->rank, false) : to;
-  struct direct_sum_place sum;
-  sum.own = (uint64_t)(uintptr_t)direct_in(&from);
-  sum.out = direct_out(&to);
-  sum.from_offset_bytes = from.offset_bytes;
-  sum.to_offset_bytes = to.offset_bytes;
-  sum.bytes = from.bytes;
-  return sum;
-}
-
-/* Waits for what a sum needs: published addresses, slots, and steps of ranks that publish no input. */
-PRIM_FN bool direct_await_sources(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
-  if (!direct_take_shown(it, issue)) return false;
-  if (it->sends_sum && !direct_await_slots(it, it->position + index * it->send_steps + 2)) return false;
-  return direct_await_steps(it, issue, index * it->recv_steps + 1, true);
-}
-
-/* Issues a loop's sum; what depends on no other rank was computed before. */
-PRIM_FN bool direct_issue_add(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
-  const struct work *work = direct_of();
-  const struct direct_sum_place sum = issue->sum;
-  const uint32_t link = prim_lane() % DIRECT_SENDS, source = link < work->rank ? link : link + 1;
-  const bool brings = it->keeps && !it->sends, takes = it->keeps && it->sends && it->sends_sum;
-  if (it->sends_sum) issue->signaled += index + 1 < issue->loops ? 2 : 1;
-  /* Final values of the previous loop need no slot, or are collected later. */
-  if (issue->zero_copy || !it->collects || index == 0) issue->freed = index * it->recv_steps + 1;
-  /* In one shot in place, the sum overwrites values that the block may still read and send. */
-  while (it->spreads && (work->flags & WORK_IN_PLACE) != 0 && direct_phases_done(false) < issue->issued)
-    if (direct_is_stopped(it)) return false;
-  if (!direct_await_sources(it, issue, index)) return false;
-  struct direct_phase *phase = direct_phase_begin(it, issue, DIRECT_ADD, work->recv_count);
-  if (phase == 0) return false;
-  uint64_t place = issue->direct + (it->sends ? sum.to_offset_bytes : sum.from_offset_bytes);
-  if (issue->direct == 0)
-    place = direct_slot(it, it->sends ? index * it->send_steps + 1 : index * it->recv_steps);
-  if (brings) phase->from[source] = place;
-  if (takes) phase->to[link] = place;
-  if (prim_lane() == 0) {
-    phase->from[work->rank] = sum.own;
-    phase->out = sum.out;
-    phase->own_bytes = sum.bytes;
-    phase->sends = it->sends_sum;
-  }
-  direct_phase_issue(issue, phase, (brings || takes ? place : 0) | sum.own | (uint64_t)(uintptr_t)sum.out,
-                     issue->plain);
-  if (index + 1 < issue->loops) issue->sum = direct_sum_at(index + 1);
-  return true;
-}
-
-PRIM_FN bool direct_issue_collect(struct direct_run *it, struct direct_issue *issue, uint32_t index) {
-  const struct direct_loop loop = direct_loop_at(index * direct_loop_elements());
-  const uint32_t steps = (index + 1) * it->recv_steps;
-  if (!direct_await_steps(it, issue, steps, false)) return false;
-  /* The next loop's sums were issued before. */
-  if (steps > issue->freed) issue->freed = steps + (it->adds && index + 1 < issue->loops ? 1 : 0);
-  return issue->zero_copy || direct_write_collect(it, issue, &loop, index);
 }
 
 PRIM_FN void direct_issue_begin(const struct direct_run *it, struct direct_issue *issue) {
-  issue->direct = issue->tail = 0;
   issue->issued = issue->signaled = issue->freed = 0;
-  issue->loops = direct_loops();
   issue->taken = (direct_of()->flags & (WORK_DIRECT_SEND | WORK_SHOWS_INPUT)) == 0;
   issue->zero_copy = direct_receives_zero_copy();
   issue->plain = direct_is_plain();
-  if (it->adds) issue->sum = direct_sum_at(0);
   issue->shows = !it->sends || !it->keeps || direct_shift_of(it) != LAUNCH_HIDDEN;
 }
 
-PRIM_FN void direct_issue_turns(struct direct_run *it, bool awaits) {
+PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
   struct direct_issue issue;
+  struct direct_iter steps;
+  struct step step;
   direct_issue_begin(it, &issue);
+  direct_begin(&steps, direct_of());
+  uint32_t early = 0; /* steps before the first one that moves data or receives */
+  bool more = direct_next(&steps, direct_of(), &step);
+  for (; more && (step.flags & STEP_RECV) == 0 && direct_is_still(&issue, &step); early++)
+    more = direct_next(&steps, direct_of(), &step);
+  more = more && direct_prepare_step(it, &issue, &step);
   if (awaits) launch_await_previous();
-  direct_read_counters(it);
+  direct_open(it);
   direct_both_read(false);
-  const uint32_t loops = issue.loops, lag = it->adds ? 1 : issue.zero_copy ? 2 : 0;
-  for (uint32_t turn = 0; turn <= loops + lag; turn++) {
-    if (turn < loops && !direct_issue_first(it, &issue, turn)) return;
-    if (it->adds && turn >= 1 && turn <= loops && !direct_issue_add(it, &issue, turn - 1)) return;
-    if (it->collects && turn > lag && !direct_issue_collect(it, &issue, turn - lag - 1)) return;
+  if (early > 0 && !direct_await_slots(it, true, early)) return;
+  if (it->sends && it->keeps) link_advance(&it->link, early);
+  issue.signaled = early;
+  while (more) {
+    if (!direct_issue_step(it, &issue, &step)) return;
+    more = direct_next(&steps, direct_of(), &step);
+    if (more && !direct_prepare_step(it, &issue, &step)) return;
   }
   if (prim_lane() == 0) *(volatile uint32_t *)&direct_ended = issue.issued + 1;
 }
@@ -612,46 +527,35 @@ PRIM_FN void direct_issue_turns(struct direct_run *it, bool awaits) {
 /* Publishes the output's address to every sender (0: use the slots), and the input's address to every
  * receiver. */
 PRIM_FN void direct_show(const struct direct_run *it) {
-  const uint32_t tag = (uint32_t)it->position + 1;
+  const uint32_t tag = it->tag;
   const uint64_t shift = direct_shift_of(it);
   const bool hidden = it->sends ? shift == LAUNCH_HIDDEN : !direct_receives_zero_copy();
   const void *memory = it->sends ? direct_work.in : direct_work.out;
   const uint64_t address = hidden ? 0 : (uint64_t)(uintptr_t)memory + shift;
   if (!it->keeps || (direct_of()->flags & (it->sends ? WORK_SHOWS_INPUT : WORK_DIRECT_RECV)) == 0) return;
-  if (!it->sends) prim_tagged_write(&it->sender->offer_bytes, tag, direct_agreed_bytes());
-  prim_tagged_write(it->sends ? &it->receiver->source : &it->sender->offer, tag, address);
+  if (!it->sends) prim_tagged_write(&it->link.sender->offer_bytes, tag, lane_agreed_bytes(direct_of()));
+  prim_tagged_write(it->sends ? &it->link.receiver->source : &it->link.sender->offer, tag, address);
 }
 
-/* Checks once what the other ranks announced as the operation's size; false if it differs. */
-PRIM_FN bool direct_compare(struct direct_run *it) {
-  const bool asks = it->keeps && !it->agreed;
-  const uint32_t tag = (uint32_t)it->position + 1;
-  uint64_t bytes = 0;
-  if (asks)
-    it->agreed =
-        prim_tagged_read(it->sends ? &it->sender->offer_bytes : direct_announcement(it), tag, &bytes);
-  return direct_agrees(it, asks && it->agreed, bytes);
-}
-
-/* Posts the counters of this thread's link up to what the compute warps have completed. */
-PRIM_FN void direct_signal(const struct direct_run *it, uint32_t steps, uint32_t *signaled) {
-  const uint32_t before = *signaled;
-  if (!it->keeps || steps == before) return;
-  *signaled = steps;
+/* Posts `steps` steps of the operation on this thread's link, which the compute warps have completed. */
+PRIM_FN void direct_signal(struct direct_run *it, uint32_t steps) {
+  struct link *link = &it->link;
+  const uint64_t before = link->posted, now = link->step + steps;
+  if (!it->keeps || now == before) return;
+  link->posted = now;
   if (it->sends) {
     prim_fence();
-    prim_store_word(&it->receiver->tail, it->position + steps);
-  } else if (steps / DIRECT_STEPS_A_HEAD != before / DIRECT_STEPS_A_HEAD) {
-    prim_store_word(&it->sender->head, it->position + steps);
+    prim_store_word(&link->receiver->tail, now);
+  } else if (fifo_frees_now(before, now)) {
+    prim_store_word(&link->sender->head, now);
   }
 }
 
+/* Waits until the receivers have freed everything: they read the input, which the user may overwrite next. */
 PRIM_FN bool direct_await_heads(struct direct_run *it) {
   const bool asks = it->sends && it->keeps;
-  while (!__all_sync(PRIM_ALL_LANES, !asks || it->head >= it->position)) {
-    if (asks) it->head = prim_load_word(&it->sender->head);
+  while (!__all_sync(PRIM_ALL_LANES, !asks || link_all_freed(&it->link)))
     if (direct_is_stopped(it)) return false;
-  }
   return true;
 }
 
@@ -662,13 +566,13 @@ PRIM_FN bool direct_await_heads(struct direct_run *it) {
 /* Saves where the next operation begins, which is known when this one begins. */
 PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
   direct_both_read(true);
-  if (it->keeps) prim_store_pair(direct_counters(it), it->position + steps, it->line);
+  direct_save(it, steps, 0);
   __syncwarp();
   __threadfence();
 }
 
 /* Posts what the compute warps have done, until nothing is left. */
-PRIM_FN bool direct_commit_all(struct direct_run *it, uint32_t *signaled) {
+PRIM_FN bool direct_commit_all(struct direct_run *it) {
   for (uint32_t done = 0;;) {
     const uint32_t ended = prim_peek_together(&direct_ended);
     const uint32_t issued = prim_peek_together(&direct_issued);
@@ -677,9 +581,9 @@ PRIM_FN bool direct_commit_all(struct direct_run *it, uint32_t *signaled) {
     const uint32_t steps = it->sends ? latest->signaled : latest->freed;
     __syncwarp();
     if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = now;
-    if (now != done) direct_signal(it, steps, signaled);
+    if (now != done) direct_signal(it, steps);
     done = now;
-    const bool agreed = __all_sync(PRIM_ALL_LANES, it->agreed) != 0;
+    const bool agreed = __all_sync(PRIM_ALL_LANES, it->link.agreed) != 0;
     if (!agreed && (done > 0 || it->looks > DIRECT_LOOKS_FIRST) && !direct_compare(it)) return false;
     if (agreed && __all_sync(PRIM_ALL_LANES, ended == done + 1)) return true;
     if (direct_is_stopped(it)) return false;
@@ -687,19 +591,19 @@ PRIM_FN bool direct_commit_all(struct direct_run *it, uint32_t *signaled) {
 }
 
 PRIM_FN void direct_commit_phases(struct direct_run *it, bool awaits) {
-  const uint32_t all = direct_loops() * direct_steps(it);
-  const bool reads = !it->sends_sum && (direct_of()->flags & WORK_SHOWS_INPUT) != 0;
-  uint32_t signaled = 0;
+  const struct work *work = direct_of();
+  const uint32_t all = (uint32_t)direct_loops(work) * direct_link_steps(work);
+  const bool reads = work->algo != ALGO_TWO_SHOT && (work->flags & WORK_SHOWS_INPUT) != 0;
   if (awaits) launch_await_previous();
-  direct_read_counters(it);
+  direct_open(it);
   direct_show(it);
   if (!direct_announce(it)) return;
   direct_signal_head(it);
   direct_save_all(it, all);
-  it->agreed = !it->keeps || (it->sends && (direct_of()->flags & WORK_DIRECT_SEND) == 0);
-  if (!direct_commit_all(it, &signaled)) return;
+  it->link.agreed = !it->keeps || (it->sends && (work->flags & WORK_DIRECT_SEND) == 0);
+  if (!direct_commit_all(it)) return;
   /* The user may overwrite the input once all ranks have read it: returned sums or heads show this. */
-  it->position += all;
+  it->link.step += all;
   if (!reads) return;
   direct_signal_head(it);
   direct_await_heads(it);
@@ -707,7 +611,8 @@ PRIM_FN void direct_commit_phases(struct direct_run *it, bool awaits) {
 
 /* ---- the block ---- */
 
-PRIM_FN void direct_run_slots(const struct launch_arguments *arguments, bool awaits) {
+/* `awaits`: the launch's first work, before which nothing that an earlier kernel wrote may be read. */
+PRIM_FN void direct_run_phases(const struct launch_arguments *arguments, bool awaits) {
   struct direct_run it;
   const bool issues = direct_warp() == 0;
   if (!issues && !direct_commits()) {
@@ -715,7 +620,7 @@ PRIM_FN void direct_run_slots(const struct launch_arguments *arguments, bool awa
     return;
   }
   direct_prepare(&it, arguments);
-  if (issues) direct_issue_turns(&it, awaits);
+  if (issues) direct_issue_steps(&it, awaits);
   else direct_commit_phases(&it, awaits);
 }
 

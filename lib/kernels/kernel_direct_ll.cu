@@ -8,9 +8,26 @@
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
 
-#include "kernels/direct.h"
+#include "kernels/direct_ll.h"
+
+/* Lines per link that a thread has in flight if there are few links; limited by registers. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define FEW_LINES 2
+#else
+#define FEW_LINES 1
+#endif
+
+PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
+  const struct work *work = direct_of();
+  const bool few = work->recv_count <= LAUNCH_ONCE_LINKS && work->send_count <= LAUNCH_ONCE_LINKS;
+  const bool plain = direct_is_plain() || !direct_has(work, DIRECT_SUM);
+  if (few && plain) direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
+  else if (few) direct_move<LAUNCH_ONCE_LINKS, 1, false>(it, awaits);
+  else if (plain) direct_move<LAUNCH_LINKS, 1, true>(it, awaits);
+  else direct_move<LAUNCH_LINKS, 1, false>(it, awaits);
+}
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_DIRECT_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_ll(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_work_ll>, true>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_ll<direct_move_any>>(&launch.arguments, launch.plan);
 }

@@ -8,11 +8,11 @@
 #define PRIM_LINKS LAUNCH_LINKS
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
-#define DIRECT_ONCE_LINKS LAUNCH_ONCE_LINKS
+#define DIRECT_ONCE
 
-#include "kernels/direct_once.h"
+#include "kernels/direct_ll.h"
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_once(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_work_once>, true>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_ll<direct_move<LAUNCH_ONCE_LINKS, 1, true>>>(&launch.arguments, launch.plan);
 }

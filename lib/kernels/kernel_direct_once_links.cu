@@ -1,4 +1,5 @@
-/* kernel_direct_once_links.cu: the same for many links per side. */
+/* kernel_direct_once_links.cu: the kernel of launches whose works are all direct collectives over LL in a
+ * single pass, with many links. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"
@@ -7,11 +8,11 @@
 #define PRIM_LINKS LAUNCH_LINKS
 #define PRIM_ALGOS 1
 #define PRIM_PROTO PROTO_LL
-#define DIRECT_ONCE_LINKS LAUNCH_LINKS
+#define DIRECT_ONCE
 
-#include "kernels/direct_once.h"
+#include "kernels/direct_ll.h"
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_LINKS_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch) {
-  direct_launch<direct_run_ll<direct_work_once>, true>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_ll<direct_move<LAUNCH_LINKS, 1, true>>>(&launch.arguments, launch.plan);
 }

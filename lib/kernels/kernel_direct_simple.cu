@@ -15,5 +15,5 @@
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_DIRECT_SIMPLE_WARPS *PRIM_WARP, 1)
     tutti_kernel_direct_simple(const __grid_constant__ struct launch_long launch) {
-  direct_launch<direct_run_slots, false>(&launch.arguments, launch.plan);
+  direct_launch<direct_run_phases>(&launch.arguments, launch.plan);
 }

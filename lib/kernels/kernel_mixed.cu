@@ -30,6 +30,7 @@ __global__ void tutti_kernel_ll_links(const __grid_constant__ struct launch laun
 __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_ll(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_once(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_direct_once_lines(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_simple(const __grid_constant__ struct launch_long launch);
@@ -37,12 +38,19 @@ __global__ void tutti_kernel_direct_simple(const __grid_constant__ struct launch
 
 /* Indexed by enum work_proto, then by the numbers in launch.h. */
 static const void *const kernels[LAUNCH_KERNELS] = {
-    (const void *)tutti_kernel_ll,           (const void *)tutti_kernel_ll128,
-    (const void *)tutti_kernel_simple,       (const void *)tutti_kernel_mixed,
-    (const void *)tutti_kernel_ll_links,     (const void *)tutti_kernel_links,
-    (const void *)tutti_kernel_direct_ll,    (const void *)tutti_kernel_bulk,
-    (const void *)tutti_kernel_direct_once,  (const void *)tutti_kernel_direct_once_links,
-    (const void *)tutti_kernel_direct_simple};
+    (const void *)tutti_kernel_ll,
+    (const void *)tutti_kernel_ll128,
+    (const void *)tutti_kernel_simple,
+    (const void *)tutti_kernel_mixed,
+    (const void *)tutti_kernel_ll_links,
+    (const void *)tutti_kernel_links,
+    (const void *)tutti_kernel_direct_ll,
+    (const void *)tutti_kernel_bulk,
+    (const void *)tutti_kernel_direct_once,
+    (const void *)tutti_kernel_direct_once_lines,
+    (const void *)tutti_kernel_direct_once_links,
+    (const void *)tutti_kernel_direct_simple,
+};
 
 /* Shared memory that a launch requests besides what its kernel declares, for the stages of bulk copies: the
  * minimum over all devices seen so far. */

@@ -101,12 +101,14 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 #define LAUNCH_KERNEL_DIRECT (PROTO_COUNT + 3)
 /* One for long copies over Simple, which copy engines move (compute capability 9.0). */
 #define LAUNCH_KERNEL_BULK (PROTO_COUNT + 4)
-/* Two for direct collectives in a single pass, with plain sums: few links, and many links. */
+/* Three for direct collectives in a single pass, with plain sums: few links, few links with several lines a
+ * thread, and many links. */
 #define LAUNCH_KERNEL_ONCE (PROTO_COUNT + 5)
-#define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 6)
+#define LAUNCH_KERNEL_ONCE_LINES (PROTO_COUNT + 6)
+#define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 7)
 /* One for direct collectives only, over Simple. */
-#define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 7)
-#define LAUNCH_KERNELS (PROTO_COUNT + 8)
+#define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 8)
+#define LAUNCH_KERNELS (PROTO_COUNT + 9)
 
 /* Most warps of a block: two per work of a batch, or an issue warp, a commit warp and 14 compute warps for
  * one work. */
@@ -114,9 +116,11 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 /* The same for direct collectives, whose threads have more lines in flight and so more registers each. */
 #define LAUNCH_DIRECT_WARPS 12
 #define LAUNCH_DIRECT_SIMPLE_WARPS 15
-/* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With many links, as many as
- * registers allow. */
+/* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With several lines a
+ * thread, or with many links, as many as registers allow. */
 #define LAUNCH_ONCE_WARPS 17
+#define LAUNCH_ONCE_LINES 3 /* a thread's */
+#define LAUNCH_ONCE_LINES_WARPS 16
 #define LAUNCH_ONCE_LINKS 3 /* at most, per side */
 #define LAUNCH_ONCE_LINKS_WARPS 12
 

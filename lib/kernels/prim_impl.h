@@ -228,8 +228,13 @@ PRIM_FN void prim_join(struct prim *prim) { prim_await(prim, prim->issued); }
 
 /* Data behind a tail is read past the first-level cache, by instructions that wait for this one's result;
  * their order needs nothing else. */
+#ifdef PRIM_THREAD_LINKS /* each thread of a warp has a link of its own (direct.h) */
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word(address); }
+PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word(address); }
+#else
 PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word_together(address); }
 PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word_together(address); }
+#endif
 
 /* Nothing is posted if compute warps were stopped in the middle. */
 PRIM_FN bool prim_stores(const struct prim *prim) {

@@ -164,6 +164,13 @@ PRIM_FN struct tagged_word *link_announcement(const struct link *link, uint8_t p
   return &link->receiver->announced[link->slot_index];
 }
 
+/* An operation that frees slots one by one may post several at a time, because a sender can spare a few:
+ * whether to post when the counter goes from `before` to `now`. */
+#define FIFO_FREES_TOGETHER 4u
+PRIM_FN bool fifo_frees_now(uint64_t before, uint64_t now) {
+  return now / FIFO_FREES_TOGETHER != before / FIFO_FREES_TOGETHER;
+}
+
 /* The tag of the operation that begins at the link's step; differs from zeroed memory. */
 PRIM_FN uint32_t link_tag(const struct link *link) { return (uint32_t)link->step + 1; }
 
@@ -175,18 +182,21 @@ PRIM_FN bool link_has_data(struct link *link, uint32_t steps) {
   return link->cached >= link->step + steps;
 }
 
-/* The receiver has freed every slot that was begun. */
-PRIM_FN bool link_all_freed(struct link *link) {
-  if (link->cached >= link->step) return true;
-  const uint64_t head = prim_load_head(&link->sender->head);
-  link->cached = head;
-  return head >= link->step;
+/* Whether the last head that was read shows that many free slots. */
+PRIM_FN bool link_knows_slots(const struct link *link, uint32_t steps) {
+  return link->cached + link->slots >= link->step + steps;
 }
 
 PRIM_FN bool link_has_slots(struct link *link, uint32_t steps) {
-  if (link->cached + link->slots >= link->step + steps) return true;
+  if (link_knows_slots(link, steps)) return true;
   link->cached = prim_load_head(&link->sender->head);
-  return link->cached + link->slots >= link->step + steps;
+  return link_knows_slots(link, steps);
+}
+
+/* Whether the receiver has freed every slot before the link's step. */
+PRIM_FN bool link_all_freed(struct link *link) {
+  if (link->cached < link->step) link->cached = prim_load_head(&link->sender->head);
+  return link->cached >= link->step;
 }
 
 #endif

@@ -17,14 +17,28 @@
 PRIM_FN uint32_t line_wire_bytes(uint8_t kind) { return kind == LINE_LL ? 16 : 128; }
 PRIM_FN uint32_t line_data_bytes(uint8_t kind) { return kind == LINE_LL ? 8 : 120; }
 
+/* The bits of a line's number that its flag has. */
+PRIM_FN uint64_t line_flag_mask(uint32_t flag_bits) {
+  return flag_bits >= 32 ? ~(uint64_t)0 : ((uint64_t)1 << flag_bits) - 1;
+}
+
+/* The slot of a line's step, by its number; `slots` is a power of two. */
+PRIM_FN uint32_t line_slot_at(uint32_t line, uint32_t slots) { return line & (slots - 1); }
+
+PRIM_FN uint64_t line_flag_at(uint64_t line, uint64_t mask) { return (line + 1) & mask; }
+
 PRIM_FN uint64_t line_flag(const struct lane *lane, const struct link *link) {
-  return lane->flag_bits >= 32 ? link->line + 1 : (link->line + 1) & (((uint64_t)1 << lane->flag_bits) - 1);
+  return line_flag_at(link->line, line_flag_mask(lane->flag_bits));
 }
 
 /* True in the last `slots` steps of every half period of the flag. */
+PRIM_FN bool line_cleans_at(uint64_t line, uint32_t flag_bits, uint32_t slots) {
+  const uint64_t half = (uint64_t)1 << (flag_bits - 1);
+  return (line & (half - 1)) >= half - slots;
+}
+
 PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
-  const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1);
-  return (link->line & (half - 1)) >= half - link->slots;
+  return line_cleans_at(link->line, lane->flag_bits, link->slots);
 }
 
 PRIM_FN uint8_t *line_address(const struct link *link, uint8_t kind, uint32_t line_index) {

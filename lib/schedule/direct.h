@@ -1,17 +1,19 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
  * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
- * the first sends input, the second adds it up, the last collects. GPUs execute these steps by kernels of
- * their own (kernels/direct.h, direct_once.h, direct_simple.h), which must change with them. */
+ * the first sends input, the second adds it up, the last collects. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H
 
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
+/* The steps of a loop, in their order. */
+enum direct_kind { DIRECT_FIRST, DIRECT_SUM, DIRECT_LAST, DIRECT_KINDS };
+
 struct direct_iter {
-  uint32_t step_index, step_count; /* within the loop */
-  size_t done, chunk_count;        /* elements of the part before this loop; chunk of this loop */
+  uint32_t kind; /* of the next step, an enum direct_kind */
+  size_t turn;   /* elements of the part before the loop whose first step is made in this turn */
 };
 
 /* Consecutive chunks of a part in one loop: one shard per rank in a two-shot all-reduce. */
@@ -19,23 +21,45 @@ PRIM_FN uint32_t direct_loop_chunks(const struct work *work) {
   return work->algo == ALGO_TWO_SHOT ? work->rank_count : 1;
 }
 
-/* Steps of one loop on this rank. */
-PRIM_FN uint32_t direct_loop_steps(const struct work *work) {
-  if (work->func == FUNC_BROADCAST) return 1;
-  if (work->func == FUNC_REDUCE) return work->rank == work->root ? 3 : 2;
-  return work->algo == ALGO_TWO_SHOT ? 3 : 2;
+/* Elements of the part in a loop, except for the last one. */
+PRIM_FN size_t direct_loop_elements(const struct work *work) {
+  return work->chunk_count * direct_loop_chunks(work);
 }
 
-PRIM_FN void direct_loop_begin(struct direct_iter *it, const struct work *work) {
-  it->step_index = 0;
-  it->chunk_count = chunk_of_loop(work->part_count - it->done, work->chunk_count, direct_loop_chunks(work),
-                                  work->last_chunk_count);
+PRIM_FN size_t direct_loops(const struct work *work) {
+  return size_div_up(work->part_count, direct_loop_elements(work));
+}
+
+/* Steps of a loop on each link of a side. */
+PRIM_FN uint32_t direct_link_steps(const struct work *work) { return work->algo == ALGO_TWO_SHOT ? 2 : 1; }
+
+/* Whether the loops of this rank have such a step. */
+PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
+  const uint8_t func = work->func;
+  const bool root = work->rank == work->root;
+  if (kind == DIRECT_FIRST) return func != FUNC_BROADCAST || root;
+  if (kind == DIRECT_SUM)
+    return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE;
+  if (func == FUNC_REDUCE) return root;
+  return work->algo == ALGO_TWO_SHOT || func == FUNC_ALL_GATHER || func == FUNC_ALL_TO_ALL ||
+         (func == FUNC_BROADCAST && !root);
+}
+
+/* Turns by which a loop's step of this kind is made after its first one. With WORK_LOOPS_OVERLAP the links
+ * carry the next loop's data while counters of this one are in flight; it takes DIRECT_OVERLAP_SLOTS slots.
+ * Without sums, the order of sends and that of receives do not depend on it, so ranks may differ. */
+#define DIRECT_OVERLAP_SLOTS 4u
+PRIM_FN uint32_t direct_lag(const struct work *work, uint32_t kind) {
+  if ((work->flags & WORK_LOOPS_OVERLAP) == 0) return 0;
+  if (kind == DIRECT_LAST && !direct_has(work, DIRECT_SUM))
+    return (work->flags & WORK_DIRECT_RECV) != 0 ? 3 : 1; /* it only waits where senders store into outputs */
+  return kind;
 }
 
 PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
-  it->done = 0;
-  it->step_count = direct_loop_steps(work);
-  direct_loop_begin(it, work);
+  (void)work;
+  it->kind = DIRECT_FIRST;
+  it->turn = 0;
 }
 
 PRIM_FN link_set direct_all_links(const struct work *work) { return link_first(work->rank_count - 1); }
@@ -78,10 +102,10 @@ PRIM_FN void direct_step_collect(const struct work *work, struct step *step) {
 /* One shot: send the whole input to every rank; add what every rank sent. In place, the sum overwrites values
  * that may still be moving to other ranks, and no reply says that they have left, so the sum waits
  * (STEP_IN_ORDER). */
-PRIM_FN void direct_one_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
-  if (it->step_index == 0) direct_step_send(work, 0, step);
+PRIM_FN void direct_one_shot_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_FIRST) direct_step_send(work, 0, step);
   else direct_step_reduce(work, step);
-  if (it->step_index != 0 && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
+  if (kind != DIRECT_FIRST && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
 }
 
 /* The ranks that need a rank's sum: all others, or, of a reduction to a root, the root. */
@@ -100,27 +124,26 @@ PRIM_FN void direct_step_sum(const struct work *work, struct step *step) {
 }
 
 /* Two shots: send each shard to its rank; add the own shard and send the sum to every rank; receive each
- * other shard from its rank. A reduction to a root sends the sums to the root alone. */
-PRIM_FN void direct_two_shot_step(const struct direct_iter *it, const struct work *work, struct step *step) {
-  const size_t chunk = it->chunk_count, rest = work->part_count - it->done;
-  if (it->step_index == 1) {
-    const size_t begin = work->rank * chunk;
-    direct_step_sum(work, step);
-    step->chunk_index = work->rank;
-    step->in_offset += begin;
-    step->out_offset += begin;
-    step->count = rest > begin ? size_min(chunk, rest - begin) : 0;
+ * other shard from its rank. A reduction to a root sends the sums to the root alone. `rest`: elements of the
+ * part from this loop on. */
+PRIM_FN void direct_two_shot_step(const struct work *work, uint32_t kind, size_t rest, struct step *step) {
+  const size_t chunk = step->count, begin = work->rank * chunk;
+  if (kind != DIRECT_SUM) {
+    if (kind == DIRECT_FIRST) direct_step_send(work, 0, step);
+    else direct_step_collect(work, step);
+    direct_step_each(work, chunk, rest, step);
     return;
   }
-  if (it->step_index == 0) direct_step_send(work, 0, step);
-  else direct_step_collect(work, step);
-  direct_step_each(work, chunk, rest, step);
+  direct_step_sum(work, step);
+  step->chunk_index = work->rank;
+  step->in_offset += begin;
+  step->out_offset += begin;
+  step->count = rest > begin ? size_min(chunk, rest - begin) : 0;
 }
 
 /* The own block to every rank; then every rank's block. */
-PRIM_FN void direct_all_gather_step(const struct direct_iter *it, const struct work *work,
-                                    struct step *step) {
-  if (it->step_index == 1) {
+PRIM_FN void direct_all_gather_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_LAST) {
     direct_step_collect(work, step);
     direct_step_each(work, work->count, SIZE_MAX, step);
     return;
@@ -130,9 +153,8 @@ PRIM_FN void direct_all_gather_step(const struct direct_iter *it, const struct w
   step->out_offset += work->rank * work->count;
 }
 
-PRIM_FN void direct_reduce_scatter_step(const struct direct_iter *it, const struct work *work,
-                                        struct step *step) {
-  if (it->step_index == 0) {
+PRIM_FN void direct_reduce_scatter_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_FIRST) {
     direct_step_send(work, 0, step);
     direct_step_each(work, work->count, SIZE_MAX, step);
     return;
@@ -142,17 +164,16 @@ PRIM_FN void direct_reduce_scatter_step(const struct direct_iter *it, const stru
 }
 
 /* To every rank its block, and the own one to the output; then every rank's block. */
-PRIM_FN void direct_all_to_all_step(const struct direct_iter *it, const struct work *work,
-                                    struct step *step) {
-  if (it->step_index == 0) direct_step_send(work, STEP_SEND_FINAL | STEP_KEEP, step);
+PRIM_FN void direct_all_to_all_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_FIRST) direct_step_send(work, STEP_SEND_FINAL | STEP_KEEP, step);
   else direct_step_collect(work, step);
   direct_step_each(work, work->count, SIZE_MAX, step);
 }
 
 /* From the root to every other rank. The root has a link to each; any other rank has one link, from the
  * root. */
-PRIM_FN void direct_broadcast_step(const struct work *work, struct step *step) {
-  if (work->rank == work->root) {
+PRIM_FN void direct_broadcast_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_FIRST) {
     direct_step_send(work, STEP_SEND_FINAL, step);
     if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP;
     return;
@@ -161,27 +182,39 @@ PRIM_FN void direct_broadcast_step(const struct work *work, struct step *step) {
   step->recv_links = 1;
 }
 
-PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct step *step) {
-  if (it->step_index == it->step_count) {
-    it->done += it->chunk_count * direct_loop_chunks(work);
-    if (it->done < work->part_count) direct_loop_begin(it, work);
-  }
-  if (it->done >= work->part_count) return false;
+/* A step of the loop that has `done` elements of the part before it. */
+PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind, struct step *step) {
+  const size_t rest = work->part_count - done;
   step->recv_links = step->send_links = step->own_index = step->chunk_index = 0;
-  step->in_offset = step->out_offset = work->part_offset + it->done;
-  step->count = it->chunk_count;
+  step->in_offset = step->out_offset = work->part_offset + done;
+  step->count = chunk_of_loop(rest, work->chunk_count, direct_loop_chunks(work), work->last_chunk_count);
   switch (work->func) {
     case FUNC_ALL_REDUCE:
-      if (work->algo == ALGO_TWO_SHOT) direct_two_shot_step(it, work, step);
-      else direct_one_shot_step(it, work, step);
+      if (work->algo == ALGO_TWO_SHOT) direct_two_shot_step(work, kind, rest, step);
+      else direct_one_shot_step(work, kind, step);
       break;
-    case FUNC_ALL_GATHER: direct_all_gather_step(it, work, step); break;
-    case FUNC_REDUCE: direct_two_shot_step(it, work, step); break;
-    case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(it, work, step); break;
-    case FUNC_ALL_TO_ALL: direct_all_to_all_step(it, work, step); break;
-    default: direct_broadcast_step(work, step); break;
+    case FUNC_ALL_GATHER: direct_all_gather_step(work, kind, step); break;
+    case FUNC_REDUCE: direct_two_shot_step(work, kind, rest, step); break;
+    case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(work, kind, step); break;
+    case FUNC_ALL_TO_ALL: direct_all_to_all_step(work, kind, step); break;
+    default: direct_broadcast_step(work, kind, step); break;
   }
-  it->step_index += 1;
+}
+
+PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct step *step) {
+  const size_t loop = direct_loop_elements(work);
+  for (;; it->kind++) {
+    if (it->kind == DIRECT_KINDS) {
+      it->kind = DIRECT_FIRST;
+      it->turn += loop;
+    }
+    const size_t before = direct_lag(work, it->kind) * loop;
+    if (it->turn < before || !direct_has(work, it->kind)) continue;
+    if (it->turn - before < work->part_count) break;
+    if (it->turn >= work->part_count + direct_lag(work, DIRECT_LAST) * loop) return false;
+  }
+  direct_step_at(work, it->turn - direct_lag(work, it->kind) * loop, it->kind, step);
+  it->kind += 1;
   return true;
 }
 

@@ -171,6 +171,11 @@ PRIM_FN size_t step_link_count(const struct step *step, uint32_t link) {
   return step_is_each(step) ? step_block_count(step, step_block(step, link)) : step->count;
 }
 
+/* Where the own operand that goes to link `link` lies, elements from the input's start. */
+PRIM_FN size_t step_link_in(const struct step *step, uint32_t link) {
+  return step->in_offset + (step_is_each(step) ? step_block_offset(step, step_block(step, link)) : 0);
+}
+
 /* Where the receiver of link `link` keeps what a step with SEND_FINAL sends, elements from its output's
  * start. */
 PRIM_FN size_t step_link_out(const struct step *step, uint32_t link, bool sends) {

@@ -59,14 +59,15 @@ enum work_op {
 };
 
 enum work_flag {
-  WORK_DIRECT_SEND = 1,   /* the receiver's output is reachable: the receiver offers its address */
-  WORK_DIRECT_RECV = 2,   /* our output is offered to the sender */
-  WORK_IN_PLACE = 4,      /* in place, by the collective's definition of it */
-  WORK_OUTPUT_HIDDEN = 8, /* set by a backend at launch: the sender cannot reach our output */
-  WORK_FUSED = 16,        /* this work and the next fused_count - 1 works share one lane (fused.h) */
-  WORK_PART = 32,         /* one of those next works: has no lane of its own */
-  WORK_SHOWS_INPUT = 128, /* receivers that can reach our input may read it instead of a slot */
-  WORK_SCALAR = 256,      /* set by a backend at launch: op_arg is the address of the scalar */
+  WORK_DIRECT_SEND = 1,     /* the receiver's output is reachable: the receiver offers its address */
+  WORK_DIRECT_RECV = 2,     /* our output is offered to the sender */
+  WORK_IN_PLACE = 4,        /* in place, by the collective's definition of it */
+  WORK_OUTPUT_HIDDEN = 8,   /* set by a backend at launch: the sender cannot reach our output */
+  WORK_FUSED = 16,          /* this work and the next fused_count - 1 works share one lane (fused.h) */
+  WORK_PART = 32,           /* one of those next works: has no lane of its own */
+  WORK_SHOWS_INPUT = 128,   /* receivers that can reach our input may read it instead of a slot */
+  WORK_SCALAR = 256,        /* set by a backend at launch: op_arg is the address of the scalar */
+  WORK_LOOPS_OVERLAP = 512, /* direct collectives: steps of several loops overlap (direct.h) */
   WORK_POOLED = 64 /* set by a backend at launch: a message that uses its rank's shared slots (net_slots) */
 };
 

@@ -65,8 +65,8 @@ DESTINATION = ' if (!simple_is_shown(step, link)) simple_add_destination'
 MUTANTS = [
     # ---- waiting
     Mutant('sender_ignores_a_full_fifo', FIFO,
-           'link->cached = prim_load_head(&link->sender->head); return link->cached',
-           'link->cached = prim_load_head(&link->sender->head); return true || link->cached',
+           'prim_load_head(&link->sender->head); return link_knows_slots(link, steps);',
+           'prim_load_head(&link->sender->head); return true || link_knows_slots(link, steps);',
            'invariant', 'the sender writes a slot that is not free', SLOTS),
     Mutant('ll_sender_ignores_a_full_fifo', LL_H,
            'if (!link_has_slots(&lane->send[i], 1)) return false;', '',
@@ -170,7 +170,7 @@ MUTANTS = [
            'lane->line_index), lane->line_count - lane->line_index, line_flag(lane, &lane->send[i]), &data);',
            'data', 'protocol 1', LL128_SPLIT),
     Mutant('first_flag_is_that_of_fresh_memory', LL_H,
-           'return lane->flag_bits >= 32 ? link->line + 1 :', 'return lane->flag_bits >= 32 ? link->line :',
+           '{ return (line + 1) & mask; }', '{ return line & mask; }',
            'data', 'protocol 0', LL_SPLIT),
     Mutant('wrapped_ll_flags_are_not_cleaned', LL_H,
            'if (line_cleans(lane, link))', 'if (false)',
@@ -179,8 +179,8 @@ MUTANTS = [
            'if (line_cleans(lane, link))', 'if (false)',
            'data', 'protocol 1', WRAP128),
     Mutant('cleaning_skips_slots', LL_H,
-           'return (link->line & (half - 1)) >= half - link->slots;',
-           'return (link->line & (half - 1)) == half - link->slots + 1;',
+           'return (line & (half - 1)) >= half - slots;',
+           'return (line & (half - 1)) == half - slots + 1;',
            'data', 'protocol 0', WRAP),
 
     Mutant('ll_flags_are_not_cleaned_before_step_2_31', LL_H,

@@ -14,6 +14,7 @@
   CALL(links, launch)             \
   CALL(direct_ll, launch)         \
   CALL(direct_once, launch)       \
+  CALL(direct_once_lines, launch) \
   CALL(direct_once_links, launch) \
   CALL(bulk, launch)              \
   CALL(direct_simple, launch_long)

@@ -248,23 +248,39 @@ static size_t work_chunk_bytes(const struct work *work) {
          chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
 }
 
+/* Most bytes of a block's chunk for a kernel of single passes; 0: it is not one. */
+static size_t kernel_once_bytes(uint32_t kernel) {
+  switch (kernel) {
+    case LAUNCH_KERNEL_ONCE: return (LAUNCH_ONCE_WARPS - 1) * WARP_LL_BYTES;
+    case LAUNCH_KERNEL_ONCE_LINES: return (LAUNCH_ONCE_LINES_WARPS - 1) * LAUNCH_ONCE_LINES * WARP_LL_BYTES;
+    case LAUNCH_KERNEL_ONCE_LINKS: return (LAUNCH_ONCE_LINKS_WARPS - 1) * WARP_LL_BYTES;
+    default: return 0;
+  }
+}
+
 /* The kernel of a direct collective over LL: by whether its lines fit in a single pass over a block's
  * threads, whether its sum, if any, is of a type common in training, and its number of links. */
 static uint32_t work_direct_kernel(const struct work *work) {
   const bool plain = work->dtype == ncclFloat || work->dtype == ncclBfloat16 || work->dtype == ncclHalf;
   const bool few = work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
   const bool once = work->part_count <= work->chunk_count * algo_loop_chunks(work);
-  const uint32_t warps = few ? LAUNCH_ONCE_WARPS : LAUNCH_ONCE_LINKS_WARPS;
+  const size_t bytes = work_chunk_bytes(work);
+  uint32_t kernel = few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
   if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return LAUNCH_KERNEL_DIRECT;
-  if (work_chunk_bytes(work) > (warps - 1) * WARP_LL_BYTES) return LAUNCH_KERNEL_DIRECT;
-  return few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
+  if (few && bytes > kernel_once_bytes(kernel)) kernel = LAUNCH_KERNEL_ONCE_LINES;
+  return bytes > kernel_once_bytes(kernel) ? LAUNCH_KERNEL_DIRECT : kernel;
 }
 
 /* The kernel that suits all works. */
 static uint32_t plan_direct_kernel(const struct plan *plan) {
-  const uint32_t kernel = work_direct_kernel(&plan->works[0]);
-  for (uint32_t i = 1; i < plan->work_count; i++)
-    if (work_direct_kernel(&plan->works[i]) != kernel) return LAUNCH_KERNEL_DIRECT;
+  uint32_t kernel = work_direct_kernel(&plan->works[0]);
+  for (uint32_t i = 1; i < plan->work_count; i++) {
+    const uint32_t other = work_direct_kernel(&plan->works[i]);
+    const bool few = (kernel == LAUNCH_KERNEL_ONCE && other == LAUNCH_KERNEL_ONCE_LINES) ||
+                     (kernel == LAUNCH_KERNEL_ONCE_LINES && other == LAUNCH_KERNEL_ONCE);
+    if (other != kernel && !few) return LAUNCH_KERNEL_DIRECT;
+    if (few) kernel = LAUNCH_KERNEL_ONCE_LINES;
+  }
   return kernel;
 }
 
@@ -289,12 +305,13 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work can use: compute warps for its lines, an issue warp and a commit warp. */
-static size_t work_warps(const struct work *work, bool direct) {
+/* Warps that a work can use: compute warps for its lines, an issue warp, except of a single pass, and a
+ * commit warp. */
+static size_t work_warps(const struct work *work, uint32_t kernel) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return (direct ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
+  return (kernel_once_bytes(kernel) > 0 ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
@@ -302,6 +319,7 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
     case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
     case LAUNCH_KERNEL_DIRECT_SIMPLE: return LAUNCH_DIRECT_SIMPLE_WARPS;
     case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
+    case LAUNCH_KERNEL_ONCE_LINES: return LAUNCH_ONCE_LINES_WARPS;
     case LAUNCH_KERNEL_ONCE_LINKS: return LAUNCH_ONCE_LINKS_WARPS;
     default: return LAUNCH_WARPS_MAX;
   }
@@ -310,14 +328,13 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
 /* Warps of a block, whose batches run one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
-  const bool direct =
-      kernel == LAUNCH_KERNEL_DIRECT || kernel == LAUNCH_KERNEL_ONCE || kernel == LAUNCH_KERNEL_ONCE_LINKS;
+  const bool direct = kernel == LAUNCH_KERNEL_DIRECT || kernel_once_bytes(kernel) > 0;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
-      const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
+      const size_t own = work_warps(&plan->works[batch->first_work + i], kernel);
       warps = direct ? size_max(warps, own) : warps + own; /* these run one after another */
     }
     most = size_max(most, warps);

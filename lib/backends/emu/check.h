@@ -129,11 +129,9 @@ static inline const char *check_begin(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
   const char *text = NULL;
   for (uint32_t i = 0; i < lane->work->send_count && text == NULL; i++)
-    if (((lane->step.send_links >> i) & 1) != 0)
-      text = begin_link(emu->send_conn[i], lane, i, true);
+    if (((lane->step.send_links >> i) & 1) != 0) text = begin_link(emu->send_conn[i], lane, i, true);
   for (uint32_t i = 0; i < lane->work->recv_count && text == NULL; i++)
-    if (((lane->step.recv_links >> i) & 1) != 0)
-      text = begin_link(emu->recv_conn[i], lane, i, false);
+    if (((lane->step.recv_links >> i) & 1) != 0) text = begin_link(emu->recv_conn[i], lane, i, false);
   return text;
 }
 
@@ -219,14 +217,15 @@ static inline bool input_read_is_due(const struct emu_lane *emu, const struct em
 }
 
 /* The sender's input may be overwritten from now on: of each link whose receiver reads it, the last step that
- * does must have been read. After it there is only the step that returns a sum, if there is one. */
+ * does must have been read. After it there are only steps that return sums, if there are any. */
 static inline const char *check_end(struct emu_lane *emu) {
   const struct lane *lane = &emu->lane;
-  const uint32_t after = work_returns_sums(lane->work) ? lane->work->slice_steps : 0;
+  const uint32_t sums = work_returns_sums(lane->work) ? 1 + direct_lag(lane->work, DIRECT_SUM) : 0;
   for (uint32_t i = 0; lane_shows_input(lane) && i < lane->work->send_count; i++) {
     const struct emu_conn *conn = emu->send_conn[i];
     if (emu_conn_is_remote(conn)) continue;
-    if (conn->shadow.read + after < lane->send[i].posted || input_read_is_due(emu, conn->recv_lane))
+    if (conn->shadow.read + sums * lane->work->slice_steps < lane->send[i].posted ||
+        input_read_is_due(emu, conn->recv_lane))
       return check_failed(conn, conn->shadow.read, "the sender ends before the receiver has read its input");
   }
   return NULL;

@@ -117,6 +117,15 @@ uint32_t work_direct_flags(const struct work *work, const struct plan_request *r
            (p2p_domain_shared(request, work->recv_peer, work->recv_count) ? (uint32_t)WORK_DIRECT_RECV : 0)));
 }
 
+/* GPUs overlap the loops of direct collectives: counters are in flight for as long as a chunk's data. Cores
+ * see a counter at once, and would have more slots in their caches. */
+static uint32_t work_overlap_flags(const struct work *work, const struct plan_limits *limits) {
+  const bool direct = work->algo == ALGO_DIRECT || work->algo == ALGO_TWO_SHOT;
+  const bool enough = limits->slots >= DIRECT_OVERLAP_SLOTS * work->chunk_steps;
+  if (!direct || !enough || limits->cores || work->proto != PROTO_SIMPLE) return 0;
+  return work->part_count > direct_loop_elements(work) ? (uint32_t)WORK_LOOPS_OVERLAP : 0;
+}
+
 struct work work_of_task(const struct plan_request *request, const struct task *task) {
   const struct plan_op *op = task->op;
   struct work work;
@@ -211,7 +220,8 @@ static ncclResult_t draft_channel(struct draft *draft, const struct task *task, 
     work->role = (uint16_t)roles[i];
     links_set(graph, work);
     algo_cut(work);
-    work->flags = flags | work_direct_flags(work, draft->request);
+    work->flags = flags | work_direct_flags(work, draft->request) |
+                  work_overlap_flags(work, &draft->request->settings.limits);
     TRY(draft_work(draft, task, work, work->role != ROLE_SWITCH, batch_id));
   }
   work->flags = flags;

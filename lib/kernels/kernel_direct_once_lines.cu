@@ -1,0 +1,19 @@
+/* kernel_direct_once_lines.cu: the kernel of launches whose works are all direct collectives over LL in a
+ * single pass, with few links per side and several lines a thread. */
+#include <cuda_runtime.h>
+
+#include "kernels/link_count.h"
+
+#define PRIM_WORDS 1
+#define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
+#define PRIM_PROTO PROTO_LL
+#define DIRECT_ONCE
+
+#include "kernels/direct_ll.h"
+
+extern "C" __global__ void __launch_bounds__(LAUNCH_ONCE_LINES_WARPS *PRIM_WARP, 1)
+    tutti_kernel_direct_once_lines(const __grid_constant__ struct launch launch) {
+  direct_launch<direct_run_ll<direct_move<LAUNCH_ONCE_LINKS, LAUNCH_ONCE_LINES, true>>>(&launch.arguments,
+                                                                                        launch.plan);
+}
