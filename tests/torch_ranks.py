@@ -779,6 +779,25 @@ def for_pipelines():
     dist.destroy_process_group()
 
 
+def any_source_alone():
+    """Every rank receives from any rank while others do so too, the last one after all others have left."""
+    dist.init_process_group('tutti')
+    rank, size = ranks()
+    for receiver in range(size):
+        for _ in range(2):
+            if rank != receiver:
+                dist.send(torch.full((10,), float(rank)), receiver)
+        for _ in range(2 * (size - 1) if rank == receiver else 0):
+            got = torch.empty(10)
+            source = dist.recv(got)
+            same(got, [float(source)] * 10)
+    store = distributed_c10d._get_default_store()
+    if rank == size - 1:
+        store.set('received', 'all')
+    store.wait(['received'])
+    dist.destroy_process_group()
+
+
 def late_pipeline():
     """The group was made before the import: the error says so."""
     dist.init_process_group('tutti')
@@ -930,7 +949,8 @@ def spawned():
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
 RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, for_pipelines, late_pipeline,
-                                           lost, group_timed_out, detail, monitored, second_job)}
+                                           any_source_alone, lost, group_timed_out, detail, monitored,
+                                           second_job)}
 
 
 def fails(name):
