@@ -65,7 +65,7 @@ fi
 
 # `splits` is last: some ranks make more groups there, so PyTorch would name the next group differently.
 names='dtypes collectives messages tags any_source groups asynchronous data_parallel pipelines
-  interleaved_pipeline splits'
+  interleaved_pipeline ring_attention splits'
 job "$names"
 for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
@@ -105,6 +105,8 @@ job detail
 check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
 job monitored
 check $? 'monitored_barrier() names the rank that does not come'
+job context_parallelism
+check $? 'context_parallel(), as far as PyTorch has it on CPUs'
 job second_job
 check $? 'a process has another rank in its second job'
 job lost -k
