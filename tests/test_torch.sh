@@ -59,12 +59,34 @@ if "$python" -c 'import pytest' 2>"$work/log"; then
   (cd "$work" && "$python" -m pytest -q -p tutti.pytest_plugin --tutti-seeds 5-3) >"$work/log" 2>&1
   [ $? -eq 4 ] && grep -q -- '--tutti-seeds 5-3: seeds are numbers from 1 on' "$work/log"
   check $? 'pytest: wrong seeds are an error of the command line'
+
+  # The commands of the CI files, with the wheel in an environment of its own. pip finds PyTorch, NumPy and
+  # pytest beside it, so nothing is downloaded.
+  mkdir "$work/ci" && cp "$work/test_training.py" "$work/ci"
+  "$python" "$root/python/wheel.py" "$build" "$work/ci" >"$work/log" 2>&1 &&
+    "$python" -m venv "$work/ci/venv" >>"$work/log" 2>&1
+  for packages in "$work"/ci/venv/lib/python*/site-packages; do
+    "$python" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)' \
+      >"$packages/beside.pth"
+  done
+  printf '#!/bin/sh\nexec python -m pytest "$@"\n' >"$work/ci/venv/bin/pytest"
+  chmod +x "$work/ci/venv/bin/pytest"
+  sed -n 's/^      - run: //p' "$root/docs/pytorch-on-cpus.md" >"$work/github"
+  sed -n '/^  script:/,/^  artifacts:/s/^    - //p' "$root/docs/pytorch-on-cpus.md" >"$work/gitlab"
+  for place in github gitlab; do
+    (cd "$work/ci" && rm -rf tutti-traces && unset PYTHONPATH TUTTI_LIBRARY_PATH TUTTI_TRACE &&
+      PATH="$work/ci/venv/bin:$PATH" timeout 120 sh -e "$work/$place") >"$work/log" 2>&1
+    [ $? -eq 1 ] && [ "$(wc -l <"$work/$place")" -eq 2 ] && grep -q 'another communicator' "$work/log" &&
+      [ "$(find "$work/ci/tutti-traces" -name '*.events' | wc -l)" -eq "$(grep -c '^FAILED' "$work/log")" ]
+    check $? "the commands for $place: the wheel is installed, and the tutorial's test fails with its seeds"
+  done
 else
   echo "skip: pytest: $python has none: pip install pytest"
 fi
 
-names='dtypes collectives messages tags any_source groups splits asynchronous data_parallel pipelines
-  interleaved_pipeline'
+# `splits` is last: some ranks make more groups there, so PyTorch would name the next group differently.
+names='dtypes collectives messages tags any_source groups asynchronous data_parallel pipelines
+  interleaved_pipeline ring_attention splits'
 job "$names"
 for name in $names; do
   [ "$(grep -c "right: $name\$" "$work/log")" -eq 4 ]
@@ -89,6 +111,8 @@ job timed_out
 check $? 'a time-out is an exception with the diagnosis'
 job for_pipelines
 check $? 'processes as ranks: messages in groups that are made for pipelines'
+job any_source_alone
+check $? 'processes as ranks: receives of any source end after all others have left'
 job late_pipeline
 [ $? -eq 9 ] &&
   grep -q 'said: .*made before torch.distributed.pipelining was imported.*import it before' "$work/log"
@@ -107,6 +131,8 @@ job sum_order
 check $? '... and other bits without it'
 job monitored
 check $? 'monitored_barrier() names the rank that does not come'
+job context_parallelism
+check $? 'context_parallel(), as far as PyTorch has it on CPUs'
 job second_job
 check $? 'a process has another rank in its second job'
 job lost -k

@@ -391,6 +391,41 @@ def tensor_parallel():
     assert torch.allclose(model(torch.ones(2, 8)), expected, atol=1e-5)
 
 
+def attention_parts(rank, size):
+    """Queries, keys and values of all ranks, and the rank's own parts of them, by dimension 2."""
+    numbers = torch.Generator().manual_seed(5)
+    whole = [torch.randn(2, 3, 4 * size, 8, generator=numbers) for _ in range(3)]
+    return whole, [each.chunk(size, 2)[rank].contiguous() for each in whole]
+
+
+def ring_attention():
+    """Keys and values go round the ranks, once by all_to_all and once by messages; each rank adds up."""
+    import torch.distributed._functional_collectives as functional_collectives
+    rank, size = ranks()
+    whole, (query, key, value) = attention_parts(rank, size)
+    expected = torch.nn.functional.scaled_dot_product_attention(*whole).chunk(size, 2)[rank]
+    ahead, behind = (rank + 1) % size, (rank - 1) % size
+
+    def by_all_to_all(part):
+        moved = functional_collectives.permute_tensor(part.flatten(), [(i + 1) % size for i in range(size)],
+                                                      dist.group.WORLD)
+        return moved.reshape(part.shape)
+
+    def by_messages(part):
+        got = torch.empty_like(part)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, part, ahead),
+                                            dist.P2POp(dist.irecv, got, behind)]):
+            work.wait()
+        return got
+    for rotate in (by_all_to_all, by_messages):
+        part, summed, weight = torch.stack([key, value]), 0, 0
+        for step in range(size):
+            shares = torch.exp(query @ part[0].transpose(-1, -2) / 8 ** 0.5)
+            summed, weight = summed + shares @ part[1], weight + shares.sum(-1, keepdim=True)
+            part = rotate(part) if step < size - 1 else part
+        assert torch.allclose(summed / weight, expected, atol=1e-5)
+
+
 class Counts(TorchDispatchMode):
     """A dispatch mode of the program's own."""
     count = 0
@@ -742,7 +777,7 @@ FAILING = {
 RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
          independent_messages, groups, splits, bound_device, aborted,
          objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, uses_before_wait,
-         compiled, pipelines, interleaved_pipeline, repeats)
+         compiled, pipelines, interleaved_pipeline, ring_attention, repeats)
 
 
 # ---- time-outs, and losses, with processes
@@ -776,6 +811,25 @@ def for_pipelines():
         for _ in range(2 if rank == size - 1 else 1):
             dist.recv(got, (rank + 1) % size)
         dist.send(got, rank - 1)
+    dist.destroy_process_group()
+
+
+def any_source_alone():
+    """Every rank receives from any rank while others do so too, the last one after all others have left."""
+    dist.init_process_group('tutti')
+    rank, size = ranks()
+    for receiver in range(size):
+        for _ in range(2):
+            if rank != receiver:
+                dist.send(torch.full((10,), float(rank)), receiver)
+        for _ in range(2 * (size - 1) if rank == receiver else 0):
+            got = torch.empty(10)
+            source = dist.recv(got)
+            same(got, [float(source)] * 10)
+    store = distributed_c10d._get_default_store()
+    if rank == size - 1:
+        store.set('received', 'all')
+    store.wait(['received'])
     dist.destroy_process_group()
 
 
@@ -888,6 +942,23 @@ def second_job():
     dist.destroy_process_group()
 
 
+def context_parallelism():
+    """PyTorch's context_parallel(), whose attention on CPUs is that of DTensor, and only without a mask. It
+    replaces a function for the whole process, so ranks are no threads."""
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import context_parallel_unshard
+    dist.init_process_group('tutti')
+    rank, size = ranks()
+    mesh = dist.device_mesh.init_device_mesh('cpu', (size,))
+    whole, _ = attention_parts(rank, size)
+    expected = torch.nn.functional.scaled_dot_product_attention(*whole)
+    buffers = [each.clone() for each in whole]
+    with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2, 2, 2]):
+        found = torch.nn.functional.scaled_dot_product_attention(*buffers)
+    assert torch.allclose(context_parallel_unshard(mesh, [found], [2])[0], expected, atol=1e-5)
+    dist.destroy_process_group()
+
+
 def order_of_sources():
     """The sources of receives without one, on rank 0."""
     rank, size = ranks()
@@ -946,8 +1017,8 @@ def spawned():
 ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
 RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, for_pipelines, late_pipeline,
-                                            lost, group_timed_out, detail, monitored, second_job,
-                                            sum_order)}
+                                            any_source_alone, lost, group_timed_out, detail, monitored,
+                                            second_job, context_parallelism, sum_order)}
 
 
 def fails(name):

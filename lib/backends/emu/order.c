@@ -33,7 +33,7 @@ struct order_rendezvous {
 struct order_slot {
   uint64_t member; /* 0: free */
   uint64_t best, event_limit;
-  uint64_t shares; /* processes of its communicators that have not failed, a bit for each */
+  uint64_t shares;            /* processes of its communicators that have not failed, a bit for each */
   uint32_t life;              /* enum slot_life */
   uint32_t word;              /* its sleeping thread waits for a change of this */
   uint32_t busy;              /* a thread of it is outside waiting calls */
@@ -688,6 +688,11 @@ static uint32_t next_that(const struct order_page *page, bool (*test)(const stru
     if (slot_live(&page->slots[i]) && test(&page->slots[i])) return i;
   }
   return order.own;
+}
+
+void emu_order_pass_to_poll(const struct emu_order_report *own, const struct emu_order_state *state) {
+  struct order_page *page = page_now();
+  if (any_other(page, slot_polls)) emu_order_pass(next_that(page, slot_polls), 0, own, state);
 }
 
 enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own,

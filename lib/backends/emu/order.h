@@ -124,6 +124,8 @@ enum emu_order_quiet {
   EMU_ORDER_FINAL    /* nothing can come */
 };
 enum emu_order_quiet emu_order_quiet(const struct emu_order_report *own, const struct emu_order_state *state);
+/* Passes the turn to the next process that polls, if there is one. */
+void emu_order_pass_to_poll(const struct emu_order_report *own, const struct emu_order_state *state);
 bool emu_order_kernels_wait(const struct emu_order_report *own); /* in any process */
 /* A deadlock. When they next have the turn all processes report it; when all have, all stop their kernels. So
  * no process learns of the failure of another one before it has reported what its own ranks wait for. */

@@ -716,7 +716,8 @@ static bool order_still(void) {
   return now_ns - since_ns >= emu_options()->stall_seconds * 1000000000u;
 }
 
-/* Ends the polls of this process, after a moment, so that a loop of them does not take a core. */
+/* Ends the polls of this process, after a moment, so that a loop of them does not take a core. The turn goes
+ * to the next process that polls: this one may poll for what that one does once its poll has ended. */
 static bool order_end_polls(void) {
   bool any = false;
   wait_for_change(1);
@@ -724,6 +725,11 @@ static bool order_end_polls(void) {
     if (waiter->released || waiter->owner == NULL || waiter->event_limit == UINT64_MAX) continue;
     waiter_release(waiter);
     any = true;
+  }
+  if (any && emu_order_mine()) {
+    const struct emu_order_report report = order_report();
+    const struct emu_order_state state = order_state();
+    emu_order_pass_to_poll(&report, &state);
   }
   return any;
 }
@@ -735,13 +741,13 @@ static bool order_quiet(void) {
   const bool still = order_still();
   report.alone = !threads_beyond_waiters();
   const enum emu_order_quiet found = emu_order_quiet(&report, &state);
+  const bool polls = report.event_limit != UINT64_MAX;
   if (found == EMU_ORDER_CHANGED) return true;
   if (found == EMU_ORDER_WAITS) {
     world.outside = emu_services_look_outside() || emu_lanes_outside() || world.outside_waits > 0;
     if (emu_lanes_waiting()) outside_complain(emu_lanes_progress());
-    return emu_lanes_look();
+    return emu_lanes_look() || (polls && order_end_polls());
   }
-  const bool polls = report.event_limit != UINT64_MAX;
   if (!still && polls) return order_end_polls();
   if (!still && found == EMU_ORDER_THREADS) return false;
   world.hopeless = !emu_order_kernels_wait(&report);

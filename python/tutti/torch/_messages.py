@@ -10,6 +10,7 @@ another tag go by the job's store. It also says what was sent, for receives of a
 import collections
 import contextlib
 import ctypes
+import math
 import os
 import random
 import sys
@@ -339,7 +340,7 @@ class _Sent:
     the last.
 
     Only messages that were sent before the last event count as sent: then all processes waited, so every
-    process sees the same ones, however fast it runs.
+    process sees the same ones, however fast it runs. Where nothing can move, all have been sent before it.
     """
 
     def __init__(self, text=b'0'):
@@ -353,7 +354,7 @@ class _Sent:
         return ' '.join(str(each) for each in [self.count] + self.events).encode()
 
     def has(self, number, now):
-        """True if the message of this number was sent before the event `now`."""
+        """True if the message of this number was sent before so many events had been."""
         first = self.count - len(self.events)
         return number < self.count and (number < first or self.events[number - first] < now)
 
@@ -477,7 +478,16 @@ class Shared(_InOrder):
         self.flush()
 
     def _sources(self, tag):
-        now, found = _events_so_far(), []
+        now = _events_so_far()
+        found = self._sources_before(tag, now)
+        if not found:
+            self._poll()
+            if _events_so_far() == now:  # no other process waits for an event, and there may never be one
+                found = self._sources_before(tag, math.inf)
+        return found
+
+    def _sources_before(self, tag, now):
+        found = []
         for source in range(self.group._size):
             key = self._key(source, self.group._rank, tag)
             if source == self.group._rank or not self.group.store.check([key]):
