@@ -21,7 +21,7 @@
 #define DIRECT_SPREAD_VECTORS 1
 #else
 #define DIRECT_VECTORS 2
-#define DIRECT_SPREAD_VECTORS 3
+#define DIRECT_SPREAD_VECTORS 2
 #endif
 #define DIRECT_PHASES 4u /* by which the issue warp may be ahead of the slowest compute warp */
 
@@ -309,8 +309,6 @@ struct direct_issue {
   uint32_t signaled, freed; /* steps made on each send link, and on each receive link */
   bool taken;               /* the published addresses have arrived */
   bool shows;               /* send link: the receiver reads our input, or there is no receiver */
-  bool zero_copy;           /* senders store final values in our output */
-  bool plain;               /* sums of the types common in training */
   bool moves;               /* the next step has a phase */
   uint32_t places;          /* the low bits of its addresses that this thread wrote, ORed */
 };
@@ -387,7 +385,7 @@ PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue
 /* Whether compute warps have nothing to move: receivers read our input, or senders store into our output.
  * What such a step signals is posted with the next phase. */
 PRIM_FN bool direct_is_still(const struct direct_issue *issue, const struct step *step) {
-  if (step->flags & STEP_RECV) return (step->flags & STEP_REDUCE) == 0 && issue->zero_copy;
+  if (step->flags & STEP_RECV) return (step->flags & STEP_REDUCE) == 0 && direct_receives_zero_copy();
   return __all_sync(PRIM_ALL_LANES, issue->shows) != 0;
 }
 
@@ -460,7 +458,7 @@ PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue
   const uint32_t index = direct_index();
   const bool sums = (step->flags & STEP_REDUCE) != 0;
   const bool plain =
-      sums ? issue->plain : (step->flags & STEP_RECV) != 0 || direct_of()->op != OP_PRE_MUL_SUM;
+      sums ? direct_is_plain() : (step->flags & STEP_RECV) != 0 || direct_of()->op != OP_PRE_MUL_SUM;
   if (direct_names(it, step)) {
     const uint64_t place = direct_place(it, step);
     issue->places |= (uint32_t)place;
@@ -492,9 +490,13 @@ PRIM_FN bool direct_issue_step(struct direct_run *it, struct direct_issue *issue
 PRIM_FN void direct_issue_begin(const struct direct_run *it, struct direct_issue *issue) {
   issue->issued = issue->signaled = issue->freed = 0;
   issue->taken = (direct_of()->flags & (WORK_DIRECT_SEND | WORK_SHOWS_INPUT)) == 0;
-  issue->zero_copy = direct_receives_zero_copy();
-  issue->plain = direct_is_plain();
   issue->shows = !it->sends || !it->keeps || direct_shift_of(it) != LAUNCH_HIDDEN;
+}
+
+/* Not inlined: the step would not fit in registers beside the rest, and the code is cached when it runs
+ * again. */
+static __device__ __noinline__ bool direct_next_step(struct direct_iter *steps, struct step *step) {
+  return direct_next(steps, direct_of(), step);
 }
 
 PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
@@ -504,9 +506,9 @@ PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
   direct_issue_begin(it, &issue);
   direct_begin(&steps, direct_of());
   uint32_t early = 0; /* steps before the first one that moves data or receives */
-  bool more = direct_next(&steps, direct_of(), &step);
+  bool more = direct_next_step(&steps, &step);
   for (; more && (step.flags & STEP_RECV) == 0 && direct_is_still(&issue, &step); early++)
-    more = direct_next(&steps, direct_of(), &step);
+    more = direct_next_step(&steps, &step);
   more = more && direct_prepare_step(it, &issue, &step);
   if (awaits) launch_await_previous();
   direct_open(it);
@@ -516,7 +518,7 @@ PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
   issue.signaled = early;
   while (more) {
     if (!direct_issue_step(it, &issue, &step)) return;
-    more = direct_next(&steps, direct_of(), &step);
+    more = direct_next_step(&steps, &step);
     if (more && !direct_prepare_step(it, &issue, &step)) return;
   }
   if (prim_lane() == 0) *(volatile uint32_t *)&direct_ended = issue.issued + 1;

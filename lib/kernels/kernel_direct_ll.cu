@@ -1,4 +1,5 @@
-/* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives over LL. */
+/* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives over LL, with few
+ * links per side. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"
@@ -10,7 +11,7 @@
 
 #include "kernels/direct_ll.h"
 
-/* Lines per link that a thread has in flight if there are few links; limited by registers. */
+/* Lines per link that a thread has in flight; limited by registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define FEW_LINES 2
 #else
@@ -18,13 +19,9 @@
 #endif
 
 PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
-  const struct work *work = direct_of();
-  const bool few = work->recv_count <= LAUNCH_ONCE_LINKS && work->send_count <= LAUNCH_ONCE_LINKS;
-  const bool plain = direct_is_plain() || !direct_has(work, DIRECT_SUM);
-  if (few && plain) direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
-  else if (few) direct_move<LAUNCH_ONCE_LINKS, 1, false>(it, awaits);
-  else if (plain) direct_move<LAUNCH_LINKS, 1, true>(it, awaits);
-  else direct_move<LAUNCH_LINKS, 1, false>(it, awaits);
+  if (direct_is_plain() || !direct_has(direct_of(), DIRECT_SUM))
+    direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
+  else direct_move<LAUNCH_ONCE_LINKS, 1, false>(it, awaits);
 }
 
 extern "C" __global__ void __launch_bounds__(LAUNCH_DIRECT_WARPS *PRIM_WARP, 1)

@@ -29,6 +29,7 @@ __global__ void tutti_kernel_simple(const __grid_constant__ struct launch launch
 __global__ void tutti_kernel_ll_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_ll(const __grid_constant__ struct launch launch);
+__global__ void tutti_kernel_direct_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_once(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_once_lines(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch);
@@ -50,6 +51,7 @@ static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_direct_once_lines,
     (const void *)tutti_kernel_direct_once_links,
     (const void *)tutti_kernel_direct_simple,
+    (const void *)tutti_kernel_direct_links,
 };
 
 /* Shared memory that a launch requests besides what its kernel declares, for the stages of bulk copies: the

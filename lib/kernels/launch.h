@@ -97,8 +97,9 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 /* Two for works with more than one link per side: only LL, and all protocols. */
 #define LAUNCH_KERNEL_LL_LINKS (PROTO_COUNT + 1)
 #define LAUNCH_KERNEL_LINKS (PROTO_COUNT + 2)
-/* One for direct collectives only, over LL. */
+/* Two for direct collectives only, over LL: few links, and many links. */
 #define LAUNCH_KERNEL_DIRECT (PROTO_COUNT + 3)
+#define LAUNCH_KERNEL_DIRECT_LINKS (PROTO_COUNT + 9)
 /* One for long copies over Simple, which copy engines move (compute capability 9.0). */
 #define LAUNCH_KERNEL_BULK (PROTO_COUNT + 4)
 /* Three for direct collectives in a single pass, with plain sums: few links, few links with several lines a
@@ -108,13 +109,14 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 #define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 7)
 /* One for direct collectives only, over Simple. */
 #define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 8)
-#define LAUNCH_KERNELS (PROTO_COUNT + 9)
+#define LAUNCH_KERNELS (PROTO_COUNT + 10)
 
 /* Most warps of a block: two per work of a batch, or an issue warp, a commit warp and 14 compute warps for
  * one work. */
 #define LAUNCH_WARPS_MAX 16
 /* The same for direct collectives, whose threads have more lines in flight and so more registers each. */
 #define LAUNCH_DIRECT_WARPS 12
+#define LAUNCH_DIRECT_LINKS_WARPS 8
 #define LAUNCH_DIRECT_SIMPLE_WARPS 15
 /* The same for a single pass: 16 warps for 4 KiB, and one for sizes and counters. With several lines a
  * thread, or with many links, as many as registers allow. */

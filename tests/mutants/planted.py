@@ -190,8 +190,8 @@ MUTANTS = [
            'if (line_cleans(lane, link))', 'if (lane->flag_bits < 32 && line_cleans(lane, link))',
            'data', 'protocol 1', NEAR128),
     Mutant('cleaning_once_a_period', LL_H,
-           'const uint64_t half = (uint64_t)1 << (lane->flag_bits - 1); return (link->line',
-           'const uint64_t half = (uint64_t)1 << lane->flag_bits; return (link->line',
+           'const uint64_t half = (uint64_t)1 << (flag_bits - 1); return (line',
+           'const uint64_t half = (uint64_t)1 << flag_bits; return (line',
            'data', 'protocol 0', NEAR),
 
     # ---- between operations
@@ -242,7 +242,7 @@ MUTANTS = [
            'lane->begun == lane->posted && lane_input_is_read(lane)', 'lane->begun == lane->posted',
            'invariant', 'the sender ends before the receiver has read its input', SCATTER),
     Mutant('any_algorithm_counts_as_one_that_returns_sums', 'lib/schedule/work.h',
-           'return work->algo == ALGO_TWO_SHOT;', 'return work != 0;',
+           'return work->algo == ALGO_TWO_SHOT && work->func == FUNC_ALL_REDUCE;', 'return work != 0;',
            'invariant', 'the sender ends before the receiver has read its input', ONE_SHOT),
     Mutant('input_of_another_operation_is_taken', LANE,
            'return lane_take_load(lane, &address, &bytes) ? LANE_TAKE : 0;',

@@ -13,6 +13,7 @@
   CALL(ll_links, launch)          \
   CALL(links, launch)             \
   CALL(direct_ll, launch)         \
+  CALL(direct_links, launch)      \
   CALL(direct_once, launch)       \
   CALL(direct_once_lines, launch) \
   CALL(direct_once_links, launch) \

@@ -258,30 +258,38 @@ static size_t kernel_once_bytes(uint32_t kernel) {
   }
 }
 
-/* The kernel of a direct collective over LL: by whether its lines fit in a single pass over a block's
- * threads, whether its sum, if any, is of a type common in training, and its number of links. */
+static bool work_has_few_links(const struct work *work) {
+  return work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
+}
+
+/* The kernel of a direct collective over LL: by its number of links, whether its lines fit in a single pass
+ * over a block's threads, and whether its sum, if any, is of a type common in training. */
 static uint32_t work_direct_kernel(const struct work *work) {
   const bool plain = work->dtype == ncclFloat || work->dtype == ncclBfloat16 || work->dtype == ncclHalf;
-  const bool few = work->send_count <= LAUNCH_ONCE_LINKS && work->recv_count <= LAUNCH_ONCE_LINKS;
+  const bool few = work_has_few_links(work);
   const bool once = work->part_count <= work->chunk_count * algo_loop_chunks(work);
   const size_t bytes = work_chunk_bytes(work);
+  const uint32_t looped = few ? LAUNCH_KERNEL_DIRECT : LAUNCH_KERNEL_DIRECT_LINKS;
   uint32_t kernel = few ? LAUNCH_KERNEL_ONCE : LAUNCH_KERNEL_ONCE_LINKS;
-  if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return LAUNCH_KERNEL_DIRECT;
+  if (work->op != OP_SUM || (work_adds(work) && !plain) || !once) return looped;
   if (few && bytes > kernel_once_bytes(kernel)) kernel = LAUNCH_KERNEL_ONCE_LINES;
-  return bytes > kernel_once_bytes(kernel) ? LAUNCH_KERNEL_DIRECT : kernel;
+  return bytes > kernel_once_bytes(kernel) ? looped : kernel;
 }
 
 /* The kernel that suits all works. */
 static uint32_t plan_direct_kernel(const struct plan *plan) {
-  uint32_t kernel = work_direct_kernel(&plan->works[0]);
-  for (uint32_t i = 1; i < plan->work_count; i++) {
+  const uint32_t kernel = work_direct_kernel(&plan->works[0]);
+  uint32_t differ = 0;
+  bool few = true, lines = true; /* one or several lines a thread */
+  for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint32_t other = work_direct_kernel(&plan->works[i]);
-    const bool few = (kernel == LAUNCH_KERNEL_ONCE && other == LAUNCH_KERNEL_ONCE_LINES) ||
-                     (kernel == LAUNCH_KERNEL_ONCE_LINES && other == LAUNCH_KERNEL_ONCE);
-    if (other != kernel && !few) return LAUNCH_KERNEL_DIRECT;
-    if (few) kernel = LAUNCH_KERNEL_ONCE_LINES;
+    few = few && work_has_few_links(&plan->works[i]);
+    lines = lines && (other == LAUNCH_KERNEL_ONCE || other == LAUNCH_KERNEL_ONCE_LINES);
+    differ += other != kernel;
   }
-  return kernel;
+  if (differ == 0) return kernel;
+  if (lines) return LAUNCH_KERNEL_ONCE_LINES;
+  return few ? LAUNCH_KERNEL_DIRECT : LAUNCH_KERNEL_DIRECT_LINKS;
 }
 
 /* The kernel of the protocol that all works use, or the mixed one; for works other than rings and messages,
@@ -305,18 +313,19 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work can use: compute warps for its lines, an issue warp, except of a single pass, and a
- * commit warp. */
-static size_t work_warps(const struct work *work, uint32_t kernel) {
+/* Warps that a work can use: compute warps for its lines, an issue warp, except of direct collectives over
+ * LL, and a commit warp. */
+static size_t work_warps(const struct work *work, bool direct) {
   if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
   const size_t bytes = work_chunk_bytes(work);
   const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return (kernel_once_bytes(kernel) > 0 ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
+  return (direct ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
   switch (kernel) {
     case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
+    case LAUNCH_KERNEL_DIRECT_LINKS: return LAUNCH_DIRECT_LINKS_WARPS;
     case LAUNCH_KERNEL_DIRECT_SIMPLE: return LAUNCH_DIRECT_SIMPLE_WARPS;
     case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
     case LAUNCH_KERNEL_ONCE_LINES: return LAUNCH_ONCE_LINES_WARPS;
@@ -328,13 +337,14 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
 /* Warps of a block, whose batches run one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
-  const bool direct = kernel == LAUNCH_KERNEL_DIRECT || kernel_once_bytes(kernel) > 0;
+  const bool looped = kernel == LAUNCH_KERNEL_DIRECT || kernel == LAUNCH_KERNEL_DIRECT_LINKS;
+  const bool direct = looped || kernel_once_bytes(kernel) > 0;
   size_t most = 1;
   for (uint32_t b = 0; b < plan->batch_count; b++) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
-      const size_t own = work_warps(&plan->works[batch->first_work + i], kernel);
+      const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
       warps = direct ? size_max(warps, own) : warps + own; /* these run one after another */
     }
     most = size_max(most, warps);

@@ -1,0 +1,23 @@
+/* kernel_direct_links.cu: the kernel of launches whose works are all direct collectives over LL, with
+ * many links per side. */
+#include <cuda_runtime.h>
+
+#include "kernels/link_count.h"
+
+#define PRIM_WORDS 1
+#define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
+#define PRIM_PROTO PROTO_LL
+
+#include "kernels/direct_ll.h"
+
+PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
+  if (direct_is_plain() || !direct_has(direct_of(), DIRECT_SUM))
+    direct_move<LAUNCH_LINKS, 1, true>(it, awaits);
+  else direct_move<LAUNCH_LINKS, 1, false>(it, awaits);
+}
+
+extern "C" __global__ void __launch_bounds__(LAUNCH_DIRECT_LINKS_WARPS *PRIM_WARP, 1)
+    tutti_kernel_direct_links(const __grid_constant__ struct launch launch) {
+  direct_launch<direct_run_ll<direct_move_any>>(&launch.arguments, launch.plan);
+}
