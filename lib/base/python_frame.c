@@ -128,11 +128,13 @@ bool python_frame_text(const struct python_frame *frame, char *out, size_t out_b
 
 /* ---- places of calls ---- */
 
-static struct caller {
+struct caller {
   struct python_frame frame;
   uint32_t next; /* with the same hash: number plus one, 0: none */
   char text[CALLER_BYTES];
-} callers[CALLERS_MOST];                    /* takes no memory before it is written */
+};
+/* CALLERS_MOST of them, mapped before the first is written: a program in little address space needs none. */
+static struct caller *callers;
 static uint32_t caller_heads[CALLER_HEADS]; /* read atomically; callers are added under the lock, and stay */
 static uint32_t caller_count;
 static os_mutex callers_lock = OS_MUTEX_INITIALIZER;
@@ -158,7 +160,10 @@ static const struct caller *caller_find(const struct python_frame *frame, const 
 static const struct caller *caller_add(const struct python_frame *frame, const char *text) {
   os_mutex_lock(&callers_lock);
   const struct caller *known = caller_find(frame, text);
-  if (known == NULL && caller_count < CALLERS_MOST) {
+  if (callers == NULL)
+    __atomic_store_n(&callers, (struct caller *)os_pages_map(CALLERS_MOST * sizeof *callers),
+                     __ATOMIC_RELEASE);
+  if (known == NULL && callers != NULL && caller_count < CALLERS_MOST) {
     struct caller *made = &callers[caller_count++];
     made->frame = *frame;
     made->next = *caller_head(frame);
@@ -188,8 +193,9 @@ const void *python_caller_add(const void *address) {
 }
 
 static const struct caller *caller_at(const void *place) {
-  const uintptr_t at = (uintptr_t)place, begin = (uintptr_t)callers;
-  return at < begin || at >= begin + sizeof callers ? NULL : (const struct caller *)place;
+  const uintptr_t at = (uintptr_t)place, begin = (uintptr_t)__atomic_load_n(&callers, __ATOMIC_ACQUIRE);
+  const bool inside = at >= begin && at < begin + CALLERS_MOST * sizeof *callers;
+  return inside ? (const struct caller *)place : NULL;
 }
 
 const struct python_frame *python_caller_frame(const void *place) {
