@@ -31,7 +31,7 @@ job() {
   case_name=$1
   shift
   # shellcheck disable=SC2016,SC2086
-  timeout 120 "$build/bin/tutti" launch -n 4 "$@" sh -c 'export RANK=$TUTTI_RANK WORLD_SIZE=$TUTTI_SIZE
+  timeout 300 "$build/bin/tutti" launch -n 4 "$@" sh -c 'export RANK=$TUTTI_RANK WORLD_SIZE=$TUTTI_SIZE
     export LOCAL_RANK=$TUTTI_RANK MASTER_ADDR=127.0.0.1 MASTER_PORT=${TUTTI_RENDEZVOUS##*:}
     exec "$@"' rank "$python" "$here/torch_ranks.py" $case_name >"$work/log" 2>&1 </dev/null
 }

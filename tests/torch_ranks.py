@@ -471,6 +471,32 @@ def uses_before_wait():
     tutti.torch.check_early_use(True)
 
 
+class Waits(torch.autograd.Function):
+    """Waits in backward for what was called before."""
+
+    @staticmethod
+    def forward(context, tensor, work):
+        context.work = work
+        return tensor * 1
+
+    @staticmethod
+    def backward(context, gradient):
+        context.work.wait()
+        return gradient * 1, None
+
+
+def waits_in_backward():
+    """Backward's end brings back the dispatch modes that there were at its begin: they must not add up."""
+    for _ in range(3):
+        summed = torch.ones(3)
+        weight = torch.ones(3, requires_grad=True)
+        Waits.apply(weight, dist.all_reduce(summed, async_op=True)).sum().backward()
+        assert torch._C._len_torch_dispatch_stack() <= 1
+        same(summed, [float(dist.get_world_size())] * 3)
+    dist.all_reduce(summed, async_op=True).wait()
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
 def compiled(backend='aot_eager'):
     """Functional collectives in a compiled function; no break of its graph."""
     import torch.distributed._functional_collectives as functional_collectives
@@ -777,7 +803,7 @@ FAILING = {
 RIGHT = (dtypes, operators, collectives, layouts, messages, tags, any_source,
          independent_messages, groups, splits, bound_device, aborted,
          objects, asynchronous, functional, data_parallel, fully_sharded, tensor_parallel, uses_before_wait,
-         compiled, pipelines, interleaved_pipeline, ring_attention, repeats)
+         waits_in_backward, compiled, pipelines, interleaved_pipeline, ring_attention, repeats)
 
 
 # ---- time-outs, and losses, with processes

@@ -1,7 +1,8 @@
 """Uses of a tensor before wait(): an error at the line that reads or writes it.
 
 While operations of a thread have not been waited for, a TorchDispatchMode compares the tensors of each
-operator with theirs. It is pushed only where no other mode is, because the last one that began ends first.
+operator with theirs. It is pushed only where no other mode is: the last one that began ends first. Whether it
+is on the stack is always looked up, as autograd restores the stack that there was when backward began.
 Methods that read a tensor's memory without an operator (_WITHOUT_OPERATORS) are wrapped when the first
 operation is called that the program has to wait for. They stay wrapped: to change a class again and again
 makes the interpreter slower at finding its attributes.
@@ -13,6 +14,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+from torch.utils import _python_dispatch as _dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._work import caller
@@ -29,6 +31,11 @@ _WITHOUT_OPERATORS = ('numpy', 'tolist', '__repr__', '__reduce_ex__', '__deepcop
 _wrapped = False
 _outstanding = {}  # id of each work that a thread has not waited for; a dictionary changes in one step
 _looked_up = {}  # operator -> _arguments() of it, because its schema takes long to ask
+
+
+def _top():
+    """The mode that looks at the next operator of this thread, or None."""
+    return _dispatch._get_current_dispatch_mode()
 
 
 def check_early_use(on):
@@ -106,7 +113,7 @@ class _Mode(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.pending, self.on_stack, self.paused = {}, False, 0
+        self.pending, self.running, self.paused = {}, 0, 0  # running: operators, while it is off the stack
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -121,7 +128,11 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         if self.pending and not self.paused and _enabled:
             self._look(function, arguments, named or {})
-        return function(*arguments, **(named or {}))
+        self.running += 1
+        try:
+            return function(*arguments, **(named or {}))
+        finally:
+            self.running -= 1
 
     def _look(self, function, arguments, named):
         for place, (name, writes) in enumerate(_arguments(function)):
@@ -137,15 +148,19 @@ class _Mode(TorchDispatchMode):
             for each in tuple(self.pending.values()):
                 each.complain(region, writes)
 
+    def is_idle(self):
+        """Nothing is pending, and it is not on the stack."""
+        return not self.pending and not self.running and _top() is not self
+
     def settle(self):
         """On the stack while something is pending, as far as its order permits."""
-        top = torch.utils._python_dispatch._get_current_dispatch_mode()
-        if self.pending and not self.on_stack and top is None and _enabled:
-            self.__enter__()
-            self.on_stack = True
-        elif not self.pending and self.on_stack and top is self:
-            self.__exit__(None, None, None)
-            self.on_stack = False
+        if self.running:
+            return
+        top = _top()
+        if self.pending and top is None and _enabled:
+            _dispatch._push_mode(self)
+        elif not self.pending and top is self:
+            _dispatch._pop_mode()
 
 
 class _ModeBesideCompiler(_Mode):
@@ -163,7 +178,7 @@ class _ModeBesideCompiler(_Mode):
 def _mode():
     kind = _ModeBesideCompiler if 'torch._dynamo' in sys.modules else _Mode
     mode = getattr(_local, 'mode', None)
-    if mode is None or (type(mode) is not kind and not mode.on_stack and not mode.pending):
+    if mode is None or (type(mode) is not kind and mode.is_idle()):
         _local.mode = kind()
     return _local.mode
 
@@ -212,11 +227,14 @@ def pass_messages_by():
     for name in ('send', 'recv', 'recv_anysource'):
         def call(self, *arguments, _call=getattr(dist.ProcessGroup, name), **named):
             mode = getattr(_local, 'mode', None)
-            if mode is None or not mode.on_stack or \
-                    torch.utils._python_dispatch._get_current_dispatch_mode() is not mode:
+            if mode is None or _top() is not mode:
                 return _call(self, *arguments, **named)
-            with torch.utils._python_dispatch._pop_mode_temporarily():
-                return _call(self, *arguments, **named)
+            mode.running += 1
+            try:
+                with _dispatch._pop_mode_temporarily():
+                    return _call(self, *arguments, **named)
+            finally:
+                mode.running -= 1
         setattr(dist.ProcessGroup, name, call)
 
 
