@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu/calls.h"
+
 #define RANKS_MAX 16
 #define TYPES 12
 #define SHIFT_MAX 3 /* maximum number of elements before a buffer in its allocation */
@@ -91,22 +93,6 @@ static uint64_t digest(struct run *run) {
   }
   return hash >> 16;
 }
-
-enum call {
-  ALL_REDUCE,
-  REDUCE,
-  REDUCE_SCATTER,
-  ALL_GATHER,
-  BROADCAST,
-  ALL_TO_ALL,
-  GATHER,
-  SCATTER,
-  EXCHANGE,
-  CALLS
-};
-static const char *const call_names[CALLS] = {"all_reduce", "reduce",    "reduce_scatter",
-                                              "all_gather", "broadcast", "all_to_all",
-                                              "gather",     "scatter",   "exchange"};
 
 static void exchange(const struct run *run, int r, ncclDataType_t type, const uint8_t *in, uint8_t *out) {
   const int n = run->rank_count;

@@ -18,28 +18,13 @@
 #include <tutti.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "need.h"
 
 #define LONG_CALLS 10
 #define PLACES 32      /* short calls of a scene of two, */
 #define LAST_PLACES 12 /* and the places of the other call among them */
 #define GROUP 2        /* calls of a group, at most */
-
-enum call {
-  ALL_REDUCE,
-  REDUCE,
-  REDUCE_SCATTER,
-  ALL_GATHER,
-  BROADCAST,
-  ALL_TO_ALL,
-  GATHER,
-  SCATTER,
-  EXCHANGE,
-  CALLS
-};
-static const char *const call_names[CALLS] = {"all_reduce", "reduce",    "reduce_scatter",
-                                              "all_gather", "broadcast", "all_to_all",
-                                              "gather",     "scatter",   "exchange"};
 
 static struct {
   int rank_count, first, end; /* ranks; those of this process */
