@@ -10,6 +10,15 @@
 #ifndef TUTTI_KERNELS_DIRECT_LL_H
 #define TUTTI_KERNELS_DIRECT_LL_H
 
+#include <cuda_runtime.h>
+
+#include "kernels/link_count.h"
+
+#define PRIM_WORDS 1
+#define PRIM_LINKS LAUNCH_LINKS
+#define PRIM_ALGOS 1
+#define PRIM_PROTO PROTO_LL
+
 #include "kernels/direct.h"
 
 #ifdef DIRECT_ONCE

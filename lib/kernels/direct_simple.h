@@ -55,16 +55,11 @@ struct direct_share_of {
 
 PRIM_FN uint32_t direct_compute_warps(void) { return blockDim.x / PRIM_WARP - 2; }
 
-template <bool PLAIN>
+/* For direct_is_plain(). */
 PRIM_FN uint64_t direct_add(const struct work *work, uint64_t sum, uint64_t word) {
-  if constexpr (!PLAIN) {
-    words_apply(work->dtype, work->op, &sum, &word, 0);
-    return sum;
-  } else {
-    if (work->dtype == TYPE_FLOAT) return word_combine(TYPE_FLOAT, OP_SUM, sum, word);
-    if (work->dtype == TYPE_HALF) return word_combine(TYPE_HALF, OP_SUM, sum, word);
-    return word_combine(TYPE_BFLOAT16, OP_SUM, sum, word);
-  }
+  if (work->dtype == TYPE_FLOAT) return word_combine(TYPE_FLOAT, OP_SUM, sum, word);
+  if (work->dtype == TYPE_HALF) return word_combine(TYPE_HALF, OP_SUM, sum, word);
+  return word_combine(TYPE_BFLOAT16, OP_SUM, sum, word);
 }
 
 /* Whole vectors. */
@@ -125,8 +120,8 @@ PRIM_FN void direct_spread_vectors(const struct direct_phase *phase, struct dire
 }
 
 PRIM_FN ulonglong2 direct_add_vector(const struct work *work, ulonglong2 sum, ulonglong2 vector) {
-  sum.x = direct_add<true>(work, sum.x, vector.x);
-  sum.y = direct_add<true>(work, sum.y, vector.y);
+  sum.x = direct_add(work, sum.x, vector.x);
+  sum.y = direct_add(work, sum.y, vector.y);
   return sum;
 }
 

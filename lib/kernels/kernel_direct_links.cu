@@ -1,14 +1,5 @@
 /* kernel_direct_links.cu: the kernel of launches whose works are all direct collectives over LL, with
  * many links per side. */
-#include <cuda_runtime.h>
-
-#include "kernels/link_count.h"
-
-#define PRIM_WORDS 1
-#define PRIM_LINKS LAUNCH_LINKS
-#define PRIM_ALGOS 1
-#define PRIM_PROTO PROTO_LL
-
 #include "kernels/direct_ll.h"
 
 PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {

@@ -1,14 +1,5 @@
 /* kernel_direct_ll.cu: the kernel of launches whose works are all direct collectives over LL, with few
  * links per side. */
-#include <cuda_runtime.h>
-
-#include "kernels/link_count.h"
-
-#define PRIM_WORDS 1
-#define PRIM_LINKS LAUNCH_LINKS
-#define PRIM_ALGOS 1
-#define PRIM_PROTO PROTO_LL
-
 #include "kernels/direct_ll.h"
 
 /* Lines per link that a thread has in flight; limited by registers. */

@@ -1,13 +1,5 @@
 /* kernel_direct_once_lines.cu: the kernel of launches whose works are all direct collectives over LL in a
  * single pass, with few links per side and several lines a thread. */
-#include <cuda_runtime.h>
-
-#include "kernels/link_count.h"
-
-#define PRIM_WORDS 1
-#define PRIM_LINKS LAUNCH_LINKS
-#define PRIM_ALGOS 1
-#define PRIM_PROTO PROTO_LL
 #define DIRECT_ONCE
 
 #include "kernels/direct_ll.h"
