@@ -207,15 +207,14 @@ PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct
     if (it->kind == DIRECT_KINDS) {
       it->kind = DIRECT_FIRST;
       it->turn += loop;
+      if (it->turn >= work->part_count + direct_lag(work, DIRECT_LAST) * loop) return false;
     }
     const size_t before = direct_lag(work, it->kind) * loop;
-    if (it->turn < before || !direct_has(work, it->kind)) continue;
-    if (it->turn - before < work->part_count) break;
-    if (it->turn >= work->part_count + direct_lag(work, DIRECT_LAST) * loop) return false;
+    if (it->turn < before || it->turn - before >= work->part_count || !direct_has(work, it->kind)) continue;
+    direct_step_at(work, it->turn - before, it->kind, step);
+    it->kind += 1;
+    return true;
   }
-  direct_step_at(work, it->turn - direct_lag(work, it->kind) * loop, it->kind, step);
-  it->kind += 1;
-  return true;
 }
 
 #endif
