@@ -79,6 +79,23 @@ export NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440 SIMT_KERNELS="$work/kern
 ctas=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" all 3 500 1 &&
   tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "all calls have the right bits on both sides of steps 2^31 and 2^32"
+# A warp of each block may be far behind the others, on all GPUs or on one: the issue warp, a warp that moves
+# data, or the commit warp.
+for warp in 0 1:2 -1 -1:1; do
+  export SIMT_SLOW_WARP=$warp
+  slow=0
+  for option in Ring:Simple:270000 Ring:LL128:500 Direct:Simple:500 Direct:LL:500 TwoShot:Simple:500; do
+    IFS=: read -r algo proto long <<EOF
+$option
+EOF
+    [ "$algo" = Ring ] || algo="allreduce:$algo;$direct"
+    NCCL_ALGO=$algo NCCL_PROTO=$proto ctas=1 \
+      on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" 3 "$long" 1 || slow=1
+    [ $slow = 0 ] || break
+  done
+  check $slow "all calls have the right bits while warp $warp is slow"
+done
+unset SIMT_SLOW_WARP
 # near ALGORITHM ARGS...: wrap with these arguments over LL, from step $first, is right.
 near() {
   NCCL_ALGO=$1

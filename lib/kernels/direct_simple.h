@@ -568,7 +568,10 @@ PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
   __threadfence();
 }
 
-/* Posts what the compute warps have done, until nothing is left. */
+/* Posts what the compute warps have done, until nothing is left. A receive link's size is compared before its
+ * slots are freed: the sender's next operation may announce its own there. A receiver that has everything
+ * may show its next operation's size before this warp has seen this one's; the issue warp saw it before it
+ * issued what goes there. */
 PRIM_FN bool direct_commit_all(struct direct_run *it) {
   for (uint32_t done = 0;;) {
     const uint32_t ended = prim_peek_together(&direct_ended);
@@ -578,11 +581,12 @@ PRIM_FN bool direct_commit_all(struct direct_run *it) {
     const uint32_t steps = it->sends ? latest->signaled : latest->freed;
     __syncwarp();
     if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = now;
-    if (now != done) direct_signal(it, steps);
-    done = now;
+    if (now != done && it->sends) direct_signal(it, steps);
     const bool agreed = __all_sync(PRIM_ALL_LANES, it->link.agreed) != 0;
-    if (!agreed && (done > 0 || it->looks > DIRECT_LOOKS_FIRST) && !direct_compare(it)) return false;
-    if (agreed && __all_sync(PRIM_ALL_LANES, ended == done + 1)) return true;
+    if (!agreed && (now > 0 || it->looks > DIRECT_LOOKS_FIRST) && !direct_compare(it)) return false;
+    if (now != done && !it->sends) direct_signal(it, steps);
+    done = now;
+    if (__all_sync(PRIM_ALL_LANES, ended == done + 1 && (it->link.agreed || it->sends))) return true;
     if (direct_is_stopped(it)) return false;
   }
 }

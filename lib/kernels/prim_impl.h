@@ -224,6 +224,13 @@ PRIM_FN void prim_issue(struct prim *prim) {
 
 PRIM_FN void prim_join(struct prim *prim) { prim_await(prim, prim->issued); }
 
+/* The issue warp has opened the lane before it wrote the first descriptor, which is its dismissal of the
+ * compute warps if the lane moves nothing (the sender stores into the output). */
+PRIM_FN void prim_await_readers(struct prim *prim) {
+  if (prim->issues || prim->issued > 0) return;
+  while (prim_peek_together(&prim->queue->issued) == 0 && !prim_aborted(prim)) {}
+}
+
 /* ---- counters ---- */
 
 /* Data behind a tail is read past the first-level cache, by instructions that wait for this one's result;

@@ -481,6 +481,7 @@ PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   lane->phase = LANE_DONE;
   lane_close_list(lane, prim);
   if (!prim_leader(prim)) return;
+  prim_await_readers(prim);
   FIFO_EACH_LINK(i, lane->work->recv_count, FIFO_ALL_LINKS) {
     lane->recv[i].receiver->recv_step = lane->recv[i].posted;
     lane->recv[i].receiver->recv_line[kind] = lane->recv[i].line; /* Simple does not change it */

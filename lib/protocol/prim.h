@@ -27,6 +27,8 @@
  *   bool     prim_leader(p)                  this worker posts for all and compares sizes
  *   void     prim_join(p)                    this worker has done its part of a slice or LL step; for the
  *                                            leader it returns when all workers have
+ *   void     prim_await_readers(p)           for the leader, when all workers have read the counters that it
+ *                                            stores next
  *   uint64_t prim_load_tail(address)         sender's counter; later reads are not reordered before it
  *   uint64_t prim_load_head(address)         receiver's counter; later writes are not reordered before it
  *   void     prim_store_tail(p, address, v)  earlier writes of all joined workers are ordered before it

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-enum { STACK_BYTES = 128 << 10, THREADS_MOST = 1024, BARRIERS = 16, STIR_ONE_IN = 16 };
+enum { STACK_BYTES = 128 << 10, THREADS_MOST = 1024, BARRIERS = 16, STIR_ONE_IN = 16, SLOW_SWEEPS = 64 };
 
 /* A condition that fibres wait for: how often it has occurred, and from which sweep on the last one
  * counts. */
@@ -38,6 +38,7 @@ struct block {
   struct warp warps[THREADS_MOST / SIMT_WARP];
   struct gate barriers[BARRIERS];
   uint32_t thread_count, ended_count;
+  uint32_t slow_warp; /* runs in one sweep of SLOW_SWEEPS */
   uint64_t sweep, random;
   struct fibre *now;
   uint8_t *stacks;
@@ -182,6 +183,7 @@ static bool block_sweep(struct block *block) {
     struct fibre *fibre = &block->fibres[index];
     if (!fibre_is_ready(block, fibre)) continue;
     any = true;
+    if (index / SIMT_WARP == block->slow_warp && block->sweep % SLOW_SWEEPS != 0) continue;
     fibre->gate = NULL;
     block->now = fibre;
     threadIdx.x = index;
@@ -206,13 +208,15 @@ static uint64_t seed_of(uint32_t index) {
   return seed == 0 ? 0 : (seed + index + 1) * 0x9e3779b97f4a7c15u;
 }
 
-void simt_block_run(uint32_t index, uint32_t thread_count, void (*body)(void *), void *argument) {
+void simt_block_run(uint32_t index, uint32_t thread_count, int slow_warp, void (*body)(void *),
+                    void *argument) {
   if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
     give_up("a block does not consist of whole warps");
   struct block *block = block_make(thread_count);
   block->body = body;
   block->argument = argument;
   block->random = seed_of(index);
+  block->slow_warp = slow_warp < 0 ? thread_count / SIMT_WARP + (uint32_t)slow_warp : (uint32_t)slow_warp;
   blockIdx.x = index;
   blockDim.x = thread_count;
   here = block;

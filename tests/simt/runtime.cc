@@ -23,8 +23,8 @@ static const struct simt_kernel *kernel_find(const void *entry) {
   return NULL;
 }
 
-/* SIMT_KERNELS=FILE: appends the name of each kernel to FILE when it is launched with work for the first time.
- * The backend's first launches, which have none, have one warp. */
+/* SIMT_KERNELS=FILE: appends the name of each kernel to FILE when it is launched with work for the first
+ * time. The backend's first launches, which have none, have one warp. */
 static void kernel_note(const struct simt_kernel *kernel, uint32_t thread_count) {
   static uint64_t noted; /* by row */
   const uint64_t bit = (uint64_t)1 << (kernel - kernel_rows);
@@ -56,6 +56,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
+  int slow_warp;
   bool is_repeated; /* in a graph: launched as often as the graph */
   void *parameters[SIMT_PARAMETERS];
 };
@@ -78,7 +79,8 @@ static void thread_body(void *argument) {
 
 static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
-  simt_block_run(job->index, job->launch->thread_count, thread_body, (void *)job->launch);
+  simt_block_run(job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
+                 (void *)job->launch);
   return NULL;
 }
 
@@ -95,6 +97,14 @@ static void launch_run(void *argument) {
   if (!launch->is_repeated) launch_free(launch);
 }
 
+/* SIMT_SLOW_WARP=WARP or WARP:DEVICE: that warp of each block is slow, on all devices or on one. */
+static int slow_warp(void) {
+  const char *text = getenv("SIMT_SLOW_WARP");
+  int warp = SIMT_NO_WARP, only = 0, device = 0;
+  if (text == NULL || sscanf(text, "%d:%d", &warp, &only) < 2) return warp;
+  return cudaGetDevice(&device) == cudaSuccess && device == only ? warp : SIMT_NO_WARP;
+}
+
 static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
                                        void **parameters) {
   struct simt_launch *launch = (struct simt_launch *)calloc(1, sizeof *launch);
@@ -102,6 +112,7 @@ static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 gr
   launch->kernel = kernel;
   launch->block_count = grid.x;
   launch->thread_count = block.x;
+  launch->slow_warp = slow_warp();
   for (uint32_t i = 0; i < SIMT_PARAMETERS && kernel->bytes[i] > 0; i++) {
     launch->parameters[i] = malloc(kernel->bytes[i]);
     if (launch->parameters[i] == NULL) {

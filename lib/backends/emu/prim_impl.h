@@ -60,6 +60,7 @@ PRIM_FN bool prim_leader(const struct prim *prim) {
   return true;
 }
 PRIM_FN void prim_join(const struct prim *prim) { (void)prim; }
+PRIM_FN void prim_await_readers(const struct prim *prim) { (void)prim; }
 
 PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
   return __atomic_load_n(address, __ATOMIC_ACQUIRE);

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -27,8 +28,12 @@ struct simt_index {
 /* The indexes of the running fibre. */
 extern thread_local simt_index threadIdx, blockIdx, blockDim;
 
-/* Runs all threads of one block; returns when they have ended. `body` is called once per thread. */
-void simt_block_run(uint32_t block, uint32_t thread_count, void (*body)(void *), void *argument);
+#define SIMT_NO_WARP INT_MAX
+
+/* Runs all threads of one block; returns when they have ended. `body` is called once per thread. The warp
+ * `slow_warp` (negative: from the last one; SIMT_NO_WARP: none) is slower than the others by far. */
+void simt_block_run(uint32_t block, uint32_t thread_count, int slow_warp, void (*body)(void *),
+                    void *argument);
 
 /* Lets the other fibres run. */
 void simt_yield(void);
