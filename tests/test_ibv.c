@@ -459,6 +459,32 @@ static void test_reconnect(void **state) {
   assert_true(tally.returned > SEEDS / 100);
 }
 
+/* A device that takes its time to destroy the old queue pairs does not keep the new ones from working. */
+static void test_slow_destroy(void **state) {
+  struct fake_verbs_options options = calm;
+  ncclResult_t results[2];
+  (void)state;
+  options.fault = VERBS_QP_STOPS;
+  options.fault_at = 20;
+  pair_settings("2", NULL, NULL);
+  pair_set("TUTTI_IB_RECONNECT", "4");
+  param_reset();
+  pair_world_open(&options);
+  pair_open(&pair, results);
+  fake_verbs_hold_destroys(true);
+  stream_begin(&stream, &pair, 5, 1);
+  stream_run(&stream);
+  const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+  assert_int_equal(stream.arrived + stream.send_done, 2 * PAIR_MESSAGES);
+  assert_true(ends[0]->reconnect.generation > 0);
+  assert_non_null(ends[0]->retired);
+  assert_int_equal(fake_verbs_stats().qps, 2 * (ends[0]->qp_count + ends[1]->qp_count));
+  fake_verbs_hold_destroys(false);
+  pair_close(&pair);
+  assert_int_equal(fake_verbs_stats().qps, 0);
+  pair_world_close();
+}
+
 /* A connection made while a port is down avoids it, and one made later does not. */
 static void test_beside(void **state) {
   struct fake_verbs_options options = calm;
@@ -649,6 +675,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_no_route, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_regions, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_device_memory, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_slow_destroy, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_beside, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_bye, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_seeds, pair_setup, pair_teardown),

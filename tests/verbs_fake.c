@@ -87,11 +87,12 @@ static struct {
   struct fake_qp qps[QPS];
   struct fake_cq cqs[CQS];
   struct fake_memory memories[MEMORIES];
-  uint32_t serial;
+  uint32_t serial, qps_made;
   struct late *late, **late_end;
   uint64_t flap_at; /* the next one */
   uint32_t flaps;   /* so far */
 } world;
+static bool destroys_held; /* atomic */
 
 static os_mutex mutex = OS_MUTEX_INITIALIZER;
 
@@ -568,10 +569,11 @@ static int cq_poll(struct ibv_cq *at, int most, struct ibv_wc *completions) {
 
 static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes) {
   LOCKED;
-  int i = 0;
-  while (i < QPS && world.qps[i].used) i++;
-  if (i == QPS) broken("too many queue pairs");
-  struct fake_qp *qp = &world.qps[i];
+  uint32_t i = world.qps_made; /* in the order in which they are made, whenever old ones are destroyed */
+  while (i < world.qps_made + QPS && world.qps[i % QPS].used) i++;
+  if (i == world.qps_made + QPS) broken("too many queue pairs");
+  world.qps_made = i + 1;
+  struct fake_qp *qp = &world.qps[i % QPS];
   memset(qp, 0, sizeof *qp);
   qp->used = true;
   qp->qp.context = pd->context;
@@ -647,7 +649,10 @@ const struct ibv_qp_attr *fake_verbs_attributes(const struct ibv_qp *at, uint32_
   return &qp->attributes;
 }
 
+void fake_verbs_hold_destroys(bool hold) { __atomic_store_n(&destroys_held, hold, __ATOMIC_RELEASE); }
+
 static int qp_destroy(struct ibv_qp *at) {
+  while (__atomic_load_n(&destroys_held, __ATOMIC_ACQUIRE)) os_yield();
   LOCKED;
   struct fake_qp *qp = (struct fake_qp *)at;
   struct fake_device *device = device_of(qp->qp.context);

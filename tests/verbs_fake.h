@@ -45,6 +45,8 @@ struct fake_verbs_options {
 /* Nothing may be open. */
 void fake_verbs_reset(const struct fake_verbs_options *options);
 const struct verbs *fake_verbs(void);
+/* No queue pair is destroyed until they are let go: the call waits, as Soft-RoCE's does for packets. */
+void fake_verbs_hold_destroys(bool hold);
 /* The attributes with which it was made ready, and its vendor options. */
 const struct ibv_qp_attr *fake_verbs_attributes(const struct ibv_qp *qp, uint32_t *makers);
 

@@ -24,7 +24,9 @@ static void event_note(struct ib_context *context, const struct ibv_async_event 
     case IBV_EVENT_DEVICE_FATAL: __atomic_store_n(&context->dead, true, __ATOMIC_RELAXED); break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR: end = (struct ib_end *)event->element.qp->qp_context; break;
+    case IBV_EVENT_QP_ACCESS_ERR:
+      end = (struct ib_end *)__atomic_load_n(&event->element.qp->qp_context, __ATOMIC_RELAXED);
+      break;
     default: log_info(LOG_NET, "Network IB: %s: event %d", context->name, event->event_type);
   }
   const bool dead = event->event_type == IBV_EVENT_CQ_ERR || event->event_type == IBV_EVENT_DEVICE_FATAL;

@@ -30,7 +30,7 @@ bool ib_flush_reconnect(struct ib_end *end) {
   const uint32_t loops = end->loop_count;
   if (!ib_reconnect_may(end, false)) return false;
   end->loop_count = 0;
-  ib_qps_drop(end, end->qp_count, loops);
+  ib_qps_retire(end, end->qp_count, loops);
   if (ib_qps_loop(end) != ncclSuccess) return false;
   for (uint32_t i = NET_REQUESTS_MAX; i < 2 * NET_REQUESTS_MAX; i++)
     if (end->requests[i].used && !end->requests[i].done && flush_begin(end, &end->requests[i]) != ncclSuccess)

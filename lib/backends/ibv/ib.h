@@ -256,6 +256,7 @@ struct ib_end {
   uint32_t qp_count, stripes; /* stripes: queue pairs that a message is spread over */
   uint32_t loop_count;        /* after those in qps: queue pairs to itself, one per port (flush.c) */
   size_t adaptive_bytes;      /* longer messages have a notification apart from their data */
+  struct ib_retired *retired; /* queue pairs that are being destroyed (qp.c) */
   struct ib_region *regions;
   uint64_t begun;    /* receiver: calls to irecv; sender: calls that it has answered */
   uint64_t finished; /* receiver: all calls before this one are done */
@@ -315,8 +316,10 @@ ncclResult_t ib_qps_connect(struct ib_end *end);
 ncclResult_t ib_qps_loop(struct ib_end *end);
 /* Stops the queue pairs to the other end: the device no longer reads or writes memory for them. */
 void ib_qps_stop(struct ib_end *end);
-/* Destroys `count` queue pairs from `begin` on; new ones may be made. */
-void ib_qps_drop(struct ib_end *end, uint32_t begin, uint32_t count);
+/* Takes `count` queue pairs from `begin` on out of use; new ones may be made. A thread destroys them, because
+ * a device may take a minute for it: Soft-RoCE waits for packets that a dead wire holds. */
+void ib_qps_retire(struct ib_end *end, uint32_t begin, uint32_t count);
+/* Destroys all, and waits until those taken out of use are destroyed, too. */
 void ib_qps_destroy(struct ib_end *end);
 uint64_t ib_work_id(enum ib_work work, uint64_t number, const struct ib_qp *qp);
 bool ib_qp_has_space(const struct ib_qp *qp, uint32_t requests);

@@ -190,15 +190,51 @@ void ib_qps_stop(struct ib_end *end) {
     if (end->qps[i].qp != NULL) (void)end->verbs->qp_modify(end->qps[i].qp, &attributes, IBV_QP_STATE);
 }
 
-void ib_qps_drop(struct ib_end *end, uint32_t begin, uint32_t count) {
-  for (uint32_t i = begin; i < begin + count; i++) {
-    if (end->qps[i].qp != NULL) end->verbs->qp_destroy(end->qps[i].qp);
-    end->qps[i].qp = NULL;
+/* Queue pairs that a reconnect replaces, until their destruction has ended. */
+struct ib_retired {
+  struct ib_retired *next;
+  const struct verbs *verbs;
+  os_thread thread;
+  bool started;
+  uint32_t count;
+  struct ibv_qp *qps[];
+};
+
+static void *retired_body(void *argument) {
+  const struct ib_retired *retired = (const struct ib_retired *)argument;
+  for (uint32_t i = 0; i < retired->count; i++) retired->verbs->qp_destroy(retired->qps[i]);
+  return NULL;
+}
+
+void ib_qps_retire(struct ib_end *end, uint32_t begin, uint32_t count) {
+  struct ib_retired *retired =
+      (struct ib_retired *)os_alloc(sizeof *retired + count * sizeof retired->qps[0]);
+  struct ib_qp *qps = end->qps + begin;
+  for (uint32_t i = 0; i < count; i++) {
+    if (qps[i].qp == NULL) continue;
+    __atomic_store_n(&qps[i].qp->qp_context, NULL, __ATOMIC_RELAXED); /* its events no longer matter */
+    if (retired != NULL) retired->qps[retired->count++] = qps[i].qp;
+    else end->verbs->qp_destroy(qps[i].qp);
+    qps[i].qp = NULL;
   }
+  if (retired == NULL) return;
+  retired->verbs = end->verbs;
+  retired->next = end->retired;
+  end->retired = retired;
+  retired->started = os_thread_start(&retired->thread, retired_body, retired);
+  if (retired->started) os_thread_note(1);
+  else retired_body(retired);
 }
 
 void ib_qps_destroy(struct ib_end *end) {
-  if (end->qps != NULL) ib_qps_drop(end, 0, end->qp_count + end->loop_count);
+  for (uint32_t i = 0; end->qps != NULL && i < end->qp_count + end->loop_count; i++)
+    if (end->qps[i].qp != NULL) end->verbs->qp_destroy(end->qps[i].qp);
   os_free(end->qps);
   end->qps = NULL;
+  while (end->retired != NULL) {
+    struct ib_retired *retired = end->retired;
+    end->retired = retired->next;
+    if (retired->started) os_thread_join(retired->thread), os_thread_note(-1);
+    os_free(retired);
+  }
 }

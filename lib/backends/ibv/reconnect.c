@@ -100,7 +100,7 @@ static ncclResult_t step_drain(struct ib_end *end) {
   const int heard = word_read(end);
   if (heard < 0) return ib_closed(end);
   if (heard == 0) return ncclSuccess;
-  ib_qps_drop(end, 0, end->qp_count);
+  ib_qps_retire(end, 0, end->qp_count);
   end->reconnect.knew = end->heard && end->others.generation == end->reconnect.generation;
   if (end->heard) ib_ports_learn(end);
   ib_ports_choose(end);
