@@ -2,14 +2,15 @@
 
     python3 python/wheel.py BUILD FOLDER
 
-BUILD has lib/libnccl.so.2, lib/libtutti-cudart.so and bin/tutti. Writes
-FOLDER/tutti-VERSION-py3-none-PLATFORM.whl and prints its path. The platform's tag says which glibc the
-libraries need."""
+BUILD has lib/libnccl.so.2, lib/libtutti-cudart.so and bin/tutti, for this machine's processor or, if they are
+cross-compiled (scons CC=aarch64-linux-gnu-gcc), for another. Writes
+FOLDER/tutti-VERSION-py3-none-PLATFORM.whl and prints its path. The platform's tag says which processor and
+which glibc the libraries need."""
 import base64
 import hashlib
 import pathlib
-import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,11 +37,31 @@ def version(build):
     return re.search(r'^Version: (\S+)', text, re.M).group(1)
 
 
+MACHINES = {62: 'x86_64', 183: 'aarch64'}  # by e_machine of an ELF file's header
+
+
+def machine_of(file):
+    """The processor that an ELF file is for, as Python's platform tags have it."""
+    with open(file, 'rb') as elf:
+        number = int.from_bytes(elf.read(20)[18:20], 'little')
+    if number not in MACHINES:
+        sys.exit('%s: for processor %d of ELF; wheels are made for %s' %
+                 (file, number, ' and '.join(MACHINES.values())))
+    return MACHINES[number]
+
+
+def tool(name, machine):
+    """A program of binutils that knows the processor's files."""
+    cross = '%s-linux-gnu-%s' % (machine, name)
+    return cross if shutil.which(cross) else name
+
+
 def glibc_of(files):
     """The newest version of glibc that one of the files needs, as (2, 36)."""
     needed = [(2, 17)]
     for file in files:
-        symbols = subprocess.run(['objdump', '-T', str(file)], stdout=subprocess.PIPE, check=True, text=True)
+        symbols = subprocess.run([tool('objdump', machine_of(file)), '-T', str(file)],
+                                 stdout=subprocess.PIPE, check=True, text=True)
         needed += [(int(a), int(b)) for a, b in re.findall(r'GLIBC_(\d+)\.(\d+)', symbols.stdout)]
     return max(needed)
 
@@ -48,14 +69,15 @@ def glibc_of(files):
 def stripped(file):
     """The file's bytes without debug information."""
     with tempfile.NamedTemporaryFile() as copy:
-        subprocess.run(['strip', '--strip-unneeded', '-o', copy.name, str(file)], check=True)
+        strip = tool('strip', machine_of(file))
+        subprocess.run([strip, '--strip-unneeded', '-o', copy.name, str(file)], check=True)
         return pathlib.Path(copy.name).read_bytes()
 
 
 def main(build, folder):
     number = version(build)
     binaries = [build / 'lib' / name for name in LIBRARIES] + [build / 'bin' / 'tutti']
-    tag = 'manylinux_%d_%d_%s' % (*glibc_of(binaries), platform.machine())
+    tag = 'manylinux_%d_%d_%s' % (*glibc_of(binaries), machine_of(binaries[0]))
     info = 'tutti-%s.dist-info' % number
     sources = sorted((HERE / 'tutti').rglob('*.py'))
     contents = {str(path.relative_to(HERE)): path.read_bytes() for path in sources}

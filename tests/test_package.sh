@@ -27,4 +27,13 @@ comm = tutti.Communicator.init(1, 0, tutti.get_unique_id())
 comm.destroy()
 print("ok")' >>"$work/log" 2>&1 && [ "$(tail -n 1 "$work/log")" = ok ]
 check $? 'the wheel is smaller than 8 MB, and brings its own libraries'
+case $wheel in *manylinux_*_"$(uname -m)".whl) true ;; *) false ;; esac
+check $? 'its tag names the processor'
+
+# A library for another processor than those that wheels are made for (its ELF header says MIPS).
+cp -r "$build/bin" "$build/lib" "$work/" && chmod u+w "$work/lib/libnccl.so.2" &&
+  printf '\010' | dd of="$work/lib/libnccl.so.2" bs=1 seek=18 conv=notrunc status=none &&
+  ! python3 "$root/python/wheel.py" "$work" "$work/other" >"$work/log" 2>&1 &&
+  grep -q 'libnccl.so.2: for processor 8 of ELF; wheels are made for x86_64 and aarch64' "$work/log"
+check $? 'no wheel is made for a processor that is not known'
 [ "$failures" -eq 0 ]

@@ -41,6 +41,14 @@ const char *os_env(const char *name); /* getenv */
 const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
+/* For each turn of a loop that waits for another core: the processor does less meanwhile. */
+static inline void os_spin(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 uint32_t os_thread_count(void); /* threads of this process; 1 if unknown */
 /* The same without the main thread where it waits, without a time limit, for another thread of the process,
  * as in pthread_join. */

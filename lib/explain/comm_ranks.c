@@ -92,7 +92,7 @@ void gone_text(const struct rank_state *state, char out[64]) {
   if (header->exits != 0) snprintf(out, 64, "exited with status %u", header->exit_status);
   else if (header->state == RECORD_ENDED) snprintf(out, 64, "has exited");
   else if (header->ended_by != 0)
-    snprintf(out, 64, "was killed or crashed (signal %u, %.24s)", header->ended_by,
+    snprintf(out, 64, "was killed or crashed (signal %u, %.24s)", header->ended_by % 128,
              strsignal((int)header->ended_by));
   else snprintf(out, 64, "was killed or crashed");
 }

@@ -711,7 +711,7 @@ static bool run_look(struct emu_kernel_run *run) {
 static void run_pause(const struct emu_kernel_run *run, uint32_t looks) {
   const uint32_t often = emu_comm_is_crowded(run->launch->comm) ? 2 : 256; /* a power of two */
   if ((looks & (often - 1)) == often - 1) os_yield();
-  else __builtin_ia32_pause();
+  else os_spin();
 }
 
 static enum emu_advance run_advance(struct emu_kernel_run *run, uint32_t patience) {

@@ -19,6 +19,7 @@
 #endif
 
 #include "backends/emu/weak.h"
+#include "base/os.h"
 #include "kernels/kernels.h"
 
 struct emu_lane;
@@ -110,7 +111,7 @@ PRIM_FN bool prim_aborted(const struct prim *prim) {
 PRIM_FN void prim_pause(struct prim *prim) {
   prim->pauses += 1;
   if (prim->pauses % 64 == 0) sched_yield();
-  else __builtin_ia32_pause();
+  else os_spin();
 }
 
 PRIM_FN void prim_move_span(struct prim *prim, const struct move *move) {

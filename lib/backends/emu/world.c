@@ -164,7 +164,7 @@ static void world_take(void) {
   /* The lock is held for microseconds, and waking a sleeping thread takes longer. */
   for (uint32_t i = 0; i < LOCK_SPINS; i++) {
     if (world_try()) return;
-    __builtin_ia32_pause();
+    os_spin();
   }
   pthread_mutex_lock(&world.lock);
   lock_note(1);
