@@ -568,8 +568,8 @@ PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
   __threadfence();
 }
 
-/* Posts what the compute warps have done, until nothing is left. A receive link's size is compared before its
- * slots are freed: the sender's next operation may announce its own there. A receiver that has everything
+/* Posts what the compute warps have done, until nothing is left. A receive link's slots are freed once its
+ * size is compared: the sender's next operation may announce its own there. A receiver that has everything
  * may show its next operation's size before this warp has seen this one's; the issue warp saw it before it
  * issued what goes there. */
 PRIM_FN bool direct_commit_all(struct direct_run *it) {
@@ -581,12 +581,12 @@ PRIM_FN bool direct_commit_all(struct direct_run *it) {
     const uint32_t steps = it->sends ? latest->signaled : latest->freed;
     __syncwarp();
     if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = now;
-    if (now != done && it->sends) direct_signal(it, steps);
-    const bool agreed = __all_sync(PRIM_ALL_LANES, it->link.agreed) != 0;
-    if (!agreed && (now > 0 || it->looks > DIRECT_LOOKS_FIRST) && !direct_compare(it)) return false;
-    if (now != done && !it->sends) direct_signal(it, steps);
+    const bool agreed = it->link.agreed;
+    const bool all_agreed = __all_sync(PRIM_ALL_LANES, agreed) != 0;
+    if (now > 0 && (now != done || !all_agreed) && (agreed || it->sends)) direct_signal(it, steps);
     done = now;
-    if (__all_sync(PRIM_ALL_LANES, ended == done + 1 && (it->link.agreed || it->sends))) return true;
+    if (!all_agreed && (done > 0 || it->looks > DIRECT_LOOKS_FIRST) && !direct_compare(it)) return false;
+    if (__all_sync(PRIM_ALL_LANES, ended == done + 1 && (agreed || it->sends))) return true;
     if (direct_is_stopped(it)) return false;
   }
 }
