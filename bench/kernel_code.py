@@ -10,8 +10,9 @@ loads), instructions in all, and instructions from the first wait for the previo
 because the warps of a block have different parts and each part has its wait. These are instructions in the
 code, not those that a thread executes. With two checkouts the second one's figures follow, and the change of
 the instructions after the wait in percent. --renamed compares kernel OLD of the first checkout with NEW of the
-second, for example exchange_ll=direct_ll; it may be given several times, and one OLD may have several NEW.
-Needs nvcc, and nvdisasm of the same toolkit. Takes several minutes for a checkout."""
+second, for example exchange_ll=direct_ll; it may be given several times, and one OLD may have several NEW
+(then also OLD=OLD if NEW has it still). Needs nvcc, and nvdisasm of the same toolkit. Takes several minutes
+for a checkout."""
 import argparse
 import os
 import re
@@ -70,9 +71,11 @@ def instructions(nvdisasm, cubin):
 
 def awaited(names):
     """Instructions from each wait for the previous kernel to the next wait; from the last one, to the last store
-    to global memory, by a thread or by a copy engine. Empty if the kernel does not wait."""
-    ends = [i for i, name in enumerate(names) if name.startswith('ACQBULK')]
-    ends += [i for i, name in enumerate(names) if re.match(r'ST(G|\.|$)|UBLKCP\.G\.S', name)][-1:]
+    to global memory, by a thread or by a copy engine. Waits after that store do not count.
+    Empty if the kernel does not wait."""
+    stores = [i for i, name in enumerate(names) if re.match(r'ST(G|\.|$)|UBLKCP\.G\.S', name)]
+    last = stores[-1] if stores else 0
+    ends = [i for i, name in enumerate(names) if name.startswith('ACQBULK') and i < last] + [last]
     return [end - begin for begin, end in zip(ends, ends[1:])]
 
 
