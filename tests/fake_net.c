@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "random.h"
 
 #define QUEUE_MAX 64
 #define REFUSALS_MAX 6
@@ -64,13 +65,8 @@ struct fake_stats fake_net_stats(void) {
   return stats;
 }
 
-static uint32_t below(uint32_t bound) {
-  fake.random = fake.random * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(fake.random >> 33) % bound;
-}
-
 static bool refuses(void) {
-  if (fake.refusals >= REFUSALS_MAX || below(100) >= fake.options.refuse_percent) {
+  if (fake.refusals >= REFUSALS_MAX || random_below(&fake.random, 100) >= fake.options.refuse_percent) {
     fake.refusals = 0;
     return false;
   }

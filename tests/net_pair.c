@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "net_pair.h"
+#include "random.h"
 
 #define TURNS_MAX 20000000u
 #define MESSAGES 48
@@ -64,21 +65,16 @@ struct exercise {
   void *sends[MESSAGES], *receives[MESSAGES];
 };
 
-static uint64_t draw(uint64_t *state) {
-  *state = *state * 6364136223846793005u + 1442695040888963407u;
-  return *state >> 33;
-}
-
 static void exercise_fill(struct exercise *exercise, uint64_t seed) {
   static const size_t edges[] = {0, 1, 2, 127, 128, 129, 4096, 65536, 65537, MESSAGE_BYTES_MAX};
   uint64_t state = seed * 2 + 1;
   for (uint32_t i = 0; i < MESSAGES; i++) {
     struct message *message = &exercise->messages[i];
     const bool edge = i < sizeof edges / sizeof edges[0];
-    message->bytes = edge ? edges[i] : draw(&state) % (i % 2 == 0 ? 200 : 100000);
+    message->bytes = edge ? edges[i] : random_below(&state, i % 2 == 0 ? 200 : 100000);
     message->from = exercise->out + (size_t)i * MESSAGE_BYTES_MAX;
     message->to = exercise->in + (size_t)i * MESSAGE_BYTES_MAX;
-    for (size_t at = 0; at < message->bytes; at++) message->from[at] = (uint8_t)(draw(&state) >> 3);
+    for (size_t at = 0; at < message->bytes; at++) message->from[at] = (uint8_t)(random_bits(&state) >> 3);
   }
 }
 

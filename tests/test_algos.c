@@ -19,6 +19,7 @@
 
 #include "base/param.h"
 #include "collective.h"
+#include "random.h"
 #include "tutti.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -71,10 +72,7 @@ static struct {
   struct call calls[CALLS_MAX];
 } world;
 
-static uint32_t random_below(uint32_t bound) {
-  world.random = world.random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(world.random >> 33) % bound;
-}
+static uint32_t draw(uint32_t bound) { return random_below(&world.random, bound); }
 
 static void complain(const struct call *call, const char *what) {
   fail_msg(
@@ -100,9 +98,8 @@ static void draw_environment(void) {
   static const uint32_t chunks[] = {16, 40, 480, 4096};
   snprintf(world.environment, sizeof world.environment,
            "devices=%d,slots=%u,chunk=%u,channels=%u,depth=%u,lag=%u,rule=%s,span=%u,flag_bits=%u,direct=%u",
-           RANKS_MAX, 2 + random_below(7), chunks[random_below(4)], 1 + random_below(3), 1 + random_below(4),
-           random_below(3) * 40, rules[random_below(3)], 1 + random_below(8), 5 + random_below(4),
-           random_below(2));
+           RANKS_MAX, 2 + draw(7), chunks[draw(4)], 1 + draw(3), 1 + draw(4), draw(3) * 40, rules[draw(3)],
+           1 + draw(8), 5 + draw(4), draw(2));
 }
 
 static void world_open(uint64_t seed) {
@@ -110,11 +107,11 @@ static void world_open(uint64_t seed) {
   world.seed = seed;
   world.random = seed * UINT64_C(0x9e3779b97f4a7c15);
   world.algo = &algos[seed % ALGOS];
-  world.rank_count = 2 + random_below(RANKS_MAX - 1);
-  world.protocol = world.algo->simple ? "Simple" : protocols[random_below(3)];
-  world.fused = random_below(2) != 0;
+  world.rank_count = 2 + draw(RANKS_MAX - 1);
+  world.protocol = world.algo->simple ? "Simple" : protocols[draw(3)];
+  world.fused = draw(2) != 0;
   draw_environment();
-  const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = random_below(12) == 0};
+  const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = draw(12) == 0};
   setenv("TUTTI_EMU", world.environment, 1);
   setenv("NCCL_PROTO", world.protocol, 1);
   setenv("NCCL_ALGO", world.algo->name, 1);
@@ -154,13 +151,13 @@ static void call_draw(struct call *call, const struct collective *collective, ui
   call->c.collective = collective->id;
   call->c.type = (ncclDataType_t)((world.seed / ALGOS + turn) % ncclNumTypes);
   call->c.rank_count = world.rank_count;
-  call->c.root = random_below(world.rank_count);
-  call->c.count = counts[random_below(6)];
+  call->c.root = draw(world.rank_count);
+  call->c.count = counts[draw(6)];
   call->c.seed = world.seed + turn;
-  call->in_place = collective->in_place != IN_PLACE_NONE && random_below(2) != 0;
+  call->in_place = collective->in_place != IN_PLACE_NONE && draw(2) != 0;
   const bool scatters = collective->id == COLLECTIVE_REDUCE_SCATTER;
   do {
-    call->c.op = collective->has_op ? (enum oracle_op)random_below(ORACLE_OP_COUNT) : ORACLE_SUM;
+    call->c.op = collective->has_op ? (enum oracle_op)draw(ORACLE_OP_COUNT) : ORACLE_SUM;
   } while (scatters && (world.algo->scatter_ops & BIT(call->c.op)) == 0);
   for (uint32_t rank = 0; rank < world.rank_count; rank++) call_place(call, rank);
 }

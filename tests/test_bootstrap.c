@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "joiner.h"
+#include "random.h"
 #include "skip.h"
 
 static struct joiner processes[PROCESSES_MOST];
@@ -419,7 +420,7 @@ static void test_killed_at_random(void **state) {
   joiner_environment("TUTTI_INIT_TIMEOUT_SECONDS", "1", NULL);
   uint64_t random = 1;
   for (uint32_t seed = 0; seed < 12; seed++) {
-    random = random * 6364136223846793005ull + 1442695040888963407ull;
+    random_step(&random);
     const uint32_t count = 2 + (uint32_t)(random >> 40) % 6, victim = (uint32_t)(random >> 50) % count;
     struct joiner *shared = joiner_shared(count);
     const struct bootstrap_id id = joiner_id();

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "core/bootstrap/wire.h"
 #include "joiner.h"
+#include "random.h"
 #include "skip.h"
 
 #define KEY 0x5eed
@@ -369,8 +370,7 @@ static void test_noise(void **state) {
     const struct sock_wait wait = wait_seconds(5);
     int fd;
     for (size_t k = 0; k < sizeof bytes; k++) {
-      random = random * 6364136223846793005ull + 1442695040888963407ull;
-      bytes[k] = (uint8_t)(random >> 56);
+      bytes[k] = (uint8_t)(random_step(&random) >> 56);
     }
     assert_int_equal(sock_connect(&address, &wait, &fd), ncclSuccess);
     sock_send_some(fd, bytes, 1 + random % sizeof bytes);

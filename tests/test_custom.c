@@ -21,6 +21,7 @@
 #include "schedules/schedules.h"
 #include "core/custom/custom_build.h"
 #include "core/plan/plan.h"
+#include "random.h"
 #include "schedule/algo.h"
 #include "tutti.h"
 
@@ -484,8 +485,7 @@ static const struct run_case run_cases[] = {
 };
 
 static uint32_t draw(uint64_t *state, uint32_t lowest, uint32_t highest) {
-  *state = *state * 6364136223846793005u + 1442695040888963407u;
-  return lowest + (uint32_t)(*state >> 33) % (highest - lowest + 1);
+  return lowest + random_below(state, highest - lowest + 1);
 }
 
 static uint32_t input_of(int rank, size_t index, uint32_t turn) {

@@ -13,6 +13,7 @@
 
 #include "base/os.h"
 #include "core/plan/plan_cache.h"
+#include "random.h"
 
 #define RANKS 4
 #define OPS_MOST 20 /* more than the cache accepts */
@@ -20,10 +21,7 @@
 
 static uint64_t random_state;
 
-static uint32_t random_below(uint32_t bound) {
-  random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(random_state >> 33) % bound;
-}
+static uint32_t draw(uint32_t bound) { return random_below(&random_state, bound); }
 
 static void request_begin(struct plan_request *request, struct graph *graph, uint32_t rank) {
   static const uint32_t ring[RANKS] = {0, 2, 1, 3};
@@ -45,37 +43,37 @@ static void request_begin(struct plan_request *request, struct graph *graph, uin
 static void draw_collective(uint32_t rank, struct plan_op *op) {
   static const uint8_t funcs[] = {FUNC_BROADCAST,      FUNC_REDUCE,     FUNC_ALL_GATHER,
                                   FUNC_REDUCE_SCATTER, FUNC_ALL_REDUCE, FUNC_ALL_TO_ALL};
-  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * random_below(100));
-  op->func = funcs[random_below(6)];
-  op->dtype = random_below(2) == 0 ? ncclFloat : ncclInt8;
-  op->peer = random_below(RANKS);
-  op->count = (size_t)1 << 2 * random_below(9);
-  op->op_arg = random_below(2);
+  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * draw(100));
+  op->func = funcs[draw(6)];
+  op->dtype = draw(2) == 0 ? ncclFloat : ncclInt8;
+  op->peer = draw(RANKS);
+  op->count = (size_t)1 << 2 * draw(9);
+  op->op_arg = draw(2);
   op->in = op->out = place;
   const size_t own = rank * op->count * (op->dtype == ncclFloat ? 4 : 1);
-  const bool near = random_below(2) == 0;
+  const bool near = draw(2) == 0;
   if (near && op->func == FUNC_ALL_GATHER) op->in = place + own;
   else if (near && op->func == FUNC_REDUCE_SCATTER) op->out = place + own;
-  else if (random_below(2) == 0) op->out = place + 10000000;
+  else if (draw(2) == 0) op->out = place + 10000000;
   if (op->func == FUNC_REDUCE && op->peer != rank && !near) op->out = NULL;
 }
 
 static void draw_message(struct plan_op *op) {
-  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * random_below(4));
-  op->func = random_below(2) == 0 ? FUNC_SEND : FUNC_RECV;
+  uint8_t *place = (uint8_t *)(uintptr_t)(UINT64_C(0x7f0000000000) + 4096 * draw(4));
+  op->func = draw(2) == 0 ? FUNC_SEND : FUNC_RECV;
   op->dtype = ncclInt8;
-  op->peer = random_below(RANKS);
-  op->count = (size_t)100 << random_below(3);
+  op->peer = draw(RANKS);
+  op->count = (size_t)100 << draw(3);
   if (op->func == FUNC_SEND) op->in = place;
   else op->out = place;
 }
 
 static uint32_t draw_ops(uint32_t rank, uint64_t *sequence, struct plan_op ops[OPS_MOST]) {
-  const uint32_t kind = random_below(8);
-  uint32_t count = kind < 4 ? 1 : kind < 7 ? 1 + random_below(3) : 1 + random_below(OPS_MOST);
+  const uint32_t kind = draw(8);
+  uint32_t count = kind < 4 ? 1 : kind < 7 ? 1 + draw(3) : 1 + draw(OPS_MOST);
   memset(ops, 0, OPS_MOST * sizeof *ops);
   for (uint32_t i = 0; i < count; i++) {
-    if (kind < 4 || (kind == 7 && random_below(3) == 0)) draw_collective(rank, &ops[i]);
+    if (kind < 4 || (kind == 7 && draw(3) == 0)) draw_collective(rank, &ops[i]);
     else draw_message(&ops[i]);
     ops[i].sequence = (*sequence)++;
   }

@@ -20,6 +20,7 @@
 #include "simulate/demand.h"
 #include "simulate/fold.h"
 #include "progress.h"
+#include "random.h"
 
 static struct check_setup setup;
 static struct cluster cluster;
@@ -183,11 +184,6 @@ static void capacity_needs_no_event(void **state) {
 
 enum { RANDOM_LINKS = 12, RANDOM_FLOWS = 40, RANDOM_PATH = 3 };
 
-static uint32_t draw(uint64_t *state, uint32_t below) {
-  *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(*state >> 33) % below;
-}
-
 /* Each transfer has its own maximum rate, or is on a full link on which no transfer has more. */
 static bool is_fair(const struct flow_set *set, const struct flow *flow) {
   if (flow->bytes_a_ps >= flow->most_bytes_a_ps * (1 - 1e-6)) return true;
@@ -214,18 +210,18 @@ static void shares_stay_fair(void **state) {
   struct flow_set set;
   uint64_t seed = 1;
   (void)state;
-  for (uint32_t i = 0; i < RANDOM_LINKS; i++) gbps[i] = 10 + draw(&seed, 4) * 10;
+  for (uint32_t i = 0; i < RANDOM_LINKS; i++) gbps[i] = 10 + random_below(&seed, 4) * 10;
   for (uint32_t i = 0; i < RANDOM_FLOWS; i++) {
     for (uint32_t k = 0; k < RANDOM_PATH; k++) {
-      paths[i][k] = (draw(&seed, RANDOM_LINKS / RANDOM_PATH)) * RANDOM_PATH + k;
-      times[i][k] = 1 + draw(&seed, 3);
+      paths[i][k] = (random_below(&seed, RANDOM_LINKS / RANDOM_PATH)) * RANDOM_PATH + k;
+      times[i][k] = 1 + random_below(&seed, 3);
     }
-    users[i] = (struct flow_user){paths[i], times[i], RANDOM_PATH, 1 + draw(&seed, 20)};
+    users[i] = (struct flow_user){paths[i], times[i], RANDOM_PATH, 1 + random_below(&seed, 20)};
   }
   assert_int_equal(flow_set_make(gbps, NULL, RANDOM_LINKS, users, RANDOM_FLOWS, &set), ncclSuccess);
   for (uint32_t now = 0; now < 20000; now++) {
     for (uint32_t change = 0; change < 1 + now % 3; change++) {
-      const uint32_t flow = draw(&seed, RANDOM_FLOWS);
+      const uint32_t flow = random_below(&seed, RANDOM_FLOWS);
       if (set.flows[flow].active) flow_end(&set, flow);
       else flow_begin(&set, flow, 1e12, users[flow].most_gbps, now);
     }

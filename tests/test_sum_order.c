@@ -22,6 +22,7 @@
 #include "collective.h"
 #include "kernels/kernels.h"
 #include "machine.h"
+#include "random.h"
 #include "steps/link_load.h"
 #include "tutti.h"
 
@@ -54,10 +55,7 @@ static struct {
   struct call calls[CALLS];
 } world;
 
-static uint32_t random_below(uint32_t bound) {
-  world.random = world.random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(world.random >> 33) % bound;
-}
+static uint32_t draw(uint32_t bound) { return random_below(&world.random, bound); }
 
 static void complain(const struct call *call, const char *what) {
   fail_msg(
@@ -82,16 +80,16 @@ static void good_cuda(const struct call *call, cudaError_t error) {
 static void draw_environment(bool threads) {
   static const char *const rules[] = {"random", "priority", "round_robin"};
   static const uint32_t chunks[] = {16, 40, 480, 4096};
-  const uint32_t nodes = 1 + random_below(3), net = nodes > 1 ? random_below(2) : 0;
+  const uint32_t nodes = 1 + draw(3), net = nodes > 1 ? draw(2) : 0;
   const uint32_t devices = (world.rank_count + nodes - 1) / nodes * nodes;
   int used = snprintf(
       world.environment, sizeof world.environment,
       "devices=%u,nodes=%u,net=%u,slots=%u,chunk=%u,channels=%u,depth=%u,span=%u,direct=%u,inputs=%u",
-      devices, nodes, net, 2 + random_below(7), chunks[random_below(4)], 1 + random_below(3),
-      1 + random_below(4), 1 + random_below(8), random_below(2), random_below(3));
+      devices, nodes, net, 2 + draw(7), chunks[draw(4)], 1 + draw(3), 1 + draw(4), 1 + draw(8), draw(2),
+      draw(3));
   if (threads) return;
   snprintf(world.environment + used, sizeof world.environment - (size_t)used, ",lag=%u,rule=%s,flag_bits=%u",
-           random_below(3) * 40, rules[random_below(3)], 5 + random_below(4));
+           draw(3) * 40, rules[draw(3)], 5 + draw(4));
 }
 
 static void world_open(uint64_t seed, const char *order) {
@@ -100,10 +98,10 @@ static void world_open(uint64_t seed, const char *order) {
   world.seed = seed;
   world.random = seed * UINT64_C(0x9e3779b97f4a7c15);
   world.order = order;
-  world.rank_count = seed % 50 == 0 ? 1 + random_below(RANKS_MAX) : 1 + random_below(RANKS_USUAL);
-  snprintf(world.algo, sizeof world.algo, "%s", algos[random_below(6)]);
-  snprintf(world.proto, sizeof world.proto, "%s", protos[random_below(4)]);
-  const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = random_below(4) == 0};
+  world.rank_count = seed % 50 == 0 ? 1 + draw(RANKS_MAX) : 1 + draw(RANKS_USUAL);
+  snprintf(world.algo, sizeof world.algo, "%s", algos[draw(6)]);
+  snprintf(world.proto, sizeof world.proto, "%s", protos[draw(4)]);
+  const tutti_emu_config_t config = {.size = sizeof config, .seed = seed, .threads = draw(4) == 0};
   draw_environment(config.threads);
   setenv("TUTTI_EMU", world.environment, 1);
   setenv("NCCL_PROTO", world.proto, 1);
@@ -197,11 +195,11 @@ static void call_draw(struct call *call, uint32_t turn) {
   memset(call, 0, sizeof *call);
   call->collective = collective_find(names[turn % 3]);
   call->type = (uint8_t)((world.seed + turn * 5) % ncclNumTypes);
-  call->op = turn < 3 ? ORACLE_SUM : (enum oracle_op)random_below(ORACLE_OP_COUNT);
-  call->root = random_below(world.rank_count);
-  call->count = counts[random_below(8)];
-  call->shift = random_below(SHIFT_MAX);
-  call->in_place = random_below(2) != 0;
+  call->op = turn < 3 ? ORACLE_SUM : (enum oracle_op)draw(ORACLE_OP_COUNT);
+  call->root = draw(world.rank_count);
+  call->count = counts[draw(8)];
+  call->shift = draw(SHIFT_MAX);
+  call->in_place = draw(2) != 0;
   for (uint32_t rank = 0; rank < world.rank_count; rank++) call_place(call, rank);
 }
 
@@ -262,7 +260,7 @@ static void world_close(void) {
 static void world_run(uint64_t seed, const char *order) {
   const bool ordered = strcmp(order, "rank") == 0;
   world_open(seed, order);
-  const bool together = random_below(2) != 0;
+  const bool together = draw(2) != 0;
   for (uint32_t i = 0; i < CALLS; i++) call_draw(&world.calls[i], i);
   if (together) good(NULL, ncclGroupStart());
   for (uint32_t i = 0; i < CALLS; i++) call_launch(&world.calls[i]);

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <ucontext.h>
 
+#include "random.h"
+
 enum { STACK_BYTES = 128 << 10, THREADS_MOST = 1024, BARRIERS = 16, STIR_ONE_IN = 16, SLOW_SWEEPS = 64 };
 
 /* A condition that fibres wait for: how often it has occurred, and from which sweep on the last one
@@ -111,8 +113,7 @@ void simt_yield(void) { fibre_leave(); }
 void simt_stir(void) {
   struct block *block = here;
   if (block->random == 0) return;
-  block->random = block->random * 6364136223846793005u + 1442695040888963407u;
-  if ((block->random >> 33) % STIR_ONE_IN == 0) fibre_leave();
+  if (random_below(&block->random, STIR_ONE_IN) == 0) fibre_leave();
 }
 
 /* ---- waits ---- */
