@@ -169,6 +169,25 @@ def check_calls(path, code):
                 yield number, 'calls %s: %s' % (match.group(1), rule)
 
 
+# What schedule/ and protocol/ alone compute, by the names that such arithmetic uses: a rank's shard and a
+# link's block, the slot of a step, the counters between operations, the flag of a line and when it wraps.
+SEAM = (('shards', r'\bshards?\b|\w*shard_\w*'),
+        ('the offset of a link in a step', r'(?:->|\.)(?:stride|end_offset)\b'),
+        ('the slot of a step', r'%\s*\(?\s*(?:FIFO_SLOTS_MAX|[\w.>-]*\bslots)\b'),
+        ('saved counters', r'(?:->|\.)(?:recv_step|send_step|recv_line|send_line)\b'),
+        ('flags of lines', r'<<\s*\(?[\w.>-]*flag_bits\b|(?:->|\.)line\s*(?:>>|/|%)'))
+
+
+def check_seam(path, code):
+    """Kernels move data; where and when, they ask schedule/ and protocol/."""
+    if not path.startswith('lib/kernels/') or path.endswith('.c'):
+        return
+    for number, line in enumerate(code.split('\n'), 1):
+        for what, pattern in SEAM:
+            if re.search(pattern, line):
+                yield number, 'a kernel computes %s: call lib/schedule or lib/protocol for it' % what
+
+
 def functions_of(code):
     """First and last line of every body at the top level that follows a parameter list."""
     code = re.sub(r'^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', blank, code, flags=re.M)
@@ -248,6 +267,7 @@ def check_file(root, path, text):
     if path.endswith(C_SUFFIXES):
         faults += check_includes(root, path, text)
         faults += check_calls(path, code)
+        faults += check_seam(path, code)
     return sorted(faults)
 
 
@@ -288,6 +308,13 @@ PLANTED = (
     ('lib/core/settings/settings.c', '#include "core/comm/comm.h"\n', 'lib/core/settings/ may include'),
     ('lib/kernels/block.h', '#include "backends/cuda/device.h"\n', 'lib/kernels/ may include'),
     ('lib/backends/emu/cudart/x.c', '#include "backends/emu/block.h"\n', 'lib/backends/emu/cudart/ may'),
+    ('lib/kernels/x.h', 'x = shard_begin(r);\n', 'a kernel computes shards'),
+    ('lib/kernels/x.h', 'x = step->stride * k;\n', 'a kernel computes the offset'),
+    ('lib/kernels/x.cu', 'x = step % FIFO_SLOTS_MAX;\n', 'a kernel computes the slot'),
+    ('lib/kernels/x.h', 'x = link->receiver->recv_step + 1;\n', 'a kernel computes saved counters'),
+    ('lib/kernels/x.h', 'x = (1u << limits->flag_bits) - 1;\n', 'a kernel computes flags'),
+    ('lib/kernels/x.h', 'x = it->link.line / slots;\n', 'a kernel computes flags'),
+    ('lib/kernels/x.h', 'static_assert(offsetof(struct fifo_sender, send_line) == 8);\n', ''),
     ('lib/core/x.c', '#include <pthread.h>\n', 'may include of the system'),
     ('lib/core/x.c', 'void f(void) { free(p); }\n', 'calls free'),
     ('lib/core/x.c', 'void f(void) { t = time(0); }\n', 'calls time'),
