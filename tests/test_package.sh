@@ -16,6 +16,7 @@ TUTTI_LIBRARY_PATH=$work timeout 60 python3 -c 'import tutti' >"$work/log" 2>&1
 [ $? -eq 1 ] && grep -q "ImportError: libnccl.so.2 is in none of $work: set TUTTI_LIBRARY_PATH" "$work/log"
 check $? 'Python package: a folder without the library is named'
 
+# `scons wheel` calls the same program.
 python3 "$root/python/wheel.py" "$build" "$work" >"$work/log" 2>&1 && wheel=$(ls "$work"/tutti-*.whl) &&
   [ "$(stat -c %s "$wheel")" -lt 8000000 ] &&
   python3 -m zipfile -e "$wheel" "$work/site" >>"$work/log" 2>&1 &&
