@@ -153,6 +153,13 @@ static void check(const struct job *job, const char *story) {
   run.calls += 1;
 }
 
+/* The user may overwrite the input in the stream's order: no rank reads it any more then. */
+static void overwrite(int r, const struct job *job) {
+  const size_t bytes = job->count * (size_t)run.rank_count * 4;
+  NEED(cudaSetDevice(r));
+  NEED(cudaMemsetAsync(run.ranks[r].in[job->place], 0xa5, bytes, run.ranks[r].stream));
+}
+
 /* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
  * old flags or tags seem to announce. The last rank's kernel is launched when the others have had time to
  * look, which is no condition for a right result: in guarded mode a query gives them turns, else they run. */
@@ -167,6 +174,7 @@ static void issue_late(const struct job *job) {
     NEED(ncclGroupStart());
     issue(r, job);
     NEED(ncclGroupEnd());
+    overwrite(r, job);
   }
 }
 
@@ -177,6 +185,8 @@ static void jobs_run(const struct job *jobs, unsigned job_count, const char *sto
   for (int r = run.first; r < run.end; r++)
     for (unsigned i = 0; i < job_count; i++) issue(r, &jobs[i]);
   NEED(ncclGroupEnd());
+  for (int r = run.first; r < run.end; r++)
+    for (unsigned i = 0; i < job_count; i++) overwrite(r, &jobs[i]);
   for (unsigned i = 0; i < job_count; i++) check(&jobs[i], story);
 }
 
