@@ -184,9 +184,9 @@ def command_of(run, build, folder):
     words = run.arguments.split()
     simt = folder + '/simt'
     if run.program == 'bench':
-        words = [build + '/bin/tutti', 'bench'] + words + ['-n', '1', '-w', '0', '-q', '--nccl',
-                                                          simt + '/libnccl.so.2', '--cudart',
-                                                          simt + '/libtutti-simt.so']
+        words = [build + '/bin/tutti', 'bench'] + words + ['-w', '0', '-q'] + \
+            ([] if '-n' in words else ['-n', '1']) + \
+            ['--nccl', simt + '/libnccl.so.2', '--cudart', simt + '/libtutti-simt.so']
     else:
         words = [os.path.join(folder, run.program)] + words
     if run.processes:
@@ -218,7 +218,7 @@ def kind_of(run, status, output, found):
         return 'hang', found
     if status is None:
         return 'silence', 'no end after %d s' % RUN_SECONDS
-    wrong = re.search(r'wrong: .*', output)
+    wrong = re.search(r'wrong: .*|\w+ of \d+ bytes, .*wrong elements.*', output)
     if wrong:
         return 'wrong', wrong.group(0)
     if status < 0 or status > 127 or 'simt: ' in output:
