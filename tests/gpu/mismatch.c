@@ -2,7 +2,7 @@
  * communicator must return ncclInvalidUsage when polled; they are aborted, and the process goes on with new
  * ones.
  *
- *     mismatch [broadcast]     broadcast: ranks other than the root and rank 1 see no difference themselves */
+ *     mismatch [broadcast]     of a broadcast, ranks other than the root and rank 1 see no difference */
 #include <string.h>
 #include <unistd.h>
 

@@ -8,9 +8,9 @@
  * For a SCENE that is the name of a call, communicators are made that run 0, 3, 8, ... short calls of this
  * kind before long ones; `each`: every kind of call. A SCENE that is two names, as all_gather:broadcast, runs
  * short calls of the first kind, among them one of the second kind, in each of the last places once. For each
- * seed, calls of all kinds are mixed, some of them two in a group, some without a wait between them. The ranks
- * are those of the launch (tutti launch) if it has several, or else RANKS devices of this process. Prints the first wrong result, or what
- * was run and `ok`. */
+ * seed, calls of all kinds are mixed, some of them two in a group, some without a wait between them. The
+ * ranks are those of the launch (tutti launch) if it has several, or else RANKS devices of this process.
+ * Prints the first wrong result, or what was run and `ok`. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -162,8 +162,9 @@ static void check(const struct job *job, const char *story) {
 /* The user may overwrite the input in the stream's order: no rank reads it any more then. */
 static void overwrite(int r, const struct job *job) {
   const size_t bytes = job->count * (size_t)run.rank_count * 4;
+  uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
   NEED(cudaSetDevice(r));
-  NEED(cudaMemsetAsync(run.ranks[r].in[job->place] + shift_of(job->number), 0xa5, bytes, run.ranks[r].stream));
+  NEED(cudaMemsetAsync(in, 0xa5, bytes, run.ranks[r].stream));
 }
 
 /* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
@@ -193,8 +194,8 @@ static void jobs_launch(const struct job *jobs, unsigned job_count) {
     for (unsigned i = 0; i < job_count; i++) overwrite(r, &jobs[i]);
 }
 
-/* The calls of one group, or those of a burst: one after another, so that a fast rank is calls ahead of a slow
- * one. */
+/* The calls of one group, or those of a burst: one after another, so that a fast rank is calls ahead of a
+ * slow one. */
 static void jobs_run(const struct job *jobs, unsigned job_count, bool grouped, const char *story) {
   for (unsigned i = 0; i < job_count; i++) prepare(&jobs[i]);
   if (grouped) jobs_launch(jobs, job_count);
