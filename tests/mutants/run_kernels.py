@@ -334,8 +334,9 @@ def main():
         begin = time.monotonic()
         library_build(pool, build, folder)
         programs_build(pool, build, folder)
-        print('# built in %.0f s' % (time.monotonic() - begin), flush=True)
         faults = [(number, FAULTS[number - 1]) for number in chosen(options)]
+        print('# built in %.0f s; %d of %d faults%s' % (time.monotonic() - begin, len(faults), len(FAULTS),
+              ', part ' + options.part if options.part else ''), flush=True)
         runs = dict.fromkeys(fault.run for _, fault in faults)
         failed = report([pool.submit(try_scenario, index, run, build, folder)
                          for index, run in enumerate(runs)], [])
