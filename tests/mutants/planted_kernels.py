@@ -371,7 +371,7 @@ plant(DIRECT_LL, 'last_link_of_any_sum_missing',
 plant(DIRECT_LL, 'collect_waits_for_the_first_step',
       'direct_receive(it, loop, begun, @loop->adds ? 1 : 0@, false, words)', '0', 'wrong|hang', TWO_LL)
 plant(DIRECT_LL, 'vote_of_any_thread', 'if (@__all_sync(PRIM_ALL_LANES, flagged)@) return true;',
-      '__any_sync(PRIM_ALL_LANES, flagged)', 'wrong', ONE_LL)
+      '__any_sync(PRIM_ALL_LANES, flagged)', 'wrong', slow(ONE_LL, '0:1'))
 plant(DIRECT_LL, 'direct_counters_saved_before_they_are_read', '@direct_await_readers();@ direct_save(', '',
       'wrong|hang', slow(ONE_LL, '0'))
 plant(DIRECT_LL, 'direct_slots_not_awaited',
