@@ -433,7 +433,7 @@ PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *iss
   }
   if (prim_lane() != 0) return true;
   direct_prepare_own(step, phase);
-  if (!step_is_each(step)) issue->places = (uint32_t)((uintptr_t)phase->in | (uintptr_t)phase->out);
+  if (!step_is_each(step)) issue->places |= (uint32_t)((uintptr_t)phase->in | (uintptr_t)phase->out);
   return true;
 }
 

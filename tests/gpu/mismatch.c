@@ -1,13 +1,17 @@
 /* mismatch.c: ranks call the same collective with different counts that use the same protocol. Every rank's
  * communicator must return ncclInvalidUsage when polled; they are aborted, and the process goes on with new
- * ones. */
+ * ones.
+ *
+ *     mismatch [broadcast]     of a broadcast, ranks other than the root and rank 1 see no difference */
+#include <string.h>
 #include <unistd.h>
 
 #include "need.h"
 
 enum { COUNT = 1000, POLLS_MAX = 10000 };
 
-int main(void) {
+int main(int argc, char **argv) {
+  const int broadcast = argc > 1 && strcmp(argv[1], "broadcast") == 0;
   setenv("NCCL_CHECK_MODE", "LOCAL", 0); /* the kernels are to find the difference */
   const int rank_count = need_ranks();
   ncclComm_t comms[RANKS_MAX];
@@ -23,8 +27,10 @@ int main(void) {
     NEED(cudaSetDevice(rank));
     NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&data[rank], COUNT * sizeof(float)));
-    NEED(ncclAllReduce(data[rank], data[rank], rank == 1 ? COUNT / 2 : COUNT, ncclFloat, ncclSum, comms[rank],
-                       streams[rank]));
+    const size_t count = rank == 1 ? COUNT / 2 : COUNT;
+    float *own = data[rank];
+    if (broadcast) NEED(ncclBroadcast(own, own, count, ncclFloat, 0, comms[rank], streams[rank]));
+    else NEED(ncclAllReduce(own, own, count, ncclFloat, ncclSum, comms[rank], streams[rank]));
   }
   NEED(ncclGroupEnd());
   for (int rank = 0; rank < rank_count; rank++) {

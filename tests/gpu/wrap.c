@@ -8,9 +8,9 @@
  * For a SCENE that is the name of a call, communicators are made that run 0, 3, 8, ... short calls of this
  * kind before long ones; `each`: every kind of call. A SCENE that is two names, as all_gather:broadcast, runs
  * short calls of the first kind, among them one of the second kind, in each of the last places once. For each
- * seed, calls of all kinds are mixed, some of them two in a group. The ranks are those of the launch (tutti
- * launch) if it has several, or else RANKS devices of this process. Prints the first wrong result, or what
- * was run and `ok`. */
+ * seed, calls of all kinds are mixed, some of them two in a group, some without a wait between them. The
+ * ranks are those of the launch (tutti launch) if it has several, or else RANKS devices of this process.
+ * Prints the first wrong result, or what was run and `ok`. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -25,6 +25,7 @@
 #define PLACES 32      /* short calls of a scene of two, */
 #define LAST_PLACES 12 /* and the places of the other call among them */
 #define GROUP 2        /* calls of a group, at most */
+#define BURST 6        /* calls without a wait between them, at most */
 
 static struct {
   int rank_count, first, end; /* ranks; those of this process */
@@ -32,7 +33,7 @@ static struct {
   struct {
     ncclComm_t comm;
     cudaStream_t stream;
-    uint32_t *in[GROUP], *out[GROUP]; /* by place in a group */
+    uint32_t *in[BURST], *out[BURST]; /* by place in a group or burst */
   } ranks[RANKS_MAX];
   uint32_t *host;
   tutti_launch_t launch;
@@ -66,6 +67,9 @@ static uint32_t number_at(unsigned call_number, int rank, size_t index) {
 static uint32_t element_of(unsigned call_number, uint32_t number) {
   return type_of(call_number) == ncclFloat ? bits_of((float)number) : number;
 }
+
+/* Elements of a call's buffers before their first one: some are not aligned to a GPU's vectors. */
+static size_t shift_of(unsigned call_number) { return call_number / 2 % 2; }
 
 static int root_of(unsigned call_number) { return (int)(call_number % (unsigned)run.rank_count); }
 
@@ -101,8 +105,8 @@ struct job {
 static void issue(int r, const struct job *job) {
   const int n = run.rank_count, root = root_of(job->number);
   const size_t count = job->count;
-  const uint32_t *in = run.ranks[r].in[job->place];
-  uint32_t *out = run.ranks[r].out[job->place];
+  const uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
+  uint32_t *out = run.ranks[r].out[job->place] + shift_of(job->number);
   ncclComm_t comm = run.ranks[r].comm;
   cudaStream_t stream = run.ranks[r].stream;
   const ncclDataType_t type = type_of(job->number);
@@ -129,8 +133,9 @@ static void prepare(const struct job *job) {
   for (int r = run.first; r < run.end; r++) {
     for (size_t i = 0; i < elements; i++) run.host[i] = element_of(job->number, number_at(job->number, r, i));
     NEED(cudaSetDevice(r));
-    NEED(cudaMemcpy(run.ranks[r].in[job->place], run.host, elements * 4, cudaMemcpyHostToDevice));
-    NEED(cudaMemset(run.ranks[r].out[job->place], 0x5a, elements * 4));
+    NEED(cudaMemcpy(run.ranks[r].in[job->place] + shift_of(job->number), run.host, elements * 4,
+                    cudaMemcpyHostToDevice));
+    NEED(cudaMemset(run.ranks[r].out[job->place] + shift_of(job->number), 0x5a, elements * 4));
     NEED(cudaDeviceSynchronize());
   }
 }
@@ -140,7 +145,8 @@ static void check(const struct job *job, const char *story) {
   for (int r = run.first; r < run.end; r++) {
     NEED(cudaSetDevice(r));
     NEED(cudaStreamSynchronize(run.ranks[r].stream));
-    NEED(cudaMemcpy(run.host, run.ranks[r].out[job->place], elements * 4, cudaMemcpyDeviceToHost));
+    NEED(cudaMemcpy(run.host, run.ranks[r].out[job->place] + shift_of(job->number), elements * 4,
+                    cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < elements; i++) {
       uint32_t value = UNTOUCHED;
       if (!expected_at(job->call, job->number, r, job->count, i, &value)) value = UNTOUCHED;
@@ -151,6 +157,14 @@ static void check(const struct job *job, const char *story) {
     }
   }
   run.calls += 1;
+}
+
+/* The user may overwrite the input in the stream's order: no rank reads it any more then. */
+static void overwrite(int r, const struct job *job) {
+  const size_t bytes = job->count * (size_t)run.rank_count * 4;
+  uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
+  NEED(cudaSetDevice(r));
+  NEED(cudaMemsetAsync(in, 0xa5, bytes, run.ranks[r].stream));
 }
 
 /* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
@@ -167,16 +181,25 @@ static void issue_late(const struct job *job) {
     NEED(ncclGroupStart());
     issue(r, job);
     NEED(ncclGroupEnd());
+    overwrite(r, job);
   }
 }
 
-/* The calls of one group. */
-static void jobs_run(const struct job *jobs, unsigned job_count, const char *story) {
-  for (unsigned i = 0; i < job_count; i++) prepare(&jobs[i]);
+static void jobs_launch(const struct job *jobs, unsigned job_count) {
   NEED(ncclGroupStart());
   for (int r = run.first; r < run.end; r++)
     for (unsigned i = 0; i < job_count; i++) issue(r, &jobs[i]);
   NEED(ncclGroupEnd());
+  for (int r = run.first; r < run.end; r++)
+    for (unsigned i = 0; i < job_count; i++) overwrite(r, &jobs[i]);
+}
+
+/* The calls of one group, or those of a burst: one after another, so that a fast rank is calls ahead of a
+ * slow one. */
+static void jobs_run(const struct job *jobs, unsigned job_count, bool grouped, const char *story) {
+  for (unsigned i = 0; i < job_count; i++) prepare(&jobs[i]);
+  if (grouped) jobs_launch(jobs, job_count);
+  for (unsigned i = 0; i < job_count && !grouped; i++) jobs_launch(&jobs[i], 1);
   for (unsigned i = 0; i < job_count; i++) check(&jobs[i], story);
 }
 
@@ -211,7 +234,7 @@ static void short_and_long(const enum call *calls, unsigned short_calls, const c
       issue_late(&job);
       check(&job, story);
     } else {
-      jobs_run(&job, 1, story);
+      jobs_run(&job, 1, true, story);
     }
     connected[job.call] = alike;
   }
@@ -241,12 +264,13 @@ static void scene_of_all(uint64_t seed) {
   const unsigned short_calls = 8 + draw(40);
   comms_open();
   for (unsigned number = 0; number < short_calls + LONG_CALLS;) {
-    struct job jobs[GROUP];
-    const unsigned job_count = draw(3) == 0 ? 2 : 1;
+    struct job jobs[BURST];
+    const bool grouped = draw(2) == 0;
+    const unsigned job_count = 1 + draw(grouped ? GROUP : BURST);
     for (unsigned i = 0; i < job_count; i++, number++)
       jobs[i] = (struct job){(enum call)draw(CALLS), number,
                              number < short_calls ? 1 + draw(2) : run.long_count, i};
-    jobs_run(jobs, job_count, "calls of all kinds");
+    jobs_run(jobs, job_count, grouped, "calls of all kinds");
   }
   comms_close();
 }
@@ -285,16 +309,16 @@ static void ranks_open(int rank_count) {
   for (int r = run.first; r < run.end; r++) {
     NEED(cudaSetDevice(r));
     NEED(cudaStreamCreateWithFlags(&run.ranks[r].stream, cudaStreamNonBlocking));
-    for (int place = 0; place < GROUP; place++) {
-      NEED(cudaMalloc((void **)&run.ranks[r].in[place], bytes));
-      NEED(cudaMalloc((void **)&run.ranks[r].out[place], bytes));
+    for (int place = 0; place < BURST; place++) {
+      NEED(cudaMalloc((void **)&run.ranks[r].in[place], bytes + 4)); /* shift_of() */
+      NEED(cudaMalloc((void **)&run.ranks[r].out[place], bytes + 4));
     }
   }
 }
 
 static void ranks_close(void) {
   for (int r = run.first; r < run.end; r++) {
-    for (int place = 0; place < GROUP; place++) {
+    for (int place = 0; place < BURST; place++) {
       NEED(cudaFree(run.ranks[r].in[place]));
       NEED(cudaFree(run.ranks[r].out[place]));
     }

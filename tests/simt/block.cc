@@ -153,6 +153,11 @@ uint64_t simt_time_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+void simt_misaligned(const void *address, uint32_t bytes) {
+  fprintf(stderr, "simt: misaligned access of %u bytes at %p\n", bytes, address);
+  abort();
+}
+
 /* ---- blocks ---- */
 
 /* Prints what the threads of each warp wait for, if a program's lanes diverge and the block hangs. */

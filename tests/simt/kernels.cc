@@ -1,5 +1,8 @@
-/* kernels.cc (simt): registers the backend's kernels for launches when the library is loaded. */
+/* kernels.cc (simt): registers the backend's kernels for launches when the library is loaded, and fills shared
+ * memory with garbage when a block begins. */
 #include <cuda_runtime.h>
+
+#include <link.h>
 
 #include "kernels/launch.h"
 #include "kernels/link_test.h"
@@ -47,6 +50,30 @@ static const struct simt_kernel rows[] = {
     LAUNCHED(ROW){"link_test_send", (const void *)tutti_link_test_send, call_send, {8, 8}},
     {"link_test_check", (const void *)tutti_link_test_check, call_check, {8, 8, 8, 8, 8}}};
 
+/* Shared memory is this library's thread-local memory, which is zeroed in a new thread. That of a GPU's block
+ * has what earlier blocks left. */
+static thread_local volatile char shared_touched;
+
+static int shared_fill(struct dl_phdr_info *object, size_t size, void *unused) {
+  const ElfW(Addr) mine = (ElfW(Addr))rows;
+  bool is_mine = false;
+  (void)size, (void)unused;
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+    const ElfW(Addr) begin = object->dlpi_addr + part->p_vaddr;
+    is_mine |= part->p_type == PT_LOAD && mine >= begin && mine < begin + part->p_memsz;
+  }
+  for (int i = 0; is_mine && i < object->dlpi_phnum; i++)
+    if (object->dlpi_phdr[i].p_type == PT_TLS && object->dlpi_tls_data != NULL)
+      memset(object->dlpi_tls_data, 0xd1, object->dlpi_phdr[i].p_memsz);
+  return is_mine;
+}
+
+static void begin_block(void) {
+  shared_touched = 1; /* makes this thread's copy */
+  dl_iterate_phdr(shared_fill, NULL);
+}
+
 static struct offer {
-  offer() { simt_kernels_offer(rows, sizeof rows / sizeof *rows); }
+  offer() { simt_kernels_offer(rows, sizeof rows / sizeof *rows, begin_block); }
 } offered;

@@ -14,7 +14,8 @@ struct simt_kernel {
   size_t bytes[SIMT_PARAMETERS]; /* ends with 0 */
 };
 
-/* Registers kernels, before any launch. The caller keeps the rows. */
-void simt_kernels_offer(const struct simt_kernel *rows, size_t count);
+/* Registers kernels, before any launch. The caller keeps the rows. `begin_block` is called on the thread of a
+ * block before its kernel. */
+void simt_kernels_offer(const struct simt_kernel *rows, size_t count, void (*begin_block)(void));
 
 #endif

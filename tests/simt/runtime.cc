@@ -11,10 +11,12 @@
 
 static const struct simt_kernel *kernel_rows;
 static size_t kernel_count;
+static void (*kernel_begin_block)(void);
 
-void simt_kernels_offer(const struct simt_kernel *rows, size_t count) {
+void simt_kernels_offer(const struct simt_kernel *rows, size_t count, void (*begin_block)(void)) {
   kernel_rows = rows;
   kernel_count = count;
+  kernel_begin_block = begin_block;
 }
 
 static const struct simt_kernel *kernel_find(const void *entry) {
@@ -79,6 +81,7 @@ static void thread_body(void *argument) {
 
 static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
+  kernel_begin_block();
   simt_block_run(job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
                  (void *)job->launch);
   return NULL;

@@ -44,6 +44,8 @@ void simt_stir(void);
 const uint64_t *simt_meet(uint64_t value);
 void simt_barrier(uint32_t id, uint32_t threads, bool waits);
 uint64_t simt_time_ns(void);
+/* Ends the program with a message. */
+[[noreturn]] void simt_misaligned(const void *address, uint32_t bytes);
 
 /* ---- CUDA's names ---- */
 

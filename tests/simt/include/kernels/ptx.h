@@ -17,13 +17,20 @@
 
 /* ---- memory ---- */
 
+/* A GPU refuses addresses that are not multiples of an access's bytes; the host does not. */
+PRIM_FN void simt_align(const void *address, uint32_t bytes) {
+  if (((uintptr_t)address & (bytes - 1)) != 0) simt_misaligned(address, bytes);
+}
+
 PRIM_FN uint64_t prim_load_word(const void *address) {
   simt_stir();
+  simt_align(address, 8);
   return __atomic_load_n((const uint64_t *)address, __ATOMIC_ACQUIRE);
 }
 
 PRIM_FN ulonglong2 prim_load_pair(const void *address) {
   simt_stir();
+  simt_align(address, 16);
   const uint64_t *words = (const uint64_t *)address;
   ulonglong2 pair;
   pair.x = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
@@ -49,6 +56,7 @@ PRIM_FN uint32_t prim_peek_together(const uint32_t *word) {
 
 /* No fibre switch between the stores of a warp's lanes: they store an LL128 line together. */
 PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
+  simt_align(address, 16);
   uint64_t *words = (uint64_t *)address;
   __atomic_store_n(&words[0], low, __ATOMIC_RELEASE);
   __atomic_store_n(&words[1], high, __ATOMIC_RELEASE);
@@ -60,6 +68,7 @@ PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
 
 PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) {
   simt_stir();
+  simt_align(address, 8);
   __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
 
@@ -85,6 +94,7 @@ PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
 
 PRIM_FN uint64_t element_load(const uint8_t *address, uint32_t bytes) {
   simt_stir();
+  simt_align(address, bytes);
   switch (bytes) {
     case 1: return __atomic_load_n(address, __ATOMIC_ACQUIRE);
     case 2: return __atomic_load_n((const uint16_t *)address, __ATOMIC_ACQUIRE);
@@ -94,6 +104,7 @@ PRIM_FN uint64_t element_load(const uint8_t *address, uint32_t bytes) {
 }
 
 PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
+  simt_align(address, bytes);
   switch (bytes) {
     case 1: __atomic_store_n(address, (uint8_t)element, __ATOMIC_RELEASE); break;
     case 2: __atomic_store_n((uint16_t *)address, (uint16_t)element, __ATOMIC_RELEASE); break;

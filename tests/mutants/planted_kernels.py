@@ -1,0 +1,531 @@
+"""Faults planted into the GPU backend: the kernels, the protocols and schedules as kernels use them, and the
+host code that binds and launches them.
+
+Each is a replacement in one file: `find` must occur exactly once in it (runs of blanks and line ends count as
+one blank), and what is between its two @, or all of it, is replaced. What ends with ; or } is a statement,
+anything else an expression. `shows` is what must happen then, or several with | between them: wrong (bits),
+hang (the watchdog explains it), error (the program or the simulator names it), crash (a store to memory that
+is not mapped, or the process ends). `says` is a pattern that the message must match. `run` is a scenario of
+tests/simt.
+
+Two more values of `shows` are for faults that no scenario can find; `says` is the reason then, and the fault
+must be reached and do no harm:
+- order: it matters on GPUs alone. Accesses of fibres are ordered as x86 orders them, a warp's stores take no
+  turns, and a stream's next kernel begins when the previous one has ended.
+- equal: it changes no result on GPUs either."""
+from collections import namedtuple
+
+Scenario = namedtuple('Scenario', 'program arguments env processes hosts')
+Fault = namedtuple('Fault', 'name file find replace shows says run')
+
+# Kernels that are compiled with the faults; launches of other kernels have none.
+KERNELS = ('ll', 'll128', 'simple', 'll_links', 'links', 'direct_ll', 'direct_once', 'direct_once_lines',
+           'direct_simple')
+
+# Changes without a fault: spans of the two types that wrap.c uses, which compile in a fifth of the time.
+ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_TYPE) }',
+           'switch (span.dtype) { SPAN_TYPE(3, uint32, uint32_t, uint32_t)'
+           ' SPAN_TYPE(7, float, float, float) }')]
+
+FAULTS = []
+
+SHORT_BUFFERS = 'NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440'
+DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring'
+WRAP_31, WRAP_32 = 'TUTTI_FIRST_STEP=2147483616', 'TUTTI_FIRST_STEP=4294967264'
+
+
+def scenario(algo, proto, arguments='3 500 1', env='', program='wrap', processes=0, hosts=False):
+    if algo in ('Direct', 'TwoShot'):
+        algo = 'allreduce:' + algo + DIRECT
+    words = [SHORT_BUFFERS, 'NCCL_ALGO=' + algo if algo else '', 'NCCL_PROTO=' + proto if proto else '', env]
+    return Scenario(program, arguments, ' '.join(word for word in words if word), processes, hosts)
+
+
+def slow(run, warp):
+    return run._replace(env=run.env + ' SIMT_SLOW_WARP=' + warp)
+
+
+def seeded(run, seed='1'):
+    return run._replace(env=run.env + ' SIMT_SEED=' + seed)
+
+
+def late(run, first):
+    return run._replace(env=run.env + ' ' + first)
+
+
+RING_LL, RING_LL128, RING_SIMPLE = (scenario('Ring', proto) for proto in ('LL', 'LL128', 'Simple'))
+RING_LONG = scenario('Ring', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384')
+RING_LL_LONG = scenario('Ring', 'LL', '3 3000 1')
+TREE_LL, TREE_SIMPLE = scenario('allreduce:Tree', 'LL'), scenario('allreduce:Tree', 'Simple')
+ONE_LL, ONE_SIMPLE = scenario('Direct', 'LL'), scenario('Direct', 'Simple')
+TWO_LL, TWO_SIMPLE = scenario('TwoShot', 'LL'), scenario('TwoShot', 'Simple')
+AVERAGE = '-g 3 -b 4000 -e 4000 -o avg'
+BENCH_LL = scenario('Ring', 'LL', 'all_reduce -d float ' + AVERAGE, program='bench')
+PROCESSES_RING = scenario('Ring', 'Simple', 'all_gather -b 4M -e 4M -n 3', 'SIMT_CAPABILITY=80',
+                          program='bench', processes=2)
+PROCESSES_DIRECT = scenario('Direct', 'Simple', 'all_gather -b 4M -e 4M -n 3', program='bench', processes=2)
+PROCESSES_WRAP = scenario('Ring', 'LL', '0 500 1', processes=2)
+MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mismatch')
+MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
+ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
+
+BITS = 'instead of'       # wrap.c's and digest.c's message
+STUCK = 'no progress'     # the watchdog's
+
+
+def plant(file, name, find, replace, shows, run, says=None):
+    FAULTS.append(Fault(name, 'lib/' + file, find, replace, shows, says or {'wrong': BITS, 'hang': STUCK}.get(
+        shows, ''), run))
+
+
+# ---- issue, commit and compute warps
+
+PRIM, COMPUTE, BLOCK = 'kernels/prim_impl.h', 'kernels/compute_warp.h', 'kernels/block.h'
+plant(PRIM, 'descriptor_overwritten', '@prim->issued + 1 - PRIM_DESCRIPTORS@',
+      'prim->issued - PRIM_DESCRIPTORS', 'wrong|hang', slow(late(scenario('Ring', 'LL',
+      '2 100 0 all_gather', 'NCCL_LL_BUFFSIZE=8192'), WRAP_31), '1'))
+plant(PRIM, 'post_before_the_move', '@while (!prim_all_done(prim, descriptors) && !prim_aborted(prim)) {}@',
+      '', 'wrong', slow(RING_SIMPLE, '1'))
+plant(PRIM, 'last_compute_warp_not_counted', '@prim_lane() < prim->compute_warps@',
+      'prim_lane() + 1 < prim->compute_warps', 'wrong', slow(scenario('Ring', 'Simple', '3 9000 1'), '-2'))
+plant(PRIM, 'counts_of_the_wrong_warps', 'prim_shared.done[@prim->first_compute_warp + prim_lane()@]',
+      'prim->first_compute_warp - 1 + prim_lane()', 'hang', RING_SIMPLE)
+plant(PRIM, 'tail_without_a_fence', '@if (prim_stores(prim)) prim_fence();@', '', 'order', RING_SIMPLE,
+      'memory order: the tail may overtake the data on a GPU')
+plant(PRIM, 'fence_covers_later_slices', '@prim->fenced = prim->done;@', 'prim->fenced = UINT32_MAX;',
+      'order', RING_SIMPLE, 'memory order: a tail may overtake its data on a GPU')
+plant(PRIM, 'half_of_a_tagged_word', '(uint32_t)(pair.x >> 32) != tag || @(uint32_t)(pair.y >> 32) != tag@',
+      'false', 'order', RING_SIMPLE, 'a fibre stores both halves without a turn between them')
+plant(PRIM, 'tag_not_compared',
+      'if (@(uint32_t)(pair.x >> 32) != tag || (uint32_t)(pair.y >> 32) != tag@) return ' 'false; *value',
+      'false', 'wrong|hang|error', late(RING_SIMPLE, WRAP_32))
+plant(PRIM, 'factor_forgotten', '@if (work->op == OP_PRE_MUL_SUM) descriptor->flags |= PRIM_SCALES;@', '',
+      'wrong', BENCH_LL, '.')
+plant(PRIM, 'sum_forgotten', '@if (PRIM_LINKS == 1) prim_draft(prim)->flags |= PRIM_COMBINES;@', '',
+      'wrong', RING_LL)
+plant(PRIM, 'division_forgotten',
+      '@if (work->op == OP_SUM_POST_DIV && prim_writes(prim)) prim_draft(prim)->flags |= ' 'PRIM_DIVIDES;@',
+      '', 'wrong', BENCH_LL._replace(arguments='all_reduce -d uint32 ' + AVERAGE), '.')
+plant(PRIM, 'flag_awaited_too_early', '->recv_flag[place] = @flag@;', 'flag - 1', 'wrong|hang', RING_LL)
+plant(PRIM, 'flag_without_its_top_bit', '->send_flag[place] = @flag@;', 'flag & 0x7fffffff', 'hang',
+      late(RING_LL, WRAP_31))
+plant(PRIM, 'group_one_line_too_long', '? @compute_threads * PRIM_WORDS@ :',
+      'compute_threads * PRIM_WORDS + 1', 'wrong|hang', scenario('Ring', 'LL', '2 8000 0 all_gather',
+      'NCCL_LL_BUFFSIZE=262144'))
+plant(PRIM, 'own_operand_at_the_wrong_place', 'descriptor->own_index = @prim->second_count@;',
+      'prim->second_count + 1', 'wrong', TREE_LL)
+plant(PRIM, 'second_link_overwrites_the_first', 'return @prim->second_count++@;',
+      '(prim->second_count++, 0u)', 'wrong|hang|error', scenario('', 'LL', '3 500 0 reduce',
+      'TUTTI_SUM_ORDER=rank'))
+plant(PRIM, 'aborted_host_flag_not_read',
+      'stopped |= @prim_flag(prim->abort_flag) | prim_flag(prim->failed_flag)@;', '0', 'error|hang',
+      ABORT._replace(env=ABORT.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
+
+plant(COMPUTE, 'copy_without_its_last_vector',
+      '@if (at < count) span_store(span, skip + 16 * at, data[k]);@',
+      'if (at + 1 < count) span_store(span, skip + 16 * at, data[k]);', 'wrong', RING_SIMPLE)
+plant(COMPUTE, 'sum_without_its_last_vector',
+      'const size_t at = i + k * stride; if (@at >= count@) continue; span_store(span,', 'at + 1 >= count',
+      'wrong', RING_SIMPLE)
+plant(COMPUTE, 'last_source_not_loaded',
+      '@if (at < count) source[k] = prim_load_pair(span->second[index] + offset);@',
+      'if (at + 1 < count) source[k] = prim_load_pair(span->second[index] + offset);', 'wrong', TREE_SIMPLE)
+plant(COMPUTE, 'elements_behind_the_vectors_misplaced', '(i < front ? i : @i - front + back@)',
+      'i - front + back - 1', 'wrong', RING_SIMPLE)
+plant(COMPUTE, 'front_of_the_wrong_length', '@(16 - place) % 16 >> shift@',
+      '(16 - place) % 16 >> shift >> 1', 'error|wrong', scenario('Ring', 'Simple', '2 501 0 all_to_all'))
+plant(COMPUTE, 'other_alignment_of_a_source',
+      '@alike = alike && (uintptr_t)span->second[k] % 16 == place;@', '', 'error', scenario('Ring',
+      'Simple', '2 9001 0 reduce_scatter'), 'misaligned access of 16 bytes')
+plant(COMPUTE, 'sum_of_the_second_source_alone', 'if (index == 0) return @source@; sum.x', 'sum',
+      'wrong|error', TREE_SIMPLE)
+plant(COMPUTE, 'll128_lines_of_128_bytes_of_data', '@line * 120 + piece * 16@', 'line * 128 + piece * 16',
+      'wrong', RING_LL128)
+plant(COMPUTE, 'll128_flag_holds_data', 'if (k % 2 == 1 && @share->flags@)', 'false', 'wrong',
+      slow(RING_LL128, '1'))
+plant(COMPUTE, 'll128_line_loaded_once',
+      '@if (kind == LINE_LL128) ll_take(kind, share, descriptor, link, wire_bytes, words);@', '', 'order',
+      RING_LL128, "a GPU's load of 128 bytes may see the end of a store before its beginning")
+plant(COMPUTE, 'll128_flag_not_compared', 'flagged &= @!share->flags || pair.y == flag@;', 'true', 'wrong',
+      RING_LL128)
+plant(COMPUTE, 'half_of_a_line_compared',
+      '(uint32_t)(pair.x >> 32) == (uint32_t)flag && @(uint32_t)(pair.y >> 32) == ' '(uint32_t)flag@',
+      'true', 'order', RING_LL, 'a fibre stores both halves of a line without a turn between them')
+plant(COMPUTE, 'line_not_awaited',
+      'while (!__all_sync(PRIM_ALL_LANES, @ll_take(kind, share, descriptor, link, ' 'wire_bytes, words)@))',
+      '(ll_take(kind, share, descriptor, link, wire_bytes, words), true)', 'wrong', RING_LL)
+plant(COMPUTE, 'vote_of_one_lane',
+      'while (!@__all_sync(PRIM_ALL_LANES, ll_take(kind, share, descriptor, link, ' 'wire_bytes, words))@)',
+      '__any_sync(PRIM_ALL_LANES, ll_take(kind, share, descriptor, link, wire_bytes, words))', 'wrong',
+      RING_LL)
+plant(COMPUTE, 'store_past_the_end',
+      'll_keep(uint8_t kind, const struct line_share *share, uint8_t *to, uint32_t bytes, '
+      'const uint64_t *words) { const bool aligned = ((uintptr_t)to & 7) == 0; '
+      'PRIM_EACH_WORD(k) { const uint32_t offset = line_word_offset(kind, share, k); if '
+      '(aligned && @offset + 8 <= bytes@)', 'offset < bytes', 'wrong', RING_LL)
+plant(COMPUTE, 'descriptor_read_before_it_is_written',
+      'while (@(int32_t)(prim_peek_together(&queue->issued) - count)@ <= 0)',
+      '(int32_t)(prim_peek_together(&queue->issued) - count + 1)', 'wrong|hang|crash|error', RING_SIMPLE)
+plant(COMPUTE, 'move_counted_before_it_is_made',
+      '@if (!compute_do(compute, &queue->descriptors[count % PRIM_DESCRIPTORS])) return;@',
+      'if (prim_lane() == 0) *done = count + 1; if (!compute_do(compute, '
+      '&queue->descriptors[count % PRIM_DESCRIPTORS])) return;', 'wrong', seeded(slow(RING_LONG, '1')))
+plant(COMPUTE, 'move_counted_by_the_first_lane',
+      'return; @prim_converge();@ if (prim_lane() == 0) *done = count + 1;', '', 'wrong',
+      seeded(slow(RING_LONG, '1')))
+
+# ---- the block
+
+plant(BLOCK, 'compute_warps_not_dismissed',
+      'else if (@prim->issues && prim->compute_warps > 0@) prim_dismiss(prim);', 'false', 'hang', RING_LL)
+plant(BLOCK, 'first_warps_share_missing', 'compute->index = @(rank - 1) * PRIM_WARP + prim_lane()@;',
+      'rank * PRIM_WARP + prim_lane()', 'wrong|hang', RING_SIMPLE)
+plant(BLOCK, 'one_compute_warp_too_many', 'compute->count = @prim->compute_warps * PRIM_WARP@;',
+      '(prim->compute_warps + 1) * PRIM_WARP', 'wrong|hang', scenario('Ring', 'Simple', '3 9000 1'))
+plant(BLOCK, 'warp_of_the_wrong_work', 'if (@warp < first + size@)', 'warp <= first + size',
+      'wrong|hang|error|crash', RING_SIMPLE)
+plant(BLOCK, 'counts_of_the_previous_batch',
+      '@if (threadIdx.x < PRIM_WARPS_MAX) prim_shared.done[threadIdx.x] = 0;@', '', 'wrong|hang',
+      RING_SIMPLE)
+plant(BLOCK, 'descriptors_of_the_previous_batch',
+      '@if (threadIdx.x < PLAN_BATCH_WORKS_MAX) prim_shared.queues[threadIdx.x].issued = 0;@', '',
+      'wrong|hang|crash|error', RING_SIMPLE)
+plant(BLOCK, 'stop_of_the_previous_block', '@if (threadIdx.x == 0) prim_shared.stopped = 0;@', '',
+      'wrong|hang', RING_LL)
+plant(BLOCK, 'works_used_before_they_are_read',
+      'batch_fetch(arguments, data, &batches[index]); @__syncthreads();@', '', 'wrong|hang|error|crash',
+      slow(RING_LL, '0'))
+plant(BLOCK, 'previous_kernel_not_awaited', '@if (index == first) launch_await_previous();@', '', 'order',
+      RING_LL, 'kernels of a stream do not overlap on fibres')
+plant(BLOCK, 'next_kernel_invited_too_early',
+      '@if (index + 1 == end && !launch_is_short()) launch_invite_next();@',
+      'if (index == first) launch_invite_next();', 'order', RING_SIMPLE,
+      'kernels of a stream do not overlap on fibres')
+plant(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '', 'order',
+      RING_LL, 'memory order: the count may overtake the saved counters on a GPU')
+plant(BLOCK, 'end_not_counted',
+      '@atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : '
+      '&counts->plain_ended), 1ull);@', '', 'hang', RING_LL)
+plant(BLOCK, 'mismatch_told_to_this_rank_alone',
+      'error->error = lane->error; __threadfence_system(); *(volatile int '
+      '*)&arguments->control->failed = 1; @*(volatile int *)arguments->failed = 1;@', '', 'error|hang',
+      MISMATCH_BROADCAST._replace(env=MISMATCH_BROADCAST.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
+plant(BLOCK, 'mismatch_not_told_to_the_host',
+      'error->error = lane->error; __threadfence_system(); @*(volatile int '
+      '*)&arguments->control->failed = 1;@', '', 'error|hang',
+      MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
+plant(BLOCK, 'further_link_of_the_other_side',
+      'link_bind(&lane->recv[i % PRIM_LINKS], @&next->link@, (uint32_t)next->peer',
+      '&(next + work->recv_count - 1)->link', 'wrong|hang|crash', scenario('allreduce:Tree', 'LL',
+      '6 500 1'))
+plant(BLOCK, 'message_slots_of_the_collectives_length',
+      '@lane->recv[0].step_bytes = lane->send[0].step_bytes = '
+      'plan_message_step_bytes(&arguments->limits, proto);@', '', 'wrong|hang', scenario('Ring', 'Simple',
+      'sendrecv -b 4M -e 4M', program='bench', processes=2, hosts=True), '.')
+
+# ---- connections and lanes, as kernels bind them
+
+FIFO, LANE, SIMPLE, LL = 'protocol/fifo.h', 'protocol/lane.h', 'protocol/simple.h', 'protocol/ll.h'
+plant(FIFO, 'one_slot_too_many', 'return link->cached + link->slots >= @link->step + steps@;', 'link->step',
+      'wrong|hang', slow(RING_LONG, '-1:1'))
+plant(FIFO, 'data_one_step_too_early', '@if (link->cached >= link->step + steps) return true;@',
+      'if (link->cached + 1 >= link->step + steps) return true;', 'wrong', slow(RING_LONG, '1:1'))
+plant(FIFO, 'tail_not_awaited',
+      'link->cached = prim_load_tail(&link->receiver->tail); return @link->cached >= '
+      'link->step + steps@;', 'true', 'wrong', RING_SIMPLE)
+plant(FIFO, 'slot_after_the_last',
+      'if (@link->slot_index >= link->slots@) link->slot_index -= link->slots;',
+      'link->slot_index > link->slots', 'wrong|hang|crash|error', RING_LONG)
+plant(FIFO, 'tag_is_the_step', 'return @(uint32_t)link->step + 1@;', '(uint32_t)link->step',
+      'wrong|hang|error', RING_SIMPLE)
+plant(FIFO, 'heads_posted_too_rarely',
+      'return @now / FIFO_FREES_TOGETHER != before / FIFO_FREES_TOGETHER@;', 'now / 16 != before / 16',
+      'hang', scenario('TwoShot', 'Simple', '3 9000 0 all_reduce', 'NCCL_BUFFSIZE=16384'))
+plant(FIFO, 'chunk_not_rounded',
+      'link->step = @(saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1)@;', 'saved_step',
+      'wrong|hang|crash', RING_LONG)
+plant(LANE, 'head_not_posted_at_the_beginning', '@prim_store_head(prim, &link->sender->head, link->step);@',
+      '', 'hang', scenario('', '', 'all_reduce -g 2 -b 4M -e 8M -f 2', 'TUTTI_TUNE_FILE=@/rules',
+      program='bench'))
+plant(LANE, 'head_posted_one_step_too_early', 'prim_store_head(prim, &link->sender->head, @link->step@);',
+      'link->step + 8', 'wrong|hang', slow(RING_LL_LONG, '1:1'))
+plant(LANE, 'receivers_lines_not_saved', '@lane->recv[i].receiver->recv_line[kind] = lane->recv[i].line;@',
+      '', 'wrong|hang', RING_LL)
+plant(LANE, 'senders_lines_not_saved', '@lane->send[i].sender->send_line[kind] = lane->send[i].line;@', '',
+      'wrong|hang', RING_LL128)
+plant(LANE, 'lines_saved_for_the_other_protocol',
+      'const uint8_t kind = @line_kind_of(lane->work)@; lane->phase = LANE_DONE;',
+      '(uint8_t)(1 - line_kind_of(lane->work))', 'wrong|hang', RING_LL)
+plant(LANE, 'senders_step_not_saved', '@lane->send[i].sender->send_step = lane->send[i].posted;@', '',
+      'wrong|hang|error', RING_SIMPLE)
+plant(LANE, 'receivers_step_saved_one_too_low', 'recv_step = @lane->recv[i].posted@;',
+      'lane->recv[i].posted - 1', 'wrong|hang|error', RING_SIMPLE)
+plant(LANE, 'size_not_compared', 'if (@found_bytes == expected_bytes@) return;', 'true', 'error|hang|wrong',
+      MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
+plant(LANE, 'size_not_announced', 'if (@link->agreed@) return; prim_tagged_store(', 'true', 'hang',
+      RING_SIMPLE)
+plant(LANE, 'offer_of_a_hidden_output',
+      'return lane->out != 0 && @(lane->work->flags & WORK_OUTPUT_HIDDEN) == 0@;', 'true',
+      'wrong|hang|crash|error', PROCESSES_RING, '.')
+plant(SIMPLE, 'tail_one_slice_too_early',
+      'prim_store_tail(prim, &lane->send[i].receiver->tail, @lane->send[i].posted@);',
+      'lane->send[i].posted + steps', 'wrong|hang', RING_LONG)
+plant(SIMPLE, 'head_one_slice_too_early',
+      'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
+      'lane->recv[i].posted + steps', 'wrong', slow(RING_LONG, '1:1'))
+plant(SIMPLE, 'last_slice_too_long',
+      'move->count = @size_min(lane->step.count - offset, lane->slice_elements)@;', 'lane->slice_elements',
+      'wrong', RING_SIMPLE)
+plant(SIMPLE, 'slots_not_awaited', 'if (@!link_has_slots(&lane->send[i], steps)@) return false;', 'false',
+      'wrong|hang', slow(RING_LONG, '1:1'))
+plant(LL, 'flag_is_the_step', '@(line + 1) & mask@', 'line & mask', 'wrong|hang', RING_LL)
+plant(LL, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half - slots@;',
+      '(line & (half - 1)) > half - slots', 'wrong', slow(late(scenario('Ring', 'LL', '3 500 0 all_gather'),
+      WRAP_32), '1:1'))
+plant(LL, 'clean_up_of_seven_slots', 'return @(line & (half - 1)) >= half - slots@;',
+      '(line & (half - 1)) >= half - slots && (line & (half - 1)) != half - 1', 'wrong',
+      slow(late(scenario('Ring', 'LL128', '2 900 0 all_gather'), WRAP_31), '1:0'))
+plant(LL, 'clean_up_skips_a_line',
+      'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
+      'll_link_lines(lane, index) + 1', 'order', late(scenario('Ring', 'LL', '3 500 0 all_gather'),
+      WRAP_32), 'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
+      'arrive one by one')
+plant(LL, 'clean_up_of_half_the_slot',
+      'const uint32_t slot_lines = @link->step_bytes / line_wire_bytes(kind)@;',
+      'link->step_bytes / line_wire_bytes(kind) / 2', 'wrong', slow(late(scenario('Ring', 'LL',
+      '3 500 0 all_gather'), WRAP_31), '1:1'))
+plant(LL, 'slot_freed_before_its_lines_are_read', '@prim_join(prim);@', '', 'wrong|hang', slow(RING_LL_LONG,
+      '1:1'))
+plant(LL, 'll_slots_not_awaited', '@LL_AWAIT(link_has_slots(&lane->send[i], 1));@', '', 'wrong|hang',
+      slow(RING_LL_LONG, '1:1'))
+plant(LL, 'll_line_not_counted', 'link->posted = link->step; @link->line += 1;@', '', 'wrong|hang', RING_LL)
+plant(LL, 'll_slot_after_the_last', '@link->line_slot + 1 == link->slots@ ? 0',
+      'link->line_slot == link->slots', 'wrong|hang|crash', RING_LL)
+
+# ---- direct collectives
+
+DIRECT_H, DIRECT_LL, DIRECT_S = 'kernels/direct.h', 'kernels/direct_ll.h', 'kernels/direct_simple.h'
+SCHEDULE = 'schedule/direct.h'
+plant(DIRECT_H, 'further_links_off_by_one', 'return sends && recv_count > 1 ? @recv_count - 1@ : 0;',
+      'recv_count', 'wrong|hang|crash|error', ONE_LL)
+plant(DIRECT_H, 'first_further_link_twice',
+      'return &direct_further[direct_before(sends) + @index - 1@].link;', 'index - 1 - (index > 1)',
+      'wrong|hang', scenario('Direct', 'LL', '4 500 1'))
+plant(DIRECT_H, 'direct_stop_of_the_previous_block', '@if (threadIdx.x == 0) direct_stopped = 0;@', '',
+      'wrong|hang', ONE_LL)
+plant(DIRECT_H, 'direct_counts_not_cleared',
+      '@if (threadIdx.x < PRIM_WARPS_MAX) direct_done[threadIdx.x] = 0;@', '', 'wrong|hang',
+      slow(TWO_SIMPLE, '1'))
+plant(DIRECT_H, 'direct_phases_not_cleared', '@if (threadIdx.x == 0) direct_issued = direct_ended = 0;@',
+      '', 'wrong|hang|crash|error', TWO_SIMPLE)
+plant(DIRECT_H, 'direct_work_used_before_it_is_read',
+      'if (threadIdx.x == 0) direct_issued = direct_ended = 0; @__syncthreads();@', '',
+      'wrong|hang|crash|error', seeded(ONE_LL))
+plant(DIRECT_H, 'direct_links_used_before_they_are_read',
+      '((uint64_t *)direct_further)[i] = ((const uint64_t *)further)[i]; @__syncthreads();@', '',
+      'wrong|hang|crash|error', seeded(ONE_LL))
+plant(DIRECT_H, 'next_work_read_too_early', '@if (index > first_work) __syncthreads();@', '',
+      'wrong|hang|error|crash', slow(scenario('Direct', 'LL', '3 500 3'), '1'))
+plant(DIRECT_H, 'direct_step_not_saved', '@it->link.step + steps@, it->link.line + lines', 'it->link.step',
+      'wrong|hang|error', ONE_SIMPLE)
+plant(DIRECT_H, 'direct_lines_not_saved', 'it->link.step + steps, @it->link.line + lines@', 'it->link.line',
+      'wrong|hang', ONE_LL)
+plant(DIRECT_H, 'direct_head_not_posted',
+      '@if (it->keeps && !it->sends) prim_store_word(&it->link.sender->head, ' 'it->link.step);@', '',
+      'hang', scenario('Direct', 'LL', '3 500 0 all_gather'))
+plant(DIRECT_H, 'direct_head_too_early', 'prim_store_word(&it->link.sender->head, @it->link.step@);',
+      'it->link.step + 4', 'wrong|hang', slow(scenario('Direct', 'LL', '3 9000 0 broadcast'), '1:1'))
+plant(DIRECT_H, 'direct_size_not_announced',
+      '@prim_tagged_write(it->announced, it->tag, lane_agreed_bytes(direct_of()));@', '', 'hang', ONE_LL)
+plant(DIRECT_H, 'direct_size_not_compared', 'known && @bytes != lane_agreed_bytes(direct_of())@', 'false',
+      'error|hang|wrong', MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL'))
+plant(DIRECT_H, 'direct_mismatch_not_told',
+      'error->error = LANE_SIZE_MISMATCH; __threadfence_system(); *(volatile int '
+      '*)&it->arguments->control->failed = 1; @*(volatile int *)it->arguments->failed = 1;@', '',
+      'error|hang',
+      MISMATCH_BROADCAST._replace(env=MISMATCH_BROADCAST.env + ' NCCL_ALGO=broadcast:Direct NCCL_PROTO=LL'))
+plant(DIRECT_H, 'direct_abort_not_seen',
+      'if (@(prim_flag(abort_flag) | prim_flag(it->arguments->failed)) != 0@)', 'false', 'error|hang',
+      MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL', program='abort'))
+plant(DIRECT_H, 'half_of_a_direct_line_compared',
+      'return (uint32_t)(pair.x >> 32) == flag && @(uint32_t)(pair.y >> 32) == flag@;', 'true', 'order',
+      ONE_LL, 'a fibre stores both halves of a line without a turn between them')
+plant(DIRECT_H, 'direct_store_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
+      'true', 'wrong', ONE_LL)
+plant(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', 'order',
+      slow(ONE_LL, '1'),
+      'no kernel of another stream begins at the count here, as calls are made one by one')
+
+plant(DIRECT_LL, 'partial_line_forgotten', 'return @(threadIdx.x + ahead) * 8 < bytes@;',
+      '(threadIdx.x + ahead) * 8 + 8 <= bytes', 'wrong', ONE_LL)
+plant(DIRECT_LL, 'second_step_uses_the_first_slot',
+      '__shfl_sync(PRIM_ALL_LANES, (uint32_t)it->link.line, (int)thread) + @step@;', '0', 'wrong|hang',
+      TWO_LL)
+plant(DIRECT_LL, 'lines_of_the_receive_link', 'direct_number(it, @DIRECT_SENDS + link@, step)', 'link',
+      'wrong|hang', scenario('Direct', 'LL', '3 500 0 broadcast'))
+plant(DIRECT_LL, 'last_rank_not_added', 'if (@rank <= others@) sum = word_combine', 'rank < others',
+      'wrong', ONE_LL)
+plant(DIRECT_LL, 'last_link_of_any_sum_missing',
+      'for (uint32_t rank = 0; @rank <= loop->recv_count@; rank++)', 'rank < loop->recv_count', 'wrong',
+      ONE_LL)
+plant(DIRECT_LL, 'collect_waits_for_the_first_step',
+      'direct_receive(it, loop, begun, @loop->adds ? 1 : 0@, false, words)', '0', 'wrong|hang', TWO_LL)
+plant(DIRECT_LL, 'vote_of_any_thread', 'if (@__all_sync(PRIM_ALL_LANES, flagged)@) return true;',
+      '__any_sync(PRIM_ALL_LANES, flagged)', 'wrong', slow(ONE_LL, '0:1'))
+plant(DIRECT_LL, 'direct_counters_saved_before_they_are_read', '@direct_await_readers();@ direct_save(', '',
+      'wrong|hang', slow(ONE_LL, '0'))
+plant(DIRECT_LL, 'direct_slots_not_awaited',
+      '@if (!ready && !direct_await_slots(it, true, steps)) return;@', '', 'wrong|hang',
+      slow(scenario('Direct', 'LL', '3 9000 0 broadcast'), '1:1'))
+plant(DIRECT_LL, 'direct_sizes_not_polled', '@if (loops == 1 && !direct_poll_sizes(it)) return;@', '',
+      'error|hang|wrong', MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL'))
+plant(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
+      'order', late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32),
+      'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
+      'arrive one by one')
+plant(DIRECT_LL, 'direct_clean_up_of_one_slot', '@if (names) ll_advance(&link);@', '', 'wrong',
+      slow(late(scenario('TwoShot', 'LL', '3 500 0 all_reduce'), WRAP_32), '0:1'))
+plant(DIRECT_LL, 'direct_loops_in_one_slot',
+      'it->link.step += steps; @it->link.line += steps;@ __syncwarp();', '', 'wrong|hang',
+      scenario('Direct', 'LL', '2 3000 0 all_gather'))
+plant(DIRECT_LL, 'saved_counters_without_a_fence',
+      '__syncwarp(); @__threadfence();@ for (uint32_t loops = 1;', '', 'order', ONE_LL,
+      'memory order: the next kernel may read the old counters on a GPU')
+
+plant(DIRECT_S, 'move_without_its_last_vector', '@if (at < phase->bytes[link + k] / 16) '
+      'prim_store_vector(direct_vector(&phase->to[link + k], at), vectors[k][v]);@',
+      'if (at + 1 < phase->bytes[link + k] / 16) '
+      'prim_store_vector(direct_vector(&phase->to[link + k], at), vectors[k][v]);', 'wrong', TWO_SIMPLE)
+plant(DIRECT_S, 'spread_without_its_last_vector',
+      '@if (at < count) prim_store_vector(to + (size_t)at * 16, vectors[v]);@',
+      'if (at + 1 < count) prim_store_vector(to + (size_t)at * 16, vectors[v]);', 'wrong', ONE_SIMPLE)
+plant(DIRECT_S, 'sum_of_links_without_its_last_vector',
+      '@if (at < count) prim_store_vector(to + (size_t)at * 16, sums[v]);@',
+      'if (at + 1 < count) prim_store_vector(to + (size_t)at * 16, sums[v]);', 'wrong', ONE_SIMPLE)
+plant(DIRECT_S, 'last_source_not_added', 'else if (@source + k <= phase->links@) sums[v]',
+      'source + k < phase->links', 'wrong', ONE_SIMPLE)
+plant(DIRECT_S, 'rest_of_a_move_forgotten',
+      '(uint8_t *)(uintptr_t)phase->to[link] + skip, @phase->bytes[link] - skip@, ' 'phase->sends',
+      'phase->whole ? 0 : phase->bytes[link]', 'wrong', scenario('TwoShot', 'Simple', '3 507 1'))
+plant(DIRECT_S, 'rest_of_a_sum_forgotten', 'if (@skip == phase->own_bytes@) return;', 'phase->whole',
+      'wrong', scenario('Direct', 'Simple', '3 507 1'))
+plant(DIRECT_S, 'unaligned_links_use_whole_vectors',
+      'const bool whole = __all_sync(PRIM_ALL_LANES, @(issue->places & 15) == 0@)', 'true', 'error',
+      scenario('Direct', 'Simple', '3 507 1'), 'misaligned access of 16 bytes')
+plant(DIRECT_S, 'phase_given_before_it_is_written',
+      '@issue->issued += 1;@ if (prim_lane() == 0) { phase->whole = whole;',
+      'issue->issued += 1; if (prim_lane() == 0) *(volatile uint32_t *)&direct_issued = '
+      'issue->issued; simt_yield();', 'wrong|hang|error|crash', slow(ONE_SIMPLE, '0'))
+plant(DIRECT_S, 'phase_counted_before_it_is_moved',
+      '@direct_run_phase(&direct_phases[number % DIRECT_PHASES], share);@',
+      'if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = number + '
+      '1; direct_run_phase(&direct_phases[number % DIRECT_PHASES], share);', 'wrong', slow(ONE_SIMPLE, '1'))
+plant(DIRECT_S, 'last_direct_warp_not_counted',
+      'if (@prim_lane() < direct_compute_warps() + (seen ? 1 : 0)@)',
+      'prim_lane() + 1 < direct_compute_warps() + (seen ? 1 : 0)', 'wrong', slow(scenario('TwoShot',
+      'Simple', '3 9000 1'), '-2:1'))
+plant(DIRECT_S, 'posted_when_issued', 'const uint32_t now = @size_min(direct_phases_done(false), issued)@;',
+      'issued', 'wrong', slow(ONE_SIMPLE, '1'))
+plant(DIRECT_S, 'phase_overwritten_too_early',
+      'while (issue->issued >= DIRECT_PHASES && @direct_phases_done(true) <= issue->issued '
+      '- DIRECT_PHASES@)', 'direct_phases_done(true) < issue->issued - DIRECT_PHASES',
+      'wrong|hang|error|crash', slow(scenario('TwoShot', 'Simple', '3 9000 1',
+      'NCCL_BUFFSIZE=16384'), '1'))
+plant(DIRECT_S, 'sum_overwrites_what_is_being_sent',
+      'while (@(step->flags & STEP_IN_ORDER) != 0@ && direct_phases_done', 'false', 'equal',
+      slow(scenario('Direct', 'Simple', 'all_reduce -g 3 -b 16K -e 64K -f 2', program='bench'), '1'),
+      'a thread sends and sums the same vectors, one after the other')
+plant(DIRECT_S, 'direct_slots_not_awaited_in_a_step', 'return @direct_await_slots(it, names, 1)@ &&',
+      'true', 'wrong|hang', slow(scenario('Direct', 'Simple', '3 9000 0 broadcast', 'NCCL_BUFFSIZE=16384'),
+      '1:1'))
+plant(DIRECT_S, 'direct_data_not_awaited',
+      'direct_await_data(it, @names && !it->sends && !(direct_reads_inputs(step) && '
+      'it->link.direct != 0)@)', 'false', 'wrong', TWO_SIMPLE)
+plant(DIRECT_S, 'direct_input_overwritten_too_early', '@direct_await_heads(it);@', '', 'wrong|hang',
+      slow(ONE_SIMPLE, '0:1'))
+plant(DIRECT_S, 'issue_warp_reads_saved_counters', '@direct_both_read(true);@', '', 'wrong|hang',
+      slow(ONE_SIMPLE, '0'))
+plant(DIRECT_S, 'output_shown_without_the_shift', '(uint64_t)(uintptr_t)memory + @shift@', '0',
+      'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
+plant(DIRECT_S, 'tail_before_the_data', 'if (it->sends) { @prim_fence();@', '', 'order', ONE_SIMPLE,
+      'memory order: the tail may overtake the data on a GPU')
+plant(DIRECT_S, 'direct_tail_one_step_too_early', 'prim_store_word(&link->receiver->tail, @now@);',
+      'now + 1', 'wrong|hang', TWO_SIMPLE)
+plant(DIRECT_S, 'direct_steps_of_one_loop_saved',
+      'const uint32_t all = @(uint32_t)direct_loops(work) * direct_link_steps(work)@;',
+      'direct_link_steps(work)', 'wrong|hang|error', scenario('Direct', 'Simple', '3 30000 0 all_gather',
+      'NCCL_BUFFSIZE=65536'))
+plant(DIRECT_S, 'end_told_one_phase_too_early', '&direct_ended = @issue.issued + 1@;', 'issue.issued',
+      'wrong|hang', ONE_SIMPLE)
+
+plant(SCHEDULE, 'shard_of_the_next_rank', 'const size_t chunk = step->count, begin = @work->rank * chunk@;',
+      '(work->rank + 1) % work->rank_count * chunk', 'wrong|hang|error', TWO_SIMPLE)
+plant(SCHEDULE, 'last_shard_too_long', 'step->count = @rest > begin ? size_min(chunk, rest - begin) : 0@;',
+      'chunk', 'wrong|hang', TWO_LL)
+plant(SCHEDULE, 'own_block_of_a_gather_misplaced',
+      'if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP; step->out_offset '
+      '+= @work->rank * work->count@;', '(work->rank ^ 1) * work->count', 'wrong|error|crash', ONE_LL)
+plant(SCHEDULE, 'last_loop_missing', 'return @size_div_up(work->part_count, direct_loop_elements(work))@;',
+      'size_max(1, work->part_count / direct_loop_elements(work))', 'wrong|hang|error', scenario('Direct',
+      'Simple', '3 30000 0 all_gather', 'NCCL_BUFFSIZE=65536'))
+plant(SCHEDULE, 'loops_do_not_overlap', '@if ((work->flags & WORK_LOOPS_OVERLAP) == 0) return 0;@',
+      'return 0;', 'equal', scenario('Direct', 'Simple', '3 30000 0 all_gather', 'NCCL_BUFFSIZE=65536'),
+      'loops one after another take longer and give the same')
+
+# ---- the host
+
+CUDA = 'backends/cuda/'
+plant(CUDA + 'first_step.c', 'first_step_of_one_end', 'if (@limits->first_step == 0@) return ncclSuccess;',
+      '!sends', 'hang|wrong|error', late(RING_SIMPLE, WRAP_32))
+plant(CUDA + 'first_step.c', 'first_lines_not_written',
+      'if (@limits->first_step == 0 || proto == PROTO_SIMPLE@)', 'true', 'equal', late(RING_LL, WRAP_32),
+      'lines without an old flag hide faults of the clean-up, but are right')
+plant(CUDA + 'conn.c', 'ends_of_the_wrong_ranks',
+      'map_insert(&receiver->conns, backend_conn_key(sender->config.rank, channel_index, '
+      'conn_index, @false@), conn);', 'true', 'crash|hang|error', RING_LL)
+plant(CUDA + 'conn.c', 'proxy_begins_at_line_0', 'end->first_line = @limits->first_step@;', '0',
+      'hang|wrong|error', scenario('Ring', 'LL', '0 500 1', WRAP_32, processes=2, hosts=True))
+plant(CUDA + 'conn.c', 'proxy_begins_at_step_0', 'end->first_step = @first_step_of(limits, conn->pooled)@;',
+      '0', 'hang|wrong|error', scenario('Ring', 'Simple', '0 500 1', WRAP_32, processes=2, hosts=True))
+plant(CUDA + 'conn.c', 'pooled_steps_have_free_slots',
+      'const uint64_t first = first_step_of(limits, @true@);', 'false', 'hang|wrong|error', scenario('Ring',
+      'Simple', 'sendrecv -b 128 -e 32K -f 16', program='bench', processes=2, hosts=True), '.')
+plant(CUDA + 'conn.c', 'proxy_writes_without_a_clean_up',
+      '@if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);@', '',
+      'wrong|error|hang', scenario('Ring', 'LL', '0 500 0 all_gather', WRAP_32, processes=2, hosts=True))
+plant(CUDA + 'conn_remote.c', 'first_step_of_the_other_kind',
+      'made = cuda_first_end(limits, @name->sends@, own_block(conn)->address);', '!name->sends', 'equal',
+      late(PROCESSES_WRAP, WRAP_32),
+      'both kinds have the same counters; only old tags are missing, which hides other ' 'faults')
+plant(CUDA + 'conn_remote.c', 'slots_at_the_beginning_of_a_piece',
+      'remote->buffers[handle->proto]->base + @handle->buffer@;', '0', 'wrong|hang|crash|error',
+      PROCESSES_WRAP)
+plant(CUDA + 'conn_remote.c', 'end_at_the_beginning_of_a_piece', 'remote->end->base + @handle->end@;', '0',
+      'wrong|hang|crash|error', PROCESSES_WRAP._replace(processes=3))
+plant(CUDA + 'ipc_region.c', 'shift_is_an_address', '*shift = @region->answers[peer] - region->base@;',
+      'region->answers[peer]', 'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
+plant(CUDA + 'launch.c', 'second_work_has_the_links_of_the_first',
+      'works[i].further = @further_entries(&work) > 0 ? further_used : 0@;', '0', 'wrong|hang|error|crash',
+      scenario('Direct', 'LL', '3 500 3'))
+plant(CUDA + 'launch.c', 'hidden_output_offered',
+      '@if (!shift_find(comm, work, i, false, out, asked, &shifts[i])) work->flags |= '
+      'WORK_OUTPUT_HIDDEN;@', 'shift_find(comm, work, i, false, out, asked, &shifts[i]);',
+      'wrong|hang|crash|error', PROCESSES_RING, '.')
+plant(CUDA + 'launch.c', 'hidden_input_shown',
+      '@if (!shift_find(comm, work, i, true, in, asked, &shifts[i])) shifts[i] = ' 'LAUNCH_HIDDEN;@',
+      'shift_find(comm, work, i, true, in, asked, &shifts[i]);', 'wrong|hang|crash|error',
+      scenario('Direct', 'Simple', 'all_reduce -b 256K -e 256K', program='bench', processes=2), '.')
+plant(CUDA + 'launch.c', 'one_warp_too_few', 'return (direct ? @1@ : 2) + size_max(', '0',
+      'wrong|hang|error', ONE_LL)
+plant(CUDA + 'launch.c', 'single_pass_one_warp_too_long',
+      'case LAUNCH_KERNEL_ONCE: return @(LAUNCH_ONCE_WARPS - 1) * WARP_LL_BYTES@;',
+      'LAUNCH_ONCE_WARPS * WARP_LL_BYTES', 'wrong', scenario('Direct', 'LL', '2 1050 0 all_gather',
+      'NCCL_LL_BUFFSIZE=131072'))
+plant(CUDA + 'launch.c', 'scalar_not_read', '@work.flags |= WORK_SCALAR;@', '', 'wrong|error',
+      scenario('Ring', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2', program='scalar'))
+plant(CUDA + 'launch.c', 'last_batch_forgotten',
+      'first_batch[block_count] = @(uint16_t)plan->batch_count@;',
+      '(uint16_t)(plan->batch_count - (plan->batch_count > block_count))', 'wrong|hang|error',
+      scenario('Ring', 'LL', '6 500 2 all_to_all'))
+plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rounded - EXTENT_ALIGN',
+      'wrong|hang|error|crash', RING_LL)
