@@ -33,7 +33,7 @@ C_FLAGS = ['-std=gnu11']
 CXX_FLAGS = ['-x', 'c++', '-std=c++17', '-fno-exceptions', '-fno-rtti']
 ORDERS = 4           # of a block's threads, in which a fault that does not show is tried: SIMT_SEED
 HANG_SECONDS = 3     # a program of which the watchdog says that it hangs must not end in this time
-RUN_SECONDS = 60      # a run without any word is not caught; long, because the machine may be busy
+RUN_SECONDS = 60      # a run without any word is `silence`; long, because the machine may be busy
 UNCAUGHT = ('order', 'equal')
 # What the library says of a hang, before or after an abort.
 NO_PROGRESS = re.compile(rb'operations make no progress: [^\n]*\n|'
