@@ -108,11 +108,15 @@ PRIM_FN void lane_enter_part(struct lane *lane) {
 #endif
 }
 
+#ifndef PRIM_NEXT_STEP
+#define PRIM_NEXT_STEP algo_next
+#endif
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
   const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* messages do not use LL128 */
-  lane->has_step =
-      only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
+  lane->has_step = only_rings ? ring_next(&lane->iter.ring, work, &lane->step)
+                              : PRIM_NEXT_STEP(&lane->iter, work, &lane->step);
   lane_enter_part(lane);
   return lane->has_step;
 }
