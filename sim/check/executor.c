@@ -283,8 +283,8 @@ static bool lane_wait(struct prim *prim) {
          slots_meet(prim, conn->recv_link, &conn->messages[conn->got]);
 }
 
-/* A slice or a step's lines: what the step waited for is known now; what was moved is checked. */
-static bool slice_run(struct prim *prim, uint32_t action) {
+/* The begin of a slice, or a step's lines: what the step waited for is known now. */
+static bool slice_begin(struct prim *prim, uint32_t action) {
   struct check_engine *engine = prim->engine;
   struct check_lane *lane = prim->lane;
   const struct step *step = &prim->run->step;
@@ -301,14 +301,22 @@ static bool slice_run(struct prim *prim, uint32_t action) {
     engine->report->element_count += (uint64_t)step->count * lane->scale;
   }
   lane_move(prim->run, prim, action);
-  return !seam_failed(prim) && slots_settle(prim);
+  return !seam_failed(prim) && (action == LANE_BEGIN || slots_settle(prim));
 }
 
-/* One move of those that are possible; false after a broken rule or at the lane's end. */
+/* Of the moves that are possible, the one that shows most what may go wrong: a post before what it posts. */
+static uint32_t action_choose(uint32_t actions) {
+  return (actions & LANE_POST) != 0     ? LANE_POST
+         : (actions & LANE_FINISH) != 0 ? LANE_FINISH
+         : actions != 0                 ? lane_first_action(actions)
+                                        : 0;
+}
+
+/* Makes a move; false after a broken rule. */
 static bool lane_do(struct prim *prim, uint32_t action) {
   struct check_lane *lane = prim->lane;
   struct lane *run = prim->run;
-  if (action == LANE_BEGIN || action == LANE_LL) return slice_run(prim, action);
+  if (action == LANE_BEGIN || action == LANE_LL) return slice_begin(prim, action);
   if (action == LANE_POST && (!seam_is_simple(prim) || run->slice_index == run->slice_count))
     lane->step_number += 1;
   lane_move(run, prim, action);
@@ -334,7 +342,7 @@ static bool lane_advance_to_wait(struct prim *prim) {
     lane->stuck_on_list = actions == 0 && prim->want == WANT_LIST;
     if (seam_failed(prim) || !sizes_agree(prim)) return false;
     if (actions == 0 && prim->revealed) continue;
-    const uint32_t action = actions != 0 ? lane_first_action(actions) : 0;
+    const uint32_t action = action_choose(actions);
     if (action == 0 || ((action == LANE_BEGIN || action == LANE_LL) && !messages_are_there(prim)))
       return lane_wait(prim);
     if (!lane_do(prim, action) || !sizes_agree(prim)) return false;

@@ -105,7 +105,7 @@ bool slots_read_sent(struct prim *prim, uint32_t link, uint64_t address, uint64_
 /* Stores engine->sum in the slot of a send link, or directly in the receiver's output. */
 bool slots_write(struct prim *prim, uint32_t link, uint64_t address, uint64_t flag, uint64_t units);
 bool slots_write_output(struct prim *prim, uint32_t link, uint64_t address, uint64_t units);
-/* After a move: what the step's links passed without it, and the slots that are complete. */
+/* After a move, before its post: what the step's links passed without it, and the slots that are complete. */
 bool slots_settle(struct prim *prim);
 
 /* ---- moves.c ---- */

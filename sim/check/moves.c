@@ -206,13 +206,16 @@ static void posts_early(struct prim *prim) {
   }
 }
 
-/* The data is moved at once: with one slice in flight, nothing of the lane comes between begin and finish. */
 void prim_move_begin(struct prim *prim, struct move *move) {
   const struct step *step = &prim->run->step;
   prim->offset = size_min(step->count, prim->run->slice_index * prim->run->slice_elements);
   prim->engine->report->slice_count += 1;
   prim->engine->report->element_count += (uint64_t)move->count * prim->lane->scale;
   if (prim->engine->input->fault != FAULT_NONE) posts_early(prim);
-  if (seam_failed(prim)) return;
-  (void)(move->each ? move_each(prim, move) : move_all(prim, move));
+}
+
+/* The data is moved as late as it may be. */
+void prim_move_finish(struct prim *prim, struct move *move) {
+  if (seam_failed(prim) || !(move->each ? move_each(prim, move) : move_all(prim, move))) return;
+  slots_settle(prim);
 }

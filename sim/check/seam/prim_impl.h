@@ -41,7 +41,7 @@ void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint32_t tag
 bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value);
 
 void prim_move_begin(struct prim *prim, struct move *move);
-static inline void prim_move_finish(struct prim *prim, struct move *move) { (void)prim, (void)move; }
+void prim_move_finish(struct prim *prim, struct move *move);
 
 /* A whole step of LL or LL128 is one group. */
 struct prim_fragment {
