@@ -152,17 +152,22 @@ static uint64_t slot_begin(const struct prim *prim, const struct link *link) {
   return (uint64_t)(uintptr_t)link->buffer + (uint64_t)link_slot_of(link, link->posted) * link->step_bytes;
 }
 
-/* The place of an address in such a slot, in units; too much if it is between two. */
-static uint64_t place_of(const struct prim *prim, uint64_t begin, uint64_t address) {
+/* The place of an address in such a slot, in units; false if it is before the slot, or between two. */
+static bool place_of(struct prim *prim, const struct link *link, uint64_t address, uint64_t *place) {
   const uint32_t shift = prim->engine->memory.unit_shift;
-  const uint64_t place = (address - begin) >> shift;
-  return place << shift == address - begin ? place : UINT64_MAX >> 1;
+  const uint64_t begin = slot_begin(prim, link);
+  *place = (address - begin) >> shift;
+  if (address >= begin && *place << shift == address - begin) return true;
+  return engine_fail(prim->engine, CHECK_SLOT, prim->lane, link->peer,
+                     "looks for step %" PRIu64 " of the connection with rank %u in another step's slot",
+                     link->posted, link->peer);
 }
 
 bool slots_read(struct prim *prim, uint32_t link, uint64_t address, uint64_t units, struct value *out) {
   const struct conn *conn = seam_recv_conn(prim, link);
   const uint64_t begin = slot_begin(prim, &prim->run->recv[link]);
-  const uint64_t place = place_of(prim, begin, address);
+  uint64_t place;
+  if (!place_of(prim, &prim->run->recv[link], address, &place)) return false;
   struct message *message = message_find(prim, link, place, units, true);
   if (!message || !direct_meet(prim, conn, message, false) || !shown_meet(prim, conn, message, false))
     return false;
@@ -369,7 +374,8 @@ static struct message *message_make(struct prim *prim, uint32_t link, uint64_t p
 
 bool slots_read_sent(struct prim *prim, uint32_t link, uint64_t address, uint64_t units, struct value *out) {
   struct conn *conn = seam_send_conn(prim, link);
-  const uint64_t place = place_of(prim, slot_begin(prim, &prim->run->send[link]), address);
+  uint64_t place;
+  if (!place_of(prim, &prim->run->send[link], address, &place)) return false;
   struct message *message = conn->open ? message_at(&conn->messages[conn->put], place) : NULL;
   if (!message || message->count != units || message->direct)
     return engine_fail(prim->engine, CHECK_SLOT, prim->lane, conn->receiver,
@@ -379,7 +385,8 @@ bool slots_read_sent(struct prim *prim, uint32_t link, uint64_t address, uint64_
 }
 
 bool slots_write(struct prim *prim, uint32_t link, uint64_t address, uint64_t flag, uint64_t units) {
-  const uint64_t place = place_of(prim, slot_begin(prim, &prim->run->send[link]), address);
+  uint64_t place;
+  if (!place_of(prim, &prim->run->send[link], address, &place)) return false;
   struct message *message = message_make(prim, link, place, units);
   if (!message) return false;
   message->flag = flag;
