@@ -16,7 +16,10 @@
 #include "check/check.h"
 #include "check/part.h"
 #include "check/request.h"
+#include "core/custom/custom.h"
+#include "schedules/schedules.h"
 #include "machine.h"
+#include "two_blocks.h"
 
 #define NO_STEP UINT64_MAX
 #define NOBODY UINT32_MAX
@@ -318,6 +321,22 @@ static void empty_slices_count(void **state) {
   assert_proved();
   break_slots(FAULT_EMPTY_NOT_POSTED, CHECK_DEADLOCK, 2, 1, "waits for data of rank 1");
   break_slots(FAULT_EMPTY_NOT_AWAITED, CHECK_SLOT, 1, 1, "without having waited");
+}
+
+/* Two calls of a schedule: a block may begin the second one while another block is still in the first. A wait
+ * for that block's steps is then for those of the second call. */
+static void lists_of_two_calls_follow_each_other(void **state) {
+  struct custom_schedule *schedule = NULL;
+  (void)state;
+  assert_int_equal(custom_parse("text", two_blocks, strlen(two_blocks), &schedule), ncclSuccess);
+  call_begin(FUNC_ALL_GATHER, ALGO_CUSTOM, 2, 64);
+  call.custom = schedule;
+  call.group_count = 2;
+  call_plan();
+  assert_int_equal(setup.plans[0].works[0].algo, ALGO_CUSTOM);
+  assert_int_equal(setup.plans[0].work_count, 4);
+  assert_proved();
+  custom_free(schedule);
 }
 
 static void memory_has_borders(void **state) {
@@ -735,6 +754,7 @@ int main(void) {
       cmocka_unit_test(a_slice_lies_in_one_piece),
       cmocka_unit_test(slots_hold_a_chunk),
       cmocka_unit_test(both_ends_round),
+      cmocka_unit_test(lists_of_two_calls_follow_each_other),
       cmocka_unit_test(empty_slices_count),
       cmocka_unit_test(memory_has_borders),
       cmocka_unit_test(stores_come_after_reads),

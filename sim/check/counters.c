@@ -33,7 +33,8 @@ static uint64_t list_load(struct prim *prim, const uint64_t *address) {
   const uint32_t index = (uint32_t)(other - prim->engine->lanes);
   if (lane->seen_list != index + 1) {
     lane->seen_list = index + 1;
-    lane->list_seen = run->progress_begin + list_known(prim->engine, lane, other);
+    const uint64_t known = list_known(prim->engine, lane, other);
+    lane->list_seen = known > 0 ? run->progress_begin + known : 0;
     lane->stuck_on_list = false;
   }
   if (lane->list_seen < *address) {
