@@ -421,9 +421,11 @@ static bool send_settle(struct prim *prim, uint32_t link) {
                                            count * prim->lane->scale);
     if (!message) return false;
     message->shown = shown;
-    const uint8_t *own = step_is_each(step) ? lane_own_block(run, step_block(step, link), prim->offset)
-                                            : lane_own(run, prim->offset);
-    if (shown) message->address = (uint64_t)(uintptr_t)own;
+    if (shown) {
+      const uint8_t *own = step_is_each(step) ? lane_own_block(run, step_block(step, link), prim->offset)
+                                              : lane_own(run, prim->offset);
+      message->address = (uint64_t)(uintptr_t)own;
+    }
   }
   const struct conn *back = seam_conn_back(prim, conn);
   if (conn->open) conn->open->reads = back ? back->read : 0; /* of the receiver's data, with this step's */
