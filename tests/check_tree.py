@@ -63,6 +63,10 @@ ARROWS = (
     ('lib/core/', 'lib/core/' + BELOW_CORE, PURE + LIBC),
     ('lib/audit/', '', '*'),
     ('lib/', 'public', PURE + CUDA + ' limits.h'),
+    # the checker binds the device seam: with symbols in place of data
+    ('sim/check/',
+     'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h sim/ '
+     'lib/base/ lib/schedule/ lib/protocol/ prim_impl.h public', '*'),
     ('sim/',
      'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h '
      'lib/core/stall/survey.h sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ '

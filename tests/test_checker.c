@@ -16,7 +16,10 @@
 #include "check/check.h"
 #include "check/part.h"
 #include "check/request.h"
+#include "core/custom/custom.h"
+#include "schedules/schedules.h"
 #include "machine.h"
+#include "two_blocks.h"
 
 #define NO_STEP UINT64_MAX
 #define NOBODY UINT32_MAX
@@ -179,7 +182,7 @@ static void parts_of_one_operation(void **state) {
   call_begin(FUNC_ALL_REDUCE, ALGO_RING, 3, 48);
   call_plan();
   setup.plans[1].works[0].part_count -= 1;
-  assert_broken(CHECK_PARTS, 1, 0, 1, "188 bytes");
+  assert_broken(CHECK_PARTS, 0, 0, 0, "announces 188");
   call_plan();
   setup.plans[2].works[0].op = OP_MAX;
   assert_broken(CHECK_PARTS, 0, 0, 1, "another operation");
@@ -305,6 +308,8 @@ static void both_ends_round(void **state) {
   call.first_step = 1;
   call_plan();
   assert_proved();
+  break_slots(FAULT_NO_ROUNDING, CHECK_MATCH, 0, 0, "the address that belongs to step 2 of the connection");
+  call.limits.direct = false; /* no address is offered */
   break_slots(FAULT_NO_ROUNDING, CHECK_MATCH, 1, 1,
               "steps 1 to 2 of the connection from rank 0, which filled 2 to 3");
 }
@@ -316,6 +321,22 @@ static void empty_slices_count(void **state) {
   assert_proved();
   break_slots(FAULT_EMPTY_NOT_POSTED, CHECK_DEADLOCK, 2, 1, "waits for data of rank 1");
   break_slots(FAULT_EMPTY_NOT_AWAITED, CHECK_SLOT, 1, 1, "without having waited");
+}
+
+/* Two calls of a schedule: a block may begin the second one while another block is still in the first. A wait
+ * for that block's steps is then for those of the second call. */
+static void lists_of_two_calls_follow_each_other(void **state) {
+  struct custom_schedule *schedule = NULL;
+  (void)state;
+  assert_int_equal(custom_parse("text", two_blocks, strlen(two_blocks), &schedule), ncclSuccess);
+  call_begin(FUNC_ALL_GATHER, ALGO_CUSTOM, 2, 64);
+  call.custom = schedule;
+  call.group_count = 2;
+  call_plan();
+  assert_int_equal(setup.plans[0].works[0].algo, ALGO_CUSTOM);
+  assert_int_equal(setup.plans[0].work_count, 4);
+  assert_proved();
+  custom_free(schedule);
 }
 
 static void memory_has_borders(void **state) {
@@ -733,6 +754,7 @@ int main(void) {
       cmocka_unit_test(a_slice_lies_in_one_piece),
       cmocka_unit_test(slots_hold_a_chunk),
       cmocka_unit_test(both_ends_round),
+      cmocka_unit_test(lists_of_two_calls_follow_each_other),
       cmocka_unit_test(empty_slices_count),
       cmocka_unit_test(memory_has_borders),
       cmocka_unit_test(stores_come_after_reads),

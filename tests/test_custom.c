@@ -24,6 +24,7 @@
 #include "random.h"
 #include "schedule/algo.h"
 #include "tutti.h"
+#include "two_blocks.h"
 
 #define SCHEDULES "examples/schedules/"
 
@@ -597,6 +598,55 @@ static void run_all(bool threads, uint64_t seeds) {
         run_file(&run_cases[i], run_cases[i].protocols[k], seed, threads);
 }
 
+/* Two calls in one group: a block may begin the second one while another block is in the first. */
+static void run_two_calls(ncclComm_t *comms, uint32_t *const *memory, size_t count) {
+  const size_t outs = 2 * count;
+  assert_int_equal(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < 2; rank++)
+    for (uint32_t k = 0; k < 2; k++) {
+      uint32_t *in = memory[rank] + k * (count + outs), *out = in + count;
+      for (size_t i = 0; i < outs; i++) out[i] = GUARD;
+      for (size_t i = 0; i < count; i++) in[i] = input_of(rank, i, k);
+      assert_int_equal(ncclAllGather(in, out, count, ncclUint32, comms[rank], NULL), ncclSuccess);
+    }
+  if (ncclGroupEnd() != ncclSuccess) fail_msg("%s", ncclGetLastError(NULL));
+  for (int rank = 0; rank < 2; rank++) {
+    cudaSetDevice(rank);
+    if (cudaStreamSynchronize(NULL) != cudaSuccess) fail_msg("%s", ncclGetLastError(NULL));
+    for (uint32_t k = 0; k < 2; k++) {
+      const uint32_t *out = memory[rank] + k * (count + outs) + count;
+      for (size_t i = 0; i < outs; i++) assert_int_equal(out[i], input_of((int)(i / count), i % count, k));
+    }
+  }
+}
+
+static void test_two_calls(void **state) {
+  char path[] = "/tmp/test_custom.XXXXXX";
+  const int file = mkstemp(path);
+  (void)state;
+  assert_true(file >= 0);
+  assert_int_equal(write(file, two_blocks, strlen(two_blocks)), (int)strlen(two_blocks));
+  close(file);
+  setenv("TUTTI_CUSTOM_FILE", path, 1);
+  setenv("NCCL_ALGO", "Custom", 1);
+  for (uint64_t seed = 1; seed <= RUN_SEEDS; seed++) {
+    ncclComm_t comms[2];
+    uint32_t *memory[2];
+    configure(seed, seed % 5 == 0, 2);
+    for (int rank = 0; rank < 2; rank++) {
+      cudaSetDevice(rank);
+      assert_int_equal(cudaMalloc((void **)&memory[rank], (size_t)6 * 64 * sizeof(uint32_t)), cudaSuccess);
+    }
+    if (ncclCommInitAll(comms, 2, NULL) != ncclSuccess) fail_msg("%s", ncclGetLastError(NULL));
+    run_two_calls(comms, memory, 64);
+    for (int rank = 0; rank < 2; rank++) {
+      assert_int_equal(ncclCommDestroy(comms[rank]), ncclSuccess);
+      cudaFree(memory[rank]);
+    }
+  }
+  unlink(path);
+}
+
 #if !defined(__SANITIZE_THREAD__)
 static void test_guarded(void **state) {
   (void)state;
@@ -731,6 +781,7 @@ int main(void) {
 #if !defined(__SANITIZE_THREAD__)
     cmocka_unit_test_teardown(test_guarded, after_run),
 #endif
+    cmocka_unit_test_teardown(test_two_calls, after_run),
     cmocka_unit_test_teardown(test_threads, after_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

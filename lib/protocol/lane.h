@@ -108,11 +108,15 @@ PRIM_FN void lane_enter_part(struct lane *lane) {
 #endif
 }
 
+#ifndef PRIM_NEXT_STEP
+#define PRIM_NEXT_STEP algo_next
+#endif
+
 PRIM_FN bool lane_next_step(struct lane *lane) {
   const struct work *work = lane->work;
   const bool only_rings = PRIM_ALGOS == 0 && lane_proto(work) == PROTO_LL128; /* messages do not use LL128 */
-  lane->has_step =
-      only_rings ? ring_next(&lane->iter.ring, work, &lane->step) : algo_next(&lane->iter, work, &lane->step);
+  lane->has_step = only_rings ? ring_next(&lane->iter.ring, work, &lane->step)
+                              : PRIM_NEXT_STEP(&lane->iter, work, &lane->step);
   lane_enter_part(lane);
   return lane->has_step;
 }
@@ -163,13 +167,24 @@ PRIM_FN bool lane_is_list(const struct lane *lane) {
   return PRIM_ALGOS > 1 && lane->work->algo == ALGO_CUSTOM;
 }
 
+/* Steps that list `number` of the rank has completed in this operation; 0 also while it is still in the
+ * operation before. */
+PRIM_FN uint64_t lane_list_progress(const struct lane *lane, uint32_t number) {
+#if PRIM_ALGOS > 1
+  const uint64_t progress = prim_load_tail(&lane->progress[number]);
+  return progress > lane->progress_begin ? progress - lane->progress_begin : 0;
+#else
+  (void)lane, (void)number;
+  return 0;
+#endif
+}
+
 /* Whether the list that the current step waits for, if any, has made enough progress. Its data is visible
  * then. */
 PRIM_FN bool lane_may_follow(const struct lane *lane) {
 #if PRIM_ALGOS > 1
   if (lane->step.flags & STEP_AWAIT_LIST)
-    return prim_load_tail(&lane->progress[lane->step.wait_lane]) - lane->progress_begin >=
-           lane->step.wait_count;
+    return lane_list_progress(lane, lane->step.wait_lane) >= lane->step.wait_count;
 #else
   (void)lane;
 #endif

@@ -144,7 +144,7 @@ PRIM_FN struct lane_wait lane_wait_first(struct lane *lane, struct prim *prim) {
   if (!lane_may_follow(lane)) {
     wait.kind = WAIT_LIST;
     wait.peer = lane->step.wait_lane;
-    wait.have = prim_load_tail(&lane->progress[wait.peer]) - lane->progress_begin;
+    wait.have = lane_list_progress(lane, wait.peer);
     wait.need = lane->step.wait_count;
     return wait;
   }

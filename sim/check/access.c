@@ -17,10 +17,10 @@
 /* `before` has ended when `lane` begins, or is the same lane; or its step has ended when that of `lane`
  * begins. */
 static bool lane_is_after(const struct check_engine *engine, uint32_t before, uint64_t step,
-                          const struct lane *lane) {
+                          const struct check_lane *lane) {
   if (before == LANE_NONE) return true;
   if (before == LANE_MANY || before < engine->lane_base) return false;
-  const struct lane *other = &engine->lanes[before - engine->lane_base];
+  const struct check_lane *other = &engine->lanes[before - engine->lane_base];
   if (other == lane || (other->block == lane->block && other->batch < lane->batch)) return true;
   return list_knows(engine, lane, other, step);
 }
@@ -29,14 +29,14 @@ static const char *lane_name(const struct check_engine *engine, uint32_t id, cha
   if (id == LANE_MANY) snprintf(out, out_bytes, "several lanes");
   else if (id < engine->lane_base) snprintf(out, out_bytes, "another channel");
   else {
-    const struct lane *lane = &engine->lanes[id - engine->lane_base];
+    const struct check_lane *lane = &engine->lanes[id - engine->lane_base];
     if (lane_has_list(lane)) snprintf(out, out_bytes, "block %u of rank %u", lane->work->role, lane->rank);
     else snprintf(out, out_bytes, "rank %u", lane->rank);
   }
   return out;
 }
 
-static struct region *find(struct check_engine *engine, const struct lane *lane, uint32_t rank,
+static struct region *find(struct check_engine *engine, const struct check_lane *lane, uint32_t rank,
                            uint64_t address, uint64_t units, bool writes, uint64_t *begin) {
   struct region *region = memory_find(&engine->memory, rank, address, units, begin);
   if (region) return region;
@@ -47,7 +47,7 @@ static struct region *find(struct check_engine *engine, const struct lane *lane,
 }
 
 /* Adds a list's read to those of the span; reads that it knows to have ended are dropped. */
-static bool reading_add(struct check_engine *engine, const struct lane *lane, struct span *span) {
+static bool reading_add(struct check_engine *engine, const struct check_lane *lane, struct span *span) {
   const struct reading *kept = NULL;
   uint32_t dropped = 0;
   for (const struct reading *at = span->readings; at; at = at->next)
@@ -70,7 +70,7 @@ static bool reading_add(struct check_engine *engine, const struct lane *lane, st
   return true;
 }
 
-static bool span_read(struct check_engine *engine, struct lane *lane, struct span *span, uint32_t from,
+static bool span_read(struct check_engine *engine, struct check_lane *lane, struct span *span, uint32_t from,
                       uint32_t stamp) {
   const uint32_t id = engine_lane_id(engine, lane);
   char name[40];
@@ -85,12 +85,12 @@ static bool span_read(struct check_engine *engine, struct lane *lane, struct spa
   return true;
 }
 
-bool access_read(struct check_engine *engine, struct lane *lane, uint64_t address, uint64_t units,
+bool access_read(struct check_engine *engine, struct check_lane *lane, uint64_t address, uint64_t units,
                  uint32_t from, uint32_t stamp, struct value *value) {
   return access_read_of(engine, lane, lane->rank, address, units, from, stamp, value);
 }
 
-bool access_read_of(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
+bool access_read_of(struct check_engine *engine, struct check_lane *lane, uint32_t rank, uint64_t address,
                     uint64_t units, uint32_t from, uint32_t stamp, struct value *value) {
   uint64_t at;
   struct region *region;
@@ -132,7 +132,7 @@ static bool pieces_rest_on(struct check_engine *engine, const struct span *span,
 }
 
 /* A reader of the span that may not have read yet when `lane` writes; LANE_NONE when there is none. */
-static uint32_t span_reader(const struct check_engine *engine, const struct lane *lane,
+static uint32_t span_reader(const struct check_engine *engine, const struct check_lane *lane,
                             const struct span *span) {
   if (!lane_is_after(engine, span->reader, STEP_NEVER, lane)) return span->reader;
   for (const struct reading *at = span->readings; at; at = at->next)
@@ -140,7 +140,7 @@ static uint32_t span_reader(const struct check_engine *engine, const struct lane
   return LANE_NONE;
 }
 
-static bool span_overwrite(struct check_engine *engine, struct lane *lane, uint32_t rank,
+static bool span_overwrite(struct check_engine *engine, struct check_lane *lane, uint32_t rank,
                            const struct span *span, uint64_t end, const struct value *value,
                            uint64_t value_begin) {
   char name[40];
@@ -172,7 +172,7 @@ static bool value_cut(const struct value *value, uint64_t value_begin, uint64_t 
   return true;
 }
 
-bool access_write(struct check_engine *engine, struct lane *lane, uint32_t rank, uint64_t address,
+bool access_write(struct check_engine *engine, struct check_lane *lane, uint32_t rank, uint64_t address,
                   const struct value *value) {
   uint64_t units = 0, begin;
   for (uint32_t i = 0; i < value->count; i++) units += value->pieces[i].count;

@@ -17,8 +17,8 @@ const char *check_rule_name(enum check_rule rule) {
   return rule < CHECK_RULE_COUNT ? rule_names[rule] : "unknown";
 }
 
-bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct lane *lane, uint32_t peer,
-                 const char *format, ...) {
+bool engine_fail(struct check_engine *engine, enum check_rule rule, const struct check_lane *lane,
+                 uint32_t peer, const char *format, ...) {
   struct check_report *report = engine->report;
   va_list arguments;
   if (report->rule != CHECK_NONE) return false;
@@ -71,6 +71,7 @@ static bool engine_reset(struct check_engine *engine) {
   arena_reset(&engine->arena);
   engine->lane_base = engine->lane_count = engine->store_count = 0;
   engine->spares = NULL;
+  engine->lane_spares = NULL;
   engine->clock_bytes = 0;
   engine->batch_cursor =
       (uint32_t *)arena_take(&engine->arena, input->rank_count * sizeof *engine->batch_cursor);

@@ -9,7 +9,7 @@
 /* For all lists of a run together: many times what realistic files need. */
 #define CLOCK_BYTES_MAX (UINT64_C(1) << 28)
 
-bool lane_has_list(const struct lane *lane) { return algo_family(lane->work) == FAMILY_LIST; }
+bool lane_has_list(const struct check_lane *lane) { return algo_family(lane->work) == FAMILY_LIST; }
 
 static void lanes_of_rank(const struct check_engine *engine, uint32_t rank, uint32_t *first, uint32_t *end) {
   const struct block *blocks = &engine->blocks[(size_t)rank * engine->channel_count];
@@ -18,32 +18,23 @@ static void lanes_of_rank(const struct check_engine *engine, uint32_t rank, uint
   *end = last->first_lane + last->lane_count;
 }
 
-/* The list of the same operation with the number that the current step names; NULL when there is none. */
-static struct lane *list_named(struct check_engine *engine, const struct lane *lane) {
+struct check_lane *list_named(struct check_engine *engine, const struct check_lane *lane, uint32_t number) {
   uint32_t at, end;
   for (lanes_of_rank(engine, lane->rank, &at, &end); at < end; at++) {
     const struct work *work = engine->lanes[at].work;
-    if (lane_has_list(&engine->lanes[at]) && work->role == lane->step.wait_lane &&
+    if (lane_has_list(&engine->lanes[at]) && work->role == number &&
         work->op_sequence == lane->work->op_sequence)
       return &engine->lanes[at];
   }
   return NULL;
 }
 
-/* Ended steps as other lists of the rank see them: at its end a list reports as many as the longest has. */
-static uint64_t list_ticks(const struct lane *lane) {
-  const struct work *work = lane->work;
-  if (lane->phase != LANE_ENDED) return lane->step_number;
-  return work->chunk_count == 0 ? 0
-                                : size_div_up(work->last_chunk_count, work->chunk_count) * work->list->round;
-}
-
-static const uint64_t *clock_now(const struct lane *lane) {
+static const uint64_t *clock_now(const struct check_lane *lane) {
   return lane->clock_count > 0 ? lane->clocks[lane->clock_count - 1].ended : NULL;
 }
 
 /* What the list knew when `count` of its steps had ended; NULL means nothing. */
-static const uint64_t *clock_as_of(const struct lane *lane, uint64_t count) {
+static const uint64_t *clock_as_of(const struct check_lane *lane, uint64_t count) {
   uint32_t low = 0, high = lane->clock_count; /* clocks of steps below `count` */
   while (low < high) {
     const uint32_t middle = (low + high) / 2;
@@ -53,7 +44,7 @@ static const uint64_t *clock_as_of(const struct lane *lane, uint64_t count) {
   return low > 0 ? lane->clocks[low - 1].ended : NULL;
 }
 
-static bool clocks_reserve(struct check_engine *engine, struct lane *lane) {
+static bool clocks_reserve(struct check_engine *engine, struct check_lane *lane) {
   if (lane->clock_count < lane->clock_capacity) return true;
   const uint32_t capacity = lane->clock_capacity ? 2 * lane->clock_capacity : 4;
   struct list_clock *clocks = (struct list_clock *)arena_take(&engine->arena, capacity * sizeof *clocks);
@@ -64,9 +55,19 @@ static bool clocks_reserve(struct check_engine *engine, struct lane *lane) {
   return true;
 }
 
-/* The wait is over: adds what the other list knew. */
-static bool list_learn(struct check_engine *engine, struct lane *lane, const struct lane *other) {
-  const uint64_t count = lane->step.wait_count, *now = clock_now(lane);
+uint64_t list_known(const struct check_engine *engine, const struct check_lane *lane,
+                    const struct check_lane *other) {
+  const uint64_t *now = clock_now(lane);
+  uint32_t first, end;
+  if (!now) return 0;
+  lanes_of_rank(engine, lane->rank, &first, &end);
+  return now[(uint32_t)(other - engine->lanes) - first];
+}
+
+/* Adds what the other list knew. */
+bool list_learn(struct check_engine *engine, struct check_lane *lane, const struct check_lane *other,
+                uint64_t count) {
+  const uint64_t *now = clock_now(lane);
   uint32_t first, end;
   lanes_of_rank(engine, lane->rank, &first, &end);
   const uint32_t place = (uint32_t)(other - engine->lanes) - first, lists = end - first;
@@ -89,23 +90,12 @@ static bool list_learn(struct check_engine *engine, struct lane *lane, const str
   return true;
 }
 
-bool list_follow(struct check_engine *engine, struct lane *lane, bool *ready) {
-  *ready = true;
-  if ((lane->step.flags & STEP_AWAIT_LIST) == 0) return true;
-  struct lane *other = list_named(engine, lane);
-  if (!other)
-    return engine_fail(engine, CHECK_PARTS, lane, UINT32_MAX,
-                       "waits for block %u, which its rank does not have", lane->step.wait_lane);
-  if (list_ticks(other) >= lane->step.wait_count) return list_learn(engine, lane, other);
-  *ready = false;
-  lane->want = WANT_LIST;
-  lane->want_conn = (uint32_t)(other - engine->lanes);
+void list_wait(struct check_engine *engine, struct check_lane *lane, struct check_lane *other) {
   lane->next_waiter = other->first_waiter;
   other->first_waiter = (uint32_t)(lane - engine->lanes) + 1;
-  return true;
 }
 
-void list_report(struct check_engine *engine, struct lane *lane) {
+void list_report(struct check_engine *engine, struct check_lane *lane) {
   uint32_t at = lane->first_waiter;
   lane->first_waiter = 0;
   while (at != 0) {
@@ -115,8 +105,8 @@ void list_report(struct check_engine *engine, struct lane *lane) {
   }
 }
 
-bool list_knows(const struct check_engine *engine, const struct lane *lane, const struct lane *before,
-                uint64_t step) {
+bool list_knows(const struct check_engine *engine, const struct check_lane *lane,
+                const struct check_lane *before, uint64_t step) {
   const uint64_t *now = clock_now(lane);
   uint32_t first, end;
   if (!now || before->rank != lane->rank) return false;

@@ -43,12 +43,12 @@ static uint32_t conn_find(struct check_engine *engine, uint32_t sender, uint32_t
   conn->index = index;
   conn->channel = channel;
   conn->send_lane = conn->recv_lane = conn->waiting_sender = conn->waiting_receiver = LANE_NONE;
-  conn->send_step = conn->recv_step = engine->input->first_step;
-  conn->written = conn->announced = conn->read = conn->freed = engine->input->first_step;
-  conn->free_seen = conn->data_seen = engine->input->first_step;
+  conn->send_step = conn->recv_step = conn->written = conn->read = engine->input->first_step;
+  conn->head_seen = conn->tail_seen = engine->input->first_step;
   conn->capacity = engine->slots + 2;
   conn->messages = (struct message *)arena_take(&engine->arena, conn->capacity * sizeof *conn->messages);
   if (!conn->messages) return UINT32_MAX;
+  executor_bind_conn(engine, conn);
   engine->conn_slots[at] = ++engine->conn_count;
   return engine->conn_count - 1;
 }
@@ -61,7 +61,7 @@ static bool conns_make(struct check_engine *engine, uint32_t most) {
   engine->conn_mask = slots - 1;
   engine->conns = (struct conn *)arena_take(&engine->arena, (size_t)most * sizeof *engine->conns);
   engine->conn_slots = (uint32_t *)arena_take(&engine->arena, (size_t)slots * sizeof *engine->conn_slots);
-  return engine->conns && engine->conn_slots;
+  return engine->conns && engine->conn_slots && executor_take_words(engine, most);
 }
 
 /* ---- lanes ---- */
@@ -72,13 +72,6 @@ static uint32_t op_of(const struct check_input *input, uint64_t sequence) {
   return UINT32_MAX;
 }
 
-/* The most elements that the slots of a slice hold. */
-static uint64_t slice_capacity(const struct plan_limits *limits, const struct work *work) {
-  const bool linked = work->recv_count + work->send_count > 0;
-  if (!linked || work->proto != PROTO_SIMPLE) return work->chunk_count;
-  return (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
-}
-
 /* The most elements that fit the slots of a slice, or the single slot of LL and LL128. */
 static uint64_t slot_capacity(const struct plan_limits *limits, const struct work *work) {
   const uint64_t step_bytes = limits->step_bytes[work->proto];
@@ -87,7 +80,7 @@ static uint64_t slot_capacity(const struct plan_limits *limits, const struct wor
   return work->slice_steps * step_bytes / work->element_bytes;
 }
 
-static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
+static bool work_is_sound(struct check_engine *engine, struct check_lane *lane) {
   const struct work *work = lane->work;
   const uint32_t ranks = engine->input->rank_count;
   bool sound = work->recv_count <= STEP_LINKS_MAX && work->send_count <= STEP_LINKS_MAX &&
@@ -107,7 +100,7 @@ static bool work_is_sound(struct check_engine *engine, struct lane *lane) {
 }
 
 /* A fused work is followed by its parts, which have the same shape; no other work has parts. */
-static bool parts_are_sound(struct check_engine *engine, struct lane *lane, const struct plan *plan) {
+static bool parts_are_sound(struct check_engine *engine, struct check_lane *lane, const struct plan *plan) {
   const struct work *work = lane->work;
   const bool fused = (work->flags & WORK_FUSED) != 0;
   const size_t count = fused ? work->fused_count : 1, rest = plan->work_count - (size_t)(work - plan->works);
@@ -125,12 +118,12 @@ static bool parts_are_sound(struct check_engine *engine, struct lane *lane, cons
                               "has a fused work whose parts do not lie behind it, or a part without one");
 }
 
-static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t rank, uint32_t block,
+static bool lane_make(struct check_engine *engine, struct check_lane *lane, uint32_t rank, uint32_t block,
                       uint32_t batch, uint32_t place) {
   const struct plan *plan = &engine->input->plans[rank];
   const struct work *work = &plan->works[place];
   lane->work = lane->part = work;
-  lane->buffers = lane->all_buffers = &plan->buffers[place];
+  lane->buffers = &plan->buffers[place];
   lane->rank = rank;
   lane->batch = batch;
   lane->block = block;
@@ -140,8 +133,6 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
   lane->unstaged = lane->reduces && engine->input->ops[lane->op].unstaged;
   if (lane_has_list(lane))
     lane->scratch = (uint64_t)(uintptr_t)plan->scratch + work->scratch_page * (uint64_t)LIST_PAGE_BYTES;
-  lane->slice_steps = work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
-  lane->slice_capacity = slice_capacity(&plan->limits, work);
   lane->slot_capacity = slot_capacity(&plan->limits, work);
   lane->scale = work->element_bytes / engine->input->unit_bytes;
   const uint32_t links = (uint32_t)work->recv_count + work->send_count;
@@ -160,7 +151,7 @@ static bool lane_make(struct check_engine *engine, struct lane *lane, uint32_t r
 
 static bool lanes_count(struct check_engine *engine) {
   uint32_t links = 0;
-  engine->lane_count = 0;
+  engine->lane_count = engine->list_count = 0;
   for (uint32_t rank = 0; rank < engine->input->rank_count; rank++) {
     const struct plan *plan = &engine->input->plans[rank];
     uint32_t first, last;
@@ -171,16 +162,20 @@ static bool lanes_count(struct check_engine *engine) {
       for (uint32_t i = 0; i < batch->work_count; i++) {
         const struct work *work = &plan->works[batch->first_work + i];
         links += (uint32_t)work->recv_count + work->send_count;
+        if (algo_family(work) == FAMILY_LIST && work->role >= engine->list_count)
+          engine->list_count = work->role + 1u;
       }
     }
   }
   const size_t count = engine->lane_count;
-  engine->lanes = (struct lane *)arena_take(&engine->arena, count * sizeof *engine->lanes);
+  engine->lanes = (struct check_lane *)arena_take(&engine->arena, count * sizeof *engine->lanes);
   engine->queue = (uint32_t *)arena_take(&engine->arena, count * sizeof *engine->queue);
   engine->blocks = (struct block *)arena_take(
       &engine->arena, (size_t)engine->input->rank_count * engine->channel_count * sizeof *engine->blocks);
   engine->queue_head = engine->queue_length = 0;
-  if (!engine->lanes || !engine->queue || !engine->blocks || !conns_make(engine, links))
+  engine->progress = (uint64_t *)arena_take(
+      &engine->arena, (size_t)engine->input->rank_count * engine->list_count * sizeof *engine->progress);
+  if (!engine->lanes || !engine->queue || !engine->blocks || !engine->progress || !conns_make(engine, links))
     return engine_out_of_memory(engine);
   return true;
 }
@@ -225,7 +220,7 @@ static bool lanes_make(struct check_engine *engine) {
 /* ---- running ---- */
 
 void network_push(struct check_engine *engine, uint32_t lane_index) {
-  struct lane *lane = &engine->lanes[lane_index];
+  struct check_lane *lane = &engine->lanes[lane_index];
   if (lane->queued) return;
   lane->queued = true;
   uint32_t at = engine->queue_head + engine->queue_length++;
@@ -240,7 +235,8 @@ static const char *wants[] = {"",          "the offer of an output", "data", "a 
 static bool comes_from_sender(uint8_t want) { return want == WANT_DATA || want == WANT_INPUT; }
 
 /* The lane that could let a stuck lane continue, LANE_NONE if that lane has ended; *peer: its rank. */
-static uint32_t stuck_behind(const struct check_engine *engine, const struct lane *lane, uint32_t *peer) {
+static uint32_t stuck_behind(const struct check_engine *engine, const struct check_lane *lane,
+                             uint32_t *peer) {
   if (lane->want == WANT_LIST) {
     *peer = lane->rank;
     return lane->want_conn;
@@ -251,8 +247,8 @@ static uint32_t stuck_behind(const struct check_engine *engine, const struct lan
 }
 
 /* Describes a cycle of lists that wait for each other, as far as the buffer allows. */
-static void cycle_text(const struct check_engine *engine, const struct lane *lane, uint32_t count, char *out,
-                       size_t out_bytes) {
+static void cycle_text(const struct check_engine *engine, const struct check_lane *lane, uint32_t count,
+                       char *out, size_t out_bytes) {
   size_t used = 0;
   uint32_t peer;
   out[0] = 0;
@@ -268,10 +264,10 @@ static void cycle_text(const struct check_engine *engine, const struct lane *lan
   }
 }
 
-static bool cycle_report(struct check_engine *engine, const struct lane *lane, uint32_t count) {
+static bool cycle_report(struct check_engine *engine, const struct check_lane *lane, uint32_t count) {
   char cycle[400];
   uint32_t peer;
-  const struct lane *other = &engine->lanes[stuck_behind(engine, lane, &peer)];
+  const struct check_lane *other = &engine->lanes[stuck_behind(engine, lane, &peer)];
   cycle_text(engine, lane, count, cycle, sizeof cycle);
   if (lane->want == WANT_LIST)
     return engine_fail(
@@ -285,8 +281,8 @@ static bool cycle_report(struct check_engine *engine, const struct lane *lane, u
 }
 
 /* Follows the waits from a stuck lane, to a lane whose peer has ended or around a cycle. */
-static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
-  const struct lane *first = lane;
+static bool stuck_report(struct check_engine *engine, const struct check_lane *lane) {
+  const struct check_lane *first = lane;
   uint32_t peer;
   for (uint32_t hops = 0; hops <= engine->lane_count; hops++) {
     const uint32_t other = stuck_behind(engine, lane, &peer);
@@ -306,7 +302,8 @@ static bool stuck_report(struct check_engine *engine, const struct lane *lane) {
 }
 
 /* A lane on the cycle: after as many hops as there are lanes, a lane of the cycle is reached. */
-static const struct lane *stuck_on_cycle(const struct check_engine *engine, const struct lane *lane) {
+static const struct check_lane *stuck_on_cycle(const struct check_engine *engine,
+                                               const struct check_lane *lane) {
   for (uint32_t hops = 0; hops < engine->lane_count; hops++) {
     uint32_t peer;
     const uint32_t other = stuck_behind(engine, lane, &peer);
@@ -317,13 +314,13 @@ static const struct lane *stuck_on_cycle(const struct check_engine *engine, cons
 }
 
 /* The sender's last lane that used the connection, or its first; NULL if it has none. */
-static const struct lane *conn_user(const struct check_engine *engine, uint32_t index) {
+static const struct check_lane *conn_user(const struct check_engine *engine, uint32_t index) {
   const struct conn *conn = &engine->conns[index];
   const struct block *block =
       &engine->blocks[(size_t)conn->sender * engine->channel_count + conn->channel - engine->channel];
-  const struct lane *user = block->lane_count > 0 ? &engine->lanes[block->first_lane] : NULL;
+  const struct check_lane *user = block->lane_count > 0 ? &engine->lanes[block->first_lane] : NULL;
   for (uint32_t i = 0; i < block->lane_count; i++) {
-    const struct lane *lane = &engine->lanes[block->first_lane + i];
+    const struct check_lane *lane = &engine->lanes[block->first_lane + i];
     for (uint32_t k = 0; k < lane->work->send_count; k++)
       if (lane->conns[lane->work->recv_count + k] == index) user = lane;
   }
@@ -333,28 +330,28 @@ static const struct lane *conn_user(const struct check_engine *engine, uint32_t 
 /* All lanes have ended and every message was taken. */
 static bool network_is_done(struct check_engine *engine) {
   for (uint32_t i = 0; i < engine->lane_count; i++) {
-    const struct lane *lane = &engine->lanes[i];
-    if (lane->phase != LANE_ENDED && lane->want != WANT_NOTHING)
+    const struct check_lane *lane = &engine->lanes[i];
+    if (lane->phase != PHASE_ENDED && lane->want != WANT_NOTHING)
       return stuck_report(engine, stuck_on_cycle(engine, lane));
   }
   for (uint32_t i = 0; i < engine->lane_count; i++) {
-    const struct lane *lane = &engine->lanes[i];
-    if (lane->phase != LANE_ENDED)
+    const struct check_lane *lane = &engine->lanes[i];
+    if (lane->phase != PHASE_ENDED)
       return engine_fail(engine, CHECK_DEADLOCK, lane, UINT32_MAX,
                          "never begins, behind a batch that never ends");
   }
   for (uint32_t i = 0; i < engine->conn_count; i++) {
     const struct conn *conn = &engine->conns[i];
-    const struct lane *lane = conn_user(engine, i);
+    const struct check_lane *lane = conn_user(engine, i);
     if (conn->held != 0 || conn->send_step != conn->recv_step)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "has sent up to step %" PRIu64 " to rank %u, which took up to step %" PRIu64
                          " of it",
                          conn->send_step, conn->receiver, conn->recv_step);
-    if (conn->offers_made != conn->offers_taken)
+    if (conn->offer_made)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "has not taken the output that rank %u offered", conn->receiver);
-    if (conn->sources_made != conn->sources_taken)
+    if (conn->source_made)
       return engine_fail(engine, CHECK_MATCH, lane, conn->receiver,
                          "shows its input to rank %u, which has not taken its address", conn->receiver);
   }
@@ -382,7 +379,7 @@ bool network_run(struct check_engine *engine) {
     engine->queue_head = engine->queue_head + 1 == engine->lane_count ? 0 : engine->queue_head + 1;
     engine->queue_length -= 1;
     engine->lanes[index].queued = false;
-    if (!lane_advance(engine, &engine->lanes[index])) return false;
+    if (!executor_advance(engine, &engine->lanes[index])) return false;
   }
   if (!network_is_done(engine)) return false;
   engine->report->work_count += engine->lane_count;

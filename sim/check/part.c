@@ -17,8 +17,7 @@ static void key_mix(struct part_key *key, uint64_t value) {
 
 /* The members of a work that its steps and its executor depend on, except the part's place. */
 static void key_mix_work(struct part_key *key, const struct work *work, const struct plan_limits *limits) {
-  const bool simple = work->proto == PROTO_SIMPLE;
-  key_mix(key, (uint64_t)work->func << 56 | (uint64_t)work->algo << 48 | (uint64_t)simple << 40 |
+  key_mix(key, (uint64_t)work->func << 56 | (uint64_t)work->algo << 48 | (uint64_t)work->proto << 40 |
                    (uint64_t)work->chunk_steps << 32 | (uint64_t)work->slice_steps << 24 |
                    (uint64_t)work->recv_count << 16 | (uint64_t)work->send_count << 8 | work->conn_index);
   key_mix(key, (uint64_t)work->role << 56 | (uint64_t)work->flags << 32 | work->rank);
@@ -27,8 +26,7 @@ static void key_mix_work(struct part_key *key, const struct work *work, const st
   key_mix(key, work->part_count);
   key_mix(key, work->chunk_count);
   key_mix(key, work->last_chunk_count);
-  if (simple)
-    key_mix(key, (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes);
+  key_mix(key, (uint64_t)work->slice_steps * limits->step_bytes[work->proto] / work->element_bytes);
   for (uint32_t i = 0; i < work->recv_count; i++) key_mix(key, work->recv_peer[i]);
   for (uint32_t i = 0; i < work->send_count; i++) key_mix(key, work->send_peer[i]);
 }

@@ -80,7 +80,7 @@ static struct terms terms_of(const struct check_call *call, uint32_t rank) {
 }
 
 /* Where the memory of a group's call begins. */
-static uint64_t call_base(const struct check_call *call) { return (uint64_t)call->place << 48; }
+static uint64_t call_base(const struct check_call *call) { return (uint64_t)call->place << 46; }
 
 /* Addresses of the two buffers; if the call is in place, one is within the other. */
 void check_call_addresses(const struct check_call *call, uint32_t rank, uint64_t *in, uint64_t *out) {
