@@ -575,11 +575,11 @@ static void cuda_comm_own(struct device_comm *comm) { (void)comm; }
 /* Both ends' launches wait until the connection is in their tables. cuda_mutex first: so two ranks that
  * connect to each other do not wait for each other. */
 static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_comm *receiver,
-                                      uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+                                      uint32_t channel_index, uint32_t conn_index, uint8_t slots) {
   cuda_lock();
   cuda_conns_lock(sender);
   cuda_conns_lock(receiver);
-  const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, proto);
+  const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, slots);
   cuda_conns_unlock(receiver);
   cuda_conns_unlock(sender);
   cuda_unlock();

@@ -272,16 +272,17 @@ static void emu_comm_disown(struct device_comm *comm) {
 }
 
 static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_comm *receiver,
-                                     uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+                                     uint32_t channel_index, uint32_t conn_index, uint8_t slots) {
   emu_lock();
-  const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, proto);
+  const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, slots);
   emu_unlock();
   return result;
 }
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers) + map_bytes(&comm->slots);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers) + map_bytes(&comm->slots) +
+           map_bytes(&comm->sent);
   emu_unlock();
   return ncclSuccess;
 }

@@ -51,6 +51,7 @@ struct peer_info {
   uint8_t direct;     /* ... including user memory */
   uint8_t ll128;      /* 128-byte stores are not torn on its node */
   uint8_t rank_order; /* TUTTI_SUM_ORDER=rank */
+  uint8_t reads_slots; /* NCCL_P2P_READ_ENABLE */
   char host_name[64];
   struct device_comm_handle device;
 };
