@@ -188,6 +188,7 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   request.rank_count = ranks->count;
   request.graph = &ranks->graph;
   request.settings.limits = ranks->limits;
+  request.settings.reads_slots = ranks->reads_slots;
   request.ops = ops;
   request.op_count = ops_of_call(ranks, rank, call, count, ops);
   request.settings.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
@@ -202,7 +203,8 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
     plan_free(&plan);
     return launched;
   }
-  ncclResult_t result = ranks->algo_mask != 0 ? connect_plan_of(ranks, &plan) : ncclSuccess;
+  const bool lacks = ranks->algo_mask != 0 || ranks->reads_slots;
+  ncclResult_t result = lacks ? connect_plan_of(ranks, &plan) : ncclSuccess;
   if (result == ncclSuccess) result = ranks->ops->device->launch(ranks->comms[rank], &plan, &stream, 1);
   plan_free(&plan);
   return result;

@@ -93,8 +93,7 @@ static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
 /* The receiver of a link to another process of the host needs what is in the sender's memory. */
 static bool connect_receiver_asks(const struct ncclComm *comm, uint8_t slots,
                                   enum remote_transport transport) {
-  return transport == TRANSPORT_SHARED &&
-         (slots == SLOTS_AT_SENDER || comm->ops->process->conn_both_ends());
+  return transport == TRANSPORT_SHARED && (slots == SLOTS_AT_SENDER || comm->ops->process->conn_both_ends());
 }
 
 static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer, bool sending,

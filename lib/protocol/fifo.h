@@ -16,6 +16,9 @@
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
  *
+ * A work with WORK_READS_SLOTS (schedule/work.h) uses a second set of Simple's slots, in the sender's memory.
+ * The counters are the same, and stay where their readers poll them.
+ *
  * A receiver that reads the sender's input in place (schedule/step.h) frees a slot without waiting until it
  * was filled, so head may be greater than tail. Offers and sources have the tag of the operation and are
  * stored before it moves anything; address 0 says that the slots are used. An operation that shows its input
@@ -86,7 +89,7 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
 struct link {
   struct fifo_sender *sender;
   struct fifo_receiver *receiver;
-  uint8_t *buffer; /* the work's protocol's slots */
+  uint8_t *buffer; /* the work's slots (work_slots()) */
   uint64_t step;   /* first step of the next slice */
   uint64_t posted; /* steps posted to the other end */
   uint64_t cached; /* last value seen of the other end's counter */

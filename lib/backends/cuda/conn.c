@@ -1,6 +1,7 @@
 /* conn.c: the table of a rank's connections, and how they are created and freed. Each end has what it polls
- * on its own device, and the receiver has the slots, or the sender those of SLOTS_AT_SENDER. All of it is in host memory if the devices do not
- * reach each other, or if the other end is behind a network. Slots are created when first used. */
+ * on its own device, and the receiver has the slots, or the sender those of SLOTS_AT_SENDER. All of it is in
+ * host memory if the devices do not reach each other, or if the other end is behind a network. Slots are
+ * created when first used. */
 #include "backends/cuda/ipc.h"
 #include "backends/first_step.h"
 #include "backends/net_ll.h"

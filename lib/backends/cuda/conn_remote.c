@@ -49,8 +49,7 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   remote->device_index = comm->config.device_index;
   const struct plan_limits *limits = &comm->config.limits;
   ncclResult_t made = cuda_arena_take(remote->device_index, IPC_END_BYTES, own_block(conn));
-  if (made == ncclSuccess)
-    made = cuda_first_end(limits, name->sends, own_block(conn)->address);
+  if (made == ncclSuccess) made = cuda_first_end(limits, name->sends, own_block(conn)->address);
   if (made != ncclSuccess) {
     cuda_arena_give(own_block(conn));
     os_free(remote);

@@ -19,7 +19,7 @@ struct cuda_launched;
 
 /* A connection of two ranks; both ends share it, and the second that closes frees it. */
 struct cuda_conn {
-  void *sender, *receiver; /* addresses that both ends' devices can use */
+  void *sender, *receiver;      /* addresses that both ends' devices can use */
   uint8_t *buffer[SLOTS_COUNT]; /* by enum work_slots */
   struct arena_block sender_block, receiver_block,
       buffer_block[SLOTS_COUNT];   /* blocks that this process owns */

@@ -39,7 +39,7 @@ struct ipc_conn_handle {
   uint64_t magic;
   struct os_process process;
   struct ipc_piece end_piece;
-  uint64_t end; /* offset in it */
+  uint64_t end;                         /* offset in it */
   uint32_t sends, proto;                /* proto: as in struct device_conn_name */
   uint64_t buffer;                      /* of the owner of the slots: offset in its piece */
   uint64_t buffer_number, buffer_bytes; /* of that piece */

@@ -2,7 +2,8 @@
  * still use it: a receiver's FIFO and slots, or a sender's slots. It is freed once the other end has left, or
  * its process has ended; later calls that open, close or allocate something check that, so that no thread
  * waits for it. While the communicator has not failed, none is freed before the other end has left, and none
- * is kept after the other end's process has ended, if this process can see that. After a failure it is kept for at most TUTTI_PEER_TIMEOUT_SECONDS. */
+ * is kept after the other end's process has ended, if this process can see that. After a failure it is kept
+ * for at most TUTTI_PEER_TIMEOUT_SECONDS. */
 #include "backends/emu/block.h"
 #include "base/os.h"
 #include "base/param.h"

@@ -293,8 +293,9 @@ static ncclResult_t sent_create(struct device_comm *sender, const struct device_
                                        name->channel_index, name->conn_index);
   if (conn == NULL) return emu_conn_no_memory(sender, sizeof *conn);
   conn->place = EMU_CONN_EXPORTED;
-  ncclResult_t result = map_reserve(&sender->sent) ? arena_take(sender, sizeof *conn->fifo, &conn->fifo_memory)
-                                                   : emu_conn_no_memory(sender, sizeof *conn);
+  ncclResult_t result = map_reserve(&sender->sent)
+                            ? arena_take(sender, sizeof *conn->fifo, &conn->fifo_memory)
+                            : emu_conn_no_memory(sender, sizeof *conn);
   if (result == ncclSuccess) result = export_buffer(sender, conn, SLOTS_AT_SENDER);
   if (result != ncclSuccess) {
     if (conn->fifo_memory != NULL) emu_arena_free(conn->fifo_memory);

@@ -139,11 +139,12 @@ static ncclResult_t remote_check_settings(const struct remote *remote) {
                       order_name(first), first->process, first->host_name, order_name(info), rank,
                       info->process, info->host_name);
     if (info->reads_slots != first->reads_slots)
-      return log_fail(ncclInvalidUsage,
-                      "NCCL_P2P_READ_ENABLE is %u on rank 0 (process %d on %s) and %u on rank %u (process %d on "
-                      "%s); give it the same value everywhere",
-                      first->reads_slots, first->process, first->host_name, info->reads_slots, rank,
-                      info->process, info->host_name);
+      return log_fail(
+          ncclInvalidUsage,
+          "NCCL_P2P_READ_ENABLE is %u on rank 0 (process %d on %s) and %u on rank %u (process %d on "
+          "%s); give it the same value everywhere",
+          first->reads_slots, first->process, first->host_name, info->reads_slots, rank, info->process,
+          info->host_name);
     if (info->settings == first->settings) continue;
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
