@@ -27,25 +27,25 @@ status=0
 one() {
   collective=$1 kind=$2
   shift 2
-  starter= ranks=${gpus:+-g $gpus}
+  starter='' ranks=${gpus:+-g $gpus}
   [ -z "${PROCESSES:-}" ] || starter="$build/bin/tutti launch -n $gpus" ranks='-g 1'
   # The prefix and the flags are lists of words.
   # shellcheck disable=SC2086
   env "$@" $starter "$build/bin/tutti" bench "$collective" --gpu $ranks -b "$least" -e "$most" -f 4 -q \
-    ${FLAGS:-} >"$work/out" 2>"$work/log" </dev/null &&
-    [ "$(awk '$9 != "N/A" { wrong += $9 } END { print (NR > 0), wrong + 0 }' "$work/out")" = "1 0" ] || {
+    ${FLAGS:-} >"$work/out" 2>"$work/log" </dev/null || : >"$work/out"
+  if [ "$(awk '$9 != "N/A" { wrong += $9 } END { print (NR > 0), wrong + 0 }' "$work/out")" != "1 0" ]; then
     echo "$collective with $*: failed, or a wrong result" >&2
     tail -n 3 "$work/log" "$work/out" >&2
     status=1
     return
-  }
+  fi
   awk -v kind="$kind" -v collective="$collective" '{ print kind, collective, $1, $6 }' "$work/out" >>"$work/rows"
 }
 
 gpus=${1:-} least=${2:-1M} most=${3:-256M}
 [ -z "${PROCESSES:-}" ] || [ -n "$gpus" ] || { echo "read.sh: PROCESSES=1 needs the number of GPUs" >&2; exit 3; }
 : >"$work/rows"
-for round in $(seq "${ROUNDS:-5}"); do
+for _ in $(seq "${ROUNDS:-5}"); do
   for collective in ${COLLECTIVES:-all_reduce all_gather broadcast sendrecv alltoall}; do
     one "$collective" direct NCCL_P2P_READ_ENABLE=0
     one "$collective" write NCCL_P2P_DIRECT_DISABLE=1

@@ -167,7 +167,8 @@ static ncclResult_t connect_plan_of(struct ranks *ranks, const struct plan *plan
     struct device_comm *own = ranks->comms[work->rank];
     for (uint32_t k = 0; k < work->recv_count; k++)
       TRY(ranks->ops->device->comm_connect(ranks->comms[work->recv_peer[k]], own, work->channel_index,
-                                           work_link_conn(work, work->recv_peer[k], false), work_slots(work)));
+                                           work_link_conn(work, work->recv_peer[k], false),
+                                           work_slots(work)));
     for (uint32_t k = 0; k < work->send_count; k++)
       TRY(ranks->ops->device->comm_connect(own, ranks->comms[work->send_peer[k]], work->channel_index,
                                            work_link_conn(work, work->send_peer[k], true), work_slots(work)));

@@ -203,7 +203,7 @@ static void link_show(const struct emu_lane *emu, const struct link *link, const
          ", tail %" PRIu64 ", %u slots of %u bytes%s%s\n",
          sends ? "to" : "from", link->peer, link->step, link->posted, link->cached, conn->fifo->sender.head,
          conn->fifo->receiver.tail, link->slots, link->step_bytes,
-         link->buffer != NULL && link->buffer == conn->buffer[SLOTS_AT_SENDER] ? " at the sender" : "",
+         emu_conn_reads(conn, link) ? " at the sender" : "",
          sends && link->direct != NULL ? "; stores into the output" : "");
   if (proto != PROTO_SIMPLE)
     printf("      %" PRIu64 " steps of %s before; the next has flag %" PRIu64 "\n", link->line,

@@ -74,6 +74,11 @@ static inline uint8_t emu_conn_slots(const struct emu_conn *conn, const struct w
   return conn->net || conn->block_bytes > 0 ? work->proto : work_slots(work);
 }
 
+/* Whether a bound link uses the slots at the sender. */
+static inline bool emu_conn_reads(const struct emu_conn *conn, const struct link *link) {
+  return link->buffer != NULL && link->buffer == conn->buffer[SLOTS_AT_SENDER];
+}
+
 /* A rank of another process, as conn_share.c knows it. */
 struct emu_peer {
   struct share_ticket ticket;
