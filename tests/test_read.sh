@@ -106,7 +106,8 @@ NCCL_ALGO=twoshot NCCL_PROTO=simple try 0 explain plan all_reduce -g 4 -b 1M &&
   ! says 'slots are at the sender'
 check $? "... and not of direct collectives, and of LL"
 emulated "NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=P2P NCCL_PROTO=Simple" "$tutti" launch -n 2 \
-  "$work/wrap" 0 300 0 all_gather && grep -q 'Channel 00/0 : 0 -> 1 via shared memory/read, connection 0, protocol 2' "$work/out"
+  "$work/wrap" 0 300 0 all_gather &&
+  grep -q 'Channel 00/0 : 0 -> 1 via shared memory/read, connection 0, protocol 2' "$work/out"
 check $? "the log of connections has /read, as NCCL's"
 try 0 check all_reduce --ranks 3 --algo ring --proto simple && try 0 check all_reduce --nodes 3 --gpus 1 \
   --algo tree --proto simple && try 0 check sendrecv --ranks 3 --proto simple
