@@ -77,6 +77,19 @@ for mode in guarded threads; do
     check $? "emulator, $mode: with ${place#* } the slots are at the ${place% *}, by threads and processes"
   done
 done
+for mode in guarded threads; do
+  emulated "TUTTI_EMU=mode=$mode $reads" "$tutti" launch -n 2 "$work/slots" sender "$work/left-$mode" &&
+    fine
+  check $? "emulator, $mode: a process does not end before its slots have been read"
+done
+emulated NCCL_P2P_DIRECT_DISABLE=1 "$tutti" launch -n 2 "$work/slots" receiver "$work/left"
+[ $? -ne 0 ] && grep -q 'wrong: rank 0 may leave before rank 1 has read its slots' "$work/out"
+check $? "... but one without slots that are read does"
+emulated "$reads NCCL_CHECK_MODE=LOCAL TUTTI_PEER_TIMEOUT_SECONDS=2 NCCL_DEBUG=WARN" "$tutti" launch \
+  -n 2 "$work/slots" sender - && grep -q ': ok$' "$work/out" && cat "$work/out" >>"$work/log" &&
+  says "rank 0 of comm '" 'leaves, though not all that it has sent was received in 2 s' \
+    'set NCCL_P2P_READ_ENABLE=0'
+check $? "a message that nobody receives keeps its sender's end for a while, and is named"
 emulated "$reads" "$work/slots" receiver
 [ $? -eq 1 ] && grep -q 'wrong: rank 0 holds .* must be at the receiver, rank 1' "$work/out"
 check $? "... which the program would not say of the other end"
@@ -137,4 +150,7 @@ for place in "sender $reads" "receiver NCCL_P2P_READ_ENABLE=0"; do
       "${place% *}" && fine
   check $? "kernels: with ${place#* } the slots are at the ${place% *}, by threads and processes"
 done
+on_gpus "TUTTI_EMU=mode=threads,devices=2 $reads" "$tutti" launch -n 2 "$work/slots" sender "$work/gone" &&
+  fine
+check $? "kernels: a process does not end before its slots have been read"
 [ "$failures" -eq 0 ]

@@ -56,7 +56,9 @@ struct fifo_sender {
   uint64_t send_step;
   uint64_t send_line[2];
   uint64_t send_head; /* PRIM_COHERENT: last value read */
-  uint64_t send_pad[12];
+  uint64_t read_step; /* where the last operation ended whose slots the receiver reads here: until head is
+                         there this memory is needed */
+  uint64_t send_pad[11];
 };
 
 struct fifo_receiver {

@@ -2,22 +2,28 @@
  * a message and as the root of a broadcast; the slots are memory of the one rank or the other, which
  * tutti_comm_memory tells.
  *
- *     slots sender|receiver       the end that must hold them
+ *     slots sender|receiver [FILE]       the end that must hold them
  *
  * The ranks are those of the launch (tutti launch) if it has several, or else two devices of this process.
+ * With FILE, which must not exist, two processes pass one more message: rank 1 receives it when rank 0 has
+ * made FILE, after its send and the begin of its end, which must wait for that. With `-` as FILE rank 1 never
+ * receives it.
  * Prints what is wrong, or what was run and `ok`. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <tutti.h>
+#include <unistd.h>
 
 #include "need.h"
 
 #define RANKS 2
 #define COUNT 3000000                /* several turns of the slots */
+#define FEW 1000                     /* less than the slots hold */
 #define SLOT_BYTES (4 * 1024 * 1024) /* all slots of a connection: NCCL_BUFFSIZE; all else takes less */
 
 static struct {
+  tutti_launch_t launch;
   int first, end; /* ranks of this process */
   ncclComm_t comms[RANKS];
   cudaStream_t streams[RANKS];
@@ -34,19 +40,19 @@ static uint64_t held_by(int rank) {
 static uint32_t number_at(uint32_t salt, uint32_t index) { return (index + salt) * 2654435761u; }
 
 static void ranks_open(void) {
-  tutti_launch_t launch = {.size = sizeof launch};
-  NEED(tutti_launch_read(&launch));
-  const bool alone = launch.rank_count <= 1;
-  if (!alone && launch.rank_count != RANKS) exit(2);
-  run.first = alone ? 0 : launch.rank;
-  run.end = alone ? RANKS : launch.rank + 1;
+  run.launch.size = sizeof run.launch;
+  NEED(tutti_launch_read(&run.launch));
+  const bool alone = run.launch.rank_count <= 1;
+  if (!alone && run.launch.rank_count != RANKS) exit(2);
+  run.first = alone ? 0 : run.launch.rank;
+  run.end = alone ? RANKS : run.launch.rank + 1;
   if (alone) {
     NEED(ncclCommInitAll(run.comms, RANKS, NULL));
   } else {
     ncclUniqueId id;
-    NEED(tutti_launch_id(&launch, &id));
-    NEED(cudaSetDevice(launch.rank));
-    NEED(ncclCommInitRank(&run.comms[launch.rank], RANKS, id, launch.rank));
+    NEED(tutti_launch_id(&run.launch, &id));
+    NEED(cudaSetDevice(run.first));
+    NEED(ncclCommInitRank(&run.comms[run.first], RANKS, id, run.first));
   }
   for (int rank = run.first; rank < run.end; rank++) {
     NEED(cudaSetDevice(rank));
@@ -62,6 +68,51 @@ static void ranks_close(void) {
     NEED(cudaStreamDestroy(run.streams[rank]));
     NEED(ncclCommDestroy(run.comms[rank]));
   }
+}
+
+static ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclInternalError;
+  NEED(ncclCommGetAsyncError(comm, &state));
+  return state;
+}
+
+/* The result of a call of a communicator that does not block. */
+static ncclResult_t settled(ncclComm_t comm, ncclResult_t result) {
+  while (result == ncclInProgress) result = state_of(comm);
+  return result;
+}
+
+static void sender_leaves(ncclComm_t comm, const char *file) {
+  const ncclResult_t begun = ncclCommFinalize(comm);
+  for (int polls = 0; polls < 1000; polls++) {
+    if (state_of(comm) == ncclInProgress) continue;
+    printf("wrong: rank 0 may leave before rank 1 has read its slots\n");
+    exit(1);
+  }
+  FILE *made = fopen(file, "w");
+  NEED(made == NULL || fclose(made) != 0);
+  NEED(settled(comm, begun));
+}
+
+/* A message that fits in the slots, so that it has left when nobody receives it yet. */
+static void leave_first(const char *file) {
+  const int rank = run.first;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t comm = NULL;
+  ncclUniqueId id;
+  config.blocking = 0;
+  NEED(tutti_launch_id(&run.launch, &id));
+  ncclResult_t result = ncclCommInitRankConfig(&comm, RANKS, id, rank, &config);
+  NEED(settled(comm, result));
+  const bool received = strcmp(file, "-") != 0;
+  while (rank == 1 && received && access(file, F_OK) != 0) usleep(1000);
+  if (rank == 0) result = ncclSend(run.data[0], FEW, ncclUint32, 1, comm, run.streams[0]);
+  else if (received) result = ncclRecv(run.data[1], FEW, ncclUint32, 0, comm, run.streams[1]);
+  NEED(settled(comm, result));
+  NEED(cudaStreamSynchronize(run.streams[rank]));
+  if (rank == 0 && received) sender_leaves(comm, file);
+  else NEED(settled(comm, ncclCommFinalize(comm)));
+  NEED(ncclCommDestroy(comm));
 }
 
 static void fill(uint32_t salt) {
@@ -85,13 +136,13 @@ static void pass(bool message) {
   NEED(ncclGroupEnd());
 }
 
-static void check(uint32_t salt, const char *name) {
+static void check(uint32_t salt, uint32_t count, const char *name) {
   for (int rank = run.first; rank < run.end; rank++) {
     NEED(cudaSetDevice(rank));
     NEED(cudaMemcpyAsync(run.host, run.data[rank], sizeof run.host, cudaMemcpyDeviceToHost,
                          run.streams[rank]));
     NEED(cudaStreamSynchronize(run.streams[rank]));
-    for (uint32_t i = 0; i < COUNT; i++) {
+    for (uint32_t i = 0; i < count; i++) {
       if (run.host[i] == number_at(salt, i)) continue;
       printf("wrong: %s: rank %d, element %u is 0x%08x instead of 0x%08x\n", name, rank, i, run.host[i],
              number_at(salt, i));
@@ -104,7 +155,7 @@ static void pass_often(bool message) {
   for (uint32_t turn = 0; turn < 3; turn++) {
     fill(turn + message * 10u);
     pass(message);
-    check(turn + message * 10u, message ? "message" : "broadcast");
+    check(turn + message * 10u, COUNT, message ? "message" : "broadcast");
   }
 }
 
@@ -120,7 +171,7 @@ static void check_places(int owner) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 2 || (strcmp(argv[1], "sender") != 0 && strcmp(argv[1], "receiver") != 0)) exit(2);
+  if (argc < 2 || argc > 3 || (strcmp(argv[1], "sender") != 0 && strcmp(argv[1], "receiver") != 0)) exit(2);
   const int owner = strcmp(argv[1], "sender") == 0 ? 0 : 1;
   setenv("NCCL_BUFFSIZE", "4194304", 1);
   setenv("NCCL_PROTO", "Simple", 1);
@@ -130,6 +181,11 @@ int main(int argc, char **argv) {
   pass_often(true);
   pass_often(false);
   check_places(owner);
+  if (argc == 3) {
+    fill(20);
+    leave_first(argv[2]);
+    if (strcmp(argv[2], "-") != 0) check(20, FEW, "last message");
+  }
   ranks_close();
   printf("a message and a broadcast, slots at the %s: ok\n", argv[1]);
   return 0;

@@ -176,6 +176,22 @@ ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn
 
 /* ---- closing ---- */
 
+/* Copies of device memory on a stream of the library's own, which wait for no kernel. */
+bool cuda_conn_remote_unread(const struct cuda_conn *conn) {
+  const struct cuda_conn_remote *remote = conn->remote;
+  if (!remote->sends || conn->buffer_block[SLOTS_AT_SENDER].address == NULL) return false;
+  const uint8_t *end = (const uint8_t *)conn->sender_block.address;
+  uint64_t head = 0, read_step = 0, left = 0;
+  const struct cuda_scope scope = cuda_scope_enter(remote->device_index);
+  ncclResult_t result = cuda_memory_fetch(&head, end, sizeof head);
+  if (result == ncclSuccess)
+    result = cuda_memory_fetch(&read_step, end + LAUNCH_READ_OFFSET, sizeof read_step);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&left, end + IPC_LEFT_OFFSET, sizeof left);
+  cuda_scope_leave(&scope);
+  return result == ncclSuccess && head < read_step && left == 0 &&
+         !(remote->imported && os_process_gone(&remote->process));
+}
+
 void cuda_conn_remote_leave(const struct cuda_conn *conn) {
   const struct cuda_conn_remote *remote = conn->remote;
   uint8_t *end = (uint8_t *)(remote->sends ? conn->receiver : conn->sender);

@@ -516,6 +516,17 @@ bool cuda_comm_idle(struct device_comm *comm) {
   return error != 0 || ended;
 }
 
+static bool cuda_comm_unread(struct device_comm *comm) {
+  bool unread = false;
+  cuda_conns_lock(comm);
+  for (uint32_t i = 0; i < comm->conns.capacity && !unread; i++) {
+    const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
+    unread = conn != NULL && conn->remote != NULL && cuda_conn_remote_unread(conn);
+  }
+  cuda_conns_unlock(comm);
+  return unread;
+}
+
 struct device_comm *cuda_comms(void) {
   return comms;
 }
@@ -770,6 +781,7 @@ static const struct device_ops device_table = {
     .comm_abort = cuda_comm_abort,
     .comm_error = cuda_comm_error,
     .comm_idle = cuda_comm_idle,
+    .comm_unread = cuda_comm_unread,
     .launch = cuda_launch,
     .stream_capture = cuda_stream_capture,
     .stream_place = cuda_stream_place,

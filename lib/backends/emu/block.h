@@ -235,6 +235,8 @@ void emu_comm_order_share(void);
 void emu_comm_order_hold(int more);
 void emu_comm_order_met(uint64_t name);
 bool emu_conn_both_ends(void);
+/* Whether a rank of another process still has to read slots here. Locked. */
+bool emu_conn_unread(struct device_comm *comm);
 ncclResult_t emu_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                              struct device_conn_handle *handle);
 ncclResult_t emu_conn_import(struct device_comm *comm, const struct device_conn_name *name,

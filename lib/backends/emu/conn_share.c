@@ -484,6 +484,21 @@ ncclResult_t emu_conn_import(struct device_comm *comm, const struct device_conn_
   return result;
 }
 
+/* The guest of a sender's slots is the receiver. */
+bool emu_conn_unread(struct device_comm *comm) {
+  for (uint32_t i = 0; i < comm->sent.capacity; i++) {
+    const uint64_t key = comm->sent.entries[i].key;
+    const struct emu_conn *sent = (const struct emu_conn *)comm->sent.entries[i].value;
+    const struct emu_conn *conn = key != 0 ? (const struct emu_conn *)map_find(&comm->conns, key) : NULL;
+    if (conn == NULL || conn->fifo->sender.read_step <= prim_load_acquire(&conn->fifo->sender.head)) continue;
+    const struct emu_guest *guest = &sent->fifo->guest;
+    if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0) continue;
+    if (__atomic_load_n(&guest->came, __ATOMIC_ACQUIRE) == 0 || !os_process_gone(&guest->process))
+      return true;
+  }
+  return false;
+}
+
 /* ---- PXN proxies: a sender of another process, and a proxy of this one ---- */
 
 /* The same as at the receiver's end, whose messages use shared slots (conn.c). */

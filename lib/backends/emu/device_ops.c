@@ -321,6 +321,13 @@ static bool emu_comm_idle(struct device_comm *comm) {
   return idle;
 }
 
+static bool emu_comm_unread(struct device_comm *comm) {
+  emu_lock();
+  const bool unread = emu_conn_unread(comm);
+  emu_unlock();
+  return unread;
+}
+
 /* ---- launching ---- */
 
 /* There is no kernel that could drop the hook. */
@@ -466,6 +473,7 @@ static const struct device_ops device_table = {
     .comm_fail = emu_comm_fail_rank,
     .comm_error = emu_comm_error,
     .comm_idle = emu_comm_idle,
+    .comm_unread = emu_comm_unread,
     .launch = emu_launch,
     .launch_cached = emu_launch_cached,
     .stream_capture = emu_stream_capture,
