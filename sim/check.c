@@ -188,6 +188,7 @@ static bool take_flags(struct check_command *command) {
                                                          check_type_bytes(call->dtype), call->rank_count);
   call->in_place = flags->in_place;
   call->rank_order = settings_rank_order();
+  call->reads_slots = settings_reads_slots();
   call->first_step = (uint32_t)flags->first_step;
   call->group_count = (uint32_t)flags->group;
   if (call->in_place && command->collective->in_place == IN_PLACE_NONE) {
@@ -245,7 +246,8 @@ static bool call_is_possible(const struct check_command *command, const struct g
 
 static void print_case(const struct check_case *c, const struct collective *collective) {
   const struct check_call *call = &c->call;
-  printf("%stutti check %s", call->rank_order ? "TUTTI_SUM_ORDER=rank " : "", collective->name);
+  printf("%s%stutti check %s", call->rank_order ? "TUTTI_SUM_ORDER=rank " : "",
+         call->reads_slots ? "NCCL_P2P_READ_ENABLE=1 " : "", collective->name);
   for (uint8_t algo = 0; algo < ALGO_COUNT; algo++)
     if (call->algo_mask == 1u << algo) printf(" --algo %s", names_algo[algo]);
   for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)

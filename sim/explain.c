@@ -279,7 +279,8 @@ static void work_print(const struct work *work) {
          sums.loops, work->chunk_count * work->element_bytes, sums.steps);
   peers_print("from", work->recv_peer, work->recv_count);
   peers_print("to", work->send_peer, work->send_count);
-  printf("; FIFO steps %" PRIu64 " in, %" PRIu64 " out\n", sums.recv_steps, sums.send_steps);
+  printf("; FIFO steps %" PRIu64 " in, %" PRIu64 " out%s\n", sums.recv_steps, sums.send_steps,
+         work->flags & WORK_READS_SLOTS ? "; within a host slots are at the sender" : "");
 }
 
 static bool candidate_is_chosen(const struct explain *explain, const struct tune_candidate *row) {

@@ -118,6 +118,7 @@ static void generate_constants(struct program *p, struct dice *dice) {
   p->span = 1 + draw(dice, 8);
   p->rule = draw(dice, 3);
   p->protocols = 1 + draw(dice, 7);
+  p->reads = p->seed % 2; /* not drawn, so that seeds keep their programs */
 }
 
 /* Mostly a few elements, sometimes none, sometimes hundreds. */
@@ -719,6 +720,7 @@ static bool run_configure(struct run *run) {
   settings_text(run->program, emu, sizeof emu, proto, sizeof proto);
   setenv("TUTTI_EMU", emu, 1);
   setenv("NCCL_PROTO", proto, 1);
+  setenv("NCCL_P2P_READ_ENABLE", run->program->reads ? "1" : "0", 1);
   setenv("TUTTI_STALL_SECONDS", "3", 1); /* a hang in threads mode is reported soon */
   param_reset();
   ncclResult_t result = tutti_emu_configure(&config);
@@ -867,6 +869,7 @@ static bool shrink_constants(struct shrinking *shrinking, struct program *progra
   SHRINK(lag_percent, 0);
   SHRINK(span, 8);
   SHRINK(rule, 0);
+  SHRINK(reads, 0);
   SHRINK(protocols, 4);
   SHRINK(protocols, 1);
   SHRINK(protocols, 2);
@@ -1003,8 +1006,9 @@ static void print_op(struct paper *paper, const struct program *program, const s
 static void print_head(struct paper *paper, const struct program *program) {
   char emu[160], proto[32];
   settings_text(program, emu, sizeof emu, proto, sizeof proto);
-  put(paper, "/* generated from seed %llu; TUTTI_SEED=%llu TUTTI_EMU=%s NCCL_PROTO=%s\n",
-      (unsigned long long)program->seed, (unsigned long long)program->seed, emu, proto);
+  put(paper, "/* generated from seed %llu; TUTTI_SEED=%llu TUTTI_EMU=%s NCCL_PROTO=%s%s\n",
+      (unsigned long long)program->seed, (unsigned long long)program->seed, emu, proto,
+      program->reads ? " NCCL_P2P_READ_ENABLE=1" : "");
   put(paper, " * %u devices, %s, %u streams%s; r0..r%u are registers of %u bytes on each device.\n",
       program->rank_count, program->thread_per_rank ? "one thread each" : "one thread drives all",
       program->stream_count, program->shared_streams ? "" : " for each communicator", PROGRAM_REGISTERS - 1,

@@ -66,6 +66,7 @@ struct program {
   bool shared_streams;  /* all communicators use the same streams */
   uint32_t stream_count, slots, chunk_bytes, channel_count, flag_bits, depth, lag_percent, span, rule;
   uint32_t protocols; /* bits: LL, LL128, Simple */
+  uint32_t reads;     /* NCCL_P2P_READ_ENABLE */
   struct program_group groups[PROGRAM_GROUPS_MAX];
 };
 

@@ -167,10 +167,11 @@ static ncclResult_t connect_plan_of(struct ranks *ranks, const struct plan *plan
     struct device_comm *own = ranks->comms[work->rank];
     for (uint32_t k = 0; k < work->recv_count; k++)
       TRY(ranks->ops->device->comm_connect(ranks->comms[work->recv_peer[k]], own, work->channel_index,
-                                           work_link_conn(work, work->recv_peer[k], false), work->proto));
+                                           work_link_conn(work, work->recv_peer[k], false),
+                                           work_slots(work)));
     for (uint32_t k = 0; k < work->send_count; k++)
       TRY(ranks->ops->device->comm_connect(own, ranks->comms[work->send_peer[k]], work->channel_index,
-                                           work_link_conn(work, work->send_peer[k], true), work->proto));
+                                           work_link_conn(work, work->send_peer[k], true), work_slots(work)));
   }
   return ncclSuccess;
 }
@@ -188,6 +189,7 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
   request.rank_count = ranks->count;
   request.graph = &ranks->graph;
   request.settings.limits = ranks->limits;
+  request.settings.reads_slots = ranks->reads_slots;
   request.ops = ops;
   request.op_count = ops_of_call(ranks, rank, call, count, ops);
   request.settings.p2p_ll_threshold = call->proto == PROTO_LL ? 1 << 30 : 0;
@@ -202,7 +204,8 @@ ncclResult_t call_launch(struct ranks *ranks, uint32_t rank, const struct call *
     plan_free(&plan);
     return launched;
   }
-  ncclResult_t result = ranks->algo_mask != 0 ? connect_plan_of(ranks, &plan) : ncclSuccess;
+  const bool lacks = ranks->algo_mask != 0 || ranks->reads_slots;
+  ncclResult_t result = lacks ? connect_plan_of(ranks, &plan) : ncclSuccess;
   if (result == ncclSuccess) result = ranks->ops->device->launch(ranks->comms[rank], &plan, &stream, 1);
   plan_free(&plan);
   return result;

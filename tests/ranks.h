@@ -19,6 +19,7 @@ struct ranks {
   struct plan_limits limits;
   struct graph graph;
   uint32_t algo_mask; /* set of enum work_algo; 0: only the ring, whose connections already exist */
+  bool reads_slots;   /* plan_settings.reads_slots */
   struct device_comm *comms[RANKS_MAX];
   uint64_t sequence;                  /* calls prepared so far */
   const uint8_t (*remote)[RANKS_MAX]; /* by rank: which peers are behind a network; NULL: none */

@@ -65,10 +65,10 @@ static ncclResult_t launch_counted(struct ranks *ranks, uint32_t rank, struct pl
     shown_works += (work->flags & WORK_SHOWS_INPUT) != 0;
     for (uint32_t k = 0; k < work->send_count; k++)
       TRY(device->comm_connect(ranks->comms[rank], ranks->comms[work->send_peer[k]], work->channel_index,
-                               work->conn_index, work->proto));
+                               work->conn_index, work_slots(work)));
     for (uint32_t k = 0; k < work->recv_count; k++)
       TRY(device->comm_connect(ranks->comms[work->recv_peer[k]], ranks->comms[rank], work->channel_index,
-                               work->conn_index, work->proto));
+                               work->conn_index, work_slots(work)));
   }
   return device->launch(ranks->comms[rank], plan, &stream, 1);
 }

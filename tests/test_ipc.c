@@ -197,11 +197,11 @@ static struct ipc_conn_handle good_conn(bool sends, uint8_t proto) {
   handle.end = (4 << 20) - IPC_END_BYTES;
   handle.sends = sends;
   handle.proto = proto;
-  if (sends) return handle;
+  if (!ipc_conn_has_slots(sends, proto)) return handle;
   handle.buffer_number = 2;
   handle.buffer_bytes = 64 << 20;
   handle.slots = limits.slots;
-  handle.step_bytes = limits.step_bytes[proto];
+  handle.step_bytes = limits.step_bytes[slots_proto(proto)];
   handle.buffer = handle.buffer_bytes - (uint64_t)handle.slots * handle.step_bytes;
   return handle;
 }
@@ -216,16 +216,16 @@ static bool conn_passes(const struct ipc_conn_handle *handle, bool own_sends, ui
 
 static void test_conns(void **state) {
   (void)state;
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) {
+  for (uint8_t proto = 0; proto < SLOTS_COUNT; proto++) {
     const struct ipc_conn_handle receiver = good_conn(false, proto), sender = good_conn(true, proto);
-    const uint8_t other = (uint8_t)((proto + 1) % PROTO_COUNT);
+    const uint8_t other = (uint8_t)((proto + 1) % SLOTS_COUNT);
     struct ipc_piece piece;
     assert_true(conn_passes(&receiver, true, proto));
     assert_true(conn_passes(&sender, false, proto));
     assert_false(conn_passes(&receiver, false, proto)); /* two ends of the same kind */
     assert_false(conn_passes(&sender, true, proto));
     assert_false(conn_passes(&receiver, true, other));
-    ipc_conn_buffer_piece(&receiver, &piece);
+    ipc_conn_buffer_piece(proto == SLOTS_AT_SENDER ? &sender : &receiver, &piece);
     assert_int_equal(piece.owner, 5);
     assert_int_equal(piece.number, 2);
     assert_int_equal(piece.bytes, 64 << 20);
@@ -252,6 +252,10 @@ static void test_bad_conns(void **state) {
   assert_false(conn_passes(&handle, true, proto));
   handle = good_conn(false, proto), handle.step_bytes /= 2;
   assert_false(conn_passes(&handle, true, proto));
+  handle = good_conn(true, SLOTS_AT_SENDER), handle.buffer += EXTENT_ALIGN;
+  assert_false(conn_passes(&handle, false, SLOTS_AT_SENDER));
+  handle = good_conn(true, SLOTS_AT_SENDER), handle.step_bytes /= 2;
+  assert_false(conn_passes(&handle, false, SLOTS_AT_SENDER));
 }
 
 /* Any bytes get an answer, and an accepted handle lies within its pieces. */

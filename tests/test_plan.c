@@ -813,6 +813,62 @@ static void test_inputs_shown(void **state) {
   }
 }
 
+/* Which works read slots at their sender if the settings ask for it: those of rings, trees and messages over
+ * Simple, and these store nothing directly into an output. */
+static void test_slots_at_the_sender(void **state) {
+  static const struct {
+    uint8_t func, algo, proto;
+    bool reads;
+  } rows[] = {{FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, true},
+              {FUNC_ALL_GATHER, ALGO_RING, PROTO_SIMPLE, true},
+              {FUNC_BROADCAST, ALGO_RING, PROTO_SIMPLE, true},
+              {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_SIMPLE, true},
+              {FUNC_SEND, ALGO_RING, PROTO_SIMPLE, true},
+              {FUNC_RECV, ALGO_RING, PROTO_SIMPLE, true},
+              {FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL, false},
+              {FUNC_ALL_REDUCE, ALGO_RING, PROTO_LL128, false},
+              {FUNC_ALL_REDUCE, ALGO_TREE, PROTO_LL, false},
+              {FUNC_SEND, ALGO_RING, PROTO_LL, false},
+              {FUNC_ALL_REDUCE, ALGO_TWO_SHOT, PROTO_SIMPLE, false},
+              {FUNC_ALL_GATHER, ALGO_DIRECT, PROTO_SIMPLE, false},
+              {FUNC_ALL_GATHER, ALGO_PAT, PROTO_SIMPLE, false}};
+  const uint32_t stores = WORK_DIRECT_SEND | WORK_DIRECT_RECV;
+  struct graph graph;
+  (void)state;
+  assert_int_equal(graph_flat(4, &graph), ncclSuccess);
+  for (uint32_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+    const bool asked = i % 2 == 1, reads = asked && rows[i / 2].reads;
+    struct plan_op op = {.func = rows[i / 2].func,
+                         .dtype = ncclFloat32,
+                         .count = 1 << 20,
+                         .peer = rows[i / 2].func == FUNC_BROADCAST ? 0 : 1,
+                         .in = address_of(0),
+                         .out = address_of(1)};
+    struct plan_request request;
+    struct plan plan;
+    uint32_t stored = 0;
+    request_begin(&request, 0, 4, &op, 1);
+    request.graph = &graph;
+    request.settings.reads_slots = asked;
+    request.settings.limits.algos = ~0u;
+    request.settings.limits.links = 3;
+    request.settings.p2p_ll_threshold = rows[i / 2].proto == PROTO_LL ? (size_t)1 << 30 : 0;
+    request.settings.algo_mask[op.func] = 1u << rows[i / 2].algo;
+    request.settings.proto_mask[op.func] = 1u << rows[i / 2].proto;
+    assert_int_equal(plan_build(&request, &plan), ncclSuccess);
+    assert_true(plan.work_count > 0);
+    for (uint32_t k = 0; k < plan.work_count; k++) {
+      const struct work *work = &plan.works[k];
+      stored |= work->flags & stores;
+      assert_int_equal((work->flags & WORK_READS_SLOTS) != 0, reads);
+      assert_int_equal(work_slots(work), reads ? SLOTS_AT_SENDER : rows[i / 2].proto);
+    }
+    assert_int_equal(stored != 0, rows[i / 2].proto == PROTO_SIMPLE && !reads);
+    plan_free(&plan);
+  }
+  graph_free(&graph);
+}
+
 /* On a backend that is fast at it, one-shot uses twice as many channels, each with at least 2 KiB. */
 static void test_one_shot_spread(void **state) {
   struct plan_op op = {
@@ -1059,6 +1115,6 @@ int main(void) {
       cmocka_unit_test(test_one_shot_spread),        cmocka_unit_test(test_collectives_sorted),
       cmocka_unit_test(test_group_chooses_by_sum),   cmocka_unit_test(test_algo_masks),
       cmocka_unit_test(test_memory_runs_out),        cmocka_unit_test(test_nothing_to_do),
-      cmocka_unit_test(test_predicted_time)};
+      cmocka_unit_test(test_predicted_time),         cmocka_unit_test(test_slots_at_the_sender)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,13 @@ for option in Ring,LL Ring,LL128 Ring,Simple Tree,LL Tree,Simple Direct,LL Direc
   check $? "$option: a rank that does not call, one that does not start, and a cycle are replayed$missing"
 done
 
+# Records say that slots were at the sender.
+NCCL_P2P_READ_ENABLE=1 NCCL_ALGO=Ring NCCL_PROTO=Simple hang blocked
+timeout 60 "$tutti" replay --rank 0 "$work/run" >"$work/log" 2>&1 && said '^missing: "rank 2 start"' &&
+  said '^    from rank 3: .* of 8 slots at the sender filled'
+check $? "slots at the sender are replayed, and shown there"
+rm -f "$work/run"
+
 # Records say that sums were in rank order: the replay makes the same plans without the setting.
 for protocol in LL Simple; do
   TUTTI_SUM_ORDER=rank NCCL_PROTO=$protocol hang blocked

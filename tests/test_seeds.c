@@ -1,7 +1,7 @@
 /* test_seeds.c: an 8-rank all-reduce with each protocol under many seeds, each with settings that make rare
  * orders common: few slots, chunks of a few bytes, short flags, several slices in flight, late moves; with
- * every second seed stores are late and out of order. Results are exact; a repeated seed makes the same
- * events.
+ * every second seed stores are late and out of order, and with some slots are read at their sender. Results
+ * are exact; a repeated seed makes the same events.
  *
  *   test_seeds                a few seeds of each protocol, as a test
  *   test_seeds FIRST COUNT    these seeds of each protocol, one `ok` or `not ok` line each; seeds.sh runs
@@ -33,6 +33,7 @@ struct trial {
   uint32_t protocol;
   tutti_emu_config_t config;
   uint32_t count;        /* elements: 32-bit integers */
+  uint32_t reads;        /* NCCL_P2P_READ_ENABLE */
   char environment[80];  /* TUTTI_EMU: settings without a member of the config */
   char text[TEXT_BYTES]; /* the error */
 };
@@ -57,6 +58,7 @@ static void trial_draw(struct trial *trial, uint64_t seed, uint32_t protocol) {
   const uint32_t lag = draw(&state, 0, 100), span = draw(&state, 1, 8), rule = draw(&state, 0, 2);
   trial->count = draw(&state, 0, 3) == 0 ? draw(&state, 100, COUNT_MAX) : draw(&state, 1, 100);
   const uint32_t weak = draw(&state, 0, 1);
+  trial->reads = draw(&state, 0, 1);
   snprintf(trial->environment, sizeof trial->environment, "lag=%u,span=%u,rule=%s,weak=%u", lag, span,
            rules[rule], weak);
 }
@@ -105,6 +107,7 @@ static bool trial_run(struct trial *trial, uint32_t *memory[RANKS], uint64_t *ha
   tutti_emu_stats_t stats = {.size = sizeof stats};
   setenv("TUTTI_EMU", trial->environment, 1);
   setenv("NCCL_PROTO", protocols[trial->protocol], 1);
+  setenv("NCCL_P2P_READ_ENABLE", trial->reads != 0 ? "1" : "0", 1);
   param_reset();
   if (tutti_emu_configure(&trial->config) != ncclSuccess) return trial_fail(trial, "tutti_emu_configure");
   if (ncclCommInitAll(comms, RANKS, NULL) != ncclSuccess) return trial_fail(trial, "ncclCommInitAll");
@@ -121,10 +124,10 @@ static bool trial_run(struct trial *trial, uint32_t *memory[RANKS], uint64_t *ha
 static void trial_print(const struct trial *trial) {
   const tutti_emu_config_t *c = &trial->config;
   printf(
-      "not ok - %s seed %llu, %u elements, TUTTI_EMU=slots=%u,chunk=%u,channels=%u,depth=%u,flag_bits=%u,%s: "
-      "%s\n",
+      "not ok - %s seed %llu, %u elements, TUTTI_EMU=slots=%u,chunk=%u,channels=%u,depth=%u,flag_bits=%u,%s "
+      "NCCL_P2P_READ_ENABLE=%u: %s\n",
       protocols[trial->protocol], (unsigned long long)trial->seed, trial->count, c->slots, c->chunk_bytes,
-      c->channel_count, c->depth, c->flag_bits, trial->environment, trial->text);
+      c->channel_count, c->depth, c->flag_bits, trial->environment, trial->reads, trial->text);
 }
 
 /* The number of failing seeds, each of which is printed. Each seed runs twice. */

@@ -480,6 +480,17 @@ static ncclResult_t pair_connect(struct pair *pair, uint32_t channel, uint8_t pr
   return pair->ops->process->conn_import(pair->comms[0], &at_sender, &handle);
 }
 
+/* Slots that rank 1 reads at rank 0: each end has what the other one maps. */
+static ncclResult_t pair_connect_reading(struct pair *pair, uint32_t channel) {
+  const struct device_conn_name at_receiver = {0, channel, 0, SLOTS_AT_SENDER, false},
+                                at_sender = {1, channel, 0, SLOTS_AT_SENDER, true};
+  struct device_conn_handle handle;
+  TRY(pair->ops->process->conn_export(pair->comms[0], &at_sender, &handle));
+  TRY(pair->ops->process->conn_import(pair->comms[1], &at_receiver, &handle));
+  TRY(pair->ops->process->conn_export(pair->comms[1], &at_receiver, &handle));
+  return pair->ops->process->conn_import(pair->comms[0], &at_sender, &handle);
+}
+
 static ncclResult_t pair_connect_all(struct pair *pair) {
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
     for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) TRY(pair_connect(pair, channel, proto));
@@ -502,6 +513,51 @@ static void test_many_connections(void **state) {
   assert_int_equal(pair.ops->device->comm_memory(pair.comms[1], &second), ncclSuccess);
   assert_int_equal(second, bytes);
   pair_close(&pair);
+}
+
+static uint64_t held_by(struct pair *pair, uint32_t rank) {
+  uint64_t bytes = 0;
+  assert_int_equal(pair->ops->device->comm_memory(pair->comms[rank], &bytes), ncclSuccess);
+  return bytes;
+}
+
+/* Slots that are read at their sender are its memory, and one of the two sets of Simple's slots. */
+static void test_reading(void **state) {
+  (void)state;
+  struct pair pair;
+  const uint64_t slots = 8 * 3840;
+  assert_int_equal(pair_open(&pair), ncclSuccess);
+  uint64_t sender = held_by(&pair, 0), receiver = held_by(&pair, 1);
+  for (int turn = 0; turn < 2; turn++) /* the second time it is there */
+    assert_int_equal(pair_connect_reading(&pair, 0), ncclSuccess);
+  assert_true(held_by(&pair, 0) >= sender + slots && held_by(&pair, 0) < sender + 2 * slots);
+  assert_true(held_by(&pair, 1) < receiver + slots);
+  sender = held_by(&pair, 0), receiver = held_by(&pair, 1);
+  assert_int_equal(pair_connect(&pair, 0, PROTO_SIMPLE), ncclSuccess);
+  assert_int_equal(held_by(&pair, 0), sender);
+  assert_true(held_by(&pair, 1) >= receiver + slots);
+  struct emu_conn *at_sender = emu_conn_find(pair.comms[0], 1, 0, 0, true);
+  struct emu_conn *at_receiver = emu_conn_find(pair.comms[1], 0, 0, 0, false);
+  at_sender->buffer[SLOTS_AT_SENDER][5] = 17; /* both see the same memory, each at its own address */
+  assert_int_equal(at_receiver->buffer[SLOTS_AT_SENDER][5], 17);
+  assert_int_equal(at_receiver->buffer[PROTO_SIMPLE][5], 0);
+  pair_close(&pair);
+}
+
+/* A sender may close while the receiver still reads its slots: they are kept until it has closed too. */
+static void test_reading_late(void **state) {
+  (void)state;
+  struct pair pair;
+  assert_int_equal(pair_open(&pair), ncclSuccess);
+  assert_int_equal(pair_connect_reading(&pair, 0), ncclSuccess);
+  emu_conn_find(pair.comms[0], 1, 0, 0, true)->buffer[SLOTS_AT_SENDER][5] = 17;
+  pair.ops->device->comm_close(pair.comms[0]);
+  struct emu_conn *at_receiver = emu_conn_find(pair.comms[1], 0, 0, 0, false);
+  assert_int_equal(at_receiver->buffer[SLOTS_AT_SENDER][5], 17);
+  const uint64_t live = os_alloc_live();
+  pair.ops->device->comm_close(pair.comms[1]);
+  emu_kept_sweep();
+  assert_true(os_alloc_live() < live);
 }
 
 static void test_reach(void **state) {
@@ -585,7 +641,8 @@ static void test_failing_allocations(void **state) {
     os_alloc_fail_at(k);
     result = pair_open(&pair);
     for (uint32_t channel = 0; channel < 8 && result == ncclSuccess; channel++)
-      result = pair_connect(&pair, channel, PROTO_LL);
+      result =
+          channel % 2 == 0 ? pair_connect(&pair, channel, PROTO_LL) : pair_connect_reading(&pair, channel);
     os_alloc_fail_at(0);
     for (uint32_t rank = 0; rank < 2; rank++) pair.ops->device->comm_close(pair.comms[rank]);
     assert_true(os_alloc_live() <= live + 1); /* each thread that drives ranks is registered once */
@@ -595,12 +652,13 @@ static void test_failing_allocations(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
   const struct CMUnitTest tests[] = {
-      TEST(test_map),         TEST(test_own),         TEST(test_thread),
-      TEST(test_gone),        TEST(test_fork),        TEST(test_nonsense),
-      TEST(test_other_user),  TEST(test_host),        TEST(test_no_descriptors),
-      TEST(test_no_pages),    TEST(test_small_files), TEST(test_arena),
-      TEST(test_small_arena), TEST(test_arena_fork),  TEST(test_many_connections),
-      TEST(test_reach),       TEST(test_bad_handles), TEST(test_failing_allocations),
+      TEST(test_map),         TEST(test_own),          TEST(test_thread),
+      TEST(test_gone),        TEST(test_fork),         TEST(test_nonsense),
+      TEST(test_other_user),  TEST(test_host),         TEST(test_no_descriptors),
+      TEST(test_no_pages),    TEST(test_small_files),  TEST(test_arena),
+      TEST(test_small_arena), TEST(test_arena_fork),   TEST(test_many_connections),
+      TEST(test_reach),       TEST(test_bad_handles),  TEST(test_failing_allocations),
+      TEST(test_reading),     TEST(test_reading_late),
   };
   alarm(120);
   struct pair pair; /* allocates the emulator's permanent memory before blocks are counted */

@@ -26,26 +26,36 @@ struct scene {
   uint8_t func, proto;
   size_t count;   /* of 32-bit floats */
   uint32_t algos; /* set of enum work_algo; 0: the ring */
+  bool reads;     /* slots are read at their sender */
 };
 
 static const struct scene slots = {
-    "slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0};
+    "slots", "slots=2,chunk=64,channels=1,direct=0", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0, false};
 static const struct scene deep = {
-    "deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50", FUNC_ALL_REDUCE, PROTO_SIMPLE, 96, 0};
+    "deep", "slots=4,chunk=64,channels=1,direct=0,depth=3,lag=50", FUNC_ALL_REDUCE, PROTO_SIMPLE, 96, 0,
+    false};
 static const struct scene direct = {
-    "direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0};
-static const struct scene ll = {"LL", "slots=2,chunk=64,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL, 48, 0};
+    "direct", "slots=2,chunk=64,channels=2", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0, false};
+static const struct scene ll = {"LL", "slots=2,chunk=64,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL, 48, 0,
+                                false};
 static const struct scene ll128 = {
-    "LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL128, 960, 0};
+    "LL128", "slots=2,chunk=960,channels=1,span=4", FUNC_ALL_REDUCE, PROTO_LL128, 960, 0, false};
 static const struct scene wrap = {
-    "flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5", FUNC_ALL_GATHER, PROTO_LL, 200, 0};
+    "flags that wrap", "slots=4,chunk=64,channels=1,flag_bits=5", FUNC_ALL_GATHER, PROTO_LL, 200, 0, false};
+static const struct scene reads = {
+    "slots at the sender", "slots=2,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 0, true};
 /* Inputs are read in place, and no sum of them comes back, or one does. */
 static const struct scene one_shot = {
-    "OneShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_DIRECT};
+    "OneShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_DIRECT, false};
 static const struct scene two_shot = {
-    "TwoShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_TWO_SHOT};
-static const struct scene scatter = {
-    "ReduceScatter", "slots=3,chunk=64,channels=1", FUNC_REDUCE_SCATTER, PROTO_SIMPLE, 48, 1u << ALGO_DIRECT};
+    "TwoShot", "slots=3,chunk=64,channels=1", FUNC_ALL_REDUCE, PROTO_SIMPLE, 48, 1u << ALGO_TWO_SHOT, false};
+static const struct scene scatter = {"ReduceScatter",
+                                     "slots=3,chunk=64,channels=1",
+                                     FUNC_REDUCE_SCATTER,
+                                     PROTO_SIMPLE,
+                                     48,
+                                     1u << ALGO_DIRECT,
+                                     false};
 
 #define UNREAD "the sender ends before the receiver has read its input"
 #define STALE "the receiver reads here while a store of the sender is on its way"
@@ -62,7 +72,11 @@ static const struct {
     {"tail_release", &direct, "the receiver's output: " STALE},
     {"tail_acquire", &slots, STALE},
     {"tail_acquire", &direct, "the receiver's output: " STALE},
+    {"tail_release", &reads, " at the sender, byte "},
+    {"tail_acquire", &reads, STALE},
     {"head_release", &slots, EARLY},
+    {"head_release", &reads, EARLY},
+    {"head_acquire", &reads, " at the sender, byte "},
     {"head_release", &ll, EARLY},
     {"head_release", &ll128, EARLY},
     {"head_acquire", &slots, EARLY},
@@ -101,6 +115,7 @@ static const char *scene_run(const struct scene *scene, const char *more, uint64
   assert_int_equal(ranks_configure(&config), ncclSuccess);
   assert_int_equal(ranks_open(&ranks, RANKS), ncclSuccess);
   ranks.algo_mask = scene->algos;
+  ranks.reads_slots = scene->reads;
   ncclResult_t result = ncclSuccess;
   memset(calls, 0, sizeof calls);
   for (int i = 0; i < CALLS; i++) {

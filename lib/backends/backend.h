@@ -80,8 +80,8 @@ struct device_comm_handle {
 struct device_conn_name {
   uint32_t peer; /* rank at the other end */
   uint32_t channel_index, conn_index;
-  uint8_t proto;
-  bool sends; /* the end that names it is the sender */
+  uint8_t proto; /* whose slots are meant: an enum work_proto or, within a host, SLOTS_AT_SENDER */
+  bool sends;    /* the end that names it is the sender */
 };
 
 /* How a sender of another process of this host maps a connection that its receiver has made: opaque. */

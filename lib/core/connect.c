@@ -24,9 +24,9 @@ struct connect_lack {
 };
 
 static void connect_log(const struct ncclComm *comm, const struct device_conn_name *name, const char *via) {
-  log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s, connection %u, protocol %u", name->channel_index,
+  log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s%s, connection %u, protocol %u", name->channel_index,
             name->conn_index, name->sends ? comm->rank : name->peer, name->sends ? name->peer : comm->rank,
-            via, name->conn_index, name->proto);
+            via, name->proto == SLOTS_AT_SENDER ? "/read" : "", name->conn_index, slots_proto(name->proto));
 }
 
 static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn_name *name) {
@@ -90,19 +90,25 @@ static ncclResult_t list_add(struct ncclComm *comm, struct connect_list *list,
   return ncclSuccess;
 }
 
+/* The receiver of a link to another process of the host needs what is in the sender's memory. */
+static bool connect_receiver_asks(const struct ncclComm *comm, uint8_t slots,
+                                  enum remote_transport transport) {
+  return transport == TRANSPORT_SHARED && (slots == SLOTS_AT_SENDER || comm->ops->process->conn_both_ends());
+}
+
 static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work, uint32_t peer, bool sending,
                                  struct connect_list *list) {
-  const uint32_t conn_index = work_link_conn(work, peer, sending);
-  const struct connect_lack lack = {
-      connect_link_of(peer, sending, conn_index, work->proto, work->channel_index),
-      {peer, work->channel_index, conn_index, work->proto, sending}};
-  if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
-  if (connect_table_has(&comm->connections, lack.link)) return ncclSuccess;
-  TRY(connect_reserve(comm));
   const struct remote *remote = comm->shared->remote;
   const enum remote_transport transport =
       remote ? remote_transport_to(remote, comm->rank, peer) : TRANSPORT_LOCAL;
-  const bool asks = sending || (transport == TRANSPORT_SHARED && comm->ops->process->conn_both_ends());
+  const uint32_t conn_index = work_link_conn(work, peer, sending);
+  const uint8_t slots = transport == TRANSPORT_NETWORK ? work->proto : work_slots(work);
+  const struct connect_lack lack = {connect_link_of(peer, sending, conn_index, slots, work->channel_index),
+                                    {peer, work->channel_index, conn_index, slots, sending}};
+  if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
+  if (connect_table_has(&comm->connections, lack.link)) return ncclSuccess;
+  TRY(connect_reserve(comm));
+  const bool asks = sending || connect_receiver_asks(comm, slots, transport);
   if (transport != TRANSPORT_LOCAL && asks) return list_add(comm, list, &lack);
   TRY(transport == TRANSPORT_LOCAL ? connect_here(comm, &lack.name)
                                    : connect_receiver(comm, &lack.name, transport));

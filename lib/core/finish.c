@@ -2,10 +2,13 @@
  * After destroy and abort the handle is invalid, unless they answer that another thread uses it. Abort
  * releases a thread that is stuck in finalize or destroy of the same communicator, and waits until calls of
  * other threads have returned. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/callsite.h"
 #include "base/log.h"
+#include "base/os.h"
+#include "base/param.h"
 #include "core/api.h"
 #include "core/group.h"
 #include "core/comm/handles.h"
@@ -40,11 +43,26 @@ static bool comm_aborted(const struct ncclComm *comm) {
 /* done() of wait_until: runs under the lock. */
 static bool comm_is_aborted(void *argument) { return comm_aborted((const struct ncclComm *)argument); }
 
-/* True if no kernel of this rank is unfinished and all that they sent is on the wire. */
-static bool comm_done(const struct ncclComm *comm) {
+/* Slots that receivers of other processes read at their sender (NCCL_P2P_READ_ENABLE) end with its process,
+ * and a receiver that makes its call later asks for them. So a rank leaves when they are read; but not never,
+ * if nobody receives what it has sent. */
+static bool comm_is_read(struct ncclComm *comm) {
+  const uint64_t seconds = (uint64_t)param_int(PARAM_TUTTI_PEER_TIMEOUT_SECONDS);
+  if (!comm->shared->remote || !comm->ops->device->comm_unread(comm->device_comm)) return true;
+  if (comm->unread_ns == 0) comm->unread_ns = os_time_ns();
+  if (seconds == 0 || os_time_ns() - comm->unread_ns < seconds * UINT64_C(1000000000)) return false;
+  log_warn("rank %u of comm '%s' leaves, though not all that it has sent was received in %" PRIu64
+           " s; call the receives that are missing, or set NCCL_P2P_READ_ENABLE=0",
+           comm->rank, comm->name, seconds);
+  return true;
+}
+
+/* True if no kernel of this rank is unfinished, and all that they sent is on the wire, or was read here. */
+static bool comm_done(struct ncclComm *comm) {
   if (!comm->ops->device->comm_idle(comm->device_comm)) return false;
   const struct remote *remote = comm->shared->remote;
-  return !remote || !remote->proxies[comm->rank] || proxy_comm_idle(remote->proxies[comm->rank]);
+  if (remote && remote->proxies[comm->rank] && !proxy_comm_idle(remote->proxies[comm->rank])) return false;
+  return comm_is_read(comm);
 }
 
 /* Waits until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread,

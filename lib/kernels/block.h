@@ -16,6 +16,7 @@ static_assert(offsetof(struct fifo_sender, head) == 0 && offsetof(struct fifo_re
                   offsetof(struct fifo_receiver, source) == LAUNCH_SOURCE_OFFSET &&
                   offsetof(struct fifo_sender, offer) == LAUNCH_OFFER_OFFSET &&
                   offsetof(struct fifo_sender, send_step) == LAUNCH_STEP_OFFSET &&
+                  offsetof(struct fifo_sender, read_step) == LAUNCH_READ_OFFSET &&
                   offsetof(struct fifo_receiver, recv_step) == LAUNCH_STEP_OFFSET,
               "the host reads and writes them for a proxy");
 static_assert(sizeof(struct fifo_sender) == LAUNCH_END_BYTES &&

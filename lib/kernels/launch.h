@@ -17,12 +17,13 @@ struct fifo_receiver;
 #define LAUNCH_SOURCE_OFFSET 16     /* in struct fifo_receiver: source and source_bytes */
 #define LAUNCH_OFFER_OFFSET 128     /* in struct fifo_sender: offer and offer_bytes */
 #define LAUNCH_STEP_OFFSET 256      /* in both: start of the next operation */
+#define LAUNCH_READ_OFFSET 288      /* in struct fifo_sender: read_step */
 
 /* An end of a connection. */
 struct bound_link {
   struct fifo_sender *sender;
   struct fifo_receiver *receiver;
-  uint8_t *buffer; /* of the work's protocol */
+  uint8_t *buffer; /* the work's slots (work_slots()) */
 };
 
 #define BOUND_WORK_WORDS (offsetof(struct work, recv_peer) / 8)

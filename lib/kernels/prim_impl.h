@@ -258,7 +258,7 @@ PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t valu
   if (prim_stores(prim)) prim_store_word(address, value);
 }
 
-/* What was read is in registers before the compute warps count it. */
+/* What was read, also from the sender's memory, is in registers before the compute warps count it. */
 PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim_stores(prim)) prim_store_word(address, value);
 }

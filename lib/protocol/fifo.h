@@ -16,6 +16,9 @@
  *   slots in use: tail - head <= slots                | slot 0 | slot 1 |         | step s: s mod slots
  *                                                     +--------+--------+-- ... --+
  *
+ * A work with WORK_READS_SLOTS (schedule/work.h) uses a second set of Simple's slots, in the sender's memory.
+ * The counters are the same, and stay where their readers poll them.
+ *
  * A receiver that reads the sender's input in place (schedule/step.h) frees a slot without waiting until it
  * was filled, so head may be greater than tail. Offers and sources have the tag of the operation and are
  * stored before it moves anything; address 0 says that the slots are used. An operation that shows its input
@@ -53,7 +56,9 @@ struct fifo_sender {
   uint64_t send_step;
   uint64_t send_line[2];
   uint64_t send_head; /* PRIM_COHERENT: last value read */
-  uint64_t send_pad[12];
+  uint64_t read_step; /* where the last operation ended whose slots the receiver reads here: until head is
+                         there this memory is needed */
+  uint64_t send_pad[11];
 };
 
 struct fifo_receiver {
@@ -86,7 +91,7 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
 struct link {
   struct fifo_sender *sender;
   struct fifo_receiver *receiver;
-  uint8_t *buffer; /* the work's protocol's slots */
+  uint8_t *buffer; /* the work's slots (work_slots()) */
   uint64_t step;   /* first step of the next slice */
   uint64_t posted; /* steps posted to the other end */
   uint64_t cached; /* last value seen of the other end's counter */

@@ -504,6 +504,7 @@ PRIM_FN void lane_close(struct lane *lane, struct prim *prim) {
   FIFO_EACH_LINK(i, lane->work->send_count, FIFO_ALL_LINKS) {
     lane->send[i].sender->send_step = lane->send[i].posted;
     lane->send[i].sender->send_line[kind] = lane->send[i].line;
+    if ((lane->work->flags & WORK_READS_SLOTS) != 0) lane->send[i].sender->read_step = lane->send[i].posted;
 #ifdef PRIM_COHERENT
     lane->send[i].sender->send_head = lane->send[i].cached;
 #endif

@@ -32,8 +32,11 @@
  *                                            stores next
  *   uint64_t prim_load_tail(address)         sender's counter; later reads are not reordered before it
  *   uint64_t prim_load_head(address)         receiver's counter; later writes are not reordered before it
- *   void     prim_store_tail(p, address, v)  earlier writes of all joined workers are ordered before it
- *   void     prim_store_head(p, address, v)  earlier reads of all joined workers are ordered before it
+ *   void     prim_store_tail(p, address, v)  earlier writes of all joined workers are ordered before it, for
+ *                                            the receiver, also those to the sender's own memory (slots that
+ *                                            are read at the sender)
+ *   void     prim_store_head(p, address, v)  earlier reads of all joined workers are ordered before it, also
+ *                                            those from the sender's memory
  *   void     prim_tagged_store(p, word, tag, v)  value and tag of a tagged word become visible together,
  *   bool     prim_tagged_load(word, tag, &v)     in no order with anything else; false while the tag differs
  *   bool     prim_aborted(p)                 the communicator was aborted: waits end, moves do nothing

@@ -68,6 +68,8 @@ enum work_flag {
   WORK_SHOWS_INPUT = 128,   /* receivers that can reach our input may read it instead of a slot */
   WORK_SCALAR = 256,        /* set by a backend at launch: op_arg is the address of the scalar */
   WORK_LOOPS_OVERLAP = 512, /* direct collectives: steps of several loops overlap (direct.h) */
+  WORK_READS_SLOTS = 1024,  /* Simple: the slots are the sender's, and the receiver reads them over the link;
+                               links over a network keep their own slots */
   WORK_POOLED = 64 /* set by a backend at launch: a message that uses its rank's shared slots (net_slots) */
 };
 
@@ -78,6 +80,11 @@ enum work_conn {
   CONN_SWITCH = 2,     /* collectives over a switch */
   CONN_FROM_SWITCH = 3 /* from the switch to the rank that hosts it: see work_link_conn() */
 };
+
+/* The sets of slots of a connection: one for each enum work_proto, which the receiver has, and one of Simple,
+ * which the sender has (WORK_READS_SLOTS). All count the connection's steps with the same counters, so works
+ * that use different sets may follow each other. */
+enum work_slots { SLOTS_AT_SENDER = PROTO_COUNT, SLOTS_COUNT };
 
 /* Some algorithms split a rank's share of a channel into works that run side by side; the role tells them
  * apart. */
@@ -125,6 +132,16 @@ struct work {
   uint32_t recv_peer[STEP_LINKS_MAX],
       send_peer[STEP_LINKS_MAX]; /* ranks; the last members, because kernels get them separately */
 };
+
+/* The slots that a work uses on its links within a node: an enum work_proto or SLOTS_AT_SENDER. */
+PRIM_FN uint8_t work_slots(const struct work *work) {
+  return (work->flags & WORK_READS_SLOTS) != 0 ? (uint8_t)SLOTS_AT_SENDER : work->proto;
+}
+
+/* The protocol that such slots are of. */
+PRIM_FN uint8_t slots_proto(uint8_t slots) {
+  return slots == SLOTS_AT_SENDER ? (uint8_t)PROTO_SIMPLE : slots;
+}
 
 /* A work with WORK_SHOWS_INPUT: from every rank that reads the input in place the work receives sums of it
  * before it ends, which shows that the input was read. */

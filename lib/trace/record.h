@@ -203,6 +203,7 @@ enum record_input_name {
   INPUT_NET_PLAIN,
   INPUT_FIRST_STEP,
   INPUT_RANK_ORDER, /* without this row: false */
+  INPUT_READS_SLOTS,
   INPUT_NAMES
 };
 struct record_input {

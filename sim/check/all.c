@@ -178,8 +178,8 @@ static ncclResult_t prove_sizes(struct all_thread *thread, struct check_call *ca
   return ncclSuccess;
 }
 
-/* Steps, slots, types and the counters' start vary from plan to plan, so that all combinations occur over the
- * run. */
+/* Steps, slots and their place, types and the counters' start vary from plan to plan, so that all
+ * combinations occur over the run. */
 static void vary(struct all_thread *thread, struct check_call *call, uint32_t channels, bool direct) {
   static const uint32_t slots[] = {8, 2, 4, 5, 3};
   static const uint32_t chunks[] = {64, 16, 48, 512, 80};
@@ -190,6 +190,7 @@ static void vary(struct all_thread *thread, struct check_call *call, uint32_t ch
   call->dtype = types[turn % 4];
   call->first_step = first_steps[turn / 3 % 4];
   call->inputs = turn / 2 % 3;
+  call->reads_slots = turn % 7 == 3;
 }
 
 /* Parts begin at multiples of 16 KiB, so several channels need at least that much. */
@@ -199,6 +200,7 @@ static ncclResult_t prove_channels(struct all_thread *thread, struct check_call 
   check_limits(&call->limits, 8, bytes, channels, direct);
   call->dtype = ncclFloat32;
   call->first_step = 0;
+  call->reads_slots = false;
   for (uint32_t i = 0; i < 4 && !thread->found.failed; i++) {
     call->count = ((size_t)bytes * channels * (i % 2 + 1) + i * 12) / 4;
     if (call->func == FUNC_ALL_GATHER || call->func == FUNC_REDUCE_SCATTER)

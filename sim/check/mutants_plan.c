@@ -273,6 +273,15 @@ static bool output_hidden(struct mutation *m, struct check_setup *setup) {
   }
   return any;
 }
+static bool slots_elsewhere(struct mutation *m, struct check_setup *setup) {
+  bool any = false;
+  EACH_WORK(work, setup, m->victim) {
+    if (work->proto != PROTO_SIMPLE) continue;
+    work->flags ^= WORK_READS_SLOTS;
+    any = true;
+  }
+  return any;
+}
 static bool work_missing(struct mutation *m, struct check_setup *setup) {
   struct plan *plan = &setup->plans[m->victim];
   if (plan->batch_count == 0) return false;
@@ -489,6 +498,7 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),
     PLAN_MUTANT_EQUAL(output_hidden, "a rank's output turns out to be out of reach",
                       {COLUMNS_ALL, "the offer says so, and both ends take the slots"}),
+    PLAN_MUTANT(slots_elsewhere, "a rank takes the slots to be at the other end"),
     PLAN_MUTANT(work_missing, "a rank lacks a work"),
     PLAN_MUTANT(batch_twice, "a rank makes one batch twice and leaves out the next"),
     PLAN_MUTANT(batches_swapped, "two batches of a rank change places"),

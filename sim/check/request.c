@@ -263,6 +263,7 @@ void check_call_request(const struct check_call *call, struct plan_request *requ
   request->settings.limits = call->limits;
   request->settings.p2p_ll_threshold = call->p2p_ll_threshold;
   request->settings.rank_order = call->rank_order;
+  request->settings.reads_slots = call->reads_slots;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->settings.algo_mask[func] = call->algo_mask;
     request->settings.proto_mask[func] = call->proto_mask;
@@ -436,6 +437,7 @@ static void call_of_op(const struct plan_request *request, const struct plan_op 
   call->op = op->op;
   call->in_place = op_in_place(request, op);
   call->rank_order = request->settings.rank_order;
+  call->reads_slots = request->settings.reads_slots;
   call->rank_count = request->rank_count;
   call->root = op->peer;
   call->count = op->count;

@@ -9,7 +9,8 @@ struct check_call {
   uint8_t func;      /* enum work_func: a collective, ALL_TO_ALL, GATHER, SCATTER, SEND_RECV */
   uint8_t dtype, op; /* ncclDataType_t; enum work_op */
   bool in_place;
-  bool rank_order; /* TUTTI_SUM_ORDER=rank */
+  bool rank_order;  /* TUTTI_SUM_ORDER=rank */
+  bool reads_slots; /* NCCL_P2P_READ_ENABLE=1 */
   uint32_t rank_count, root;
   uint32_t
       group_count; /* number of calls in one group, each with the next root and its own buffers; 0 means 1 */

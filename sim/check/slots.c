@@ -39,7 +39,7 @@ struct conn *seam_conn_back(const struct prim *prim, const struct conn *conn) {
 /* ---- receiving ---- */
 
 static bool works_fit(const struct work *a, const struct work *b) {
-  if (a->conn_index != b->conn_index) return false;
+  if (a->conn_index != b->conn_index || work_slots(a) != work_slots(b)) return false;
   if (a->part_count * a->element_bytes != b->part_count * b->element_bytes || a->proto != b->proto)
     return false;
   if (a->chunk_steps != b->chunk_steps || a->slice_steps != b->slice_steps) return false;

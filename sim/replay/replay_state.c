@@ -524,9 +524,9 @@ static void line_print(struct printing *printing) {
 static void link_print(const struct link *link, const struct emu_conn *conn, bool sends) {
   const uint64_t head = conn->fifo->sender.head, tail = conn->fifo->receiver.tail;
   printf("    %s rank %u: step %" PRIu64 ", head %" PRIu64 ", tail %" PRIu64 ": %" PRIu64
-         " of %u slots filled\n",
+         " of %u slots%s filled\n",
          sends ? "to" : "from", link->peer, link->step, head, tail, tail > head ? tail - head : 0,
-         conn->slots);
+         conn->slots, emu_conn_reads(conn, link) ? " at the sender" : "");
 }
 
 static void links_print(const struct emu_lane *emu) {

@@ -200,9 +200,10 @@ static void link_show(const struct emu_lane *emu, const struct link *link, const
                       bool sends) {
   const uint8_t proto = emu->lane.work->proto;
   printf("    %s rank %u: step %" PRIu64 ", posted %" PRIu64 ", seen %" PRIu64 "; head %" PRIu64
-         ", tail %" PRIu64 ", %u slots of %u bytes%s\n",
+         ", tail %" PRIu64 ", %u slots of %u bytes%s%s\n",
          sends ? "to" : "from", link->peer, link->step, link->posted, link->cached, conn->fifo->sender.head,
          conn->fifo->receiver.tail, link->slots, link->step_bytes,
+         emu_conn_reads(conn, link) ? " at the sender" : "",
          sends && link->direct != NULL ? "; stores into the output" : "");
   if (proto != PROTO_SIMPLE)
     printf("      %" PRIu64 " steps of %s before; the next has flag %" PRIu64 "\n", link->line,

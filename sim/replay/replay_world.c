@@ -387,7 +387,7 @@ static ncclResult_t plan_connect(uint32_t comm_index, struct live_rank *rank, co
       if (peer == self && work->conn_index != CONN_SWITCH) continue;
       TRY(world.ops->device->comm_connect(ranks[sends ? self : peer].device,
                                           ranks[sends ? peer : self].device, work->channel_index,
-                                          work_link_conn(work, peer, sends), work->proto));
+                                          work_link_conn(work, peer, sends), work_slots(work)));
     }
   }
   return ncclSuccess;

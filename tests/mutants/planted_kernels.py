@@ -65,6 +65,12 @@ PROCESSES_RING = scenario('Ring', 'Simple', 'all_gather -b 4M -e 4M -n 3', 'SIMT
                           program='bench', processes=2)
 PROCESSES_DIRECT = scenario('Direct', 'Simple', 'all_gather -b 4M -e 4M -n 3', program='bench', processes=2)
 PROCESSES_WRAP = scenario('Ring', 'LL', '0 500 1', processes=2)
+READS = 'NCCL_P2P_READ_ENABLE=1'
+READ_SIMPLE = scenario('Ring', 'Simple', env=READS)
+READ_LONG = scenario('Ring', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384 ' + READS)
+READ_TREE = scenario('allreduce:Tree', 'Simple', env=READS)
+READ_PROCESSES = scenario('Ring', 'Simple', '0 3000 1', READS, processes=2)
+READ_SLOTS = scenario('', '', 'sender', READS + ' TUTTI_EMU=mode=threads,devices=2', program='slots')
 MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mismatch')
 MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
 ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
@@ -278,6 +284,9 @@ plant(SIMPLE, 'last_slice_too_long',
       'wrong', RING_SIMPLE)
 plant(SIMPLE, 'slots_not_awaited', 'if (@!link_has_slots(&lane->send[i], steps)@) return false;', 'false',
       'wrong|hang', slow(RING_LONG, '1:1'))
+plant(SIMPLE, 'head_posted_when_the_move_begins', '@lane->begun += 1;@ lane->slice_index += 1;',
+      'if (PRIM_LINKS == 1 && flight->recv_links != 0) prim_store_head(prim, '
+      '&lane->recv[0].sender->head, lane->recv[0].step); lane->begun += 1;', 'wrong', slow(READ_LONG, '1:1'))
 plant(LL, 'flag_is_the_step', '@(line + 1) & mask@', 'line & mask', 'wrong|hang', RING_LL)
 plant(LL, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half - slots@;',
       '(line & (half - 1)) > half - slots', 'wrong', slow(late(scenario('Ring', 'LL', '3 500 0 all_gather'),
@@ -503,6 +512,15 @@ plant(CUDA + 'conn_remote.c', 'end_at_the_beginning_of_a_piece', 'remote->end->b
       'wrong|hang|crash|error', PROCESSES_WRAP._replace(processes=3))
 plant(CUDA + 'ipc_region.c', 'shift_is_an_address', '*shift = @region->answers[peer] - region->base@;',
       'region->answers[peer]', 'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
+plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
+      'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
+      READ_SLOTS, 'must be at the sender')
+plant(CUDA + 'conn_remote.c', 'slots_to_read_not_mapped',
+      'if (!ipc_conn_has_slots(@!remote->sends@, (uint8_t)handle->proto)', 'remote->sends',
+      'wrong|hang|crash|error', READ_PROCESSES)
+plant(CUDA + 'launch.c', 'slots_to_write_bound_to_read',
+      'link->buffer = conn->buffer[@conn->net ? work->proto : work_slots(work)@];', 'work->proto',
+      'wrong|hang|crash|error', READ_TREE)
 plant(CUDA + 'launch.c', 'second_work_has_the_links_of_the_first',
       'works[i].further = @further_entries(&work) > 0 ? further_used : 0@;', '0', 'wrong|hang|error|crash',
       scenario('Direct', 'LL', '3 500 3'))

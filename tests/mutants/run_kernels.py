@@ -175,7 +175,7 @@ def library_build(pool, build, folder):
 
 
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
-            'scalar': 'tests/gpu/scalar.c'}
+            'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c'}
 
 
 def programs_build(pool, build, folder):

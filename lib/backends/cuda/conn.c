@@ -1,7 +1,7 @@
 /* conn.c: the table of a rank's connections, and how they are created and freed. Each end has what it polls
- * on its own device, and the receiver has the buffers. All of it is in host memory if the devices do not
- * reach each other, or if the other end is behind a network. The buffers of a protocol are created when first
- * used. */
+ * on its own device, and the receiver has the slots, or the sender those of SLOTS_AT_SENDER. All of it is in
+ * host memory if the devices do not reach each other, or if the other end is behind a network. Slots are
+ * created when first used. */
 #include "backends/cuda/ipc.h"
 #include "backends/first_step.h"
 #include "backends/net_ll.h"
@@ -25,11 +25,11 @@ static ncclResult_t conn_end(const struct cuda_conn *conn, const struct device_c
   return result;
 }
 
-/* A protocol's slots, in memory of the receiver. */
-static ncclResult_t conn_slots(const struct cuda_conn *conn, const struct device_comm *receiver,
-                               uint8_t proto, struct arena_block *block) {
-  const uint32_t device_index = receiver->config.device_index;
-  const struct plan_limits *limits = &receiver->config.limits;
+/* Slots of a protocol, in memory of the end that owns them. */
+static ncclResult_t conn_slots(const struct cuda_conn *conn, const struct device_comm *owner, uint8_t proto,
+                               struct arena_block *block) {
+  const uint32_t device_index = owner->config.device_index;
+  const struct plan_limits *limits = &owner->config.limits;
   const struct cuda_scope scope = cuda_scope_enter(device_index);
   ncclResult_t result = cuda_arena_take(conn->on_host ? ARENA_HOST : device_index,
                                         (uint64_t)limits->slots * limits->step_bytes[proto], block);
@@ -41,7 +41,7 @@ static ncclResult_t conn_slots(const struct cuda_conn *conn, const struct device
 }
 
 static void conn_free(struct cuda_conn *conn) {
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) cuda_arena_give(&conn->buffer_block[proto]);
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++) cuda_arena_give(&conn->buffer_block[slots]);
   cuda_arena_give(&conn->sender_block);
   cuda_arena_give(&conn->receiver_block);
   os_free(conn);
@@ -65,8 +65,10 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
 }
 
 static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *receiver,
-                              uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+                              uint32_t channel_index, uint32_t conn_index, uint8_t slots) {
+  const uint8_t proto = slots_proto(slots);
   const size_t bytes = (size_t)sender->config.limits.slots * sender->config.limits.step_bytes[proto];
+  struct device_comm *owner = slots == SLOTS_AT_SENDER ? sender : receiver;
   struct cuda_conn *conn = cuda_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
   if (conn == NULL) {
     TRY(conn_create(sender, receiver, &conn));
@@ -77,23 +79,23 @@ static ncclResult_t conn_open(struct device_comm *sender, struct device_comm *re
     sender->memory_bytes += LAUNCH_END_BYTES;
     receiver->memory_bytes += sizeof *conn + LAUNCH_END_BYTES;
   }
-  if (conn->buffer[proto] != NULL) return ncclSuccess;
-  TRY(conn_slots(conn, receiver, proto, &conn->buffer_block[proto]));
-  conn->buffer[proto] = (uint8_t *)conn->buffer_block[proto].address;
-  receiver->memory_bytes += bytes;
+  if (conn->buffer[slots] != NULL) return ncclSuccess;
+  TRY(conn_slots(conn, owner, proto, &conn->buffer_block[slots]));
+  conn->buffer[slots] = (uint8_t *)conn->buffer_block[slots].address;
+  owner->memory_bytes += bytes;
   return ncclSuccess;
 }
 
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                            uint32_t conn_index, uint8_t proto) {
-  return conn_open(sender, receiver, channel_index, conn_index, proto);
+                            uint32_t conn_index, uint8_t slots) {
+  return conn_open(sender, receiver, channel_index, conn_index, slots);
 }
 
 static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn **result) {
   struct cuda_conn *conn = NULL;
   if (map_reserve(&comm->conns)) conn = (struct cuda_conn *)os_alloc(sizeof *conn);
   if (conn == NULL) return log_no_memory("rank %u of comm %s: a connection", comm->config.rank, comm->name);
-  conn->on_host = comm->hosted = true;
+  conn->on_host = conn->net = comm->hosted = true;
   conn->reference_count = 1;
   ncclResult_t made = conn_end(conn, comm, true, &conn->sender_block, &conn->sender);
   if (made == ncclSuccess) made = conn_end(conn, comm, false, &conn->receiver_block, &conn->receiver);

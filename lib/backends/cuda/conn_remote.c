@@ -16,7 +16,7 @@ struct cuda_conn_remote {
   bool sends; /* this process's end is the sender's */
   bool invited, imported;
   struct os_process process;
-  struct ipc_mapping *end, *buffers[PROTO_COUNT];
+  struct ipc_mapping *end, *buffers[SLOTS_COUNT];
   uint32_t device_index;
   struct cuda_conn *next_kept;
 };
@@ -49,8 +49,7 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   remote->device_index = comm->config.device_index;
   const struct plan_limits *limits = &comm->config.limits;
   ncclResult_t made = cuda_arena_take(remote->device_index, IPC_END_BYTES, own_block(conn));
-  if (made == ncclSuccess)
-    made = cuda_first_end(limits, name->sends, own_block(conn)->address);
+  if (made == ncclSuccess) made = cuda_first_end(limits, name->sends, own_block(conn)->address);
   if (made != ncclSuccess) {
     cuda_arena_give(own_block(conn));
     os_free(remote);
@@ -65,17 +64,18 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   return ncclSuccess;
 }
 
-/* A sender has no slots: they are at the receiver. */
-static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn, uint8_t proto) {
+/* The slots, if this end owns them: the receiver's, or the sender's of SLOTS_AT_SENDER. */
+static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn, uint8_t slots) {
+  const uint8_t proto = slots_proto(slots);
   const struct plan_limits *limits = &comm->config.limits;
   const uint64_t bytes = (uint64_t)limits->slots * limits->step_bytes[proto];
-  struct arena_block *block = &conn->buffer_block[proto];
-  if (conn->remote->sends || block->address != NULL) return ncclSuccess;
+  struct arena_block *block = &conn->buffer_block[slots];
+  if (!ipc_conn_has_slots(conn->remote->sends, slots) || block->address != NULL) return ncclSuccess;
   TRY(cuda_arena_take(conn->remote->device_index, bytes, block));
   const ncclResult_t begun = cuda_first_slots(limits, proto, limits->step_bytes[proto], block->address);
   if (begun != ncclSuccess) cuda_arena_give(block);
   TRY(begun);
-  conn->buffer[proto] = (uint8_t *)block->address;
+  conn->buffer[slots] = (uint8_t *)block->address;
   comm->memory_bytes += bytes;
   return ncclSuccess;
 }
@@ -83,7 +83,7 @@ static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn,
 static ncclResult_t conn_get(struct device_comm *comm, const struct device_conn_name *name,
                              struct cuda_conn **result) {
   if (name->peer >= comm->config.rank_count || name->channel_index >= PLAN_CHANNELS_MAX ||
-      name->conn_index > CONN_FROM_SWITCH || name->proto >= PROTO_COUNT)
+      name->conn_index > CONN_FROM_SWITCH || name->proto >= SLOTS_COUNT)
     return log_fail(
         ncclInvalidArgument,
         "comm %s: no connection of rank %u can have peer %u, channel %u, number %u and protocol %u",
@@ -100,24 +100,24 @@ static ncclResult_t conn_get(struct device_comm *comm, const struct device_conn_
   return ncclSuccess;
 }
 
-static ncclResult_t handle_fill(const struct device_comm *comm, struct cuda_conn *conn, uint8_t proto,
+static ncclResult_t handle_fill(const struct device_comm *comm, struct cuda_conn *conn, uint8_t slots,
                                 struct ipc_conn_handle *content) {
   struct ipc_piece piece;
-  const struct arena_block *end = own_block(conn), *buffer = &conn->buffer_block[proto];
+  const struct arena_block *end = own_block(conn), *buffer = &conn->buffer_block[slots];
   memset(content, 0, sizeof *content);
   content->process = *cuda_ipc_self();
   content->sends = conn->remote->sends;
-  content->proto = proto;
+  content->proto = slots;
   TRY(cuda_ipc_offer(end->piece, &content->end_piece));
   content->end = end->extent.offset;
-  if (conn->remote->sends) return ncclSuccess;
+  if (!ipc_conn_has_slots(conn->remote->sends, slots)) return ncclSuccess;
   TRY(cuda_ipc_offer(buffer->piece, &piece));
   content->buffer = buffer->extent.offset;
   content->buffer_number = piece.number;
   content->buffer_bytes = piece.bytes;
   memcpy(content->buffer_handle, piece.handle, sizeof piece.handle);
   content->slots = comm->config.limits.slots;
-  content->step_bytes = comm->config.limits.step_bytes[proto];
+  content->step_bytes = comm->config.limits.step_bytes[slots_proto(slots)];
   return ncclSuccess;
 }
 
@@ -150,7 +150,8 @@ static ncclResult_t import_slots(struct cuda_conn *conn, const struct ipc_conn_h
                                  const char *whose) {
   struct cuda_conn_remote *remote = conn->remote;
   struct ipc_piece piece;
-  if (!remote->sends || remote->buffers[handle->proto] != NULL) return ncclSuccess;
+  if (!ipc_conn_has_slots(!remote->sends, (uint8_t)handle->proto) || remote->buffers[handle->proto] != NULL)
+    return ncclSuccess;
   ipc_conn_buffer_piece(handle, &piece);
   TRY(cuda_ipc_map(remote->device_index, &piece, &handle->process, whose, &remote->buffers[handle->proto]));
   conn->buffer[handle->proto] = remote->buffers[handle->proto]->base + handle->buffer;
@@ -175,6 +176,22 @@ ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn
 
 /* ---- closing ---- */
 
+/* Copies of device memory on a stream of the library's own, which wait for no kernel. */
+bool cuda_conn_remote_unread(const struct cuda_conn *conn) {
+  const struct cuda_conn_remote *remote = conn->remote;
+  if (!remote->sends || conn->buffer_block[SLOTS_AT_SENDER].address == NULL) return false;
+  const uint8_t *end = (const uint8_t *)conn->sender_block.address;
+  uint64_t head = 0, read_step = 0, left = 0;
+  const struct cuda_scope scope = cuda_scope_enter(remote->device_index);
+  ncclResult_t result = cuda_memory_fetch(&head, end, sizeof head);
+  if (result == ncclSuccess)
+    result = cuda_memory_fetch(&read_step, end + LAUNCH_READ_OFFSET, sizeof read_step);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&left, end + IPC_LEFT_OFFSET, sizeof left);
+  cuda_scope_leave(&scope);
+  return result == ncclSuccess && head < read_step && left == 0 &&
+         !(remote->imported && os_process_gone(&remote->process));
+}
+
 void cuda_conn_remote_leave(const struct cuda_conn *conn) {
   const struct cuda_conn_remote *remote = conn->remote;
   uint8_t *end = (uint8_t *)(remote->sends ? conn->receiver : conn->sender);
@@ -186,7 +203,7 @@ void cuda_conn_remote_leave(const struct cuda_conn *conn) {
 
 static void own_end_free(struct cuda_conn *conn) {
   cuda_arena_give(own_block(conn));
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) cuda_arena_give(&conn->buffer_block[proto]);
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++) cuda_arena_give(&conn->buffer_block[slots]);
   os_free(conn->remote);
   os_free(conn);
 }
@@ -194,7 +211,7 @@ static void own_end_free(struct cuda_conn *conn) {
 void cuda_conn_remote_free(struct cuda_conn *conn) {
   struct cuda_conn_remote *remote = conn->remote;
   cuda_ipc_unmap(remote->end);
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++) cuda_ipc_unmap(remote->buffers[proto]);
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++) cuda_ipc_unmap(remote->buffers[slots]);
   if (!remote->invited) {
     own_end_free(conn);
     return;

@@ -19,12 +19,13 @@ struct cuda_launched;
 
 /* A connection of two ranks; both ends share it, and the second that closes frees it. */
 struct cuda_conn {
-  void *sender, *receiver; /* addresses that both ends' devices can use */
-  uint8_t *buffer[PROTO_COUNT];
+  void *sender, *receiver;      /* addresses that both ends' devices can use */
+  uint8_t *buffer[SLOTS_COUNT]; /* by enum work_slots */
   struct arena_block sender_block, receiver_block,
-      buffer_block[PROTO_COUNT];   /* blocks that this process owns */
+      buffer_block[SLOTS_COUNT];   /* blocks that this process owns */
   struct cuda_conn_remote *remote; /* conn_remote.c: set if the other end is another process's */
   bool on_host;                    /* the devices do not reach each other: everything is in host memory */
+  bool net;                        /* the other end is behind a network */
   bool pooled;                     /* of messages over a network: it uses the rank's slot pools */
   uint32_t slots, ll_bytes;        /* over a network, for LL: number of slots, and bytes from slot to slot */
   uint32_t reference_count;
@@ -172,7 +173,7 @@ ncclResult_t cuda_first_slots(const struct plan_limits *limits, uint8_t proto, u
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
                                  uint32_t conn_index, bool sends);
 ncclResult_t cuda_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                            uint32_t conn_index, uint8_t proto);
+                            uint32_t conn_index, uint8_t slots);
 /* An end whose other end is a proxy: host memory, except possibly its slots (dmabuf.c). */
 ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_name *name,
                            struct device_net_end *end);

@@ -516,6 +516,17 @@ bool cuda_comm_idle(struct device_comm *comm) {
   return error != 0 || ended;
 }
 
+static bool cuda_comm_unread(struct device_comm *comm) {
+  bool unread = false;
+  cuda_conns_lock(comm);
+  for (uint32_t i = 0; i < comm->conns.capacity && !unread; i++) {
+    const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
+    unread = conn != NULL && conn->remote != NULL && cuda_conn_remote_unread(conn);
+  }
+  cuda_conns_unlock(comm);
+  return unread;
+}
+
 struct device_comm *cuda_comms(void) {
   return comms;
 }
@@ -575,11 +586,11 @@ static void cuda_comm_own(struct device_comm *comm) { (void)comm; }
 /* Both ends' launches wait until the connection is in their tables. cuda_mutex first: so two ranks that
  * connect to each other do not wait for each other. */
 static ncclResult_t cuda_comm_connect(struct device_comm *sender, struct device_comm *receiver,
-                                      uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+                                      uint32_t channel_index, uint32_t conn_index, uint8_t slots) {
   cuda_lock();
   cuda_conns_lock(sender);
   cuda_conns_lock(receiver);
-  const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, proto);
+  const ncclResult_t result = cuda_conn_open(sender, receiver, channel_index, conn_index, slots);
   cuda_conns_unlock(receiver);
   cuda_conns_unlock(sender);
   cuda_unlock();
@@ -770,6 +781,7 @@ static const struct device_ops device_table = {
     .comm_abort = cuda_comm_abort,
     .comm_error = cuda_comm_error,
     .comm_idle = cuda_comm_idle,
+    .comm_unread = cuda_comm_unread,
     .launch = cuda_launch,
     .stream_capture = cuda_stream_capture,
     .stream_place = cuda_stream_place,

@@ -55,6 +55,8 @@ ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn
                               struct device_conn_handle *handle);
 ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn_name *name,
                               const struct device_conn_handle *handle);
+/* Whether the other process still has to read slots of this end; not after it has left. */
+bool cuda_conn_remote_unread(const struct cuda_conn *conn);
 /* Tells the other process that this rank's kernels no longer use its end; takes effect after
  * cuda_settle(). */
 void cuda_conn_remote_leave(const struct cuda_conn *conn);

@@ -41,8 +41,9 @@ bool ipc_conn_handle_read(const struct device_conn_handle *handle, const struct 
       content->proto != name->proto || content->end_piece.owner == 0 ||
       !within(content->end, IPC_END_BYTES, content->end_piece.bytes))
     return false;
-  if (content->sends != 0) return true;
-  return content->slots == limits->slots && content->step_bytes == limits->step_bytes[name->proto] &&
+  if (!ipc_conn_has_slots(content->sends != 0, name->proto)) return true;
+  return content->slots == limits->slots &&
+         content->step_bytes == limits->step_bytes[slots_proto(name->proto)] &&
          within(content->buffer, (uint64_t)content->slots * content->step_bytes, content->buffer_bytes);
 }
 

@@ -34,14 +34,14 @@ struct ipc_comm_handle {
 };
 static_assert(sizeof(struct ipc_comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle holds it");
 
-/* An end of a connection and, for a receiver, the slots of one protocol. */
+/* An end of a connection and, if they are its own, the slots that were asked for. */
 struct ipc_conn_handle {
   uint64_t magic;
   struct os_process process;
   struct ipc_piece end_piece;
-  uint64_t end; /* offset in it */
-  uint32_t sends, proto;
-  uint64_t buffer;                      /* of a receiver: offset in its piece */
+  uint64_t end;                         /* offset in it */
+  uint32_t sends, proto;                /* proto: as in struct device_conn_name */
+  uint64_t buffer;                      /* of the owner of the slots: offset in its piece */
   uint64_t buffer_number, buffer_bytes; /* of that piece */
   uint8_t buffer_handle[IPC_HANDLE_BYTES];
   uint32_t slots, step_bytes;
@@ -76,7 +76,12 @@ bool ipc_conn_handle_read(const struct device_conn_handle *handle, const struct 
 void ipc_memory_handle_write(const struct ipc_memory_handle *content, struct device_memory_handle *handle);
 bool ipc_memory_handle_read(const struct device_memory_handle *handle, struct ipc_memory_handle *content);
 
-/* The piece that contains a receiver's slots. */
+/* True if the sender's or the receiver's end has the slots. */
+static inline bool ipc_conn_has_slots(bool sends, uint8_t slots) {
+  return sends == (slots == SLOTS_AT_SENDER);
+}
+
+/* The piece that contains an end's slots. */
 void ipc_conn_buffer_piece(const struct ipc_conn_handle *content, struct ipc_piece *piece);
 
 #endif

@@ -22,16 +22,17 @@ static bool memory_in_reach(const void *memory) {
   return attributes.type == cudaMemoryTypeDevice && cuda_memory_is_plain(memory);
 }
 
-static void bind_link(struct bound_link *link, const struct cuda_conn *conn, uint8_t proto) {
+/* Only within a host may the slots be the sender's. */
+static void bind_link(struct bound_link *link, const struct cuda_conn *conn, const struct work *work) {
   link->sender = (struct fifo_sender *)conn->sender;
   link->receiver = (struct fifo_receiver *)conn->receiver;
-  link->buffer = conn->buffer[proto];
+  link->buffer = conn->buffer[conn->net ? work->proto : work_slots(work)];
 }
 
 static void bind_end(struct device_comm *comm, const struct work *work, uint32_t index, bool sends,
                      struct bound_link *link) {
   const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
-  bind_link(link, cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends), work->proto);
+  bind_link(link, cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends), work);
 }
 
 /* Number of the work's links after the first of each side. */

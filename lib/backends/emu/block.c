@@ -90,7 +90,7 @@ static void lane_report_mismatch(struct emu_lane *emu) {
 static void lane_bind_link(struct link *link, struct emu_conn *conn, const struct work *work, uint32_t peer) {
   link->sender = &conn->fifo->sender;
   link->receiver = &conn->fifo->receiver;
-  link->buffer = conn->buffer[work->proto];
+  link->buffer = conn->buffer[emu_conn_slots(conn, work)];
   link->slots = conn->slots;
   link->step_bytes = conn->step_bytes[work->proto];
   link->direct_shift = conn->peer_shift;

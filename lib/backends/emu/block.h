@@ -21,11 +21,11 @@ struct emu_shadow {
   uint64_t held[FIFO_SLOTS_MAX]; /* by slot: elements written to it, if a chunk is one slice */
 };
 
-/* The state of a sender in another process, in the receiver's memory, which the receiver reads before it
- * frees it. */
+/* The state of the other end, in another process, in the memory that it maps: the owner reads it before it
+ * frees the memory. */
 struct emu_guest {
-  struct os_process process; /* realm and born are 0 until the sender has mapped the memory */
-  uint32_t came, left;       /* atomic; left: the sender no longer accesses the memory */
+  struct os_process process; /* realm and born are 0 until it has mapped the memory */
+  uint32_t came, left;       /* atomic; left: it no longer accesses the memory */
 };
 
 /* Both ends of a connection in one block of memory. */
@@ -48,12 +48,15 @@ struct emu_conn {
   void *peer_memory;   /* IMPORTED: the mapping that contains it, ... */
   size_t peer_bytes;   /* ... of which this connection holds one reference */
   uint64_t peer_shift; /* IMPORTED: added to an address of the receiver's it gives one of this process */
-  uint8_t *buffer[PROTO_COUNT];
+  uint8_t *buffer[SLOTS_COUNT]; /* by enum work_slots */
   uint32_t slots, step_bytes[PROTO_COUNT];
+  void *read_memory; /* EXPORTED: the mapping that contains the slots at the sender, if it reads there */
+  size_t read_bytes;
+  struct emu_guest *read_guest; /* what this process says of itself there */
   uint32_t sender_rank, receiver_rank, channel_index, conn_index;
   uint32_t reference_count;
   size_t block_bytes;         /* memory after the FIFO that PXN proxies share; 0: no PXN proxy */
-  bool invited;               /* EXPORTED: the sender's process has its handle */
+  bool invited;               /* EXPORTED: the other process has its handle */
   struct emu_conn *next_kept; /* EXPORTED: see conn_kept.c */
   uint64_t kept_until_ns;
   bool net;                         /* only one end is here: a proxy acts for the other, behind a network */
@@ -65,6 +68,16 @@ struct emu_conn {
 };
 
 static inline bool emu_conn_is_remote(const struct emu_conn *conn) { return conn->place != EMU_CONN_WITHIN; }
+
+/* The slots that a work uses on the connection: only within a host may they be the sender's. */
+static inline uint8_t emu_conn_slots(const struct emu_conn *conn, const struct work *work) {
+  return conn->net || conn->block_bytes > 0 ? work->proto : work_slots(work);
+}
+
+/* Whether a bound link uses the slots at the sender. */
+static inline bool emu_conn_reads(const struct emu_conn *conn, const struct link *link) {
+  return link->buffer != NULL && link->buffer == conn->buffer[SLOTS_AT_SENDER];
+}
 
 /* A rank of another process, as conn_share.c knows it. */
 struct emu_peer {
@@ -103,6 +116,8 @@ struct device_comm {
   struct map conns; /* its ends of connections, by backend_conn_key() */
   struct map peers; /* struct emu_peer, by the number of its shared block */
   struct map slots; /* sets of slots of pooled connections, by backend_slots_key() */
+  struct map sent;  /* struct emu_conn that has only the slots which ranks of other processes read here, by
+                       backend_conn_key() */
   struct race_rank *race;
   uint32_t *order_slots; /* by rank: its process's number in the order of events (order.h); NULL: none */
   bool ordered;          /* it has joined that order */
@@ -192,7 +207,7 @@ struct emu_kernel_run {
 struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
                                uint32_t conn_index, bool sends);
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                           uint32_t conn_index, uint8_t proto);
+                           uint32_t conn_index, uint8_t slots);
 /* Makes the connection of an end whose other end lies behind a network. */
 ncclResult_t emu_conn_open_net(struct device_comm *comm, const struct device_conn_name *name,
                                struct emu_conn **made);
@@ -202,10 +217,10 @@ struct emu_conn *emu_conn_new(const struct plan_limits *limits, uint32_t sender_
 /* Sets the counters and tags of a new connection, and the lines of a protocol's new slots
  * (first_step.h). */
 void emu_conn_begin(const struct emu_conn *conn, const struct plan_limits *limits);
-void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto);
-size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto);
-size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto);
-ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes);
+void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t slots);
+size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t slots);
+size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t slots);
+ncclResult_t emu_conn_no_memory(const struct device_comm *owner, size_t bytes);
 
 /* conn_share.c: the members of struct device_ops for ranks of other processes. */
 ncclResult_t emu_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
@@ -220,9 +235,11 @@ void emu_comm_order_share(void);
 void emu_comm_order_hold(int more);
 void emu_comm_order_met(uint64_t name);
 bool emu_conn_both_ends(void);
-ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
+/* Whether a rank of another process still has to read slots here. Locked. */
+bool emu_conn_unread(struct device_comm *comm);
+ncclResult_t emu_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                              struct device_conn_handle *handle);
-ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
+ncclResult_t emu_conn_import(struct device_comm *comm, const struct device_conn_name *name,
                              const struct device_conn_handle *handle);
 ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struct device_conn_name *name,
                           size_t block_bytes, struct device_pxn *pxn, struct device_conn_handle *handle);

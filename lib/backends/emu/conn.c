@@ -1,6 +1,6 @@
 /* conn.c: the table of a rank's connections; makes those within the process, and frees all. A connection is
- * found by peer, channel, index and direction. The buffers of a protocol are mapped at first use and
- * accounted to the receiver, which owns them. */
+ * found by peer, channel, index and direction. Slots are mapped at first use and accounted to the end that
+ * owns them: the receiver, or the sender of SLOTS_AT_SENDER. */
 #include "backends/emu/block.h"
 #include "backends/first_step.h"
 #include "base/log.h"
@@ -15,13 +15,14 @@ struct emu_conn *emu_conn_find(struct device_comm *comm, uint32_t peer, uint32_t
 
 /* Buffers of different connections begin at different offsets in a page. Otherwise their first slots, which
  * are the busiest, would compete for the same cache sets. */
-size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t proto) {
-  const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + proto * 3u;
+size_t emu_conn_buffer_shift(const struct emu_conn *conn, uint8_t slots) {
+  const uint32_t color = conn->receiver_rank * 7 + conn->sender_rank + conn->channel_index * 5 + slots * 3u;
   return color * FIFO_LINE_BYTES % PAGE_BYTES;
 }
 
-size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t proto) {
-  return conn->slots * fifo_slot_bytes(proto, conn->step_bytes[proto]) + emu_conn_buffer_shift(conn, proto);
+size_t emu_conn_buffer_bytes(const struct emu_conn *conn, uint8_t slots) {
+  const uint8_t proto = slots_proto(slots);
+  return conn->slots * fifo_slot_bytes(proto, conn->step_bytes[proto]) + emu_conn_buffer_shift(conn, slots);
 }
 
 /* ---- counters that do not begin at 0 ---- */
@@ -33,7 +34,8 @@ void emu_conn_begin(const struct emu_conn *conn, const struct plan_limits *limit
   conn->fifo->sender.send_head = limits->first_step;
 }
 
-void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto) {
+void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits *limits, uint8_t slots) {
+  const uint8_t proto = slots_proto(slots);
   if (limits->first_step == 0 || proto == PROTO_SIMPLE) return;
   for (uint32_t slot = 0; slot < conn->slots; slot++) {
     uint8_t *lines = conn->buffer[proto] + slot * fifo_slot_bytes(proto, conn->step_bytes[proto]);
@@ -47,11 +49,11 @@ void emu_conn_begin_slots(const struct emu_conn *conn, const struct plan_limits 
 
 /* ---- */
 
-static bool conn_buffer_map(struct emu_conn *conn, const struct plan_limits *limits, uint8_t proto) {
-  uint8_t *pages = (uint8_t *)os_pages_map(emu_conn_buffer_bytes(conn, proto));
+static bool conn_buffer_map(struct emu_conn *conn, const struct plan_limits *limits, uint8_t slots) {
+  uint8_t *pages = (uint8_t *)os_pages_map(emu_conn_buffer_bytes(conn, slots));
   if (pages == NULL) return false;
-  conn->buffer[proto] = pages + emu_conn_buffer_shift(conn, proto);
-  emu_conn_begin_slots(conn, limits, proto);
+  conn->buffer[slots] = pages + emu_conn_buffer_shift(conn, slots);
+  emu_conn_begin_slots(conn, limits, slots);
   return true;
 }
 
@@ -60,10 +62,10 @@ static void conn_free(struct emu_conn *conn, bool failed) {
     emu_conn_unshare(conn, failed);
     return;
   }
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    if (conn->buffer[proto] != NULL)
-      os_pages_unmap(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto),
-                     emu_conn_buffer_bytes(conn, proto));
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++)
+    if (conn->buffer[slots] != NULL)
+      os_pages_unmap(conn->buffer[slots] - emu_conn_buffer_shift(conn, slots),
+                     emu_conn_buffer_bytes(conn, slots));
   os_free(conn->fifo_memory);
   os_free(conn->direct);
   os_free(conn);
@@ -103,14 +105,15 @@ static struct emu_conn *conn_create(const struct device_comm *sender, const stru
   return conn;
 }
 
-ncclResult_t emu_conn_no_memory(const struct device_comm *receiver, size_t bytes) {
+ncclResult_t emu_conn_no_memory(const struct device_comm *owner, size_t bytes) {
   return log_no_memory(
       "rank %u of comm %s: a connection of %zu bytes (see NCCL_BUFFSIZE, NCCL_MAX_NCHANNELS)",
-      receiver->config.rank, receiver->name, bytes);
+      owner->config.rank, owner->name, bytes);
 }
 
 ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *receiver, uint32_t channel_index,
-                           uint32_t conn_index, uint8_t proto) {
+                           uint32_t conn_index, uint8_t slots) {
+  struct device_comm *owner = slots == SLOTS_AT_SENDER ? sender : receiver;
   struct emu_conn *conn = emu_conn_find(sender, receiver->config.rank, channel_index, conn_index, true);
   if (conn == NULL) {
     /* A rank that is linked to itself puts both ends into one table, which map_reserve() leaves space for. */
@@ -124,10 +127,10 @@ ncclResult_t emu_conn_open(struct device_comm *sender, struct device_comm *recei
                conn);
     receiver->memory_bytes += sizeof *conn + sizeof *conn->fifo;
   }
-  if (conn->buffer[proto] == NULL) {
-    if (!conn_buffer_map(conn, &receiver->config.limits, proto))
-      return emu_conn_no_memory(receiver, emu_conn_buffer_bytes(conn, proto));
-    receiver->memory_bytes += emu_conn_buffer_bytes(conn, proto);
+  if (conn->buffer[slots] == NULL) {
+    if (!conn_buffer_map(conn, &owner->config.limits, slots))
+      return emu_conn_no_memory(owner, emu_conn_buffer_bytes(conn, slots));
+    owner->memory_bytes += emu_conn_buffer_bytes(conn, slots);
   }
   return ncclSuccess;
 }
@@ -185,4 +188,9 @@ void emu_conn_close_all(struct device_comm *comm) {
     if (conn->reference_count == 0) conn_free(conn, failed);
   }
   map_clear(&comm->conns);
+  for (uint32_t i = 0; i < comm->sent.capacity; i++) {
+    struct emu_conn *conn = (struct emu_conn *)comm->sent.entries[i].value;
+    if (conn != NULL) emu_conn_unshare(conn, failed);
+  }
+  map_clear(&comm->sent);
 }

@@ -1,8 +1,9 @@
-/* conn_kept.c: connections that a receiver has closed while their sender, in another process, may still use
- * them. Their memory is freed once the sender has left, or its process has ended; later calls that open,
- * close or allocate something check that, so that no thread waits for it. While the communicator has not
- * failed, no connection is freed before its sender has left, and none is kept after the sender's process has
- * ended, if this process can see that. After a failure it is kept for at most TUTTI_PEER_TIMEOUT_SECONDS. */
+/* conn_kept.c: memory of connections that its owner has closed while the other end, in another process, may
+ * still use it: a receiver's FIFO and slots, or a sender's slots. It is freed once the other end has left, or
+ * its process has ended; later calls that open, close or allocate something check that, so that no thread
+ * waits for it. While the communicator has not failed, none is freed before the other end has left, and none
+ * is kept after the other end's process has ended, if this process can see that. After a failure it is kept
+ * for at most TUTTI_PEER_TIMEOUT_SECONDS. */
 #include "backends/emu/block.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -16,13 +17,13 @@ static struct {
 } kept = {.lock = OS_MUTEX_INITIALIZER};
 
 void emu_conn_free_exported(struct emu_conn *conn) {
-  for (uint8_t proto = 0; proto < PROTO_COUNT; proto++)
-    if (conn->buffer[proto] != NULL) emu_arena_free(conn->buffer[proto] - emu_conn_buffer_shift(conn, proto));
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++)
+    if (conn->buffer[slots] != NULL) emu_arena_free(conn->buffer[slots] - emu_conn_buffer_shift(conn, slots));
   emu_arena_free(conn->fifo_memory);
   os_free(conn);
 }
 
-/* A sender that has the handle may still be about to map the memory. */
+/* The other end may still be about to map the memory if it has the handle. */
 static bool guest_present(const struct emu_conn *conn, uint64_t now_ns, bool look) {
   const struct emu_guest *guest = &conn->fifo->guest;
   if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0 || now_ns >= conn->kept_until_ns) return false;

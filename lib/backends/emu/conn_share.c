@@ -1,6 +1,7 @@
 /* conn_share.c: connections between processes of one host. FIFO and buffers are in the arena (arena.h) of the
- * receiver's process. The sender's process maps that arena once for all connections, and finds them by
- * offsets; with the same mapping it stores into outputs that receivers offer. Handles are validated before
+ * receiver's process, slots that receivers read at the sender in that of the sender's. The other process maps
+ * that arena once for all connections, and finds them by offsets; with the same mapping senders store into
+ * outputs that receivers offer. Handles are validated before
  * any address is made from them; the caller exchanges them. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,8 +30,8 @@ static_assert(sizeof(struct comm_handle) <= DEVICE_COMM_HANDLE_BYTES, "a handle 
 struct conn_handle {
   uint64_t magic;
   struct share_ticket ticket;
-  uint64_t base;         /* address of the arena in the receiver's process */
-  uint64_t fifo, buffer; /* offsets in the arena */
+  uint64_t base;         /* address of the arena in its process */
+  uint64_t fifo, buffer; /* offsets in the arena; buffer: 0 if the slots are at the other end */
   uint32_t slots, step_bytes;
   uint64_t block_bytes; /* after the FIFO, for a PXN proxy */
 };
@@ -222,15 +223,15 @@ ncclResult_t emu_comm_reach(struct device_comm *comm, uint32_t peer, const struc
 /* ---- the receiver's end ---- */
 
 /* The error message names the purpose, then the cause. */
-static ncclResult_t arena_take(const struct device_comm *receiver, size_t bytes, void **memory) {
+static ncclResult_t arena_take(const struct device_comm *owner, size_t bytes, void **memory) {
   const bool made = emu_arena_alloc(bytes, true, memory);
   char why[256];
   if (made && *memory != NULL) return ncclSuccess;
-  if (made) return emu_conn_no_memory(receiver, bytes);
+  if (made) return emu_conn_no_memory(owner, bytes);
   snprintf(why, sizeof why, "%s", log_own_error());
   return log_fail(ncclSystemError,
                   "rank %" PRIu32 " of comm %s has no memory for a connection of %zu bytes: %s",
-                  receiver->config.rank, receiver->name, bytes, why);
+                  owner->config.rank, owner->name, bytes, why);
 }
 
 static ncclResult_t export_create(struct device_comm *receiver, const struct device_conn_name *name,
@@ -257,14 +258,14 @@ static ncclResult_t export_create(struct device_comm *receiver, const struct dev
   return ncclSuccess;
 }
 
-static ncclResult_t export_buffer(struct device_comm *receiver, struct emu_conn *conn, uint8_t proto) {
-  const size_t bytes = emu_conn_buffer_bytes(conn, proto);
+static ncclResult_t export_buffer(struct device_comm *owner, struct emu_conn *conn, uint8_t slots) {
+  const size_t bytes = emu_conn_buffer_bytes(conn, slots);
   void *pages = NULL;
-  if (conn->buffer[proto] != NULL) return ncclSuccess;
-  TRY(arena_take(receiver, bytes, &pages));
-  conn->buffer[proto] = (uint8_t *)pages + emu_conn_buffer_shift(conn, proto);
-  emu_conn_begin_slots(conn, &receiver->config.limits, proto);
-  receiver->memory_bytes += bytes;
+  if (conn->buffer[slots] != NULL) return ncclSuccess;
+  TRY(arena_take(owner, bytes, &pages));
+  conn->buffer[slots] = (uint8_t *)pages + emu_conn_buffer_shift(conn, slots);
+  emu_conn_begin_slots(conn, &owner->config.limits, slots);
+  owner->memory_bytes += bytes;
   return ncclSuccess;
 }
 
@@ -281,14 +282,46 @@ static ncclResult_t export_locked(struct device_comm *receiver, const struct dev
   struct emu_conn *conn = emu_conn_find(receiver, name->peer, name->channel_index, name->conn_index, false);
   if (conn != NULL && conn->place != EMU_CONN_EXPORTED) return wrong_place(receiver, name);
   if (conn == NULL) TRY(export_create(receiver, name, &conn));
-  TRY(export_buffer(receiver, conn, name->proto));
+  if (name->proto != SLOTS_AT_SENDER) TRY(export_buffer(receiver, conn, name->proto));
   *found = conn;
   return ncclSuccess;
 }
 
+static ncclResult_t sent_create(struct device_comm *sender, const struct device_conn_name *name,
+                                struct emu_conn **made) {
+  struct emu_conn *conn = emu_conn_new(&sender->config.limits, sender->config.rank, name->peer,
+                                       name->channel_index, name->conn_index);
+  if (conn == NULL) return emu_conn_no_memory(sender, sizeof *conn);
+  conn->place = EMU_CONN_EXPORTED;
+  ncclResult_t result = map_reserve(&sender->sent)
+                            ? arena_take(sender, sizeof *conn->fifo, &conn->fifo_memory)
+                            : emu_conn_no_memory(sender, sizeof *conn);
+  if (result == ncclSuccess) result = export_buffer(sender, conn, SLOTS_AT_SENDER);
+  if (result != ncclSuccess) {
+    if (conn->fifo_memory != NULL) emu_arena_free(conn->fifo_memory);
+    os_free(conn);
+    return result;
+  }
+  conn->fifo = (struct emu_fifo *)conn->fifo_memory;
+  map_insert(&sender->sent, backend_conn_key(name->peer, name->channel_index, name->conn_index, true), conn);
+  sender->memory_bytes += sizeof *conn + sizeof *conn->fifo;
+  *made = conn;
+  return ncclSuccess;
+}
+
+/* The slots of a sender that the receiver reads there. Of the FIFO beside them only the guest is used: the
+ * FIFO of the connection itself is the receiver's. The receiver may ask for them before this rank has the
+ * connection. Locked. */
+static ncclResult_t sent_locked(struct device_comm *sender, const struct device_conn_name *name,
+                                struct emu_conn **found) {
+  *found = (struct emu_conn *)map_find(
+      &sender->sent, backend_conn_key(name->peer, name->channel_index, name->conn_index, true));
+  return *found != NULL ? ncclSuccess : sent_create(sender, name, found);
+}
+
 static ncclResult_t name_check(const struct device_comm *comm, const struct device_conn_name *name) {
   if (name->peer < comm->config.rank_count && name->channel_index < PLAN_CHANNELS_MAX &&
-      name->conn_index <= CONN_FROM_SWITCH && name->proto < PROTO_COUNT)
+      name->conn_index <= CONN_FROM_SWITCH && name->proto < SLOTS_COUNT)
     return ncclSuccess;
   return log_fail(ncclInvalidArgument,
                   "comm %s: no connection of rank %" PRIu32 " can have peer %" PRIu32 ", channel %" PRIu32
@@ -297,7 +330,12 @@ static ncclResult_t name_check(const struct device_comm *comm, const struct devi
                   name->proto);
 }
 
-static void handle_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t proto,
+/* True if the end that `name` names has the slots. */
+static bool owns_slots(const struct device_conn_name *name) {
+  return name->sends == (name->proto == SLOTS_AT_SENDER);
+}
+
+static void handle_fill(const struct device_comm *comm, const struct emu_conn *conn, uint8_t slots, bool owns,
                         struct device_conn_handle *handle) {
   struct conn_handle content;
   memset(&content, 0, sizeof content);
@@ -305,43 +343,47 @@ static void handle_fill(const struct device_comm *comm, const struct emu_conn *c
   content.ticket = comm->ticket;
   content.base = comm->arena_base;
   content.fifo = (uint64_t)(uintptr_t)conn->fifo - content.base;
-  content.buffer = (uint64_t)(uintptr_t)conn->buffer[proto] - content.base;
+  content.buffer = owns ? (uint64_t)(uintptr_t)conn->buffer[slots] - content.base : 0;
   content.slots = conn->slots;
-  content.step_bytes = conn->step_bytes[proto];
+  content.step_bytes = conn->step_bytes[slots_proto(slots)];
   content.block_bytes = conn->block_bytes;
   memset(handle, 0, sizeof *handle);
   memcpy(handle->bytes, &content, sizeof content);
 }
 
-/* The sender's end needs no handle of its own; both_ends only makes core ask for it. */
+/* A sender's end without slots needs no handle of its own; both_ends only makes core ask for it. */
 bool emu_conn_both_ends(void) { return emu_options()->both_ends; }
 
-ncclResult_t emu_conn_export(struct device_comm *receiver, const struct device_conn_name *name,
+ncclResult_t emu_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                              struct device_conn_handle *handle) {
   struct emu_conn *conn = NULL;
-  TRY(name_check(receiver, name));
-  if (name->sends && handle != NULL) {
+  TRY(name_check(comm, name));
+  if (name->sends && name->proto != SLOTS_AT_SENDER) {
     const struct conn_handle nothing = {.magic = CONN_MAGIC};
+    if (handle == NULL) return ncclSuccess;
     memset(handle, 0, sizeof *handle);
     memcpy(handle->bytes, &nothing, sizeof nothing);
+    return ncclSuccess;
   }
-  if (name->sends) return ncclSuccess;
-  TRY(comm_pin(receiver));
+  TRY(comm_pin(comm));
   emu_lock();
-  const ncclResult_t result = export_locked(receiver, name, &conn);
+  const ncclResult_t result = name->sends ? sent_locked(comm, name, &conn) : export_locked(comm, name, &conn);
   if (result == ncclSuccess && handle != NULL) conn->invited = true;
   emu_unlock();
-  if (result == ncclSuccess && handle != NULL) handle_fill(receiver, conn, name->proto, handle);
+  if (result == ncclSuccess && handle != NULL) handle_fill(comm, conn, name->proto, owns_slots(name), handle);
   return result;
 }
 
 /* ---- the sender's end ---- */
 
-/* The handle's offsets lie in the block, and its sizes match those that this rank plans with. */
+/* The handle's offsets lie in the block, and its sizes match those that this rank plans with. `name`: this
+ * rank's end; only if it does not own the slots does the handle name them. */
 static bool conn_handle_fits(const struct conn_handle *handle, const struct plan_limits *limits,
-                             uint8_t proto) {
+                             const struct device_conn_name *name) {
+  const uint8_t proto = slots_proto(name->proto);
   const uint64_t bytes = handle->ticket.bytes,
-                 buffer_bytes = handle->slots * fifo_slot_bytes(proto, handle->step_bytes);
+                 buffer_bytes =
+                     owns_slots(name) ? 0 : handle->slots * fifo_slot_bytes(proto, handle->step_bytes);
   if (handle->block_bytes > bytes || bytes - handle->block_bytes < BLOCK_OFFSET) return false;
   const bool pool = handle->block_bytes > 0 && handle->step_bytes == plan_pool_step_bytes(limits);
   return handle->magic == CONN_MAGIC && handle->slots == limits->slots &&
@@ -391,29 +433,70 @@ static ncclResult_t import_locked(struct device_comm *sender, const struct devic
   *used = *used && conn != NULL;
   if (conn == NULL) return peer_no_memory(sender);
   if (conn->place != EMU_CONN_IMPORTED || conn->peer_memory != memory) return wrong_place(sender, name);
-  conn->buffer[name->proto] = (uint8_t *)memory + handle->buffer;
+  if (name->proto != SLOTS_AT_SENDER) {
+    conn->buffer[name->proto] = (uint8_t *)memory + handle->buffer;
+    return ncclSuccess;
+  }
+  struct emu_conn *sent = NULL;
+  TRY(sent_locked(sender, name, &sent));
+  conn->buffer[SLOTS_AT_SENDER] = sent->buffer[SLOTS_AT_SENDER];
   return ncclSuccess;
 }
 
-ncclResult_t emu_conn_import(struct device_comm *sender, const struct device_conn_name *name,
+/* A receiver's own end, and the sender's slots, which it reads. Locked. */
+static ncclResult_t import_sent_locked(struct device_comm *receiver, const struct device_conn_name *name,
+                                       const struct conn_handle *handle, void *memory, bool *used) {
+  struct emu_conn *conn = NULL;
+  *used = false;
+  TRY(export_locked(receiver, name, &conn));
+  if (conn->buffer[SLOTS_AT_SENDER] != NULL) return ncclSuccess;
+  *used = true;
+  conn->read_memory = memory;
+  conn->read_bytes = handle->ticket.bytes;
+  conn->read_guest = &((struct emu_fifo *)(void *)((uint8_t *)memory + handle->fifo))->guest;
+  os_process_self(&conn->read_guest->process);
+  __atomic_store_n(&conn->read_guest->came, 1, __ATOMIC_RELEASE);
+  conn->buffer[SLOTS_AT_SENDER] = (uint8_t *)memory + handle->buffer;
+  return ncclSuccess;
+}
+
+ncclResult_t emu_conn_import(struct device_comm *comm, const struct device_conn_name *name,
                              const struct device_conn_handle *handle) {
   struct conn_handle content;
   void *memory;
   bool used;
   memcpy(&content, handle->bytes, sizeof content);
-  TRY(name_check(sender, name));
-  if (!name->sends && content.magic == CONN_MAGIC) return emu_conn_export(sender, name, NULL);
-  if (!conn_handle_fits(&content, &sender->config.limits, name->proto))
+  TRY(name_check(comm, name));
+  if (!name->sends && name->proto != SLOTS_AT_SENDER && content.magic == CONN_MAGIC)
+    return emu_conn_export(comm, name, NULL);
+  if (!conn_handle_fits(&content, &comm->config.limits, name))
     return log_fail(ncclInvalidUsage,
                     "comm %s: rank %" PRIu32 " cannot use the connection that rank %" PRIu32
                     " made for it; use the same build and the same settings on all ranks",
-                    sender->name, sender->config.rank, name->peer);
+                    comm->name, comm->config.rank, name->peer);
+  if (name->proto == SLOTS_AT_SENDER) TRY(comm_pin(comm));
   TRY(share_map(&content.ticket, &memory));
   emu_lock();
-  const ncclResult_t result = import_locked(sender, name, &content, memory, &used);
+  const ncclResult_t result = name->sends ? import_locked(comm, name, &content, memory, &used)
+                                          : import_sent_locked(comm, name, &content, memory, &used);
   emu_unlock();
   if (!used) share_unmap(memory, content.ticket.bytes);
   return result;
+}
+
+/* The guest of a sender's slots is the receiver. */
+bool emu_conn_unread(struct device_comm *comm) {
+  for (uint32_t i = 0; i < comm->sent.capacity; i++) {
+    const uint64_t key = comm->sent.entries[i].key;
+    const struct emu_conn *sent = (const struct emu_conn *)comm->sent.entries[i].value;
+    const struct emu_conn *conn = key != 0 ? (const struct emu_conn *)map_find(&comm->conns, key) : NULL;
+    if (conn == NULL || conn->fifo->sender.read_step <= prim_load_acquire(&conn->fifo->sender.head)) continue;
+    const struct emu_guest *guest = &sent->fifo->guest;
+    if (__atomic_load_n(&guest->left, __ATOMIC_ACQUIRE) != 0) continue;
+    if (__atomic_load_n(&guest->came, __ATOMIC_ACQUIRE) == 0 || !os_process_gone(&guest->process))
+      return true;
+  }
+  return false;
 }
 
 /* ---- PXN proxies: a sender of another process, and a proxy of this one ---- */
@@ -484,7 +567,7 @@ ncclResult_t emu_pxn_make(struct device_comm *comm, uint32_t sender, const struc
   emu_unlock();
   TRY(result);
   pxn_fill(comm, conn, name->proto, pxn);
-  handle_fill(comm, conn, name->proto, handle);
+  handle_fill(comm, conn, name->proto, true, handle);
   return ncclSuccess;
 }
 
@@ -508,9 +591,19 @@ ncclResult_t emu_pxn_end(struct device_comm *sender, const struct device_conn_na
 
 /* ---- closing ---- */
 
+/* The receiver reads no more slots at the sender. */
+static void reading_ends(struct emu_conn *conn) {
+  if (conn->read_memory == NULL) return;
+  conn->buffer[SLOTS_AT_SENDER] = NULL;
+  __atomic_store_n(&conn->read_guest->left, 1, __ATOMIC_RELEASE);
+  share_unmap(conn->read_memory, conn->read_bytes);
+  conn->read_memory = NULL;
+}
+
 /* A receiver may finish before its sender, which still handles steps without data and updates counters at its
- * end. The receiver does not wait for that; the memory is kept instead. After a failure before the sender has
- * mapped the memory it may be freed: a late sender finds zeroed pages, which look like a new connection. */
+ * end; a sender whose slots are read may finish before its receiver. Neither waits for that; the memory is
+ * kept instead. After a failure before the other end has mapped the memory it may be freed: who comes late
+ * finds zeroed pages, which look like a new connection. */
 void emu_conn_unshare(struct emu_conn *conn, bool failed) {
   if (conn->place == EMU_CONN_IMPORTED) {
     __atomic_store_n(&conn->fifo->guest.left, 1, __ATOMIC_RELEASE);
@@ -518,6 +611,7 @@ void emu_conn_unshare(struct emu_conn *conn, bool failed) {
     os_free(conn);
     return;
   }
+  reading_ends(conn);
   const bool came = __atomic_load_n(&conn->fifo->guest.came, __ATOMIC_ACQUIRE) != 0;
   if (came || (conn->invited && !failed)) emu_conn_keep(conn, failed);
   else emu_conn_free_exported(conn);

@@ -272,16 +272,17 @@ static void emu_comm_disown(struct device_comm *comm) {
 }
 
 static ncclResult_t emu_comm_connect(struct device_comm *sender, struct device_comm *receiver,
-                                     uint32_t channel_index, uint32_t conn_index, uint8_t proto) {
+                                     uint32_t channel_index, uint32_t conn_index, uint8_t slots) {
   emu_lock();
-  const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, proto);
+  const ncclResult_t result = emu_conn_open(sender, receiver, channel_index, conn_index, slots);
   emu_unlock();
   return result;
 }
 
 static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   emu_lock();
-  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers) + map_bytes(&comm->slots);
+  *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->peers) + map_bytes(&comm->slots) +
+           map_bytes(&comm->sent);
   emu_unlock();
   return ncclSuccess;
 }
@@ -318,6 +319,13 @@ static bool emu_comm_idle(struct device_comm *comm) {
   const bool idle = comm_is_idle(comm);
   emu_unlock();
   return idle;
+}
+
+static bool emu_comm_unread(struct device_comm *comm) {
+  emu_lock();
+  const bool unread = emu_conn_unread(comm);
+  emu_unlock();
+  return unread;
 }
 
 /* ---- launching ---- */
@@ -465,6 +473,7 @@ static const struct device_ops device_table = {
     .comm_fail = emu_comm_fail_rank,
     .comm_error = emu_comm_error,
     .comm_idle = emu_comm_idle,
+    .comm_unread = emu_comm_unread,
     .launch = emu_launch,
     .launch_cached = emu_launch_cached,
     .stream_capture = emu_stream_capture,

@@ -96,12 +96,13 @@ static void fault_note(struct emu_lane *lane, const struct emu_conn *conn, const
                        const char *what) {
   char place[64] = "the receiver's output";
   if (fault.lane != NULL) return;
-  for (int proto = 0; proto < PROTO_COUNT; proto++) {
-    const uint8_t *buffer = conn->buffer[proto];
-    const size_t bytes = conn->step_bytes[proto];
+  for (uint8_t slots = 0; slots < SLOTS_COUNT; slots++) {
+    const uint8_t *buffer = conn->buffer[slots];
+    const size_t bytes = conn->step_bytes[slots_proto(slots)];
     if (buffer == NULL || address < buffer || address >= buffer + conn->slots * bytes) continue;
     const size_t offset = (size_t)(address - buffer);
-    snprintf(place, sizeof place, "slot %zu, byte %zu", offset / bytes, offset % bytes);
+    snprintf(place, sizeof place, "slot %zu%s, byte %zu", offset / bytes,
+             slots == SLOTS_AT_SENDER ? " at the sender" : "", offset % bytes);
   }
   fault.lane = lane;
   snprintf(fault.text, sizeof fault.text, "connection %" PRIu32 " -> %" PRIu32 " channel %" PRIu32 ", %s: %s",

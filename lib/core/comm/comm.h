@@ -94,7 +94,8 @@ struct ncclComm {
   struct settings settings;
   const struct custom_schedule *custom; /* of TUTTI_CUSTOM_FILE, or NULL */
   uint64_t met_ns;                      /* when this rank joined */
-  uint64_t sequence;                    /* operations so far; written by its thread, read atomically */
+  uint64_t unread_ns; /* since when its end waits for receivers that read its slots; 0: not */
+  uint64_t sequence;  /* operations so far; written by its thread, read atomically */
   uint64_t split_count;
   uint64_t owner; /* serial of the thread that last enqueued */
   struct comm_use use;

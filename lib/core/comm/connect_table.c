@@ -5,9 +5,9 @@
 
 #define CONNECT_CAPACITY_FIRST 16
 
-struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_index, uint8_t proto,
+struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_index, uint8_t slots,
                                     uint32_t channel_index) {
-  const uint64_t key = ((((uint64_t)peer * 2 + sending) * 4 + conn_index) * 4 + proto) + 1;
+  const uint64_t key = ((((uint64_t)peer * 2 + sending) * 4 + conn_index) * 4 + slots) + 1;
   return (struct connect_link){key, 1ull << channel_index};
 }
 

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Open-addressed: one entry for each (peer, direction, connection index, protocol), a bit for each
- * channel. */
+/* Open-addressed: one entry for each (peer, direction, connection index, set of slots as work_slots() says),
+ * a bit for each channel. */
 struct connect_entry {
   uint64_t key; /* 0 = free */
   uint64_t channel_mask;
@@ -22,7 +22,7 @@ struct connect_table {
 struct connect_link {
   uint64_t key, bit;
 };
-struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_index, uint8_t proto,
+struct connect_link connect_link_of(uint32_t peer, bool sending, uint32_t conn_index, uint8_t slots,
                                     uint32_t channel_index);
 
 bool connect_table_has(const struct connect_table *table, struct connect_link link);

@@ -40,6 +40,7 @@ struct plan_settings {
   uint32_t net_peer_channels;            /* maximum channels of a message between nodes; 0: as on one node */
   bool net_plain;                        /* messages over a network use Simple only */
   bool rank_order;                       /* TUTTI_SUM_ORDER=rank: sums fold from rank 0 on */
+  bool reads_slots;                      /* NCCL_P2P_READ_ENABLE=1: WORK_READS_SLOTS where it is possible */
 };
 
 struct plan_request {

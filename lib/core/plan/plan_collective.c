@@ -103,12 +103,22 @@ static uint32_t work_input_flags(const struct work *work, const struct plan_requ
   return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 
+/* Rings, messages and trees over Simple read slots at their sender if the settings say so: a function of what
+ * both ends of each link know. */
+uint32_t work_slot_flags(const struct work *work, const struct plan_request *request) {
+  const bool reads = request->settings.reads_slots && work->proto == PROTO_SIMPLE &&
+                     (work->algo == ALGO_RING || work->algo == ALGO_TREE);
+  return reads ? (uint32_t)WORK_READS_SLOTS : 0;
+}
+
 /* Final values may be stored directly into a neighbour's output if it is reachable. Both ends of a link must
  * decide equally, and the flags apply to all links of a side: if a side may have several links, only
- * communicators of one P2P domain store directly. */
+ * communicators of one P2P domain store directly. Where slots are read at their sender no data is stored over
+ * a link. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request) {
   const bool one_link = work->algo == ALGO_RING;
   if (!request->settings.limits.direct || work->proto != PROTO_SIMPLE) return 0;
+  if ((work->flags & WORK_READS_SLOTS) != 0) return 0;
   if (request->settings.limits.cores && work->count * work->element_bytes < CORES_DIRECT_BYTES) return 0;
   if (!one_link && !p2p_domains_one(request)) return 0;
   return work_input_flags(work, request) |
@@ -142,6 +152,7 @@ struct work work_of_task(const struct plan_request *request, const struct task *
   work.root = op->peer;
   work.count = op->count;
   work.op_sequence = op->sequence;
+  work.flags = work_slot_flags(&work, request);
   if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
   work_set_steps(&work, &request->settings.limits);
   return work;

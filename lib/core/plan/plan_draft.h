@@ -50,6 +50,8 @@ ncclResult_t draft_collectives(struct draft *draft);
 struct work work_of_task(const struct plan_request *request, const struct task *task);
 /* Shortens chunks that are passed along a chain of ranks. */
 void work_shorten_chain(const struct plan_limits *limits, struct work *work);
+/* WORK_READS_SLOTS if the work reads slots at their sender, else 0. */
+uint32_t work_slot_flags(const struct work *work, const struct plan_request *request);
 /* Which links store final values directly into an output: enum work_flag. */
 uint32_t work_direct_flags(const struct work *work, const struct plan_request *request);
 /* Maximum data bytes of a chunk. */

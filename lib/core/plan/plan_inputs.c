@@ -43,6 +43,7 @@ static const struct number numbers[] = {
     NUMBER(INPUT_NET_PEER_CHANNELS, net_peer_channels),
     NUMBER(INPUT_NET_PLAIN, net_plain),
     NUMBER_OF(INPUT_FIRST_STEP, limits.first_step, true),
+    NUMBER_OF(INPUT_READS_SLOTS, reads_slots, true),
 };
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 

@@ -132,7 +132,8 @@ static struct work work_of_message(const struct plan_request *request, const str
   work.send_count = op->func == FUNC_SEND;
   work.recv_count = op->func == FUNC_RECV;
   work.send_peer[0] = work.recv_peer[0] = op->peer;
-  work.flags = work_direct_flags(&work, request);
+  work.flags = work_slot_flags(&work, request);
+  work.flags |= work_direct_flags(&work, request);
   return work;
 }
 

@@ -76,6 +76,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   info->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
   info->ll128 = paths.ll128;
   info->rank_order = comm->settings.plan.rank_order;
+  info->reads_slots = comm->settings.plan.reads_slots;
   os_host_name(info->host_name, sizeof info->host_name);
   return ncclSuccess;
 }
@@ -137,6 +138,13 @@ static ncclResult_t remote_check_settings(const struct remote *remote) {
                       "%s); give it the same value everywhere",
                       order_name(first), first->process, first->host_name, order_name(info), rank,
                       info->process, info->host_name);
+    if (info->reads_slots != first->reads_slots)
+      return log_fail(
+          ncclInvalidUsage,
+          "NCCL_P2P_READ_ENABLE is %u on rank 0 (process %d on %s) and %u on rank %u (process %d on "
+          "%s); give it the same value everywhere",
+          first->reads_slots, first->process, first->host_name, info->reads_slots, rank, info->process,
+          info->host_name);
     if (info->settings == first->settings) continue;
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
@@ -368,8 +376,14 @@ static_assert(sizeof(struct remote_message) <= CONTROL_REQUEST_MOST, "a call hol
 static_assert(REMOTE_REQUESTS_MOST * sizeof(union remote_answer) <= CONTROL_REPLY_MOST, "an answer holds it");
 
 /* True if the receiver requests the sender's end, too. */
-static bool sends_too(const struct remote *remote, enum remote_transport transport) {
-  return transport == TRANSPORT_SHARED && remote->shared->ops->process->conn_both_ends();
+static bool sends_too(const struct remote *remote, const struct remote_request *request) {
+  return request->transport == TRANSPORT_SHARED &&
+         (request->name.proto == SLOTS_AT_SENDER || remote->shared->ops->process->conn_both_ends());
+}
+
+static bool slots_are_sane(const struct remote_request *request) {
+  return request->name.proto < PROTO_COUNT ||
+         (request->name.proto == SLOTS_AT_SENDER && request->transport == TRANSPORT_SHARED);
 }
 
 static bool request_is_sane(const struct remote *remote, const struct remote_request *request) {
@@ -377,8 +391,7 @@ static bool request_is_sane(const struct remote *remote, const struct remote_req
   return request->rank < rank_count && request->name.peer < rank_count &&
          remote->ranks[request->rank].process_index == remote->own_process &&
          request->name.channel_index < PLAN_CHANNELS_MAX && request->name.conn_index < 4 &&
-         request->name.proto < PROTO_COUNT &&
-         (!request->name.sends || sends_too(remote, request->transport)) &&
+         slots_are_sane(request) && (!request->name.sends || sends_too(remote, request)) &&
          request->transport == remote_transport_to(remote, request->rank, request->name.peer) &&
          request->transport != TRANSPORT_LOCAL;
 }

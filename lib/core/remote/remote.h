@@ -43,14 +43,15 @@ struct peer_info {
   uint64_t device_id; /* of its device among those of the host; 0: unknown */
   uint64_t settings;  /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
-  uint32_t first_step; /* of connections */
+  uint32_t first_step;         /* of connections */
   uint32_t device_index, node; /* node: within the process, if there is a network between its nodes */
   int32_t process, color, key_order;
-  uint8_t present;    /* 0: a rank without color, which gets no communicator */
-  uint8_t shareable;  /* other processes of the host can map its memory ... */
-  uint8_t direct;     /* ... including user memory */
-  uint8_t ll128;      /* 128-byte stores are not torn on its node */
-  uint8_t rank_order; /* TUTTI_SUM_ORDER=rank */
+  uint8_t present;     /* 0: a rank without color, which gets no communicator */
+  uint8_t shareable;   /* other processes of the host can map its memory ... */
+  uint8_t direct;      /* ... including user memory */
+  uint8_t ll128;       /* 128-byte stores are not torn on its node */
+  uint8_t rank_order;  /* TUTTI_SUM_ORDER=rank */
+  uint8_t reads_slots; /* NCCL_P2P_READ_ENABLE */
   char host_name[64];
   struct device_comm_handle device;
 };

@@ -285,6 +285,8 @@ void settings_free(struct settings *settings) {
 /* Other words end at the first call (param_text.c). */
 bool settings_rank_order(void) { return strcasecmp(param_text(PARAM_SUM_ORDER), "rank") == 0; }
 
+bool settings_reads_slots(void) { return param_int(PARAM_P2P_READ_ENABLE) != 0; }
+
 static void order_take(struct settings *settings) {
   settings->plan.rank_order = settings_rank_order();
   if (settings->plan.rank_order && param_is_set(PARAM_ALGO))
@@ -309,6 +311,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
       settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.plan.algo_mask);
   read.plan.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
   read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
+  read.plan.reads_slots = settings_reads_slots();
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
   order_take(&read);
@@ -347,7 +350,8 @@ uint64_t settings_digest(const struct settings *settings) {
                               limits->quick_protos,
                               settings->plan.net_peer_channels,
                               settings->net_ll_for_all,
-                              settings->plan.rank_order};
+                              settings->plan.rank_order,
+                              settings->plan.reads_slots};
   uint64_t digest = hash_bytes(HASH_SEED, numbers, sizeof numbers);
   digest = hash_bytes(digest, limits->step_bytes, sizeof limits->step_bytes);
   digest = hash_bytes(digest, settings->plan.algo_mask, sizeof settings->plan.algo_mask);

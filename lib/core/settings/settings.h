@@ -23,6 +23,8 @@ struct settings {
 enum leak_check settings_leak_check(const struct backend *ops);
 /* TUTTI_SUM_ORDER=rank. */
 bool settings_rank_order(void);
+/* NCCL_P2P_READ_ENABLE=1. */
+bool settings_reads_slots(void);
 /* Starts from the backend's limits. ncclInvalidUsage, listing the valid words: an unknown word in NCCL_ALGO
  * or NCCL_PROTO, or a list that allows nothing. Every member of `config` is set. */
 ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config, struct settings *settings);
