@@ -96,6 +96,21 @@ EOF
   check $slow "all calls have the right bits while warp $warp is slow"
 done
 unset SIMT_SLOW_WARP
+# All accesses are ordered as PTX demands (simt/order.h), in the order of fibres and in another.
+# Small buffers make loops that use slots and descriptors again.
+for option in Ring:LL128:500:1 Ring:Simple:3000:0 Tree:LL:500:0 Direct:LL:1500:0 TwoShot:LL:500:1 \
+  TwoShot:Simple:3000:0; do
+  [ -z "${QUICK:-}" ] || case $option in *LL*) ;; *) continue ;; esac
+  IFS=: read -r algo proto long seed <<EOF
+$option
+EOF
+  case $algo in Ring) ;; Tree) algo=allreduce:Tree ;; *) algo="allreduce:$algo;$direct" ;; esac
+  export NCCL_ALGO="$algo" NCCL_PROTO="$proto" NCCL_BUFFSIZE=65536 SIMT_RACES=1 SIMT_SEED="$seed"
+  ctas=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" 3 "$long" 1 &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "no two accesses of kernels race by $option"
+done
+unset NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE SIMT_RACES SIMT_SEED
 # near ALGORITHM ARGS...: wrap with these arguments over LL, from step $first, is right.
 near() {
   NCCL_ALGO=$1

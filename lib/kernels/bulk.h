@@ -227,7 +227,7 @@ PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor
 
 PRIM_FN void bulk_declare(struct bulk *bulk, uint32_t descriptors) {
   bulk->declared = descriptors;
-  if (prim_lane() == 0) *(volatile uint32_t *)&prim_shared.done[threadIdx.x / PRIM_WARP] = descriptors;
+  if (prim_lane() == 0) prim_post(&prim_shared.done[threadIdx.x / PRIM_WARP], descriptors);
 }
 
 /* Reports descriptors whose last tile was stored a while ago, so that there is little or nothing to wait
@@ -268,7 +268,7 @@ PRIM_FN bool bulk_seek(struct bulk *bulk, struct bulk_cursor *cursor, const stru
 /* Reads the number of descriptors; true if the issue warp has written more. */
 PRIM_FN bool bulk_look(struct bulk *bulk) {
   if (bulk->ended) return false;
-  const uint32_t seen = *(volatile const uint32_t *)&bulk->queue->issued;
+  const uint32_t seen = prim_peek(&bulk->queue->issued);
   const uint32_t issued = __shfl_sync(PRIM_ALL_LANES, seen, 0);
   asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* descriptors are read after it */
   if (issued == bulk->issued) return false;

@@ -294,6 +294,9 @@ PRIM_FN bool ll_await(uint8_t kind, struct compute_warp *compute, const struct l
   while (!__all_sync(PRIM_ALL_LANES, ll_take(kind, share, descriptor, link, wire_bytes, words)))
     if (prim_aborted(&compute->prim)) return false;
   if (kind == LINE_LL128) ll_take(kind, share, descriptor, link, wire_bytes, words);
+  LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
+    if (mine) prim_took(descriptor->second[link] + share->wire_first + turn * share->wire_stride);
+  }
   return true;
 }
 
@@ -310,7 +313,7 @@ PRIM_FN void ll_send(uint8_t kind, const struct line_share *share, const struct 
       if (mine) prim_store_pair(at + turn * share->wire_stride, low, words[turn] >> 32 | flag << 32);
     } else {
       const uint64_t high = share->flags ? flag : words[(2 * turn + 1) % PRIM_WORDS];
-      if (mine) prim_store_pair(at + turn * share->wire_stride, words[2 * turn % PRIM_WORDS], high);
+      if (mine) prim_store_line_part(at + turn * share->wire_stride, words[2 * turn % PRIM_WORDS], high);
     }
   }
 }
@@ -477,7 +480,7 @@ PRIM_FN bool compute_do(struct compute_warp *compute, const struct prim_descript
 }
 
 PRIM_FN void compute_run(struct compute_warp *compute) {
-  volatile uint32_t *done = &prim_shared.done[threadIdx.x / PRIM_WARP];
+  uint32_t *done = &prim_shared.done[threadIdx.x / PRIM_WARP];
   const struct prim_queue *queue = compute->prim.queue;
   for (uint32_t count = 0;; count++) {
     while ((int32_t)(prim_peek_together(&queue->issued) - count) <= 0)
@@ -485,7 +488,7 @@ PRIM_FN void compute_run(struct compute_warp *compute) {
     prim_converge_reads(); /* the descriptor is read after it */
     if (!compute_do(compute, &queue->descriptors[count % PRIM_DESCRIPTORS])) return;
     prim_converge();
-    if (prim_lane() == 0) *done = count + 1;
+    if (prim_lane() == 0) prim_post(done, count + 1);
   }
 }
 

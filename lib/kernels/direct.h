@@ -172,6 +172,11 @@ PRIM_FN bool direct_take(uint64_t lines, uint32_t flag, uint32_t line, uint64_t 
   return (uint32_t)(pair.x >> 32) == flag && (uint32_t)(pair.y >> 32) == flag;
 }
 
+/* The line is used: see prim_took(). */
+PRIM_FN void direct_took(uint64_t lines, uint32_t line) {
+  prim_took((const uint8_t *)(uintptr_t)lines + (size_t)line * 16);
+}
+
 PRIM_FN void direct_put(uint64_t lines, uint32_t flag, uint32_t line, uint64_t word) {
   const uint64_t high = (uint64_t)flag << 32;
   prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, (word & 0xffffffffu) | high,
@@ -230,8 +235,8 @@ PRIM_FN bool direct_compare(struct direct_run *it) {
   const bool asks = it->keeps && !it->link.agreed;
   uint64_t bytes = 0;
   if (asks)
-    it->link.agreed =
-        prim_tagged_read(it->sends ? &it->link.sender->offer_bytes : it->announced, it->tag, &bytes);
+    it->link.agreed = it->sends ? prim_tagged_glance(&it->link.sender->offer_bytes, it->tag, &bytes)
+                                : prim_tagged_read(it->announced, it->tag, &bytes);
   return direct_agrees(it, asks && it->link.agreed, bytes);
 }
 
@@ -247,13 +252,13 @@ PRIM_FN void direct_prepare(struct direct_run *it, const struct launch_arguments
 /* A warp signals that it is gone when it has moved everything, or was aborted. */
 PRIM_FN void direct_leave(void) {
   __syncwarp();
-  if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = DIRECT_GONE;
+  if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], DIRECT_GONE);
 }
 
 /* True if all warps but the last are gone. */
 PRIM_FN bool direct_others_gone(void) {
   const uint32_t warps = blockDim.x / PRIM_WARP - 1;
-  const uint32_t done = prim_lane() < warps ? *(volatile uint32_t *)&direct_done[prim_lane()] : DIRECT_GONE;
+  const uint32_t done = prim_lane() < warps ? prim_peek(&direct_done[prim_lane()]) : DIRECT_GONE;
   return __all_sync(PRIM_ALL_LANES, done == DIRECT_GONE);
 }
 

@@ -261,9 +261,15 @@ PRIM_FN bool direct_receive(const struct direct_run *it, const struct direct_loo
     if (link < loop->recv_count &&
         direct_has_line(adding ? loop->bytes : loop->received[link].bytes, direct_ahead(begun, b)))
       flagged &= direct_take(lines[link], flags[link], direct_ahead(begun, b), &words->each[b][link]);
-    if (__all_sync(PRIM_ALL_LANES, flagged)) return true;
+    if (__all_sync(PRIM_ALL_LANES, flagged)) break;
     if (direct_sees_stop()) return false;
   }
+  DIRECT_EACH_LINE(b)
+  DIRECT_EACH_LINK(link)
+  if (link < loop->recv_count &&
+      direct_has_line(adding ? loop->bytes : loop->received[link].bytes, direct_ahead(begun, b)))
+    direct_took(lines[link], direct_ahead(begun, b));
+  return true;
 }
 
 /* ---- sums ---- */
@@ -384,7 +390,7 @@ PRIM_FN void direct_end_loop(struct direct_run *it, uint32_t loops, uint32_t ste
   it->link.step += steps;
   it->link.line += steps;
   __syncwarp();
-  if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = loops;
+  if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], loops);
 }
 
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
@@ -466,7 +472,7 @@ PRIM_FN bool direct_await_movers(struct direct_run *it, uint32_t loops) {
   const uint32_t warps = blockDim.x / PRIM_WARP - 1;
   for (;;) {
     uint32_t done = UINT32_MAX;
-    if (prim_lane() < warps) done = *(volatile uint32_t *)&direct_done[prim_lane()];
+    if (prim_lane() < warps) done = prim_peek(&direct_done[prim_lane()]);
     if (__reduce_min_sync(PRIM_ALL_LANES, done) >= loops) return true;
     if (direct_is_stopped(it)) return false;
   }

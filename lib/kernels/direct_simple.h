@@ -267,21 +267,20 @@ PRIM_FN void direct_carry_phases(bool awaits) {
   const struct direct_share_of share = {threadIdx.x - PRIM_WARP, direct_compute_warps() * PRIM_WARP};
   if (awaits) launch_await_previous();
   for (uint32_t number = 0;; number++) {
-    while (!__all_sync(PRIM_ALL_LANES, *(volatile uint32_t *)&direct_issued > number)) {
-      const bool ended = *(volatile uint32_t *)&direct_ended == number + 1;
+    while (!__all_sync(PRIM_ALL_LANES, prim_peek(&direct_issued) > number)) {
+      const bool ended = prim_peek(&direct_ended) == number + 1;
       if (__any_sync(PRIM_ALL_LANES, ended || *(volatile uint32_t *)&direct_stopped != 0)) return;
     }
     direct_run_phase(&direct_phases[number % DIRECT_PHASES], share);
     __syncwarp();
-    if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = number + 1;
+    if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], number + 1);
   }
 }
 
 /* Phases that all compute warps have completed; `seen`: and the commit warp has processed. */
 PRIM_FN uint32_t direct_phases_done(bool seen) {
   uint32_t done = UINT32_MAX;
-  if (prim_lane() < direct_compute_warps() + (seen ? 1 : 0))
-    done = *(volatile uint32_t *)&direct_done[1 + prim_lane()];
+  if (prim_lane() < direct_compute_warps() + (seen ? 1 : 0)) done = prim_peek(&direct_done[1 + prim_lane()]);
   return __reduce_min_sync(PRIM_ALL_LANES, done);
 }
 
@@ -346,11 +345,12 @@ PRIM_FN bool direct_take_shown(struct direct_run *it, struct direct_issue *issue
   bool there = !asks;
   if (issue->taken) return true;
   while (!__all_sync(PRIM_ALL_LANES, there)) {
+    /* Two loads at once: the second one's order serves both. */
     if (!there && it->sends)
-      there = prim_tagged_read(&link->sender->offer, tag, &address) &
+      there = prim_tagged_glance(&link->sender->offer, tag, &address) &
               prim_tagged_read(&link->sender->offer_bytes, tag, &bytes);
     else if (!there)
-      there = prim_tagged_read(&link->receiver->source, tag, &address) &
+      there = prim_tagged_glance(&link->receiver->source, tag, &address) &
               prim_tagged_read(it->announced, tag, &bytes);
     if (direct_is_stopped(it)) return false;
   }
@@ -421,6 +421,7 @@ PRIM_FN bool direct_prepare_step(struct direct_run *it, struct direct_issue *iss
   if (!issue->moves) return true;
   while (issue->issued >= DIRECT_PHASES && direct_phases_done(true) <= issue->issued - DIRECT_PHASES)
     if (direct_is_stopped(it)) return false;
+  __syncwarp(); /* each lane has seen some warps done */
   struct direct_phase *phase = direct_next_phase(issue);
   if (prim_lane() <= DIRECT_LINKS) phase->bytes[prim_lane()] = 0;
   __syncwarp();
@@ -467,9 +468,8 @@ PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue
     phase->signaled = issue->signaled;
     phase->freed = issue->freed;
   }
-  __threadfence_block();
   __syncwarp();
-  if (prim_lane() == 0) *(volatile uint32_t *)&direct_issued = issue->issued;
+  if (prim_lane() == 0) prim_post(&direct_issued, issue->issued);
 }
 
 /* Makes a step that is prepared, when its data is available. */
@@ -516,7 +516,7 @@ PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
     more = direct_next_step(&steps, &step);
     if (more && !direct_prepare_step(it, &issue, &step)) return;
   }
-  if (prim_lane() == 0) *(volatile uint32_t *)&direct_ended = issue.issued + 1;
+  if (prim_lane() == 0) prim_post(&direct_ended, issue.issued + 1);
 }
 
 /* ---- commit warp ---- */
@@ -573,14 +573,14 @@ PRIM_FN void direct_save_all(const struct direct_run *it, uint32_t steps) {
  * may show its next operation's size before this warp has seen this one's; the issue warp saw it before it
  * issued what goes there. */
 PRIM_FN bool direct_commit_all(struct direct_run *it) {
-  for (uint32_t done = 0;;) {
+  for (uint32_t done = 0, steps = 0;;) {
     const uint32_t ended = prim_peek_together(&direct_ended);
     const uint32_t issued = prim_peek_together(&direct_issued);
     const uint32_t now = size_min(direct_phases_done(false), issued);
     const struct direct_phase *latest = &direct_phases[(now - 1) % DIRECT_PHASES];
-    const uint32_t steps = it->sends ? latest->signaled : latest->freed;
+    if (now != done) steps = it->sends ? latest->signaled : latest->freed; /* later it may be another's */
     __syncwarp();
-    if (prim_lane() == 0) *(volatile uint32_t *)&direct_done[direct_warp()] = now;
+    if (now != done && prim_lane() == 0) prim_post(&direct_done[direct_warp()], now);
     const bool agreed = it->link.agreed;
     const bool all_agreed = __all_sync(PRIM_ALL_LANES, agreed) != 0;
     if (now > 0 && (now != done || !all_agreed) && (agreed || it->sends)) direct_signal(it, steps);

@@ -106,10 +106,10 @@ struct prim {
   const int *failed_flag; /* of the communicator, likewise */
   struct prim_queue *queue;
   uint32_t first_compute_warp,
-      compute_warps; /* the warp group's first compute warp in the block, and their number */
-  uint32_t issued, done,
-      fenced;        /* descriptors so far; known to be done by all compute warps; covered by a fence */
-  uint32_t finished; /* the last descriptor of what is posted next */
+      compute_warps;     /* the warp group's first compute warp in the block, and their number */
+  uint32_t issued, done; /* descriptors so far; known to be done by all compute warps */
+  uint32_t fenced;       /* those covered by a fence */
+  uint32_t finished;     /* the last descriptor of what is posted next */
   uint32_t looks;
   bool issues, commits, aborted;
 #if PRIM_LINKS > 1
@@ -158,7 +158,7 @@ PRIM_FN void prim_pause(struct prim *prim) { (void)prim; }
 PRIM_FN bool prim_all_done(struct prim *prim, uint32_t descriptors) {
   uint32_t done = UINT32_MAX;
   if (prim_lane() < prim->compute_warps)
-    done = *(volatile uint32_t *)&prim_shared.done[prim->first_compute_warp + prim_lane()];
+    done = prim_peek(&prim_shared.done[prim->first_compute_warp + prim_lane()]);
   prim->done = __reduce_min_sync(PRIM_ALL_LANES, done);
   return prim->done >= descriptors;
 }
@@ -166,6 +166,7 @@ PRIM_FN bool prim_all_done(struct prim *prim, uint32_t descriptors) {
 PRIM_FN void prim_await(struct prim *prim, uint32_t descriptors) {
   if (!prim->commits) return;
   while (!prim_all_done(prim, descriptors) && !prim_aborted(prim)) {}
+  prim_converge(); /* lane 0 posts what the others have seen done */
 }
 
 /* Waits until the next descriptor's place in the ring is free. */
@@ -175,8 +176,7 @@ PRIM_FN void prim_await_place(struct prim *prim) {
     if (prim_aborted(prim)) return;
 }
 
-/* Issue warp and commit warp both count; the issue warp writes. Shared memory keeps a thread's stores in
- * order, and compilers keep volatile stores in order. */
+/* Issue warp and commit warp both count; the issue warp writes. */
 #if PRIM_LINKS > 1
 
 /* A descriptor of many links does not fit in registers: it is written in place, in the ring. */
@@ -184,14 +184,18 @@ PRIM_FN struct prim_descriptor *prim_draft(struct prim *prim) {
   return &prim->queue->descriptors[prim->issued % PRIM_DESCRIPTORS];
 }
 
+/* The commit warp does not write descriptors. */
+PRIM_FN bool prim_writes(const struct prim *prim) { return prim->issues && prim_lane() == 0; }
+
 PRIM_FN void prim_issue(struct prim *prim) {
   if (prim->issues) {
     struct prim_descriptor *descriptor = prim_draft(prim);
-    descriptor->second_count = prim->second_count;
-    descriptor->other_count = prim->other_count;
-    __threadfence_block();
-    prim_converge();
-    if (prim_lane() == 0) *(volatile uint32_t *)&prim->queue->issued = prim->issued + 1;
+    if (prim_writes(prim)) {
+      descriptor->second_count = prim->second_count;
+      descriptor->other_count = prim->other_count;
+    }
+    prim_converge_reads(); /* what all lanes have read precedes it */
+    if (prim_lane() == 0) prim_post(&prim->queue->issued, prim->issued + 1);
     prim_converge();
   }
   prim->issued += 1;
@@ -205,6 +209,7 @@ PRIM_FN void prim_issue(struct prim *prim) {
   prim_await_place(prim);
   prim->issued += 1;
   if (!prim->issues) return;
+  prim_converge(); /* what all lanes have read precedes it */
   if (prim_lane() == 0) {
     union {
       struct prim_descriptor descriptor;
@@ -215,7 +220,7 @@ PRIM_FN void prim_issue(struct prim *prim) {
         (volatile uint64_t *)&prim->queue->descriptors[(prim->issued - 1) % PRIM_DESCRIPTORS];
 #pragma unroll
     for (uint32_t i = 0; i < sizeof(struct prim_descriptor) / 8; i++) place[i] = written.words[i];
-    *(volatile uint32_t *)&prim->queue->issued = prim->issued;
+    prim_post(&prim->queue->issued, prim->issued);
   }
   prim_converge();
 }
@@ -233,13 +238,12 @@ PRIM_FN void prim_await_readers(struct prim *prim) {
 
 /* ---- counters ---- */
 
-/* Data behind a tail is read past the first-level cache, by instructions that wait for this one's result;
- * their order needs nothing else. */
+/* A head allows stores, which wait for it to be compared. */
 #ifdef PRIM_THREAD_LINKS /* each thread of a warp has a link of its own (direct.h) */
-PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word(address); }
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_posted(address); }
 PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word(address); }
 #else
-PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_word_together(address); }
+PRIM_FN uint64_t prim_load_tail(const uint64_t *address) { return prim_load_posted_together(address); }
 PRIM_FN uint64_t prim_load_head(const uint64_t *address) { return prim_load_word_together(address); }
 #endif
 
@@ -258,7 +262,9 @@ PRIM_FN void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t valu
   if (prim_stores(prim)) prim_store_word(address, value);
 }
 
-/* What was read, also from the sender's memory, is in registers before the compute warps count it. */
+/* What was read, also from the sender's memory, is in registers before the compute warps count it. PTX's
+ * model asks for a fence here too, which would take a microsecond of each small operation (lib/README.md,
+ * "Memory order of the kernels"). */
 PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t value) {
   if (prim_stores(prim)) prim_store_word(address, value);
 }
@@ -266,7 +272,7 @@ PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t valu
 /* For any thread; prim_tagged_store() is for the leader of a lane. */
 PRIM_FN void prim_tagged_write(struct tagged_word *word, uint32_t tag, uint64_t value) {
   const uint64_t mark = (uint64_t)tag << 32;
-  prim_store_pair(word, (value & 0xffffffffu) | mark, value >> 32 | mark);
+  prim_store_tagged(word, (value & 0xffffffffu) | mark, value >> 32 | mark);
 }
 
 PRIM_FN void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint32_t tag, uint64_t value) {
@@ -279,21 +285,28 @@ PRIM_FN bool prim_tagged_holds(ulonglong2 pair, uint32_t tag, uint64_t *value) {
   return true;
 }
 
-/* For any thread; prim_tagged_load() is for a warp. */
-PRIM_FN bool prim_tagged_read(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
+/* For any thread; prim_tagged_load() is for a warp. With prim_tagged_glance() accesses after it may be
+ * executed before it, and the other end may store another value before this one is seen. */
+PRIM_FN bool prim_tagged_glance(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
   return prim_tagged_holds(prim_load_pair(word), tag, value);
 }
 
+PRIM_FN bool prim_tagged_read(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
+  const bool holds = prim_tagged_holds(prim_load_pair_posted(word), tag, value);
+  if (holds) prim_took(word);
+  return holds;
+}
+
 PRIM_FN bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
-  return prim_tagged_holds(prim_load_pair_together(word), tag, value);
+  const bool holds = prim_tagged_holds(prim_load_pair_posted_together(word), tag, value);
+  if (holds) prim_took(word);
+  return holds;
 }
 
 /* ---- writing descriptors ---- */
 
 #if PRIM_LINKS > 1
 
-/* The commit warp does not write descriptors. */
-PRIM_FN bool prim_writes(const struct prim *prim) { return prim->issues; }
 PRIM_FN uint32_t prim_add_second(struct prim *prim) { return prim->second_count++; }
 PRIM_FN uint32_t prim_add_other(struct prim *prim) { return prim->other_count++; }
 
@@ -301,6 +314,8 @@ PRIM_FN void prim_descriptor_begin(struct prim *prim) {
   prim->second_count = prim->other_count = 0;
   if (!prim->issues) return;
   prim_await_place(prim);
+  prim_converge(); /* lane 0 writes where all have seen that nobody reads */
+  if (!prim_writes(prim)) return;
   struct prim_descriptor *descriptor = prim_draft(prim);
   descriptor->first = 0;
   descriptor->out = 0;

@@ -9,6 +9,9 @@
 
 /* ---- memory ---- */
 
+/* Of an address in shared memory. */
+PRIM_FN uint32_t prim_shared_place(const void *place) { return (uint32_t)__cvta_generic_to_shared(place); }
+
 /* All accesses to memory that other ranks or blocks see are volatile assembly, which compilers keep in order.
  * Few of them clobber memory, so that the lane stays in registers. Loads bypass the first-level cache,
  * because a peer may have written since. */
@@ -24,16 +27,55 @@ PRIM_FN ulonglong2 prim_load_pair(const void *address) {
   return pair;
 }
 
+/* What another rank posted: accesses after it are not executed before it. */
+PRIM_FN uint64_t prim_load_posted(const void *address) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
+  return value;
+}
+
+PRIM_FN ulonglong2 prim_load_pair_posted(const void *address) {
+  ulonglong2 pair;
+  asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(pair.x), "=l"(pair.y) : "l"(address));
+  return pair;
+}
+
 /* The same by all lanes of a warp at one address: one load, with one result for all lanes. */
 PRIM_FN uint64_t prim_load_word_together(const void *address) { return prim_load_word(address); }
-PRIM_FN ulonglong2 prim_load_pair_together(const void *address) { return prim_load_pair(address); }
+PRIM_FN uint64_t prim_load_posted_together(const void *address) { return prim_load_posted(address); }
+PRIM_FN ulonglong2 prim_load_pair_posted_together(const void *address) {
+  return prim_load_pair_posted(address);
+}
 
-/* The same for a word of shared memory. */
-PRIM_FN uint32_t prim_peek_together(const uint32_t *word) { return *(const volatile uint32_t *)word; }
+/* Words of shared memory by which warps of a block hand over work: what a thread did before it posts a word
+ * happens before what another does after it has peeked at it. The posting thread's compiler must be kept from
+ * delaying plain stores (prim_converge_reads). */
+PRIM_FN uint32_t prim_peek(const uint32_t *word) {
+  uint32_t value;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(prim_shared_place(word)));
+  return value;
+}
+
+PRIM_FN uint32_t prim_peek_together(const uint32_t *word) { return prim_peek(word); }
+
+PRIM_FN void prim_post(uint32_t *word, uint32_t value) {
+  asm volatile("fence.acq_rel.cta;");
+  *(volatile uint32_t *)word = value; /* its address needs no register of its own */
+}
 
 /* One 16-byte store; readers see each 8-byte half whole. */
 PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
   asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(low), "l"(high));
+}
+
+/* The same, of a tagged word. */
+PRIM_FN void prim_store_tagged(void *address, uint64_t low, uint64_t high) {
+  prim_store_pair(address, low, high);
+}
+
+/* The same, by lanes of a warp side by side to one line of 128 bytes, which readers see whole. */
+PRIM_FN void prim_store_line_part(void *address, uint64_t low, uint64_t high) {
+  prim_store_pair(address, low, high);
 }
 
 PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
@@ -43,6 +85,10 @@ PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
 PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value));
 }
+
+/* The pair was loaded whole and is used: whoever stores there next must be ordered after it. For tests, which
+ * check this; a GPU does nothing. */
+PRIM_FN void prim_took(const void *address) { (void)address; }
 
 PRIM_FN int prim_flag(const int *address) {
   int value;
@@ -104,10 +150,6 @@ PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
 }
 
 /* ---- asynchronous copies of words to shared memory ---- */
-
-PRIM_FN uint32_t prim_shared_place(const uint64_t *place) {
-  return (uint32_t)__cvta_generic_to_shared(place);
-}
 
 PRIM_FN void prim_fetch_word(uint64_t *place, const uint8_t *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(prim_shared_place(place)), "l"(from));

@@ -38,7 +38,9 @@
  *   void     prim_store_head(p, address, v)  earlier reads of all joined workers are ordered before it, also
  *                                            those from the sender's memory
  *   void     prim_tagged_store(p, word, tag, v)  value and tag of a tagged word become visible together,
- *   bool     prim_tagged_load(word, tag, &v)     in no order with anything else; false while the tag differs
+ *                                                after all that earlier operations of the rank did
+ *   bool     prim_tagged_load(word, tag, &v)     false while the tag differs; later accesses are not
+ *                                                reordered before it
  *   bool     prim_aborted(p)                 the communicator was aborted: waits end, moves do nothing
  *   void     prim_pause(p)                   called while the lane waits: spin or yield
  *

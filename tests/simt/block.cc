@@ -10,9 +10,18 @@
 #include <time.h>
 #include <ucontext.h>
 
+#include "order.h"
 #include "random.h"
 
-enum { STACK_BYTES = 128 << 10, THREADS_MOST = 1024, BARRIERS = 16, STIR_ONE_IN = 16, SLOW_SWEEPS = 64 };
+enum {
+  STACK_BYTES = 128 << 10,
+  THREADS_MOST = 1024,
+  BARRIERS = 16,
+  FETCHES_MOST = 16,
+  STIR_ONE_IN = 16,
+  TEAR_ONE_IN = 3,
+  SLOW_SWEEPS = 64
+};
 
 /* A condition that fibres wait for: how often it has occurred, and from which sweep on the last one
  * counts. */
@@ -31,6 +40,11 @@ struct fibre {
   const struct gate *gate; /* the gate it waits for; NULL: ready */
   uint64_t phase;          /* of the gate, when the wait began */
   bool ended;
+  uint32_t fetches; /* copies that were begun */
+  struct {
+    uint64_t *place;
+    const void *from;
+  } fetched[FETCHES_MOST];
   void *stack_top; /* address of its saved registers */
 };
 
@@ -46,6 +60,7 @@ struct block {
   uint8_t *stacks;
   void (*body)(void *);
   void *argument;
+  struct order_block *order;
 };
 
 thread_local simt_index threadIdx, blockIdx, blockDim;
@@ -130,21 +145,30 @@ static void gate_await(const struct gate *gate, uint64_t phase) {
   fibre_leave();
 }
 
-const uint64_t *simt_meet(uint64_t value) {
+static const uint64_t *warp_meet(uint64_t value, bool orders) {
   struct warp *warp = &here->warps[threadIdx.x / SIMT_WARP];
   const uint64_t phase = warp->gate.phase;
   uint64_t *values = warp->values[phase % 2];
   values[threadIdx.x % SIMT_WARP] = value;
-  if (++warp->gate.arrived == SIMT_WARP) gate_pass(&warp->gate);
+  if (++warp->gate.arrived == SIMT_WARP) {
+    if (order_is_on) (orders ? order_meet : order_vote)();
+    gate_pass(&warp->gate);
+  }
   gate_await(&warp->gate, phase);
   return values;
 }
 
+const uint64_t *simt_meet(uint64_t value) { return warp_meet(value, false); }
+void simt_sync(void) { (void)warp_meet(0, true); }
+
 void simt_barrier(uint32_t id, uint32_t threads, bool waits) {
   struct gate *gate = &here->barriers[id % BARRIERS];
   const uint64_t phase = gate->phase;
+  if (order_is_on) order_arrive(id, phase);
   if (++gate->arrived == threads) gate_pass(gate);
-  if (waits) gate_await(gate, phase);
+  if (!waits) return;
+  gate_await(gate, phase);
+  if (order_is_on) order_pass(id, phase);
 }
 
 uint64_t simt_time_ns(void) {
@@ -153,9 +177,134 @@ uint64_t simt_time_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void simt_misaligned(const void *address, uint32_t bytes) {
+/* ---- memory ---- */
+
+/* A GPU refuses addresses that are not multiples of an access's bytes; the host does not. */
+static void align_check(const void *address, uint32_t bytes) {
+  if (((uintptr_t)address & (bytes - 1)) == 0) return;
   fprintf(stderr, "simt: misaligned access of %u bytes at %p\n", bytes, address);
   abort();
+}
+
+static const uint32_t kind_flags[] = {0, ORDER_STRONG, ORDER_STRONG | ORDER_POST,
+                                      ORDER_STRONG | ORDER_ACQUIRE, ORDER_STRONG | ORDER_ACQUIRE};
+/* Of an acquire, or of the release that has the same number. */
+static enum order_scope kind_scope(enum simt_kind kind) {
+  return kind == SIMT_ACQUIRE_BLOCK ? ORDER_BLOCK : ORDER_SYSTEM;
+}
+
+static uint64_t memory_load(const void *address, uint32_t bytes, enum simt_kind kind, const void *place) {
+  if (order_is_on) order_access(address, bytes, kind_flags[kind], kind_scope(kind), place);
+  switch (bytes) {
+    case 1: return __atomic_load_n((const uint8_t *)address, __ATOMIC_ACQUIRE);
+    case 2: return __atomic_load_n((const uint16_t *)address, __ATOMIC_ACQUIRE);
+    case 4: return __atomic_load_n((const uint32_t *)address, __ATOMIC_ACQUIRE);
+    default: return __atomic_load_n((const uint64_t *)address, __ATOMIC_ACQUIRE);
+  }
+}
+
+static void memory_store(void *address, uint32_t bytes, uint64_t value, enum simt_kind kind,
+                         const void *place) {
+  uint32_t flags = ORDER_WRITE | (kind_flags[kind] & (ORDER_STRONG | ORDER_POST));
+  if (kind >= SIMT_ACQUIRE) flags |= ORDER_RELEASE;
+  if (order_is_on) order_access(address, bytes, flags, kind_scope(kind), place);
+  switch (bytes) {
+    case 1: __atomic_store_n((uint8_t *)address, (uint8_t)value, __ATOMIC_RELEASE); break;
+    case 2: __atomic_store_n((uint16_t *)address, (uint16_t)value, __ATOMIC_RELEASE); break;
+    case 4: __atomic_store_n((uint32_t *)address, (uint32_t)value, __ATOMIC_RELEASE); break;
+    default: __atomic_store_n((uint64_t *)address, value, __ATOMIC_RELEASE); break;
+  }
+}
+
+uint64_t simt_load(const void *address, uint32_t bytes, enum simt_kind kind) {
+  simt_stir();
+  align_check(address, bytes);
+  return memory_load(address, bytes, kind, __builtin_return_address(0));
+}
+
+void simt_store(void *address, uint32_t bytes, uint64_t value, enum simt_kind kind) {
+  align_check(address, bytes);
+  if (kind != SIMT_WEAK) simt_stir();
+  memory_store(address, bytes, value, kind, __builtin_return_address(0));
+}
+
+static ulonglong2 pair_load(const void *address, enum simt_kind kind, const void *place) {
+  const uint64_t *words = (const uint64_t *)address;
+  ulonglong2 pair;
+  simt_stir();
+  align_check(address, 16);
+  pair.x = memory_load(&words[0], 8, kind, place);
+  if (order_is_on) simt_stir(); /* each half is whole, the pair is not */
+  pair.y = memory_load(&words[1], 8, kind, place);
+  return pair;
+}
+
+ulonglong2 simt_load_pair(const void *address, enum simt_kind kind) {
+  return pair_load(address, kind, __builtin_return_address(0));
+}
+
+void simt_store_pair(void *address, uint64_t low, uint64_t high, enum simt_kind kind, bool whole) {
+  const void *place = __builtin_return_address(0);
+  uint64_t *words = (uint64_t *)address;
+  const bool back = order_is_on && !whole && here->random != 0 && random_below(&here->random, 2) != 0;
+  align_check(address, 16);
+  memory_store(&words[back ? 1 : 0], 8, back ? high : low, kind, place);
+  if (order_is_on && !whole && here->random != 0 && random_below(&here->random, TEAR_ONE_IN) == 0)
+    fibre_leave();
+  memory_store(&words[back ? 0 : 1], 8, back ? low : high, kind, place);
+}
+
+uint64_t simt_load_together(const void *address, uint32_t bytes, enum simt_kind kind) {
+  simt_stir();
+  align_check(address, bytes);
+  const uint64_t value = simt_meet(memory_load(address, bytes, kind, __builtin_return_address(0)))[0];
+  if (order_is_on) order_read_with_first(kind >= SIMT_ACQUIRE);
+  return value;
+}
+
+ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind) {
+  ulonglong2 pair = pair_load(address, kind, __builtin_return_address(0));
+  pair.x = simt_meet(pair.x)[0];
+  pair.y = simt_meet(pair.y)[0];
+  if (order_is_on) order_read_with_first(kind >= SIMT_ACQUIRE);
+  return pair;
+}
+
+uint64_t simt_add(uint64_t *address, uint64_t value) {
+  if (order_is_on)
+    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS, ORDER_DEVICE,
+                 __builtin_return_address(0));
+  return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+}
+
+void simt_fetch(uint64_t *place, const void *from) {
+  struct fibre *fibre = here->now;
+  if (fibre->fetches == FETCHES_MOST) give_up("too many copies at once");
+  memset(place, 0xa5, sizeof *place);
+  fibre->fetched[fibre->fetches++] = {place, from};
+}
+
+void simt_fetch_end(void) {
+  struct fibre *fibre = here->now;
+  for (uint32_t i = 0; i < fibre->fetches; i++) {
+    simt_stir();
+    align_check(fibre->fetched[i].from, 8);
+    *fibre->fetched[i].place = memory_load(fibre->fetched[i].from, 8, SIMT_WEAK, __builtin_return_address(0));
+  }
+  fibre->fetches = 0;
+}
+
+void simt_take(const void *address, uint32_t bytes) {
+  if (order_is_on) order_take(address, bytes, __builtin_return_address(0));
+}
+
+void simt_fence(enum simt_scope scope) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (order_is_on) order_fence((enum order_scope)scope);
+}
+
+void simt_await_previous(void) {
+  if (order_is_on) order_await_previous();
 }
 
 /* ---- blocks ---- */
@@ -198,11 +347,16 @@ static bool block_sweep(struct block *block) {
   return any;
 }
 
+/* Bytes of a block: its threads' stacks, then the struct. */
+static size_t block_bytes(uint32_t thread_count) {
+  return (size_t)thread_count * STACK_BYTES + sizeof(struct block);
+}
+
 static struct block *block_make(uint32_t thread_count) {
-  struct block *block = (struct block *)calloc(1, sizeof *block);
-  void *stacks = mmap(NULL, (size_t)thread_count * STACK_BYTES, PROT_READ | PROT_WRITE,
+  void *stacks = mmap(NULL, block_bytes(thread_count), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (block == NULL || stacks == MAP_FAILED) give_up("no memory for a block");
+  if (stacks == MAP_FAILED) give_up("no memory for a block");
+  struct block *block = (struct block *)((uint8_t *)stacks + (size_t)thread_count * STACK_BYTES);
   block->stacks = (uint8_t *)stacks;
   block->thread_count = thread_count;
   return block;
@@ -214,8 +368,8 @@ static uint64_t seed_of(uint32_t index) {
   return seed == 0 ? 0 : (seed + index + 1) * 0x9e3779b97f4a7c15u;
 }
 
-void simt_block_run(uint32_t index, uint32_t thread_count, int slow_warp, void (*body)(void *),
-                    void *argument) {
+void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread_count, int slow_warp,
+                    void (*body)(void *), void *argument) {
   if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
     give_up("a block does not consist of whole warps");
   struct block *block = block_make(thread_count);
@@ -228,15 +382,18 @@ void simt_block_run(uint32_t index, uint32_t thread_count, int slow_warp, void (
   here = block;
   for (uint32_t thread = 0; thread < thread_count; thread++)
     fibre_prepare(&block->fibres[thread], block->stacks + (size_t)thread * STACK_BYTES, fibre_main);
+  block->order = order_block_begin(launch, thread_count, block->stacks, block_bytes(thread_count));
   while (block->ended_count < thread_count) {
+    order_turn_begin();
     /* Fibres behind a gate that has just opened are ready in the next sweep. */
     if (!block_sweep(block) && !block_sweep(block) && block->ended_count < thread_count) {
       block_tell(block);
       give_up("all threads of a block wait for each other");
     }
+    order_turn_end();
     sched_yield();
   }
+  order_block_end(block->order);
   here = NULL;
-  munmap(block->stacks, (size_t)thread_count * STACK_BYTES);
-  free(block);
+  munmap(block->stacks, block_bytes(thread_count));
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "memory.h"
+#include "order.h"
 
 enum { CONTEXTS_MOST = 16 };
 
@@ -79,11 +80,14 @@ struct count_wait {
   const uint64_t *count;
   uint64_t value;
   bool is_repeated;
+  const void *stream;
+  int device;
 };
 
 static void count_await(void *argument) {
   struct count_wait *wait = (struct count_wait *)argument;
   while (__atomic_load_n(wait->count, __ATOMIC_ACQUIRE) < wait->value) sched_yield();
+  order_stream_awaits(wait->stream, wait->device, wait->count);
   if (!wait->is_repeated) free(wait);
 }
 
@@ -92,7 +96,9 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (wait == NULL || flags != CU_STREAM_WAIT_VALUE_GEQ) abort();
   cudaStreamIsCapturing((cudaStream_t)stream, &status);
-  *wait = {(const uint64_t *)(uintptr_t)address, value, status == cudaStreamCaptureStatusActive};
+  *wait = {(const uint64_t *)(uintptr_t)address, value, status == cudaStreamCaptureStatusActive,
+           (const void *)stream, 0};
+  if (cudaGetDevice(&wait->device) != cudaSuccess) wait->device = 0;
   return cudaLaunchHostFunc((cudaStream_t)stream, count_await, wait) == cudaSuccess
              ? CUDA_SUCCESS
              : CUDA_ERROR_NOT_SUPPORTED;

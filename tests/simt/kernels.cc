@@ -1,5 +1,5 @@
-/* kernels.cc (simt): registers the backend's kernels for launches when the library is loaded, and fills shared
- * memory with garbage when a block begins. */
+/* kernels.cc (simt): registers the backend's kernels for launches when the library is loaded, and fills
+ * shared memory with garbage when a block begins. */
 #include <cuda_runtime.h>
 
 #include <link.h>
@@ -7,6 +7,7 @@
 #include "kernels/launch.h"
 #include "kernels/link_test.h"
 #include "kernels.h"
+#include "order.h"
 
 #define LAUNCHED(CALL)            \
   CALL(ll, launch)                \
@@ -54,6 +55,11 @@ static const struct simt_kernel rows[] = {
  * has what earlier blocks left. */
 static thread_local volatile char shared_touched;
 
+static void kernel_shared_begin(void *memory, size_t bytes) {
+  memset(memory, 0xd1, bytes);
+  order_forget(memory, bytes);
+}
+
 static int shared_fill(struct dl_phdr_info *object, size_t size, void *unused) {
   const ElfW(Addr) mine = (ElfW(Addr))rows;
   bool is_mine = false;
@@ -65,7 +71,7 @@ static int shared_fill(struct dl_phdr_info *object, size_t size, void *unused) {
   }
   for (int i = 0; is_mine && i < object->dlpi_phnum; i++)
     if (object->dlpi_phdr[i].p_type == PT_TLS && object->dlpi_tls_data != NULL)
-      memset(object->dlpi_tls_data, 0xd1, object->dlpi_phdr[i].p_memsz);
+      kernel_shared_begin(object->dlpi_tls_data, object->dlpi_phdr[i].p_memsz);
   return is_mine;
 }
 

@@ -10,10 +10,13 @@
 #include <unistd.h>
 
 #include "memory.h"
+#include "order.h"
 
 extern "C" {
 cudaError_t tutti_cudart_Malloc(void **pointer, size_t bytes);
 cudaError_t tutti_cudart_Free(void *pointer);
+cudaError_t tutti_cudart_Memset(void *pointer, int value, size_t bytes);
+cudaError_t tutti_cudart_Memcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t tutti_cudart_MemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream);
 cudaError_t tutti_cudart_MemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                      cudaStream_t stream);
@@ -26,7 +29,7 @@ struct allocation {
   uint8_t *base;
   size_t bytes;
   void *raw; /* the runtime's allocation; NULL: another process's */
-  int file;
+  int file, device;
   uint64_t id;
   struct allocation *next;
 };
@@ -44,9 +47,10 @@ static_assert(sizeof(struct shared_file) <= sizeof(cudaIpcMemHandle_t), "a handl
 
 static void allocation_add(uint8_t *base, size_t bytes, void *raw, int file) {
   struct allocation *fresh = (struct allocation *)malloc(sizeof *fresh);
-  if (fresh == NULL) abort();
+  int device = 0;
+  if (fresh == NULL || cudaGetDevice(&device) != cudaSuccess) abort();
   pthread_mutex_lock(&mutex);
-  *fresh = {base, bytes, raw, file, ++last_id, allocations};
+  *fresh = {base, bytes, raw, file, device, ++last_id, allocations};
   allocations = fresh;
   pthread_mutex_unlock(&mutex);
 }
@@ -116,6 +120,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
 cudaError_t cudaFree(void *pointer) {
   struct allocation taken;
   if (pointer == NULL || !allocation_take(pointer, &taken)) return tutti_cudart_Free(pointer);
+  order_forget(taken.base, taken.bytes);
   if (taken.file >= 0) {
     if (mmap(taken.base, whole_pages(taken.bytes), PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
@@ -155,6 +160,26 @@ cudaError_t cudaIpcCloseMemHandle(void *pointer) {
   if (!allocation_take(pointer, &taken)) return cudaErrorInvalidValue;
   munmap(taken.base, whole_pages(taken.bytes));
   return cudaSuccess;
+}
+
+/* ---- copies by the host, which waits for the device first ---- */
+
+static void copy_note(const void *memory, size_t bytes, bool writes) {
+  struct allocation found;
+  if (order_is_on && allocation_copy(memory, &found)) order_copy(found.device, memory, bytes, writes);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+  const cudaError_t error = tutti_cudart_Memcpy(to, from, bytes, kind);
+  copy_note(from, bytes, false);
+  copy_note(to, bytes, true);
+  return error;
+}
+
+cudaError_t cudaMemset(void *pointer, int value, size_t bytes) {
+  const cudaError_t error = tutti_cudart_Memset(pointer, value, bytes);
+  copy_note(pointer, bytes, true);
+  return error;
 }
 
 /* ---- stream operations on another process's memory, which the emulated runtime does not know ---- */

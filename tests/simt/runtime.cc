@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "kernels.h"
+#include "order.h"
 
 static const struct simt_kernel *kernel_rows;
 static size_t kernel_count;
@@ -58,13 +59,16 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
-  int slow_warp;
+  int slow_warp, device;
+  const void *stream;
+  bool overlaps;    /* it may begin before the stream's previous launch has ended */
   bool is_repeated; /* in a graph: launched as often as the graph */
   void *parameters[SIMT_PARAMETERS];
 };
 
 struct simt_block_job {
   const struct simt_launch *launch;
+  struct order_launch *order;
   uint32_t index;
   pthread_t thread;
 };
@@ -82,7 +86,7 @@ static void thread_body(void *argument) {
 static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
   kernel_begin_block();
-  simt_block_run(job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
+  simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
                  (void *)job->launch);
   return NULL;
 }
@@ -91,11 +95,13 @@ static void launch_run(void *argument) {
   struct simt_launch *launch = (struct simt_launch *)argument;
   struct simt_block_job *jobs = (struct simt_block_job *)calloc(launch->block_count, sizeof *jobs);
   if (jobs == NULL) abort();
+  struct order_launch *order = order_launch_begin(launch->stream, launch->device, launch->overlaps);
   for (uint32_t index = 0; index < launch->block_count; index++) {
-    jobs[index] = {launch, index, 0};
+    jobs[index] = {launch, order, index, 0};
     if (pthread_create(&jobs[index].thread, NULL, block_main, &jobs[index]) != 0) abort();
   }
   for (uint32_t index = 0; index < launch->block_count; index++) pthread_join(jobs[index].thread, NULL);
+  order_launch_end(order);
   free(jobs);
   if (!launch->is_repeated) launch_free(launch);
 }
@@ -109,13 +115,16 @@ static int slow_warp(void) {
 }
 
 static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
-                                       void **parameters) {
+                                       void **parameters, cudaStream_t stream, bool overlaps) {
   struct simt_launch *launch = (struct simt_launch *)calloc(1, sizeof *launch);
   if (launch == NULL) return NULL;
   launch->kernel = kernel;
   launch->block_count = grid.x;
   launch->thread_count = block.x;
   launch->slow_warp = slow_warp();
+  if (cudaGetDevice(&launch->device) != cudaSuccess) launch->device = 0;
+  launch->stream = (const void *)stream;
+  launch->overlaps = overlaps;
   for (uint32_t i = 0; i < SIMT_PARAMETERS && kernel->bytes[i] > 0; i++) {
     launch->parameters[i] = malloc(kernel->bytes[i]);
     if (launch->parameters[i] == NULL) {
@@ -127,14 +136,13 @@ static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 gr
   return launch;
 }
 
-cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **parameters, size_t shared_bytes,
-                             cudaStream_t stream) {
+static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **parameters,
+                               cudaStream_t stream, bool overlaps) {
   const struct simt_kernel *kernel = kernel_find(entry);
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  (void)shared_bytes;
   if (kernel == NULL) return cudaErrorInvalidValue;
   kernel_note(kernel, block.x);
-  struct simt_launch *launch = launch_make(kernel, grid, block, parameters);
+  struct simt_launch *launch = launch_make(kernel, grid, block, parameters, stream, overlaps);
   if (launch == NULL) return cudaErrorMemoryAllocation;
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
   launch->is_repeated = status == cudaStreamCaptureStatusActive;
@@ -143,9 +151,18 @@ cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **pa
   return error;
 }
 
+cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **parameters, size_t shared_bytes,
+                             cudaStream_t stream) {
+  (void)shared_bytes;
+  return launch_send(entry, grid, block, parameters, stream, false);
+}
+
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry, void **parameters) {
-  return cudaLaunchKernel(entry, config->gridDim, config->blockDim, parameters, config->dynamicSmemBytes,
-                          config->stream);
+  bool overlaps = false;
+  for (unsigned int i = 0; i < config->numAttrs; i++)
+    overlaps |= config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  return launch_send(entry, config->gridDim, config->blockDim, parameters, config->stream, overlaps);
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *entry) {

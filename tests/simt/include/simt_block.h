@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -30,29 +31,61 @@ extern thread_local simt_index threadIdx, blockIdx, blockDim;
 
 #define SIMT_NO_WARP INT_MAX
 
+struct order_launch;
+
 /* Runs all threads of one block; returns when they have ended. `body` is called once per thread. The warp
- * `slow_warp` (negative: from the last one; SIMT_NO_WARP: none) is slower than the others by far. */
-void simt_block_run(uint32_t block, uint32_t thread_count, int slow_warp, void (*body)(void *),
-                    void *argument);
+ * `slow_warp` (negative: from the last one; SIMT_NO_WARP: none) is slower than the others by far. `launch`:
+ * for order.h, or NULL. */
+void simt_block_run(struct order_launch *launch, uint32_t block, uint32_t thread_count, int slow_warp,
+                    void (*body)(void *), void *argument);
 
 /* Lets the other fibres run. */
 void simt_yield(void);
 /* Yields at random, by the seed. */
 void simt_stir(void);
 /* Passes a value to the warp and waits for all lanes; returns their values, valid until the next
- * synchronization. */
+ * synchronization. It orders no accesses, as votes and shuffles of a GPU; simt_sync() does. */
 const uint64_t *simt_meet(uint64_t value);
+void simt_sync(void);
 void simt_barrier(uint32_t id, uint32_t threads, bool waits);
 uint64_t simt_time_ns(void);
-/* Ends the program with a message. */
-[[noreturn]] void simt_misaligned(const void *address, uint32_t bytes);
+
+/* ---- accesses to memory that other threads see; misaligned ones end the program ---- */
+
+enum simt_kind {
+  SIMT_WEAK,    /* plain */
+  SIMT_STRONG,  /* volatile, or relaxed in the system's scope */
+  SIMT_POST,    /* a store alike, before which all that was read is in registers */
+  SIMT_ACQUIRE, /* or release, in the system's scope */
+  SIMT_ACQUIRE_BLOCK
+};
+/* Of 1, 2, 4 or 8 bytes. */
+uint64_t simt_load(const void *address, uint32_t bytes, enum simt_kind kind);
+void simt_store(void *address, uint32_t bytes, uint64_t value, enum simt_kind kind);
+/* Eight bytes twice; `whole`: nobody sees one without the other. */
+ulonglong2 simt_load_pair(const void *address, enum simt_kind kind);
+void simt_store_pair(void *address, uint64_t low, uint64_t high, enum simt_kind kind, bool whole);
+/* Loads by lane 0 for all lanes of the warp. */
+uint64_t simt_load_together(const void *address, uint32_t bytes, enum simt_kind kind);
+ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind);
+/* Relaxed, in the device's scope. */
+uint64_t simt_add(uint64_t *address, uint64_t value);
+/* Copies eight bytes to shared memory at the thread's next simt_fetch_end(); until then garbage is there. */
+void simt_fetch(uint64_t *place, const void *from);
+void simt_fetch_end(void);
+/* What was loaded there has been used. */
+void simt_take(const void *address, uint32_t bytes);
+enum simt_scope { SIMT_BLOCK, SIMT_DEVICE, SIMT_SYSTEM };
+void simt_fence(enum simt_scope scope);
+/* Waits for the launch that this one overlaps. */
+void simt_await_previous(void);
 
 /* ---- CUDA's names ---- */
 
 enum { SIMT_WARP = 32 };
 
 static inline void __syncthreads(void) { simt_barrier(0, blockDim.x, true); }
-static inline void __syncwarp(unsigned mask = ~0u) { (void)mask, (void)simt_meet(0); }
+static inline void __syncwarp(unsigned mask = ~0u) { (void)mask, simt_sync(); }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate) {
   const uint64_t *values = simt_meet(predicate != 0);
@@ -82,12 +115,12 @@ static inline TYPE __shfl_sync(unsigned mask, TYPE value, int lane) {
   return value;
 }
 
-static inline void __threadfence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_block(void) { __threadfence(); }
-static inline void __threadfence_system(void) { __threadfence(); }
+static inline void __threadfence(void) { simt_fence(SIMT_DEVICE); }
+static inline void __threadfence_block(void) { simt_fence(SIMT_BLOCK); }
+static inline void __threadfence_system(void) { simt_fence(SIMT_SYSTEM); }
 
 static inline unsigned long long atomicAdd(unsigned long long *address, unsigned long long value) {
-  return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+  return simt_add((uint64_t *)address, value);
 }
 /* On shared memory, which is used by one host thread. */
 static inline uint32_t atomicMin(uint32_t *address, uint32_t value) {

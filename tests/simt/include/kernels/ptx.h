@@ -1,5 +1,5 @@
 /* ptx.h (simt): replaces the GPU's ptx.h for fibres. Memory is the host's: every access to what other blocks
- * see is atomic for eight bytes, and ordered as the host's compiler orders it. */
+ * see is atomic for eight bytes. */
 #ifndef TUTTI_KERNELS_PTX_H
 #define TUTTI_KERNELS_PTX_H
 
@@ -17,62 +17,58 @@
 
 /* ---- memory ---- */
 
-/* A GPU refuses addresses that are not multiples of an access's bytes; the host does not. */
-PRIM_FN void simt_align(const void *address, uint32_t bytes) {
-  if (((uintptr_t)address & (bytes - 1)) != 0) simt_misaligned(address, bytes);
-}
+PRIM_FN uint64_t prim_load_word(const void *address) { return simt_load(address, 8, SIMT_STRONG); }
+PRIM_FN ulonglong2 prim_load_pair(const void *address) { return simt_load_pair(address, SIMT_STRONG); }
 
-PRIM_FN uint64_t prim_load_word(const void *address) {
-  simt_stir();
-  simt_align(address, 8);
-  return __atomic_load_n((const uint64_t *)address, __ATOMIC_ACQUIRE);
-}
-
-PRIM_FN ulonglong2 prim_load_pair(const void *address) {
-  simt_stir();
-  simt_align(address, 16);
-  const uint64_t *words = (const uint64_t *)address;
-  ulonglong2 pair;
-  pair.x = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
-  pair.y = __atomic_load_n(&words[1], __ATOMIC_ACQUIRE);
-  return pair;
+PRIM_FN uint64_t prim_load_posted(const void *address) { return simt_load(address, 8, SIMT_ACQUIRE); }
+PRIM_FN ulonglong2 prim_load_pair_posted(const void *address) {
+  return simt_load_pair(address, SIMT_ACQUIRE);
 }
 
 /* Lanes would load one after another and might see different values, so the first lane loads for all. */
 PRIM_FN uint64_t prim_load_word_together(const void *address) {
-  return simt_meet(prim_load_word(address))[0];
+  return simt_load_together(address, 8, SIMT_STRONG);
+}
+PRIM_FN uint64_t prim_load_posted_together(const void *address) {
+  return simt_load_together(address, 8, SIMT_ACQUIRE);
 }
 
-PRIM_FN ulonglong2 prim_load_pair_together(const void *address) {
-  ulonglong2 pair = prim_load_pair(address);
-  pair.x = simt_meet(pair.x)[0];
-  pair.y = simt_meet(pair.y)[0];
-  return pair;
+PRIM_FN ulonglong2 prim_load_pair_posted_together(const void *address) {
+  return simt_load_pair_together(address, SIMT_ACQUIRE);
 }
+
+PRIM_FN uint32_t prim_peek(const uint32_t *word) { return (uint32_t)simt_load(word, 4, SIMT_ACQUIRE_BLOCK); }
 
 PRIM_FN uint32_t prim_peek_together(const uint32_t *word) {
-  return (uint32_t)simt_meet(*(const volatile uint32_t *)word)[0];
+  return (uint32_t)simt_load_together(word, 4, SIMT_ACQUIRE_BLOCK);
 }
 
-/* No fibre switch between the stores of a warp's lanes: they store an LL128 line together. */
+PRIM_FN void prim_post(uint32_t *word, uint32_t value) { simt_store(word, 4, value, SIMT_ACQUIRE_BLOCK); }
+
 PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
-  simt_align(address, 16);
-  uint64_t *words = (uint64_t *)address;
-  __atomic_store_n(&words[0], low, __ATOMIC_RELEASE);
-  __atomic_store_n(&words[1], high, __ATOMIC_RELEASE);
+  simt_store_pair(address, low, high, SIMT_STRONG, false);
+}
+
+PRIM_FN void prim_store_tagged(void *address, uint64_t low, uint64_t high) {
+  simt_store_pair(address, low, high, SIMT_POST, false);
+}
+
+/* No other fibre runs between the stores of a warp's lanes. */
+PRIM_FN void prim_store_line_part(void *address, uint64_t low, uint64_t high) {
+  simt_store_pair(address, low, high, SIMT_STRONG, true);
 }
 
 PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
-  prim_store_pair(address, vector.x, vector.y);
+  simt_store_pair(address, vector.x, vector.y, SIMT_WEAK, false);
 }
 
 PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) {
-  simt_stir();
-  simt_align(address, 8);
-  __atomic_store_n(address, value, __ATOMIC_RELEASE);
+  simt_store(address, 8, value, SIMT_POST);
 }
 
-PRIM_FN int prim_flag(const int *address) { return __atomic_load_n(address, __ATOMIC_ACQUIRE); }
+PRIM_FN void prim_took(const void *address) { simt_take(address, 16); }
+
+PRIM_FN int prim_flag(const int *address) { return (int)simt_load(address, 4, SIMT_STRONG); }
 
 PRIM_FN uint64_t prim_load_word_if(bool asked, const void *address) {
   return asked ? prim_load_word(address) : 0;
@@ -85,39 +81,26 @@ PRIM_FN ulonglong2 prim_load_pair_if(bool asked, const void *address) {
 
 PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
   simt_yield();
-  return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+  return simt_load(address, 8, SIMT_ACQUIRE);
 }
 
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
-  __atomic_store_n(address, value, __ATOMIC_RELEASE);
+  simt_store(address, 8, value, SIMT_ACQUIRE);
 }
 
 PRIM_FN uint64_t element_load(const uint8_t *address, uint32_t bytes) {
-  simt_stir();
-  simt_align(address, bytes);
-  switch (bytes) {
-    case 1: return __atomic_load_n(address, __ATOMIC_ACQUIRE);
-    case 2: return __atomic_load_n((const uint16_t *)address, __ATOMIC_ACQUIRE);
-    case 4: return __atomic_load_n((const uint32_t *)address, __ATOMIC_ACQUIRE);
-    default: return __atomic_load_n((const uint64_t *)address, __ATOMIC_ACQUIRE);
-  }
+  return simt_load(address, bytes, SIMT_STRONG);
 }
 
 PRIM_FN void element_store(uint8_t *address, uint32_t bytes, uint64_t element) {
-  simt_align(address, bytes);
-  switch (bytes) {
-    case 1: __atomic_store_n(address, (uint8_t)element, __ATOMIC_RELEASE); break;
-    case 2: __atomic_store_n((uint16_t *)address, (uint16_t)element, __ATOMIC_RELEASE); break;
-    case 4: __atomic_store_n((uint32_t *)address, (uint32_t)element, __ATOMIC_RELEASE); break;
-    default: __atomic_store_n((uint64_t *)address, element, __ATOMIC_RELEASE); break;
-  }
+  simt_store(address, bytes, element, SIMT_WEAK);
 }
 
-/* ---- asynchronous copies of words to shared memory: here they complete at once ---- */
+/* ---- asynchronous copies of words to shared memory: they are made as late as they may be ---- */
 
-PRIM_FN void prim_fetch_word(uint64_t *place, const uint8_t *from) { *place = element_load(from, 8); }
+PRIM_FN void prim_fetch_word(uint64_t *place, const uint8_t *from) { simt_fetch(place, from); }
 PRIM_FN void prim_put_word(uint64_t *place, uint64_t word) { *place = word; }
-PRIM_FN void prim_fetch_end(void) {}
+PRIM_FN void prim_fetch_end(void) { simt_fetch_end(); }
 PRIM_FN uint64_t prim_fetched_word(const uint64_t *place) { return *place; }
 
 /* ---- time and order ---- */
@@ -125,7 +108,7 @@ PRIM_FN uint64_t prim_fetched_word(const uint64_t *place) { return *place; }
 PRIM_FN uint64_t prim_time_ns(void) { return simt_time_ns(); }
 PRIM_FN void prim_fence(void) {
   simt_stir();
-  __threadfence_system();
+  simt_fence(SIMT_SYSTEM);
 }
 PRIM_FN void prim_converge(void) { __syncwarp(); }
 PRIM_FN void prim_converge_reads(void) { __syncwarp(); }
@@ -136,7 +119,7 @@ PRIM_FN void prim_converge_reads(void) { __syncwarp(); }
 
 /* A stream's next kernel begins when the previous one has ended. */
 PRIM_FN void prim_launch_dependents(void) {}
-PRIM_FN void prim_await_dependencies(void) {}
+PRIM_FN void prim_await_dependencies(void) { simt_await_previous(); }
 
 /* ---- arithmetic: kernels/types.h unchanged ---- */
 
