@@ -4,14 +4,14 @@ host code that binds and launches them.
 Each is a replacement in one file: `find` must occur exactly once in it (runs of blanks and line ends count as
 one blank), and what is between its two @, or all of it, is replaced. What ends with ; or } is a statement,
 anything else an expression. `shows` is what must happen then, or several with | between them: wrong (bits),
-hang (the watchdog explains it), error (the program or the simulator names it), crash (a store to memory that
-is not mapped, or the process ends). `says` is a pattern that the message must match. `run` is a scenario of
-tests/simt.
+hang (the watchdog explains it), error (the program or the simulator names it), race (two accesses that PTX's
+memory model does not order: tests/simt/order.h), crash (a store to memory that is not mapped, or the process
+ends). `says` is a pattern that the message must match. `run` is a scenario of tests/simt.
 
 Two more values of `shows` are for faults that no scenario can find; `says` is the reason then, and the fault
 must be reached and do no harm:
-- order: it matters on GPUs alone. Accesses of fibres are ordered as x86 orders them, a warp's stores take no
-  turns, and a stream's next kernel begins when the previous one has ended.
+- order: it matters on GPUs alone. A warp's stores take no turns, and no kernels of two streams wait for one
+  another's counts.
 - equal: it changes no result on GPUs either."""
 from collections import namedtuple
 
@@ -49,6 +49,11 @@ def seeded(run, seed='1'):
     return run._replace(env=run.env + ' SIMT_SEED=' + seed)
 
 
+def raced(run):
+    """With all accesses of the kernels compared with PTX's memory model."""
+    return run._replace(env=run.env + ' SIMT_RACES=1 SIMT_CAPABILITY=90 TUTTI_WATCHDOG_SECONDS=30')
+
+
 def late(run, first):
     return run._replace(env=run.env + ' ' + first)
 
@@ -59,6 +64,10 @@ RING_LL_LONG = scenario('Ring', 'LL', '3 3000 1')
 TREE_LL, TREE_SIMPLE = scenario('allreduce:Tree', 'LL'), scenario('allreduce:Tree', 'Simple')
 ONE_LL, ONE_SIMPLE = scenario('Direct', 'LL'), scenario('Direct', 'Simple')
 TWO_LL, TWO_SIMPLE = scenario('TwoShot', 'LL'), scenario('TwoShot', 'Simple')
+RACE_LL, RACE_LL128, RACE_SIMPLE = raced(RING_LL), raced(RING_LL128), raced(RING_SIMPLE)
+RACE_TREE, RACE_TREE_LL = raced(TREE_SIMPLE), raced(TREE_LL)
+RACE_LOOPS = raced(scenario('TwoShot', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384'))
+RACE_ONE_LL, RACE_TWO_LL, RACE_TWO = raced(ONE_LL), raced(TWO_LL), raced(TWO_SIMPLE)
 AVERAGE = '-g 3 -b 4000 -e 4000 -o avg'
 BENCH_LL = scenario('Ring', 'LL', 'all_reduce -d float ' + AVERAGE, program='bench')
 PROCESSES_RING = scenario('Ring', 'Simple', 'all_gather -b 4M -e 4M -n 3', 'SIMT_CAPABILITY=80',
@@ -75,13 +84,17 @@ MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mis
 MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
 ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
 
+PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
+PLANS_GATHER = scenario('Direct', 'LL', '3 4096 /dev/null all_gather', program='plans')
+
 BITS = 'instead of'       # wrap.c's and digest.c's message
+RACE = 'simt: race'
 STUCK = 'no progress'     # the watchdog's
 
 
 def plant(file, name, find, replace, shows, run, says=None):
-    FAULTS.append(Fault(name, 'lib/' + file, find, replace, shows, says or {'wrong': BITS, 'hang': STUCK}.get(
-        shows, ''), run))
+    usual = {'wrong': BITS, 'hang': STUCK, 'race': RACE}
+    FAULTS.append(Fault(name, 'lib/' + file, find, replace, shows, says or usual.get(shows, ''), run))
 
 
 # ---- issue, commit and compute warps
@@ -96,12 +109,8 @@ plant(PRIM, 'last_compute_warp_not_counted', '@prim_lane() < prim->compute_warps
       'prim_lane() + 1 < prim->compute_warps', 'wrong', slow(scenario('Ring', 'Simple', '3 9000 1'), '-2'))
 plant(PRIM, 'counts_of_the_wrong_warps', 'prim_shared.done[@prim->first_compute_warp + prim_lane()@]',
       'prim->first_compute_warp - 1 + prim_lane()', 'hang', RING_SIMPLE)
-plant(PRIM, 'tail_without_a_fence', '@if (prim_stores(prim)) prim_fence();@', '', 'order', RING_SIMPLE,
-      'memory order: the tail may overtake the data on a GPU')
-plant(PRIM, 'fence_covers_later_slices', '@prim->fenced = prim->done;@', 'prim->fenced = UINT32_MAX;',
-      'order', RING_SIMPLE, 'memory order: a tail may overtake its data on a GPU')
 plant(PRIM, 'half_of_a_tagged_word', '(uint32_t)(pair.x >> 32) != tag || @(uint32_t)(pair.y >> 32) != tag@',
-      'false', 'order', RING_SIMPLE, 'a fibre stores both halves without a turn between them')
+      'false', 'race|wrong|hang|error', RACE_SIMPLE, '.')
 plant(PRIM, 'tag_not_compared',
       'if (@(uint32_t)(pair.x >> 32) != tag || (uint32_t)(pair.y >> 32) != tag@) return ' 'false; *value',
       'false', 'wrong|hang|error', late(RING_SIMPLE, WRAP_32))
@@ -150,13 +159,13 @@ plant(COMPUTE, 'll128_lines_of_128_bytes_of_data', '@line * 120 + piece * 16@', 
 plant(COMPUTE, 'll128_flag_holds_data', 'if (k % 2 == 1 && @share->flags@)', 'false', 'wrong',
       slow(RING_LL128, '1'))
 plant(COMPUTE, 'll128_line_loaded_once',
-      '@if (kind == LINE_LL128) ll_take(kind, share, descriptor, link, wire_bytes, words);@', '', 'order',
-      RING_LL128, "a GPU's load of 128 bytes may see the end of a store before its beginning")
+      '@if (kind == LINE_LL128) ll_take(kind, share, descriptor, link, wire_bytes, words);@', '',
+      'wrong', RACE_LL128)
 plant(COMPUTE, 'll128_flag_not_compared', 'flagged &= @!share->flags || pair.y == flag@;', 'true', 'wrong',
       RING_LL128)
 plant(COMPUTE, 'half_of_a_line_compared',
       '(uint32_t)(pair.x >> 32) == (uint32_t)flag && @(uint32_t)(pair.y >> 32) == ' '(uint32_t)flag@',
-      'true', 'order', RING_LL, 'a fibre stores both halves of a line without a turn between them')
+      'true', 'race|wrong', RACE_LL, '.')
 plant(COMPUTE, 'line_not_awaited',
       'while (!__all_sync(PRIM_ALL_LANES, @ll_take(kind, share, descriptor, link, ' 'wire_bytes, words)@))',
       '(ll_take(kind, share, descriptor, link, wire_bytes, words), true)', 'wrong', RING_LL)
@@ -177,7 +186,7 @@ plant(COMPUTE, 'move_counted_before_it_is_made',
       'if (prim_lane() == 0) *done = count + 1; if (!compute_do(compute, '
       '&queue->descriptors[count % PRIM_DESCRIPTORS])) return;', 'wrong', seeded(slow(RING_LONG, '1')))
 plant(COMPUTE, 'move_counted_by_the_first_lane',
-      'return; @prim_converge();@ if (prim_lane() == 0) *done = count + 1;', '', 'wrong',
+      'return; @prim_converge();@ if (prim_lane() == 0) prim_post(done, count + 1);', '', 'wrong',
       seeded(slow(RING_LONG, '1')))
 
 # ---- the block
@@ -201,12 +210,12 @@ plant(BLOCK, 'stop_of_the_previous_block', '@if (threadIdx.x == 0) prim_shared.s
 plant(BLOCK, 'works_used_before_they_are_read',
       'batch_fetch(arguments, data, &batches[index]); @__syncthreads();@', '', 'wrong|hang|error|crash',
       slow(RING_LL, '0'))
-plant(BLOCK, 'previous_kernel_not_awaited', '@if (index == first) launch_await_previous();@', '', 'order',
-      RING_LL, 'kernels of a stream do not overlap on fibres')
+plant(BLOCK, 'previous_kernel_not_awaited', '@if (index == first) launch_await_previous();@', '', 'race',
+      RACE_LL)
 plant(BLOCK, 'next_kernel_invited_too_early',
       '@if (index + 1 == end && !launch_is_short()) launch_invite_next();@',
-      'if (index == first) launch_invite_next();', 'order', RING_SIMPLE,
-      'kernels of a stream do not overlap on fibres')
+      'if (index == first) launch_invite_next();', 'equal', RING_SIMPLE,
+      'the next kernel waits for the end of this one all the same; it takes its place on the device earlier')
 plant(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '', 'order',
       RING_LL, 'memory order: the count may overtake the saved counters on a GPU')
 plant(BLOCK, 'end_not_counted',
@@ -357,14 +366,30 @@ plant(DIRECT_H, 'direct_abort_not_seen',
       'if (@(prim_flag(abort_flag) | prim_flag(it->arguments->failed)) != 0@)', 'false', 'error|hang',
       MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL', program='abort'))
 plant(DIRECT_H, 'half_of_a_direct_line_compared',
-      'return (uint32_t)(pair.x >> 32) == flag && @(uint32_t)(pair.y >> 32) == flag@;', 'true', 'order',
-      ONE_LL, 'a fibre stores both halves of a line without a turn between them')
+      'return (uint32_t)(pair.x >> 32) == flag && @(uint32_t)(pair.y >> 32) == flag@;', 'true',
+      'race|wrong', RACE_ONE_LL, '.')
 plant(DIRECT_H, 'direct_store_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'true', 'wrong', ONE_LL)
 plant(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', 'order',
       slow(ONE_LL, '1'),
       'no kernel of another stream begins at the count here, as calls are made one by one')
 
+# wrap.c finds none of these four: its types have four bytes, and it calls nothing in place.
+plant(DIRECT_H, 'halves_stored_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
+      'bytes - offset > 4', 'wrong', PLANS_LL, 'a store past the end')
+plant(DIRECT_LL, 'a_bfloat16_added_twice',
+      'return @direct_add_typed<LINKS, TYPE_BFLOAT16>(words, loop->recv_count)@;',
+      'word_combine(TYPE_BFLOAT16, OP_SUM, direct_add_typed<LINKS, TYPE_BFLOAT16>(words, loop->recv_count), '
+      'own)', 'wrong', PLANS_LL, 'element is there twice')
+plant(DIRECT_LL, 'a_half_not_added',
+      'return @direct_add_typed<LINKS, TYPE_HALF>(words, loop->recv_count)@;',
+      'direct_add_typed<LINKS, TYPE_HALF>(words, loop->recv_count - 1)', 'wrong', PLANS_LL,
+      'element is missing')
+plant(DIRECT_LL, 'own_block_in_place_from_the_first_block',
+      'loop->in = @direct_in(step->in_offset + row)@;',
+      '(direct_of()->func == FUNC_ALL_GATHER && (direct_of()->flags & WORK_IN_PLACE) != 0 ? '
+      '(const uint8_t *)direct_out(step->in_offset + row) : direct_in(step->in_offset + row))', 'wrong',
+      PLANS_GATHER)
 plant(DIRECT_LL, 'partial_line_forgotten', 'return @(threadIdx.x + ahead) * 8 < bytes@;',
       '(threadIdx.x + ahead) * 8 + 8 <= bytes', 'wrong', ONE_LL)
 plant(DIRECT_LL, 'second_step_uses_the_first_slot',
@@ -379,7 +404,7 @@ plant(DIRECT_LL, 'last_link_of_any_sum_missing',
       ONE_LL)
 plant(DIRECT_LL, 'collect_waits_for_the_first_step',
       'direct_receive(it, loop, begun, @loop->adds ? 1 : 0@, false, words)', '0', 'wrong|hang', TWO_LL)
-plant(DIRECT_LL, 'vote_of_any_thread', 'if (@__all_sync(PRIM_ALL_LANES, flagged)@) return true;',
+plant(DIRECT_LL, 'vote_of_any_thread', 'if (@__all_sync(PRIM_ALL_LANES, flagged)@) break;',
       '__any_sync(PRIM_ALL_LANES, flagged)', 'wrong', slow(ONE_LL, '0:1'))
 plant(DIRECT_LL, 'direct_counters_saved_before_they_are_read', '@direct_await_readers();@ direct_save(', '',
       'wrong|hang', slow(ONE_LL, '0'))
@@ -456,16 +481,14 @@ plant(DIRECT_S, 'issue_warp_reads_saved_counters', '@direct_both_read(true);@', 
       slow(ONE_SIMPLE, '0'))
 plant(DIRECT_S, 'output_shown_without_the_shift', '(uint64_t)(uintptr_t)memory + @shift@', '0',
       'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
-plant(DIRECT_S, 'tail_before_the_data', 'if (it->sends) { @prim_fence();@', '', 'order', ONE_SIMPLE,
-      'memory order: the tail may overtake the data on a GPU')
 plant(DIRECT_S, 'direct_tail_one_step_too_early', 'prim_store_word(&link->receiver->tail, @now@);',
       'now + 1', 'wrong|hang', TWO_SIMPLE)
 plant(DIRECT_S, 'direct_steps_of_one_loop_saved',
       'const uint32_t all = @(uint32_t)direct_loops(work) * direct_link_steps(work)@;',
       'direct_link_steps(work)', 'wrong|hang|error', scenario('Direct', 'Simple', '3 30000 0 all_gather',
       'NCCL_BUFFSIZE=65536'))
-plant(DIRECT_S, 'end_told_one_phase_too_early', '&direct_ended = @issue.issued + 1@;', 'issue.issued',
-      'wrong|hang', ONE_SIMPLE)
+plant(DIRECT_S, 'end_told_one_phase_too_early', 'prim_post(&direct_ended, @issue.issued + 1@);',
+      'issue.issued', 'wrong|hang', ONE_SIMPLE)
 
 plant(SCHEDULE, 'shard_of_the_next_rank', 'const size_t chunk = step->count, begin = @work->rank * chunk@;',
       '(work->rank + 1) % work->rank_count * chunk', 'wrong|hang|error', TWO_SIMPLE)
@@ -546,3 +569,81 @@ plant(CUDA + 'launch.c', 'last_batch_forgotten',
       scenario('Ring', 'LL', '6 500 2 all_to_all'))
 plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rounded - EXTENT_ALIGN',
       'wrong|hang|error|crash|silence', RING_LL)
+
+# ---- each order of memory that kernels demand, weakened: by name, the order is gone
+
+
+def weaken(file, name, find, replace, run, shows='race', says=None):
+    plant(file, name, find, replace, shows, run, says)
+
+
+STRONG = '4, SIMT_STRONG)'
+weaken(PRIM, 'descriptors_without_a_release', '@prim_post(&prim->queue->issued, prim->issued);@',
+       '*(volatile uint32_t *)&prim->queue->issued = prim->issued;', RACE_SIMPLE)
+weaken(PRIM, 'descriptors_before_all_lanes_have_read', 'if (!prim->issues) return; @prim_converge();@', '',
+       RACE_SIMPLE)
+weaken(PRIM, 'descriptors_of_many_links_without_a_release',
+       '@prim_post(&prim->queue->issued, prim->issued + 1);@',
+       '*(volatile uint32_t *)&prim->queue->issued = prim->issued + 1;', RACE_TREE)
+VOTED = 'a vote shows that the lanes have read, and no store is executed before the vote that decides it'
+weaken(PRIM, 'descriptors_of_many_links_before_all_lanes_have_read', '@prim_converge_reads();@', '',
+       RACE_TREE, 'equal', VOTED)
+weaken(PRIM, 'done_without_an_acquire',
+       'done = @prim_peek(&prim_shared.done[prim->first_compute_warp + prim_lane()])@;',
+       '(uint32_t)simt_load(&prim_shared.done[prim->first_compute_warp + prim_lane()], ' + STRONG,
+       RACE_SIMPLE)
+weaken(PRIM, 'posted_before_all_lanes_have_seen_it_done',
+       '!prim_aborted(prim)) {} @prim_converge();@', '', RACE_SIMPLE)
+weaken(PRIM, 'place_reused_before_all_lanes_have_seen_it_free',
+       'prim_await_place(prim); @prim_converge();@', '', raced(scenario('allreduce:Tree', 'LL', '3 3000 1')),
+       'equal', VOTED)
+weaken(PRIM, 'tail_without_an_acquire',
+       'prim_load_tail(const uint64_t *address) { return @prim_load_posted_together(address)@; }',
+       'simt_load_together(address, 8, SIMT_STRONG)', RACE_SIMPLE)
+weaken(PRIM, 'direct_tail_without_an_acquire',
+       'prim_load_tail(const uint64_t *address) { return @prim_load_posted(address)@; }',
+       'prim_load_word(address)', RACE_TWO)
+weaken(PRIM, 'tail_without_a_fence', '@if (prim_stores(prim)) prim_fence();@', '', RACE_SIMPLE)
+weaken(PRIM, 'fence_covers_later_slices', '@prim->fenced = prim->done;@', 'prim->fenced = UINT32_MAX;',
+       RACE_SIMPLE)
+weaken(COMPUTE, 'descriptors_without_an_acquire', '(@prim_peek_together(&queue->issued)@ - count)',
+       '(uint32_t)simt_load_together(&queue->issued, ' + STRONG, RACE_SIMPLE)
+weaken(COMPUTE, 'descriptor_read_by_lanes_apart', '@prim_converge_reads();@', '', RACE_SIMPLE, 'equal',
+       'each lane has read the count by an acquire of its own')
+weaken(COMPUTE, 'done_without_a_release', '@prim_post(done, count + 1);@',
+       '*(volatile uint32_t *)done = count + 1;', RACE_SIMPLE)
+weaken(BLOCK, 'next_batch_before_all_warps_have_ended',
+       'launch_invite_next(); @__syncthreads();@ } if (first == end)', '', RACE_SIMPLE, 'race|hang|wrong',
+       '.')
+weaken(DIRECT_H, 'direct_work_read_before_it_is_there', 'direct_ended = 0; @__syncthreads();@', '',
+       RACE_ONE_LL, 'race|error|crash|hang', '.')
+weaken(DIRECT_H, 'direct_links_read_before_they_are_there', 'further)[i]; @__syncthreads();@', '',
+       RACE_ONE_LL, 'race|error|crash|hang', '.')
+weaken(DIRECT_S, 'direct_previous_kernel_not_awaited',
+       '@if (awaits) launch_await_previous();@ for (uint32_t number = 0;;', '', RACE_TWO, 'equal',
+       'each phase comes from the issue warp, which has waited for the previous kernel')
+weaken(DIRECT_S, 'phases_without_a_release', '@prim_post(&direct_issued, issue->issued);@',
+       '*(volatile uint32_t *)&direct_issued = issue->issued;', RACE_TWO)
+weaken(DIRECT_S, 'phases_before_all_lanes_have_written',
+       '@__syncwarp();@ if (prim_lane() == 0) prim_post(&direct_issued, issue->issued);', '', RACE_TWO)
+weaken(DIRECT_S, 'phases_without_an_acquire', '@prim_peek(&direct_issued)@ > number',
+       '(uint32_t)simt_load(&direct_issued, ' + STRONG, RACE_TWO)
+weaken(DIRECT_S, 'phase_done_before_all_lanes_have_moved',
+       '@__syncwarp();@ if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], number + 1);', '',
+       RACE_TWO)
+weaken(DIRECT_S, 'phase_done_without_a_release', '@prim_post(&direct_done[direct_warp()], number + 1);@',
+       '*(volatile uint32_t *)&direct_done[direct_warp()] = number + 1;', RACE_TWO)
+weaken(DIRECT_S, 'phase_done_without_an_acquire', 'done = @prim_peek(&direct_done[1 + prim_lane()])@;',
+       '(uint32_t)simt_load(&direct_done[1 + prim_lane()], ' + STRONG, RACE_TWO)
+weaken(DIRECT_S, 'direct_tail_without_a_fence', 'if (it->sends) { @prim_fence();@', '', RACE_TWO)
+weaken(DIRECT_S, 'direct_posted_before_all_lanes_have_seen_it_done',
+       "later it may be another's */ @__syncwarp();@", '', RACE_TWO)
+weaken(DIRECT_S, 'phase_read_after_it_was_left',
+       '@if (now != done) steps = it->sends ? latest->signaled : latest->freed;@',
+       'steps = it->sends ? latest->signaled : latest->freed;', RACE_LOOPS)
+weaken(DIRECT_S, 'phase_reused_before_all_lanes_have_seen_it_done',
+       '@__syncwarp();@ /* each lane has seen some warps done */', '', RACE_LOOPS, 'equal', VOTED)
+weaken(DIRECT_S, 'phase_written_before_it_is_cleared',
+       'phase->bytes[prim_lane()] = 0; @__syncwarp();@', '', RACE_TWO)
+weaken(COMPUTE, 'own_input_used_before_it_has_arrived', '@prim_fetch_end();@ PRIM_EACH_WORD(k) words[k]', '',
+       RING_LL, 'wrong')

@@ -30,10 +30,11 @@ INCLUDES = ['tests/simt/include', 'tests', 'lib', 'lib/kernels', 'lib/backends/e
 FLAGS = ['-O1', '-fPIC', '-w', '-ffp-contract=off', '-D_GNU_SOURCE', '-DCAPABILITY_CODE=80,90',
          '-DCAPABILITY_PTX=90']
 C_FLAGS = ['-std=gnu11']
-CXX_FLAGS = ['-x', 'c++', '-std=c++17', '-fno-exceptions', '-fno-rtti']
+CXX_FLAGS = ['-x', 'c++', '-std=c++17', '-fno-exceptions', '-fno-rtti', '-g1', '-fsanitize=thread', '--param',
+             'tsan-distinguish-volatile=1'] # as tests/simt/SConscript has them
 ORDERS = 4           # of a block's threads, in which a fault that does not show is tried: SIMT_SEED
 HANG_SECONDS = 3     # a program of which the watchdog says that it hangs must not end in this time
-RUN_SECONDS = 60      # a run without any word is `silence`; long, because the machine may be busy
+RUN_SECONDS = 240     # a run without any word is `silence`; long, because the machine may be busy
 UNCAUGHT = ('order', 'equal')
 # What the library says of a hang, before or after an abort.
 NO_PROGRESS = re.compile(rb'operations make no progress: [^\n]*\n|'
@@ -161,7 +162,7 @@ def library_build(pool, build, folder):
     call([CC, '-O1', '-fPIC', '-c', folder + '/planted.c', '-o', folder + '/planted.o'])
     objects = [job.result() for job in jobs] + [folder + '/planted.o']
     built = {os.path.basename(target) for target in objects}
-    elsewhere = {'block.cc.o', 'runtime.cc.o', 'memory.cc.o', 'driver.cc.o'}
+    elsewhere = {name + '.cc.o' for name in ('block', 'runtime', 'memory', 'order', 'driver')}
     for path in sorted(glob.glob(build + '/obj/tests/simt/*.o*')):
         name = os.path.basename(path)
         if name not in elsewhere and name.replace('.os', '.o') not in built:
@@ -175,13 +176,15 @@ def library_build(pool, build, folder):
 
 
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
-            'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c'}
+            'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c',
+            'plans': 'tests/gpu/plans.c'}
 
 
 def programs_build(pool, build, folder):
     wanted = {fault.run.program for fault in FAULTS} & set(PROGRAMS)
     jobs = [pool.submit(call, [CC, '-O1', '-w', '-o', os.path.join(folder, name), PROGRAMS[name],
-                               '-I' + build + '/include', '-I' + build + '/include/tutti-emu',
+                               '-Itests', '-Ilib', '-I' + build + '/include',
+                               '-I' + build + '/include/tutti-emu',
                                '-L' + build + '/lib', '-ltutti-cudart', '-lnccl', '-lpthread'])
             for name in sorted(wanted)]
     for job in jobs:
@@ -227,7 +230,7 @@ def rows_are_right(output):
 
 
 def kind_of(run, status, output, found):
-    """passed, wrong, hang, error, crash; and what the output says."""
+    """passed, wrong, hang, race, error, crash; and what the output says."""
     if found:
         return 'hang', found
     if status is None:
@@ -235,6 +238,8 @@ def kind_of(run, status, output, found):
     wrong = re.search(r'wrong: .*|\w+ of \d+ bytes, .*wrong elements.*', output)
     if wrong:
         return 'wrong', wrong.group(0)
+    if 'simt: race' in output:
+        return 'race', ' '.join(re.findall(r'simt: race.*|simt:   (?:first|then).*', output))
     if status < 0 or status > 127 or 'simt: ' in output:
         told = re.search(r'simt: .*', output)
         return ('error', told.group(0)) if told else ('crash', 'exit status %d: %s' % (status, output[-300:]))
