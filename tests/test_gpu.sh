@@ -17,8 +17,8 @@ for source in "$here"/gpu/*.c; do
   program="$work/$name"
   # Word splitting is wanted: pkg-config's answer is a list of flags.
   # shellcheck disable=SC2046
-  cc -Wall -Wextra -Werror -o "$program" "$source" $(pkg-config --cflags --libs tutti-emu) -lpthread \
-    >"$work/log" 2>&1
+  cc -Wall -Wextra -Werror -o "$program" "$source" $(pkg-config --cflags --libs tutti-emu) -I"$root/lib" \
+    -lpthread >"$work/log" 2>&1
   check $? "gpu/$name builds for the emulator"
   [ -x "$program" ] || continue
   TUTTI_EMU=devices=4 good "$program"
