@@ -606,6 +606,10 @@ weaken(PRIM, 'direct_tail_without_an_acquire',
 weaken(PRIM, 'tail_without_a_fence', '@if (prim_stores(prim)) prim_fence();@', '', RACE_SIMPLE)
 weaken(PRIM, 'fence_covers_later_slices', '@prim->fenced = prim->done;@', 'prim->fenced = UINT32_MAX;',
        RACE_SIMPLE)
+weaken(PRIM, 'told_memory_without_an_acquire', 'prim_tagged_holds(@prim_load_pair_posted_together(word)@,',
+       'simt_load_pair_together(word, SIMT_STRONG)', RACE_SIMPLE)
+weaken(PRIM, 'direct_told_memory_without_an_acquire', 'prim_tagged_holds(@prim_load_pair_posted(word)@,',
+       'prim_load_pair(word)', RACE_TWO)
 weaken(COMPUTE, 'descriptors_without_an_acquire', '(@prim_peek_together(&queue->issued)@ - count)',
        '(uint32_t)simt_load_together(&queue->issued, ' + STRONG, RACE_SIMPLE)
 weaken(COMPUTE, 'descriptor_read_by_lanes_apart', '@prim_converge_reads();@', '', RACE_SIMPLE, 'equal',

@@ -90,7 +90,7 @@ bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t 
   *base = (uint64_t)(uintptr_t)found.base;
   *bytes = found.bytes;
   *id = found.id;
-  *is_shared = found.file >= 0;
+  *is_shared = found.file >= 0 || (order_is_on && found.raw != NULL); /* then there is one process */
   return true;
 }
 

@@ -97,9 +97,11 @@ struct stream_state {
   known ended, before;
 };
 
-/* Threads of blocks that have ended, whose numbers may be used again, the oldest first. */
+/* Threads of blocks that have ended, whose numbers later blocks of the device may use again, the oldest
+ * first. */
 struct resting {
   uint32_t first_id, thread_count;
+  int device;
 };
 
 bool order_is_on;
@@ -382,8 +384,9 @@ void order_vote(void) {
 void order_read_with_first(bool acquires) {
   if (current == NULL) return;
   order_thread *thread = thread_now(), *first = &current->threads[threadIdx.x / SIMT_WARP * SIMT_WARP];
+  if (acquires) known_join(&thread->knows, first->knows);
   for (uint32_t scope = 0; scope < ORDER_SCOPES; scope++)
-    known_join(acquires ? &thread->knows : &thread->seen[scope], first->seen[scope]);
+    known_join(&thread->seen[scope], first->seen[scope]);
 }
 
 void order_arrive(uint32_t id, uint64_t phase) {
@@ -440,9 +443,9 @@ void order_launch_end(struct order_launch *launch) {
   delete launch;
 }
 
-static uint32_t ids_take(uint32_t thread_count) {
+static uint32_t ids_take(uint32_t thread_count, int device) {
   for (size_t i = 0; i + RESTING_BLOCKS < rests.size(); i++) {
-    if (rests[i].thread_count != thread_count) continue;
+    if (rests[i].thread_count != thread_count || rests[i].device != device) continue;
     const uint32_t first_id = rests[i].first_id;
     rests.erase(rests.begin() + (long)i);
     return first_id;
@@ -463,7 +466,7 @@ struct order_block *order_block_begin(struct order_launch *launch, uint32_t thre
   block->thread_count = thread_count;
   block->own = (uintptr_t)own;
   block->own_bytes = own_bytes;
-  block->first_id = ids_take(thread_count);
+  block->first_id = ids_take(thread_count, launch->device);
   block->threads.resize(thread_count);
   for (uint32_t i = 0; i < thread_count; i++) {
     block->threads[i].id = block->first_id + i;
@@ -483,22 +486,16 @@ void order_block_end(struct order_block *block) {
   for (uint32_t i = 0; i < block->thread_count; i++)
     known_add_thread(&gathered, &block->threads[i], i > 0 ? &block->threads[i - 1] : NULL);
   known_join(&block->launch->ended, known_of(std::move(gathered)));
-  rests.push_back({block->first_id, block->thread_count});
+  rests.push_back({block->first_id, block->thread_count, block->launch->device});
   current = NULL;
   order_turn_end();
   delete block;
 }
 
-/* A launch of one thread, on a stream of its own that others of the device follow and precede. */
-void order_copy(int device, const void *memory, size_t bytes, bool writes) {
-  if (!order_is_on) return;
+/* A launch of one thread. */
+static void copy_access(const void *stream, int device, const void *memory, size_t bytes, bool writes) {
   uint64_t own = 0;
-  order_turn_begin();
-  struct stream_state *state = &streams[stream_of_copies(device)];
-  for (const auto &other : streams)
-    if (other.second.device == device) known_join(&state->ended, other.second.ended);
-  order_turn_end();
-  struct order_launch *launch = order_launch_begin(stream_of_copies(device), device, false);
+  struct order_launch *launch = order_launch_begin(stream, device, false);
   const simt_index index = threadIdx;
   struct order_block *block = order_block_begin(launch, 1, &own, sizeof own);
   order_turn_begin();
@@ -510,6 +507,17 @@ void order_copy(int device, const void *memory, size_t bytes, bool writes) {
   order_turn_end();
   order_block_end(block);
   order_launch_end(launch);
+}
+
+/* On a stream of its own that others of the device follow and precede. */
+void order_copy(int device, const void *memory, size_t bytes, bool writes) {
+  if (!order_is_on) return;
+  order_turn_begin();
+  struct stream_state *state = &streams[stream_of_copies(device)];
+  for (const auto &other : streams)
+    if (other.second.device == device) known_join(&state->ended, other.second.ended);
+  order_turn_end();
+  copy_access(stream_of_copies(device), device, memory, bytes, writes);
   order_turn_begin();
   known_join(&copied[device], streams[stream_of_copies(device)].ended);
   order_turn_end();
