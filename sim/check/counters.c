@@ -39,7 +39,7 @@ static uint64_t list_load(struct prim *prim, const uint64_t *address) {
   }
   if (lane->list_seen < *address) {
     lane->list_seen += lane->stuck_on_list;
-    prim->revealed = true;
+    prim->list_may_show_more = true;
   }
   prim->want = WANT_LIST;
   prim->want_conn = index;

@@ -337,11 +337,11 @@ static bool lane_advance_to_wait(struct prim *prim) {
   if (lane->phase == PHASE_WAITS && !lane_begin(prim)) return false;
   while (prim->run->phase != LANE_DONE) {
     prim->want = WANT_NOTHING;
-    prim->revealed = false;
+    prim->revealed = prim->list_may_show_more = false;
     const uint32_t actions = lane_enabled(prim->run, prim);
     lane->stuck_on_list = actions == 0 && prim->want == WANT_LIST;
     if (seam_failed(prim) || !sizes_agree(prim)) return false;
-    if (actions == 0 && prim->revealed) continue;
+    if (actions == 0 && (prim->revealed || (lane->stuck_on_list && prim->list_may_show_more))) continue;
     const uint32_t action = action_choose(actions);
     if (action == 0 || ((action == LANE_BEGIN || action == LANE_LL) && !messages_are_there(prim)))
       return lane_wait(prim);

@@ -39,9 +39,10 @@ struct prim {
   struct check_engine *engine;
   struct check_lane *lane;
   struct lane *run;
-  bool opens;    /* in lane_open() */
-  bool revealed; /* a load has returned more than the one before */
-  uint8_t want;  /* the last load that may have been too little: enum check_want, and of which connection */
+  bool opens;              /* in lane_open() */
+  bool revealed;           /* a load has returned more than the one before */
+  bool list_may_show_more; /* than the progress that was returned: if the lane waits for that */
+  uint8_t want; /* the last load that may have been too little: enum check_want, and of which connection */
   uint32_t want_conn;
   uint64_t offset;     /* of the slice or group, elements from the step's begin */
   link_set took, sent; /* links of the step whose message the move has read, written */
