@@ -254,28 +254,17 @@ static void plan_count(const struct job *job) {
 /* ---- calls ---- */
 
 static void issue(int r, const struct job *job) {
-  const int n = run.rank_count, root = job->root;
   const struct places places = places_of(job, r);
-  const uint8_t *in = run.ranks[r].arena + places.in;
-  uint8_t *out = run.ranks[r].arena + places.out;
-  const size_t count = job->count;
-  const ncclDataType_t type = job->type->type;
-  ncclComm_t comm = run.ranks[r].comm;
-  cudaStream_t stream = run.ranks[r].stream;
-  switch (job->call) {
-    case ALL_REDUCE: NEED(ncclAllReduce(in, out, count, type, ncclSum, comm, stream)); break;
-    case REDUCE: NEED(ncclReduce(in, out, count, type, ncclSum, root, comm, stream)); break;
-    case REDUCE_SCATTER: NEED(ncclReduceScatter(in, out, count, type, ncclSum, comm, stream)); break;
-    case ALL_GATHER: NEED(ncclAllGather(in, out, count, type, comm, stream)); break;
-    case BROADCAST: NEED(ncclBroadcast(in, out, count, type, root, comm, stream)); break;
-    case ALL_TO_ALL: NEED(ncclAlltoAll(in, out, count, type, comm, stream)); break;
-    case GATHER: NEED(ncclGather(in, out, count, type, root, comm, stream)); break;
-    case SCATTER: NEED(ncclScatter(in, out, count, type, root, comm, stream)); break;
-    default:
-      NEED(ncclSend(in, count, type, (r + 1) % n, comm, stream));
-      NEED(ncclRecv(out, count, type, (r + n - 1) % n, comm, stream));
-      break;
-  }
+  const struct call_arguments arguments = {run.ranks[r].arena + places.in,
+                                           run.ranks[r].arena + places.out,
+                                           job->count,
+                                           job->type->type,
+                                           r,
+                                           run.rank_count,
+                                           job->root,
+                                           run.ranks[r].comm,
+                                           run.ranks[r].stream};
+  call_make(job->call, &arguments);
 }
 
 /* What a wrong element is instead, if it is one of the usual faults. */

@@ -103,27 +103,16 @@ struct job {
 };
 
 static void issue(int r, const struct job *job) {
-  const int n = run.rank_count, root = root_of(job->number);
-  const size_t count = job->count;
-  const uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
-  uint32_t *out = run.ranks[r].out[job->place] + shift_of(job->number);
-  ncclComm_t comm = run.ranks[r].comm;
-  cudaStream_t stream = run.ranks[r].stream;
-  const ncclDataType_t type = type_of(job->number);
-  switch (job->call) {
-    case ALL_REDUCE: NEED(ncclAllReduce(in, out, count, type, ncclSum, comm, stream)); break;
-    case REDUCE: NEED(ncclReduce(in, out, count, type, ncclSum, root, comm, stream)); break;
-    case REDUCE_SCATTER: NEED(ncclReduceScatter(in, out, count, type, ncclSum, comm, stream)); break;
-    case ALL_GATHER: NEED(ncclAllGather(in, out, count, type, comm, stream)); break;
-    case BROADCAST: NEED(ncclBroadcast(in, out, count, type, root, comm, stream)); break;
-    case ALL_TO_ALL: NEED(ncclAlltoAll(in, out, count, type, comm, stream)); break;
-    case GATHER: NEED(ncclGather(in, out, count, type, root, comm, stream)); break;
-    case SCATTER: NEED(ncclScatter(in, out, count, type, root, comm, stream)); break;
-    default:
-      NEED(ncclSend(in, count, type, (r + 1) % n, comm, stream));
-      NEED(ncclRecv(out, count, type, (r + n - 1) % n, comm, stream));
-      break;
-  }
+  const struct call_arguments arguments = {run.ranks[r].in[job->place] + shift_of(job->number),
+                                           run.ranks[r].out[job->place] + shift_of(job->number),
+                                           job->count,
+                                           type_of(job->number),
+                                           r,
+                                           run.rank_count,
+                                           root_of(job->number),
+                                           run.ranks[r].comm,
+                                           run.ranks[r].stream};
+  call_make(job->call, &arguments);
 }
 
 #define UNTOUCHED 0x5a5a5a5au
