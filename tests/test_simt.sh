@@ -54,6 +54,13 @@ for collective in all_reduce reduce_scatter alltoall; do
 done
 starter="$tutti launch -n 4" gpus=1 bench all_reduce -b 8 -e $most -f 61
 check $? "all_reduce of four processes on one GPU gives right results"
+# Eight ranks ask for 32 blocks of a GPU that runs 16 at once.
+for collective in all_reduce alltoall; do
+  SIMT_MULTIPROCESSORS=16 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" gpus=1 ctas=4 \
+    bench $collective -g 8 -b 8 -e $most -f 61 &&
+    grep -q 'ranks share GPUs .*: at most 2 channels' "$work/debug"
+  check $? "$collective of eight ranks on a GPU that is too small for all their channels gives right results"
+done
 unset NCCL_MULTI_RANK_GPU_ENABLE
 for collective in all_reduce sendrecv; do
   bench $collective -g 3 -b 8 -e 32K -f 64 -G 3

@@ -365,6 +365,17 @@ static void ll128_warn(uint32_t rank_count) {
       rank_count);
 }
 
+static void devices_add(struct ncclComm *const *comms, uint32_t count, struct settings_ranks *ranks) {
+  for (uint32_t i = 0; i < count; i++) {
+    struct device_info info;
+    uint32_t there = 0;
+    memset(&info, 0, sizeof info);
+    for (uint32_t j = 0; j < count; j++) there += comms[j]->device_index == comms[i]->device_index;
+    if (there > 1 && comms[i]->ops->device->info(comms[i]->device_index, &info) == ncclSuccess)
+      settings_add_device(ranks, there, info.blocks);
+  }
+}
+
 /* All ranks see the same paths, so all choose the same protocols. */
 static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings_ranks ranks = {.rank_count = count, .paths = {true, true}};
@@ -373,6 +384,8 @@ static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
     for (uint32_t j = 0; j < count; j++)
       if (i != j)
         settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
+  devices_add(comms, count, &ranks);
+  settings_log_devices(&ranks);
   for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;
   if (torn) ll128_warn(count);
   paths_log(comms, count);
