@@ -429,7 +429,8 @@ static void test_init_disagreement(void **state) {
   expect_disagreement(first, second, ncclInvalidUsage, "rank 0 came twice");
   second.rank = 1;
   second.device = 0;
-  expect_disagreement(first, second, ncclInvalidUsage, "both on device 0");
+  expect_disagreement(first, second, ncclInvalidUsage,
+                      "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
   set_param("TUTTI_INIT_TIMEOUT_SECONDS", "1");
   second.device = 1;
   expect_disagreement(first, second, ncclRemoteError, "missing: rank 2");

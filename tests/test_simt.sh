@@ -216,6 +216,9 @@ for program in few mismatch abort scalar processes; do
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
     TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program succeeds"
+  gpus=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 \
+    "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "gpu/$program with three ranks on one GPU succeeds"
 done
 
 # A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.

@@ -109,7 +109,8 @@ plant(PRIM, 'last_compute_warp_not_counted', '@prim_lane() < prim->compute_warps
       'prim_lane() + 1 < prim->compute_warps', 'wrong', slow(scenario('Ring', 'Simple', '3 9000 1'), '-2'))
 plant(PRIM, 'counts_of_the_wrong_warps', 'prim_shared.done[@prim->first_compute_warp + prim_lane()@]',
       'prim->first_compute_warp - 1 + prim_lane()', 'hang', RING_SIMPLE)
-plant(PRIM, 'half_of_a_tagged_word', '!line_half_has(pair.x, tag) || @!line_half_has(pair.y, tag)@', 'false', 'race|wrong|hang|error', RACE_SIMPLE, '.')
+plant(PRIM, 'half_of_a_tagged_word', '!line_half_has(pair.x, tag) || @!line_half_has(pair.y, tag)@', 'false',
+      'race|wrong|hang|error', RACE_SIMPLE, '.')
 plant(PRIM, 'tag_not_compared',
       'if (@!line_half_has(pair.x, tag) || !line_half_has(pair.y, tag)@) return false; *value',
       'false', 'wrong|hang|error', late(RING_SIMPLE, WRAP_32))

@@ -167,11 +167,11 @@ static int by_device(const void *a, const void *b) {
 static ncclResult_t devices_fail(const struct remote *remote, const struct peer_info *one,
                                  const struct peer_info *other) {
   return log_fail(ncclInvalidUsage,
-                  "rank %zu (process %d) and rank %zu (process %d) on %s both use the same GPU, device %u of "
-                  "the one and device %u of the other; call cudaSetDevice with the process's number on its "
-                  "host before ncclCommInitRank, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
-                  (size_t)(one - remote->infos), one->process, (size_t)(other - remote->infos),
-                  other->process, one->host_name, one->device_index, other->device_index);
+                  "Duplicate GPU detected : rank %zu and rank %zu both on CUDA device %u of %s (processes %d "
+                  "and %d, where the latter has number %u); call cudaSetDevice with the process's number on "
+                  "its host before ncclCommInitRank, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                  (size_t)(one - remote->infos), (size_t)(other - remote->infos), one->device_index,
+                  one->host_name, one->process, other->process, other->device_index);
 }
 
 /* Processes that have forgotten to select their own device. */
@@ -335,10 +335,13 @@ static bool infos_share_device(const struct peer_info *one, const struct peer_in
 static void remote_add_devices(const struct remote *remote, struct settings_ranks *ranks) {
   if (param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) return; /* no two ranks are on one */
   for (uint32_t rank = 0; rank < ranks->rank_count; rank++) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < ranks->rank_count; i++)
-      count += infos_share_device(&remote->infos[rank], &remote->infos[i]);
-    settings_add_device(ranks, count, remote->infos[rank].blocks);
+    struct settings_device device = {.blocks = remote->infos[rank].blocks};
+    for (uint32_t i = 0; i < ranks->rank_count; i++) {
+      const bool there = infos_share_device(&remote->infos[rank], &remote->infos[i]);
+      device.rank_count += there;
+      device.own_count += there && remote->ranks[i].process_index == remote->own_process;
+    }
+    settings_add_device(ranks, &device);
   }
 }
 

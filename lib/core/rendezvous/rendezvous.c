@@ -252,10 +252,11 @@ static ncclResult_t rendezvous_take_device(struct rendezvous *rendezvous,
     return ncclInvalidArgument;
   }
   if (rendezvous->device_ranks[device] != 0 && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
-    rendezvous_fail_with(rendezvous, ncclInvalidUsage,
-                         "rank %u and rank %u are both on device %u; select another device "
-                         "before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
-                         rendezvous->device_ranks[device] - 1, call->rank, device);
+    rendezvous_fail_with(
+        rendezvous, ncclInvalidUsage,
+        "Duplicate GPU detected : rank %u and rank %u both on CUDA device %u; select another "
+        "device before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+        rendezvous->device_ranks[device] - 1, call->rank, device);
     return ncclInvalidUsage;
   }
   rendezvous->device_ranks[device] = call->rank + 1;
@@ -368,11 +369,15 @@ static void ll128_warn(uint32_t rank_count) {
 static void devices_add(struct ncclComm *const *comms, uint32_t count, struct settings_ranks *ranks) {
   for (uint32_t i = 0; i < count; i++) {
     struct device_info info;
-    uint32_t there = 0;
+    struct settings_device device = {0, 0, 0};
     memset(&info, 0, sizeof info);
-    for (uint32_t j = 0; j < count; j++) there += comms[j]->device_index == comms[i]->device_index;
-    if (there > 1 && comms[i]->ops->device->info(comms[i]->device_index, &info) == ncclSuccess)
-      settings_add_device(ranks, there, info.blocks);
+    for (uint32_t j = 0; j < count; j++)
+      device.rank_count += comms[j]->device_index == comms[i]->device_index;
+    if (device.rank_count < 2 || comms[i]->ops->device->info(comms[i]->device_index, &info) != ncclSuccess)
+      continue;
+    device.own_count = device.rank_count;
+    device.blocks = info.blocks;
+    settings_add_device(ranks, &device);
   }
 }
 

@@ -402,31 +402,6 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
   return kept;
 }
 
-void settings_add_device(struct settings_ranks *ranks, uint32_t count, uint32_t blocks) {
-  const uint32_t each = blocks < count ? 1 : blocks / count;
-  if (count < 2) return;
-  ranks->share_devices = true;
-  if (blocks > 0 && (ranks->blocks == 0 || each < ranks->blocks)) ranks->blocks = each;
-}
-
-void settings_log_devices(const struct settings_ranks *ranks) {
-  if (ranks->blocks > 0)
-    log_info(LOG_INIT,
-             "ranks share GPUs (NCCL_MULTI_RANK_GPU_ENABLE): at most %u channels, so that the kernels of all "
-             "ranks run at once",
-             ranks->blocks);
-}
-
-/* Kernels of ranks on one device wait for each other, so all their blocks must run at once. */
-static void settings_take_devices(struct settings *settings, const struct settings_ranks *ranks) {
-  struct plan_limits *limits = &settings->plan.limits;
-  limits->shares_device = ranks->share_devices;
-  if (ranks->blocks == 0) return;
-  limits->channel_count = smaller(limits->channel_count, ranks->blocks);
-  limits->p2p_channel_count = smaller(limits->p2p_channel_count, power_of_two_down(ranks->blocks));
-  limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, limits->p2p_channel_count);
-}
-
 struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
   struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
   settings_take_devices(settings, ranks);
