@@ -807,6 +807,7 @@ static const struct process_ops process_table = {
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,
+    .region_check = cuda_region_check,
     .region_ask = cuda_region_ask,
     .region_answered = cuda_region_answered,
     .region_map = cuda_region_map,

@@ -35,7 +35,8 @@ ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const stru
                              bool *reach);
 
 /* ipc_region.c */
-bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts);
+bool cuda_region_ask(struct device_comm *comm, const void *memory, uint32_t peer,
                      struct device_memory_handle *handle);
 void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
                           uint64_t address);

@@ -30,9 +30,11 @@ static bool is_mappable(const struct device_comm *comm, const struct region *reg
 static struct region *region_now(struct device_comm *comm, uint64_t address) {
   uint64_t base = 0, bytes = 0;
   const uint64_t id = cuda_memory_id(address);
-  struct region *region = region_find(&comm->regions, address);
-  if (region != NULL && region->id == id) return region;
-  if (region != NULL) region_retire(&comm->regions, region);
+  struct region *region;
+  while ((region = region_find(&comm->regions, address)) != NULL) {
+    if (region->id == id) return region;
+    region_retire(&comm->regions, region);
+  }
   if (id == 0 || !cuda_memory_range(address, &base, &bytes)) return NULL;
   region = region_add(&comm->regions, base, bytes, id);
   if (region != NULL) region->mappable = is_mappable(comm, region);
@@ -63,24 +65,32 @@ static void handle_write(const struct ipc_piece *piece, struct device_memory_han
   ipc_memory_handle_write(&content, handle);
 }
 
-/* Called with the lock held. */
-static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
-                          struct device_memory_handle *handle) {
-  struct region *region = region_now(comm, address);
+void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  cuda_conns_lock(comm);
+  struct region *region = region_now(comm, (uint64_t)(uintptr_t)memory);
+  if (region != NULL && region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
   if (region != NULL && lasts) region->lasts = true;
+  cuda_conns_unlock(comm);
+  cuda_scope_leave(&scope);
+}
+
+/* Called with the lock held. */
+static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer,
+                          struct device_memory_handle *handle) {
+  struct region *region = region_find(&comm->regions, address);
   if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
-  if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
-  if ((region->use_count < USES_BEFORE_ASKED && !lasts) || !region_offer(region)) return false;
+  if ((region->use_count < USES_BEFORE_ASKED && !region->lasts) || !region_offer(region)) return false;
   region->answers[peer] = REGION_ASKED;
   handle_write(&region->piece, handle);
   return true;
 }
 
-bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+bool cuda_region_ask(struct device_comm *comm, const void *memory, uint32_t peer,
                      struct device_memory_handle *handle) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   cuda_conns_lock(comm);
-  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, handle);
+  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)memory, peer, handle);
   cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
   return wanted;
