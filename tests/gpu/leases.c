@@ -1,22 +1,48 @@
 /* leases.c: memory that a program frees and allocates again while ranks of other processes have it mapped.
- * One rank per process (tutti launch); results are checked after each call.
+ * The program starts one process per rank; results are checked after each call.
  *
- *     leases reuse [TURNS]     each call finds other memory at the addresses that an earlier call has used
+ *     leases [MODE [NUMBER [SEED [RANKS]]]]
  *
+ *     reuse     NUMBER turns: each call finds other memory at the addresses that an earlier call has used
+ *     full      NUMBER turns: a rank uses up its device's memory, frees what it had cached, and allocates
+ * again stress    NUMBER rounds of allocations, collectives and frees, at random; in the end all memory is
+ * back graph     memory that a graph shows is in use until the graph is destroyed holder    a process ends
+ * while it has another one's memory mapped owner     a process ends while another one has its memory mapped
+ *
+ * Without arguments, reuse, stress and graph. Where memory of the device is counted for all processes
+ * (a GPU, or SIMT_MEMORY) it must come back without a call of the library.
  * Prints what is wrong, or what was run and `ok`. */
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <tutti.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "calls.h"
 
-#define COUNT 1200              /* elements of a rank's part */
-#define BYTES ((size_t)3 << 20) /* other processes map allocations of 2 MiB and more */
-#define PARTS (COUNT * (size_t)RANKS_MAX)
+enum {
+  COUNT = 1200, /* elements of a rank's part */
+  PARTS = COUNT * RANKS_MAX,
+  SLOTS = 4, /* buffers in stress */
+  CACHED_MOST = 64,
+  TOO_FEW_DEVICES = 77
+};
+#define GRAIN ((size_t)2 << 20) /* other processes map allocations of this size and more */
+#define BYTES (GRAIN + (GRAIN >> 1))
+
+/* Where the processes meet. */
+static struct meeting {
+  int arrived, turn;
+  int id_is_set;
+  ncclUniqueId id;
+} * meeting;
 
 static struct {
   int rank, size, round;
+  uint64_t random, common; /* the rank's own, and one that is the same on all ranks */
   ncclComm_t comm;
   cudaStream_t stream;
   int *in, *out;
@@ -24,20 +50,37 @@ static struct {
   int reused; /* allocations that got the address of the one before */
 } run;
 
+/* ---- processes ---- */
+
+static void barrier(void) {
+  const int turn = __atomic_load_n(&meeting->turn, __ATOMIC_ACQUIRE);
+  if (__atomic_add_fetch(&meeting->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
+    __atomic_store_n(&meeting->arrived, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&meeting->turn, turn + 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&meeting->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
+}
+
 static void run_open(void) {
-  tutti_launch_t launch = {.size = sizeof launch};
-  ncclUniqueId id;
-  NEED(tutti_launch_read(&launch));
-  NEED(tutti_launch_id(&launch, &id));
-  run.rank = launch.rank;
-  run.size = launch.rank_count;
-  NEED(run.size < 2 || run.size > RANKS_MAX);
+  int devices = 0;
+  NEED(cudaGetDeviceCount(&devices));
+  if (devices < run.size) exit(TOO_FEW_DEVICES);
   NEED(cudaSetDevice(run.rank));
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
-  NEED(ncclCommInitRank(&run.comm, run.size, id, run.rank));
+  if (run.rank == 0) {
+    NEED(ncclGetUniqueId(&meeting->id));
+    __atomic_store_n(&meeting->id_is_set, 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&meeting->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
+  NEED(ncclCommInitRank(&run.comm, run.size, meeting->id, run.rank));
 }
 
 /* ---- values ---- */
+
+static uint32_t next(uint64_t *state, uint32_t below) {
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(*state >> 33) % below;
+}
 
 static int value(int rank, size_t i) { return (int)(i % 1009) * 31 + rank * 7 + run.round * 1013; }
 
@@ -70,14 +113,16 @@ static void fill(void) {
   NEED(cudaMemsetAsync(run.out, 0xee, sizeof run.host, run.stream));
 }
 
-static void call_checked(enum call call) {
+static void call_start(enum call call) {
   const struct call_arguments arguments = {run.in,   run.out,      COUNT,    ncclInt32, run.rank,
                                            run.size, run.size - 1, run.comm, run.stream};
-  fill();
   const bool grouped = call == EXCHANGE;
   if (grouped) NEED(ncclGroupStart());
   call_make(call, &arguments);
   if (grouped) NEED(ncclGroupEnd());
+}
+
+static void call_check(enum call call) {
   NEED(cudaMemcpyAsync(run.host, run.out, sizeof run.host, cudaMemcpyDeviceToHost, run.stream));
   NEED(cudaStreamSynchronize(run.stream));
   for (size_t i = 0; i < out_count(call); i++) {
@@ -88,13 +133,38 @@ static void call_checked(enum call call) {
   }
 }
 
-/* ---- other memory at the same addresses ---- */
+static void call_checked(enum call call) {
+  fill();
+  call_start(call);
+  call_check(call);
+}
 
-static void replace(int **memory) {
-  int *const before = *memory;
-  NEED(cudaFree(before));
-  NEED(cudaMalloc((void **)memory, BYTES));
-  if (*memory == before) run.reused += 1;
+static const enum call called[] = {REDUCE_SCATTER, ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, EXCHANGE};
+enum { CALLED = sizeof called / sizeof *called };
+
+/* ---- memory ---- */
+
+static size_t free_bytes(void) {
+  size_t bytes = 0, total = 0;
+  NEED(cudaMemGetInfo(&bytes, &total));
+  return bytes;
+}
+
+/* Until the memory of this device is back. */
+static void await_free(size_t bytes) {
+  while (free_bytes() < bytes) usleep(50);
+}
+
+static void allocate(int **memory, size_t bytes) { NEED(cudaMalloc((void **)memory, bytes)); }
+
+static void buffers_open(void) {
+  allocate(&run.in, BYTES);
+  allocate(&run.out, BYTES);
+}
+
+static void buffers_close(void) {
+  NEED(cudaFree(run.in));
+  NEED(cudaFree(run.out));
 }
 
 static void buffers_swap(void) {
@@ -103,36 +173,258 @@ static void buffers_swap(void) {
   run.out = in;
 }
 
+/* A peer maps a buffer at its second use as the output. */
+static void buffers_show(void) {
+  for (int use = 0; use < 6; use++) {
+    call_checked(ALL_GATHER);
+    buffers_swap();
+  }
+}
+
+/* ---- other memory at the same addresses ---- */
+
+static void replace(int **memory) {
+  int *const before = *memory;
+  NEED(cudaFree(before));
+  allocate(memory, BYTES);
+  if (*memory == before) run.reused += 1;
+}
+
 static void reuse(int turns) {
-  static const enum call called[] = {REDUCE_SCATTER, ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, EXCHANGE};
+  buffers_open();
   for (int turn = 0; turn < turns; turn++) {
-    for (size_t c = 0; c < sizeof called / sizeof *called; c++) {
-      for (int use = 0; use < 6; use++) {
-        call_checked(ALL_GATHER); /* the peers map either buffer at its second use as the output */
-        buffers_swap();
-      }
+    for (int c = 0; c < CALLED; c++) {
+      buffers_show();
       replace(&run.in);
       if (turn % 2 == 0) replace(&run.out);
       for (int use = 0; use < 3; use++) call_checked(called[c]);
     }
   }
-  if (run.reused == 0) printf("no address was used again, rank %d\n", run.rank);
+  buffers_close();
+  if (run.reused == 0) printf("no address was used again on rank %d\n", run.rank);
+}
+
+/* ---- a full device ---- */
+
+/* As caching allocators do: what is cached is given back when an allocation fails, and it is tried again. */
+static void full_turn(size_t bytes) {
+  int *cached[CACHED_MOST], count = 0, *large = NULL;
+  while (count < CACHED_MOST && cudaMalloc((void **)&cached[count], bytes) == cudaSuccess) count += 1;
+  cudaGetLastError();
+  barrier();
+  for (int i = 0; i + 1 < count; i += 2) {
+    run.in = cached[i];
+    run.out = cached[i + 1];
+    buffers_show();
+  }
+  barrier();
+  if (cudaMalloc((void **)&large, 2 * bytes) == cudaSuccess) {
+    puts("wrong: the device is not full");
+    exit(1);
+  }
+  for (int i = 0; i < count; i++) NEED(cudaFree(cached[i]));
+  while (cudaMalloc((void **)&large, 2 * bytes) != cudaSuccess) usleep(50);
+  cudaGetLastError();
+  barrier();
+  NEED(cudaFree(large));
+}
+
+static void full(int turns) {
+  buffers_open();
+  buffers_show(); /* the library allocates what it needs */
+  buffers_close();
+  barrier();
+  const size_t bytes = free_bytes() / 5 / GRAIN * GRAIN;
+  for (int turn = 0; turn < turns; turn++) full_turn(bytes);
+}
+
+/* ---- stress ---- */
+
+struct buffer {
+  int *memory;
+  size_t bytes;
+};
+
+static void buffer_renew(struct buffer *buffer) {
+  if (buffer->memory != NULL) NEED(cudaFree(buffer->memory));
+  if (next(&run.random, 2) == 0) buffer->bytes = GRAIN + next(&run.random, 4) * (GRAIN >> 1);
+  while (cudaMalloc((void **)&buffer->memory, buffer->bytes) != cudaSuccess) usleep(50);
+  cudaGetLastError();
+}
+
+/* Buffers that the collective does not use are freed while it is under way. */
+static void stress_round(struct buffer *buffers) {
+  const int in = (int)next(&run.common, SLOTS), out = (in + 1 + (int)next(&run.common, SLOTS - 1)) % SLOTS;
+  const int uses = 1 + (int)next(&run.common, 3);
+  for (int use = 0; use < uses; use++) {
+    const enum call call = called[next(&run.common, CALLED)];
+    const int other = (int)next(&run.random, SLOTS);
+    run.in = buffers[in].memory;
+    run.out = buffers[out].memory;
+    fill();
+    call_start(call);
+    if (other != in && other != out) buffer_renew(&buffers[other]);
+    call_check(call);
+  }
+  barrier(); /* a kernel that waits for its peers keeps what its process has mapped */
+  if (next(&run.random, 2) == 0) buffer_renew(&buffers[in]);
+  if (next(&run.random, 2) == 0) buffer_renew(&buffers[out]);
+  if (next(&run.common, 4) == 0) barrier();
+}
+
+static void stress(int rounds) {
+  struct buffer buffers[SLOTS] = {{NULL, 0}};
+  for (int i = 0; i < SLOTS; i++) {
+    buffers[i].bytes = BYTES;
+    buffer_renew(&buffers[i]);
+  }
+  for (int round = 0; round < rounds; round++) stress_round(buffers);
+  barrier();
+  const size_t before = free_bytes();
+  size_t bytes = 0;
+  for (int i = 0; i < SLOTS; i++) {
+    NEED(cudaFree(buffers[i].memory));
+    bytes += buffers[i].bytes / GRAIN * GRAIN;
+  }
+  await_free(before + bytes);
+  barrier();
+}
+
+/* ---- graphs ---- */
+
+static void graph_make(cudaGraph_t *captured, cudaGraphExec_t *exec) {
+  NEED(cudaStreamBeginCapture(run.stream, cudaStreamCaptureModeThreadLocal));
+  call_start(ALL_GATHER);
+  NEED(cudaStreamEndCapture(run.stream, captured));
+  NEED(cudaGraphInstantiate(exec, *captured, 0));
+  for (int launch = 0; launch < 3; launch++) {
+    fill();
+    NEED(cudaGraphLaunch(*exec, run.stream));
+    call_check(ALL_GATHER);
+  }
+}
+
+/* Memory that is freed later is back earlier. */
+static void graph(void) {
+  cudaGraph_t captured;
+  cudaGraphExec_t exec;
+  buffers_open();
+  graph_make(&captured, &exec);
+  int *const in = run.in, *const out = run.out;
+  buffers_open();
+  buffers_show();
+  barrier();
+  const size_t before = free_bytes();
+  NEED(cudaFree(out)); /* the graph shows it */
+  NEED(cudaFree(in));
+  await_free(before + BYTES);
+  NEED(cudaFree(run.in));
+  await_free(before + 2 * BYTES);
+  NEED(cudaFree(run.out));
+  await_free(before + 3 * BYTES);
+  const bool counted = getenv("SIMT_MEMORY") != NULL;
+  if (counted && free_bytes() >= before + 4 * BYTES) {
+    puts("wrong: a graph's output was unmapped before the graph was destroyed");
+    exit(1);
+  }
+  NEED(cudaGraphExecDestroy(exec));
+  NEED(cudaGraphDestroy(captured));
+  await_free(before + 4 * BYTES);
+  barrier();
+}
+
+/* ---- processes that end ---- */
+
+static void await_loss(void) {
+  ncclResult_t state = ncclSuccess;
+  while (state == ncclSuccess) NEED(ncclCommGetAsyncError(run.comm, &state));
+  if (state == ncclRemoteError) return;
+  printf("wrong: rank %d was told %d\n", run.rank, state);
+  exit(1);
+}
+
+/* The last rank ends; it holds the others' memory, and they hold its. */
+static void lose(bool holder) {
+  buffers_open();
+  buffers_show();
+  barrier();
+  if (run.rank == run.size - 1) raise(SIGKILL);
+  const size_t before = free_bytes();
+  if (holder) buffers_close(); /* while the library finds out */
+  await_loss();
+  NEED(ncclCommAbort(run.comm));
+  if (!holder) buffers_close();
+  await_free(before + 2 * BYTES);
+  if (getenv("SIMT_MEMORY") == NULL || run.size > 2) return;
+  NEED(cudaSetDevice(run.size - 1)); /* nothing of the lost process is left */
+  size_t left = 0, total = 1;
+  while (left < total) NEED(cudaMemGetInfo(&left, &total));
+}
+
+/* ---- the whole ---- */
+
+static bool is_loss(const char *mode) { return strcmp(mode, "holder") == 0 || strcmp(mode, "owner") == 0; }
+
+static bool run_mode(const char *mode, int number) {
+  if (strcmp(mode, "reuse") == 0) reuse(number);
+  else if (strcmp(mode, "full") == 0) full(number);
+  else if (strcmp(mode, "stress") == 0) stress(number);
+  else if (strcmp(mode, "graph") == 0) graph();
+  else if (is_loss(mode)) lose(strcmp(mode, "holder") == 0);
+  else return false;
+  return true;
+}
+
+static void rank_main(const char *mode, int number) {
+  run_open();
+  if (mode == NULL) {
+    reuse(1);
+    stress(10);
+    graph();
+  } else if (!run_mode(mode, number)) {
+    fprintf(stderr, "leases: no mode is called %s\n", mode);
+    exit(2);
+  }
+  if (mode == NULL || !is_loss(mode)) NEED(ncclCommDestroy(run.comm));
+  exit(0);
+}
+
+static int wait_all(const pid_t *children, bool loss) {
+  int failed = 0;
+  for (int ended = 0; ended < run.size; ended++) {
+    int status = 0;
+    const pid_t child = wait(&status);
+    const bool meant = loss && child == children[run.size - 1];
+    if (meant ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+              : WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      continue;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    for (int rank = 0; rank < run.size && failed == 0; rank++) kill(children[rank], SIGTERM);
+    if (failed == 0) failed = code != 0 ? code : 1;
+  }
+  return failed;
 }
 
 int main(int argc, char **argv) {
-  const char *mode = argc > 1 ? argv[1] : "";
+  const char *mode = argc > 1 ? argv[1] : NULL;
   const int number = argc > 2 ? atoi(argv[2]) : 2;
-  if (strcmp(mode, "reuse") != 0) {
-    fprintf(stderr, "usage: leases reuse [TURNS]\n");
-    return 2;
+  const uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+  pid_t children[RANKS_MAX];
+  run.size = argc > 4 ? atoi(argv[4]) : 2;
+  NEED(run.size < 2 || run.size > RANKS_MAX);
+  void *shared = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(shared == MAP_FAILED);
+  meeting = (struct meeting *)shared;
+  for (int rank = 0; rank < run.size; rank++) {
+    run.rank = rank;
+    run.common = seed;
+    run.random = seed * 1000003 + (uint64_t)rank;
+    children[rank] = fork();
+    NEED(children[rank] < 0);
+    if (children[rank] == 0) rank_main(mode, number);
   }
-  run_open();
-  NEED(cudaMalloc((void **)&run.in, BYTES));
-  NEED(cudaMalloc((void **)&run.out, BYTES));
-  reuse(number);
-  NEED(cudaFree(run.in));
-  NEED(cudaFree(run.out));
-  NEED(ncclCommDestroy(run.comm));
-  printf("leases: %s, rank %d of %d: ok\n", mode, run.rank, run.size);
-  return 0;
+  const int failed = wait_all(children, mode != NULL && is_loss(mode));
+  if (failed == TOO_FEW_DEVICES) puts("leases: needs two devices: ok");
+  else printf("leases: %s, %d ranks: %s\n", mode != NULL ? mode : "all", run.size, failed ? "FAILED" : "ok");
+  return failed == TOO_FEW_DEVICES ? 0 : failed;
 }

@@ -1,7 +1,8 @@
 /* memory.cc (simt): device memory that other processes can map. A large allocation is one of the emulated
  * runtime's, with an anonymous file mapped over its pages; its handle identifies the file. As on a GPU, a
  * file lives for as long as a process has it mapped, a new allocation may get the address of a freed one, and
- * cudaFree and cudaIpcCloseMemHandle wait for the device. memory_limit.cc counts the memory. */
+ * cudaFree and cudaIpcCloseMemHandle wait for the device, and let no kernel be launched meanwhile.
+ * memory_limit.cc counts the memory. */
 #include <cuda_runtime.h>
 
 #include <fcntl.h>
@@ -154,20 +155,21 @@ static void *freed_keep(const struct allocation *taken) {
 }
 
 static cudaError_t large_create(size_t bytes, struct allocation *fresh) {
+  uint64_t pages = 0;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) abort();
-  *fresh = {};
-  if (!memory_limit_add(device, bytes, &fresh->pages)) return cudaErrorMemoryAllocation;
+  if (!memory_limit_add(device, bytes, &pages)) return cudaErrorMemoryAllocation;
   if (!freed_take(bytes, fresh)) {
     const cudaError_t error = tutti_cudart_Malloc(&fresh->raw, bytes + 2 * (size_t)GRAIN);
     if (error != cudaSuccess) {
-      memory_limit_drop(fresh->pages);
+      memory_limit_drop(pages);
       return error;
     }
     fresh->base = (uint8_t *)(((uintptr_t)fresh->raw + GRAIN - 1) & ~(uintptr_t)(GRAIN - 1));
     fresh->raw_bytes = bytes;
   }
   fresh->bytes = bytes;
+  fresh->pages = pages;
   fresh->file = file_over(fresh->base, whole_pages(bytes));
   return cudaSuccess;
 }
@@ -185,10 +187,19 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
   return cudaSuccess;
 }
 
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
+
+void simt_memory_settle(void) {
+  pthread_mutex_lock(&waiting);
+  pthread_mutex_unlock(&waiting);
+}
+
 static void device_wait(int device) {
   int before = 0;
   if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) abort();
+  pthread_mutex_lock(&waiting);
   tutti_cudart_DeviceSynchronize();
+  pthread_mutex_unlock(&waiting);
   cudaSetDevice(before);
 }
 

@@ -43,6 +43,7 @@ ncclResult_t remote_region_answer(struct remote *remote, const void *request, ui
                                                   &address) != ncclSuccess)
     address = 0;
   os_mutex_unlock(&remote->lock);
+  if (question.gone) remote_lease_wake();
   memcpy(reply, &address, sizeof address);
   *reply_bytes = sizeof address;
   return ncclSuccess;
@@ -68,6 +69,7 @@ static void region_show(struct ncclComm *comm, const void *memory, uint32_t peer
   if (!comm->ops->process->region_ask(comm->device_comm, memory, peer, &question.handle)) return;
   const uint64_t address = region_send(comm->shared->remote, &comm->called_off, &question);
   comm->ops->process->region_answered(comm->device_comm, peer, &question.handle, address);
+  remote_lease_wake();
   log_trace(LOG_REG, "comm %s: rank %u %s rank %u its memory around %p", comm->name, comm->rank,
             address != 0 ? "shows" : "cannot show", peer, memory);
 }
@@ -122,7 +124,7 @@ void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool la
 }
 
 /* A communicator that is closed meanwhile unmaps the memory itself. */
-void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *called_off) {
+void remote_regions_return(struct remote *remote, uint32_t rank, const uint32_t *called_off) {
   struct region_question question = {REMOTE_CALL_REGION, 0, rank, 1, {{0}}};
   for (bool more = true; more && __atomic_load_n(called_off, __ATOMIC_ACQUIRE) == 0;) {
     os_mutex_lock(&remote->lock);
@@ -131,5 +133,4 @@ void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *
     os_mutex_unlock(&remote->lock);
     if (more) region_send(remote, called_off, &question);
   }
-  remote->shared->ops->process->region_sweep();
 }
