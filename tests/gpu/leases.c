@@ -27,18 +27,18 @@ enum {
   COUNT = 1200, /* elements of a rank's part */
   PARTS = COUNT * RANKS_MAX,
   SLOTS = 4, /* buffers in stress */
-  CACHED_MOST = 64,
+  CACHED = 4,
   TOO_FEW_DEVICES = 77
 };
 #define GRAIN ((size_t)2 << 20) /* other processes map allocations of this size and more */
 #define BYTES (GRAIN + (GRAIN >> 1))
 
 /* Where the processes meet. */
-static struct meeting {
+static struct rendezvous {
   int arrived, turn;
   int id_is_set;
   ncclUniqueId id;
-} * meeting;
+} * rendezvous;
 
 static struct {
   int rank, size, round;
@@ -53,12 +53,12 @@ static struct {
 /* ---- processes ---- */
 
 static void barrier(void) {
-  const int turn = __atomic_load_n(&meeting->turn, __ATOMIC_ACQUIRE);
-  if (__atomic_add_fetch(&meeting->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
-    __atomic_store_n(&meeting->arrived, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&meeting->turn, turn + 1, __ATOMIC_RELEASE);
+  const int turn = __atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE);
+  if (__atomic_add_fetch(&rendezvous->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
+    __atomic_store_n(&rendezvous->arrived, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
   }
-  while (__atomic_load_n(&meeting->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
+  while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
 }
 
 static void run_open(void) {
@@ -68,11 +68,11 @@ static void run_open(void) {
   NEED(cudaSetDevice(run.rank));
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
   if (run.rank == 0) {
-    NEED(ncclGetUniqueId(&meeting->id));
-    __atomic_store_n(&meeting->id_is_set, 1, __ATOMIC_RELEASE);
+    NEED(ncclGetUniqueId(&rendezvous->id));
+    __atomic_store_n(&rendezvous->id_is_set, 1, __ATOMIC_RELEASE);
   }
-  while (__atomic_load_n(&meeting->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
-  NEED(ncclCommInitRank(&run.comm, run.size, meeting->id, run.rank));
+  while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
+  NEED(ncclCommInitRank(&run.comm, run.size, rendezvous->id, run.rank));
 }
 
 /* ---- values ---- */
@@ -150,7 +150,8 @@ static size_t free_bytes(void) {
   return bytes;
 }
 
-/* Until the memory of this device is back. */
+/* Until the memory of this device is back; meanwhile no peer may wait in a collective, since its process
+ * unmaps nothing while a kernel runs. */
 static void await_free(size_t bytes) {
   while (free_bytes() < bytes) usleep(50);
 }
@@ -208,11 +209,9 @@ static void reuse(int turns) {
 
 /* As caching allocators do: what is cached is given back when an allocation fails, and it is tried again. */
 static void full_turn(size_t bytes) {
-  int *cached[CACHED_MOST], count = 0, *large = NULL;
-  while (count < CACHED_MOST && cudaMalloc((void **)&cached[count], bytes) == cudaSuccess) count += 1;
-  cudaGetLastError();
-  barrier();
-  for (int i = 0; i + 1 < count; i += 2) {
+  int *cached[CACHED], *large = NULL;
+  for (int i = 0; i < CACHED; i++) allocate(&cached[i], bytes);
+  for (int i = 0; i < CACHED; i += 2) {
     run.in = cached[i];
     run.out = cached[i + 1];
     buffers_show();
@@ -222,20 +221,24 @@ static void full_turn(size_t bytes) {
     puts("wrong: the device is not full");
     exit(1);
   }
-  for (int i = 0; i < count; i++) NEED(cudaFree(cached[i]));
+  for (int i = 0; i < CACHED; i++) NEED(cudaFree(cached[i]));
   while (cudaMalloc((void **)&large, 2 * bytes) != cudaSuccess) usleep(50);
   cudaGetLastError();
-  barrier();
   NEED(cudaFree(large));
 }
 
 static void full(int turns) {
   buffers_open();
   buffers_show(); /* the library allocates what it needs */
-  buffers_close();
   barrier();
-  const size_t bytes = free_bytes() / 5 / GRAIN * GRAIN;
-  for (int turn = 0; turn < turns; turn++) full_turn(bytes);
+  const size_t before = free_bytes();
+  buffers_close();
+  for (int turn = 0; turn < turns; turn++) {
+    await_free(before + 2 * BYTES);
+    barrier();
+    full_turn((before + 2 * BYTES) / (CACHED + 1) / GRAIN * GRAIN);
+    barrier();
+  }
 }
 
 /* ---- stress ---- */
@@ -333,6 +336,22 @@ static void graph(void) {
   barrier();
 }
 
+/* ---- memory that is freed too early ---- */
+
+static void during(int turns) {
+  buffers_open();
+  for (int turn = 0; turn < turns; turn++) {
+    const enum call call = called[turn % CALLED];
+    for (int use = 0; use < 3; use++) call_checked(call);
+    fill();
+    call_start(call);
+    if (run.rank == turn % run.size) call_check(call);
+    NEED(cudaFree(run.out));
+    allocate(&run.out, BYTES);
+  }
+  buffers_close();
+}
+
 /* ---- processes that end ---- */
 
 static void await_loss(void) {
@@ -341,6 +360,21 @@ static void await_loss(void) {
   if (state == ncclRemoteError) return;
   printf("wrong: rank %d was told %d\n", run.rank, state);
   exit(1);
+}
+
+/* The last rank passes memory that it has freed. */
+static void freed(void) {
+  buffers_open();
+  buffers_show();
+  barrier();
+  fill();
+  NEED(cudaStreamSynchronize(run.stream));
+  if (run.rank == run.size - 1) NEED(cudaFree(run.out));
+  call_start(ALL_GATHER);
+  if (run.rank == run.size - 1) cudaStreamSynchronize(run.stream);
+  await_loss();
+  NEED(ncclCommAbort(run.comm));
+  buffers_close();
 }
 
 /* The last rank ends; it holds the others' memory, and they hold its. */
@@ -363,14 +397,21 @@ static void lose(bool holder) {
 
 /* ---- the whole ---- */
 
-static bool is_loss(const char *mode) { return strcmp(mode, "holder") == 0 || strcmp(mode, "owner") == 0; }
+/* The signal that ends the last rank; 0: none. */
+static int loss_of(const char *mode) {
+  if (mode == NULL) return 0;
+  if (strcmp(mode, "freed") == 0) return SIGSEGV;
+  return strcmp(mode, "holder") == 0 || strcmp(mode, "owner") == 0 ? SIGKILL : 0;
+}
 
 static bool run_mode(const char *mode, int number) {
   if (strcmp(mode, "reuse") == 0) reuse(number);
   else if (strcmp(mode, "full") == 0) full(number);
   else if (strcmp(mode, "stress") == 0) stress(number);
   else if (strcmp(mode, "graph") == 0) graph();
-  else if (is_loss(mode)) lose(strcmp(mode, "holder") == 0);
+  else if (strcmp(mode, "during") == 0) during(number);
+  else if (strcmp(mode, "freed") == 0) freed();
+  else if (loss_of(mode) != 0) lose(strcmp(mode, "holder") == 0);
   else return false;
   return true;
 }
@@ -385,17 +426,17 @@ static void rank_main(const char *mode, int number) {
     fprintf(stderr, "leases: no mode is called %s\n", mode);
     exit(2);
   }
-  if (mode == NULL || !is_loss(mode)) NEED(ncclCommDestroy(run.comm));
+  if (loss_of(mode) == 0) NEED(ncclCommDestroy(run.comm));
   exit(0);
 }
 
-static int wait_all(const pid_t *children, bool loss) {
+static int wait_all(const pid_t *children, int loss) {
   int failed = 0;
   for (int ended = 0; ended < run.size; ended++) {
     int status = 0;
     const pid_t child = wait(&status);
-    const bool meant = loss && child == children[run.size - 1];
-    if (meant ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+    const bool meant = loss != 0 && child == children[run.size - 1];
+    if (meant ? WIFSIGNALED(status) && WTERMSIG(status) == loss
               : WIFEXITED(status) && WEXITSTATUS(status) == 0)
       continue;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
@@ -412,9 +453,9 @@ int main(int argc, char **argv) {
   pid_t children[RANKS_MAX];
   run.size = argc > 4 ? atoi(argv[4]) : 2;
   NEED(run.size < 2 || run.size > RANKS_MAX);
-  void *shared = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void *shared = mmap(NULL, sizeof *rendezvous, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   NEED(shared == MAP_FAILED);
-  meeting = (struct meeting *)shared;
+  rendezvous = (struct rendezvous *)shared;
   for (int rank = 0; rank < run.size; rank++) {
     run.rank = rank;
     run.common = seed;
@@ -423,7 +464,7 @@ int main(int argc, char **argv) {
     NEED(children[rank] < 0);
     if (children[rank] == 0) rank_main(mode, number);
   }
-  const int failed = wait_all(children, mode != NULL && is_loss(mode));
+  const int failed = wait_all(children, loss_of(mode));
   if (failed == TOO_FEW_DEVICES) puts("leases: needs two devices: ok");
   else printf("leases: %s, %d ranks: %s\n", mode != NULL ? mode : "all", run.size, failed ? "FAILED" : "ok");
   return failed == TOO_FEW_DEVICES ? 0 : failed;
