@@ -1,9 +1,10 @@
 #!/bin/sh
 # test_leases.sh: memory that a program frees while ranks of other processes have it mapped
-# (tests/gpu/leases), on the GPU backend without a GPU (tests/simt), with little memory on each device: right results from other
-# memory at the same addresses, and what was freed is back without a call of the library, also if a process
-# has ended. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. QUICK=1 runs fewer
-# rounds; `LEASES_ROUNDS=10000 sh tests/test_leases.sh` runs as many rounds of stress, in a few minutes.
+# (tests/gpu/leases), on the GPU backend without a GPU (tests/simt), with little memory on each device: right
+# results from other memory at the same addresses, and what was freed is back without a call of the library,
+# also if a process has ended. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
+# QUICK=1 runs fewer rounds; `LEASES_ROUNDS=10000 sh tests/test_leases.sh` runs as many rounds of stress, in a
+# few minutes.
 # runner: 60 s
 . "$(dirname "$0")/script.inc"
 use_build
@@ -37,6 +38,8 @@ leases TwoShot:Simple full 5
 check $? "an allocation that fails succeeds when a program has freed what it cached"
 leases TwoShot:Simple graph
 check $? "memory that a graph shows is mapped until the graph is destroyed"
+leases TwoShot:Simple busy 3
+check $? "nothing is unmapped while a kernel runs, so that others can be launched"
 leases TwoShot:Simple during 12
 check $? "outputs may be freed while a collective is under way"
 leases TwoShot:Simple freed && grep -q 'rank 1 .* closed its connection without goodbye' "$work/log"
