@@ -7,6 +7,7 @@
 
 extern "C" {
 cudaError_t tutti_cudart_GraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t tutti_cudart_GraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t tutti_cudart_GraphDestroy(cudaGraph_t graph);
 cudaError_t tutti_cudart_GraphExecDestroy(cudaGraphExec_t exec);
 }
@@ -19,6 +20,8 @@ struct CUuserObject_st {
 
 struct holder {
   const void *graph; /* or an instantiated one */
+  bool is_launched;
+  cudaStream_t stream; /* of its last launch */
   cudaUserObject_t object;
   struct holder *next;
 };
@@ -29,30 +32,37 @@ static struct holder *holders;
 static void holder_add(const void *graph, cudaUserObject_t object) {
   struct holder *holder = (struct holder *)malloc(sizeof *holder);
   if (holder == NULL) abort();
-  *holder = {graph, object, holders};
+  *holder = {graph, false, NULL, object, holders};
   holders = holder;
 }
 
-/* Takes one of its objects; NULL: it has none. */
-static cudaUserObject_t holder_take(const void *graph) {
-  cudaUserObject_t object = NULL;
+/* Takes one of its rows; false: it has none. */
+static bool holder_take(const void *graph, struct holder *taken) {
+  bool found = false;
   pthread_mutex_lock(&mutex);
-  for (struct holder **place = &holders; *place != NULL && object == NULL;) {
+  for (struct holder **place = &holders; *place != NULL && !found;) {
     struct holder *holder = *place;
     if (holder->graph != graph) {
       place = &holder->next;
       continue;
     }
-    object = holder->object;
+    found = true;
+    *taken = *holder;
     *place = holder->next;
     free(holder);
   }
   pthread_mutex_unlock(&mutex);
-  return object;
+  return found;
 }
 
+static void object_drop(void *object) { cudaUserObjectRelease((cudaUserObject_t)object, 1); }
+
+/* What a launch uses is dropped when the launch has ended. */
 static void holder_drop_all(const void *graph) {
-  for (cudaUserObject_t object; (object = holder_take(graph)) != NULL;) cudaUserObjectRelease(object, 1);
+  struct holder taken;
+  while (holder_take(graph, &taken))
+    if (!taken.is_launched || cudaLaunchHostFunc(taken.stream, object_drop, taken.object) != cudaSuccess)
+      object_drop(taken.object);
 }
 
 cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *pointer, cudaHostFn_t destroy,
@@ -106,11 +116,19 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return error;
 }
 
-/* A driver destroys the objects when the graph's last launch has ended. */
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  pthread_mutex_lock(&mutex);
+  for (struct holder *holder = holders; holder != NULL; holder = holder->next) {
+    if (holder->graph != (const void *)exec) continue;
+    holder->is_launched = true;
+    holder->stream = stream;
+  }
+  pthread_mutex_unlock(&mutex);
+  return tutti_cudart_GraphLaunch(exec, stream);
+}
+
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  const cudaError_t error = cudaDeviceSynchronize();
-  if (error != cudaSuccess) return error;
-  const cudaError_t destroyed = tutti_cudart_GraphExecDestroy(exec);
-  if (destroyed == cudaSuccess) holder_drop_all((const void *)exec);
-  return destroyed;
+  const cudaError_t error = tutti_cudart_GraphExecDestroy(exec);
+  if (error == cudaSuccess) holder_drop_all((const void *)exec);
+  return error;
 }
