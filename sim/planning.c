@@ -140,10 +140,10 @@ static void planning_borrow_order(struct plan_request *request) {
 void planning_request(const struct planning *job, const struct graph *graph, struct plan_request *request) {
   const bool emulated = job->as == PLANNING_EMU || job->as == PLANNING_THREADS;
   const struct settings_ranks ranks = {
-      graph->rank_count,
-      {emulated || param_int(PARAM_P2P_DISABLE) == 0, !emulated || !emu_options()->tear},
-      planning_is_networked(job, graph->node_count),
-      true};
+      .rank_count = graph->rank_count,
+      .paths = {emulated || param_int(PARAM_P2P_DISABLE) == 0, !emulated || !emu_options()->tear},
+      .networked = planning_is_networked(job, graph->node_count),
+      .net_ll = true};
   struct settings settled = job->settings;
   settings_settle(&settled, &ranks);
   plan_request_begin(request, graph->rank_count, graph);

@@ -62,7 +62,7 @@ static ncclResult_t fake_device_current(uint32_t *index) {
 }
 static ncclResult_t fake_device_limits(struct plan_limits *limits) {
   const struct plan_limits production = {
-      8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, 0, false, 0, 0, 1, 0, 0, false, 0};
+      8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, 0, false, 0, 0, 1, 0, 0, false, 0, false};
   *limits = production;
   return ncclSuccess;
 }
@@ -429,7 +429,8 @@ static void test_init_disagreement(void **state) {
   expect_disagreement(first, second, ncclInvalidUsage, "rank 0 came twice");
   second.rank = 1;
   second.device = 0;
-  expect_disagreement(first, second, ncclInvalidUsage, "both on device 0");
+  expect_disagreement(first, second, ncclInvalidUsage,
+                      "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
   set_param("TUTTI_INIT_TIMEOUT_SECONDS", "1");
   second.device = 1;
   expect_disagreement(first, second, ncclRemoteError, "missing: rank 2");

@@ -208,8 +208,12 @@ timeout 60 "$tutti" launch -n 2 "$tutti" bench all_reduce -b 1K -e 64K -f 8 -n 1
   --cudart "$lib/libtutti-cudart.so" >"$work/out" 2>"$work/err" &&
   grep -qE '^all_reduce 1024 [0-9]+ ranks=2 nodes=1 algo=' "$work/tune"
 check $? "--tune works in two processes"
-misuse 2 "9 ranks in this process, and 8 GPUs are visible" \
+misuse 2 "9 ranks in this process, and 8 GPUs are visible; take fewer (-g, -t), or set NCCL_MULTI_RANK_GPU" \
   bench all_reduce -g 9 --cudart "$lib/libtutti-cudart.so"
+NCCL_MULTI_RANK_GPU_ENABLE=1 \
+  try 0 bench all_reduce -g 9 -b 1K -e 1K -n 2 --cudart "$lib/libtutti-cudart.so" &&
+  grep -qE 'Rank +7 .* device +7 ' "$work/out" && grep -qE 'Rank +8 .* device +0 ' "$work/out"
+check $? "with NCCL_MULTI_RANK_GPU_ENABLE=1 nine ranks share eight GPUs"
 misuse 3 "has no ncclGetVersion; take NCCL 2.28 or newer" bench all_reduce --nccl "$lib/libtutti-audit.so"
 misuse 3 "take the runtime of CUDA 12" bench all_reduce --cudart "$lib/libtutti-audit.so"
 unset TUTTI_BACKEND TUTTI_EMU

@@ -10,10 +10,11 @@ export NCCL_SOCKET_IFNAME=lo
 simt=$build/simt
 tutti=$build/bin/tutti
 
-# on_gpus COMMAND...: runs it on the GPU backend, two blocks per kernel unless $ctas is set.
+# on_gpus COMMAND...: runs it on the GPU backend, two blocks per kernel unless $ctas is set, on $gpus GPUs
+# (eight if it is not set).
 on_gpus() {
-  LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads NCCL_MAX_CTAS=${ctas:-2} timeout 120 "$@" \
-    >"$work/out" 2>"$work/log" </dev/null
+  LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads${gpus:+,devices=$gpus} \
+    NCCL_MAX_CTAS=${ctas:-2} timeout 120 "$@" >"$work/out" 2>"$work/log" </dev/null
 }
 
 # bench COLLECTIVE FLAGS...: every row was checked and is right.
@@ -44,8 +45,23 @@ for protocol in LL LL128 Simple; do
   NCCL_PROTO=$protocol bench all_reduce -g 2 -b 1000 -e 1000 -d all -o all
   check $? "all types and operators give right results in $protocol"
 done
-TUTTI_EMU='' ctas=5 bench alltoall -g 8 -b 64K -e 64K
+ctas=5 bench alltoall -g 8 -b 64K -e 64K
 check $? "eight ranks with five blocks per kernel give right results"
+export NCCL_MULTI_RANK_GPU_ENABLE=1
+for collective in all_reduce reduce_scatter alltoall; do
+  gpus=1 bench $collective -g 4 -b 8 -e $most -f 61
+  check $? "$collective of four ranks on one GPU gives right results"
+done
+starter="$tutti launch -n 4" gpus=1 bench all_reduce -b 8 -e $most -f 61
+check $? "all_reduce of four processes on one GPU gives right results"
+# Eight ranks ask for 32 blocks of a GPU that runs 16 at once.
+for collective in all_reduce alltoall; do
+  SIMT_MULTIPROCESSORS=16 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" gpus=1 ctas=4 \
+    bench $collective -g 8 -b 8 -e $most -f 61 &&
+    grep -q 'ranks share GPUs .*: at most 2 channels' "$work/debug"
+  check $? "$collective of eight ranks on a GPU that is too small for all their channels gives right results"
+done
+unset NCCL_MULTI_RANK_GPU_ENABLE
 for collective in all_reduce sendrecv; do
   bench $collective -g 3 -b 8 -e 32K -f 64 -G 3
   check $? "$collective in graphs gives right results"
@@ -200,6 +216,9 @@ for program in few mismatch abort scalar processes; do
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
     TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program succeeds"
+  gpus=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 \
+    "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "gpu/$program with three ranks on one GPU succeeds"
 done
 
 # A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.

@@ -35,6 +35,7 @@ struct device_info {
   char bus_id[16];     /* "0000:18:00.0" */
   uint32_t capability; /* compute capability times ten: 90 */
   uint64_t memory_bytes;
+  uint32_t blocks; /* blocks of kernels that run at once, one a channel; 0: any number */
 };
 
 /* What lies between two devices, the shortest first, by the names that the field has for it. */

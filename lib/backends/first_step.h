@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/launch.h"
+#include "protocol/line.h"
 
 /* The number of a connection's first step. `pooled`: of one whose operations use the rank's slots
  * (device_net_end); its sender has no free slots yet. */
@@ -35,14 +36,14 @@ static inline uint64_t first_step_flag(const struct plan_limits *limits, uint32_
   const uint64_t step = end - first >= 2 * (uint64_t)limits->slots
                             ? first_step_in_slot(end, limits->slots, slot)
                             : first_step_before(first, limits->slots, slot);
-  return limits->flag_bits >= 32 ? step + 1 : (step + 1) & (2 * half - 1);
+  return line_flag_at(step, line_flag_mask(limits->flag_bits));
 }
 
 /* Fills the lines of one slot of LL or LL128. */
 static inline void first_step_fill(const struct plan_limits *limits, uint8_t proto, uint32_t slot,
                                    uint8_t *lines, size_t bytes) {
-  const size_t line_bytes = proto == PROTO_LL ? 16 : 128;
-  const uint64_t flag = first_step_flag(limits, slot), mark = flag << 32 | 0xd1d1d1d1u;
+  const size_t line_bytes = line_wire_bytes(proto == PROTO_LL ? LINE_LL : LINE_LL128);
+  const uint64_t flag = first_step_flag(limits, slot), mark = line_first_half(0xd1d1d1d1u, flag);
   for (uint8_t *line = lines; line + line_bytes <= lines + bytes; line += line_bytes) {
     memset(line, 0xd1, line_bytes);
     memcpy(line + line_bytes - 8, proto == PROTO_LL ? &mark : &flag, 8);
@@ -52,7 +53,7 @@ static inline void first_step_fill(const struct plan_limits *limits, uint8_t pro
 
 /* Fills a tagged word with the tag of a step, as protocol/fifo.h computes it. */
 static inline void first_step_tag(void *word, uint64_t step) {
-  const uint64_t half = (step + 1) << 32 | 0xd1d1d1d1u, halves[2] = {half, half};
+  const uint64_t half = line_first_half(0xd1d1d1d1u, step + 1), halves[2] = {half, half};
   memcpy(word, halves, sizeof halves);
 }
 

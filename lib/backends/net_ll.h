@@ -1,32 +1,24 @@
-/* net_ll.h: LL lines on the host: the other end of a kernel whose peer is behind a network. The arithmetic of
- * protocol/ll.h for code that is not a lane: 16 bytes contain 8 of data; each 8-byte word is {data, flag} and
- * valid by itself. A word is read by one load and written by one store, so data and flag are seen together;
- * nothing else orders them. Knows nothing of connections. */
+/* net_ll.h: LL lines on the host: the other end of a kernel whose peer is behind a network. A half of a line
+ * (protocol/line.h) is read by one load and written by one store; nothing else orders halves. Knows nothing
+ * of connections. */
 #ifndef TUTTI_BACKENDS_NET_LL_H
 #define TUTTI_BACKENDS_NET_LL_H
 
 #include <string.h>
 
 #include "backends/backend.h"
+#include "protocol/line.h"
+#include "schedule/chunk.h"
 
-#define NET_LINE_DATA_BYTES 8u
-
-static inline uint32_t net_line_flag(const struct device_net_step *step) {
-  const uint64_t flag = step->line + 1;
-  return (uint32_t)(step->flag_bits >= 32 ? flag : flag & (((uint64_t)1 << step->flag_bits) - 1));
+static inline uint64_t net_line_flag(const struct device_net_step *step) {
+  return line_flag_at(step->line, line_flag_mask(step->flag_bits));
 }
 
 static inline uint32_t net_line_count(const struct device_net_step *step) {
-  return (uint32_t)((step->bytes + NET_LINE_DATA_BYTES - 1) / NET_LINE_DATA_BYTES);
+  return line_count_of(LINE_LL, (uint32_t)step->bytes);
 }
 
-/* Like line_cleans(): slots are rewritten before flags wrap. */
-static inline bool net_line_cleans(const struct device_net_step *step, uint32_t slots) {
-  const uint64_t half = (uint64_t)1 << (step->flag_bits - 1);
-  return (step->line & (half - 1)) >= half - slots;
-}
-
-static inline uint64_t net_line_word(const uint64_t *words, size_t index) {
+static inline uint64_t net_line_half(const uint64_t *words, size_t index) {
   return __atomic_load_n(&words[index], __ATOMIC_ACQUIRE);
 }
 
@@ -34,42 +26,39 @@ static inline uint64_t net_line_word(const uint64_t *words, size_t index) {
  * missing. */
 static inline bool net_ll_ready(const uint8_t *lines, const struct device_net_step *step) {
   const uint64_t *words = (const uint64_t *)(const void *)lines;
-  const uint32_t flag = net_line_flag(step);
+  const uint64_t flag = net_line_flag(step);
   for (size_t i = 2 * (size_t)net_line_count(step); i-- > 0;)
-    if ((uint32_t)(net_line_word(words, i) >> 32) != flag) return false;
+    if (!line_half_has(net_line_half(words, i), flag)) return false;
   return true;
 }
 
 /* Reads the data of lines that are ready. */
 static inline void net_ll_read(const uint8_t *lines, size_t bytes, uint8_t *data) {
   const uint64_t *words = (const uint64_t *)(const void *)lines;
-  const size_t whole = bytes / NET_LINE_DATA_BYTES, rest = bytes % NET_LINE_DATA_BYTES;
-  for (size_t line = 0; line < whole + (rest != 0); line++) {
-    const uint64_t low = net_line_word(words, 2 * line), high = net_line_word(words, 2 * line + 1);
-    const uint64_t value = (low & 0xffffffffu) | high << 32;
-    memcpy(data + line * NET_LINE_DATA_BYTES, &value, line < whole ? NET_LINE_DATA_BYTES : rest);
+  for (size_t line = 0; 8 * line < bytes; line++) {
+    const uint64_t low = net_line_half(words, 2 * line), high = net_line_half(words, 2 * line + 1);
+    const uint64_t value = line_word(low, high);
+    memcpy(data + 8 * line, &value, size_min(8, bytes - 8 * line));
   }
 }
 
 /* Both words of the last line are stored, even if only part of it is data. */
 static inline void net_ll_write(uint8_t *lines, const struct device_net_step *step, const uint8_t *data) {
   uint64_t *words = (uint64_t *)(void *)lines;
-  const uint64_t mark = (uint64_t)net_line_flag(step) << 32;
-  const size_t whole = step->bytes / NET_LINE_DATA_BYTES, rest = step->bytes % NET_LINE_DATA_BYTES;
-  for (size_t line = 0; line < whole + (rest != 0); line++) {
+  const uint64_t flag = net_line_flag(step);
+  for (size_t line = 0; 8 * line < step->bytes; line++) {
     uint64_t value = 0;
-    memcpy(&value, data + line * NET_LINE_DATA_BYTES, line < whole ? NET_LINE_DATA_BYTES : rest);
-    __atomic_store_n(&words[2 * line], (value & 0xffffffffu) | mark, __ATOMIC_RELEASE);
-    __atomic_store_n(&words[2 * line + 1], value >> 32 | mark, __ATOMIC_RELEASE);
+    memcpy(&value, data + 8 * line, size_min(8, step->bytes - 8 * line));
+    __atomic_store_n(&words[2 * line], line_first_half(value, flag), __ATOMIC_RELEASE);
+    __atomic_store_n(&words[2 * line + 1], line_second_half(value, flag), __ATOMIC_RELEASE);
   }
 }
 
 /* The unused lines of a slot get the step's flag too. */
 static inline void net_ll_clean(uint8_t *lines, uint32_t slot_bytes, const struct device_net_step *step) {
   uint64_t *words = (uint64_t *)(void *)lines;
-  const uint64_t mark = (uint64_t)net_line_flag(step) << 32;
   for (size_t i = 2 * (size_t)net_line_count(step); i < slot_bytes / 8; i++)
-    __atomic_store_n(&words[i], mark, __ATOMIC_RELEASE);
+    __atomic_store_n(&words[i], line_first_half(0, net_line_flag(step)), __ATOMIC_RELEASE);
 }
 
 #endif

@@ -159,6 +159,7 @@ bool os_random(void *data, size_t bytes) {
 }
 
 const char *os_env(const char *name) { return getenv(name); }
+void os_env_default(const char *name, const char *value) { setenv(name, value, 0); }
 
 const char *const *os_environ(void) { return (const char *const *)environ; }
 

@@ -38,6 +38,8 @@ uint32_t os_descriptors_most(void); /* that this process may have */
 /* The kernel's random bytes, for secrets; false: it gives none. */
 bool os_random(void *data, size_t bytes);
 const char *os_env(const char *name); /* getenv */
+/* Sets the variable unless it is set. For code that runs while no other thread does. */
+void os_env_default(const char *name, const char *value);
 const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);

@@ -138,7 +138,7 @@ API_EXPORT(CommInitRankScalable);
 /* ---- All ranks at once ---- */
 
 static ncclResult_t init_all_check_devices(int device_count, const int *devices, uint32_t present) {
-  uint8_t *seen = (uint8_t *)os_alloc(present);
+  int *seen = (int *)os_alloc(present * sizeof *seen); /* rank + 1 */
   if (!seen) return log_no_memory("ncclCommInitAll: %u devices", present);
   ncclResult_t result = ncclSuccess;
   for (int i = 0; result == ncclSuccess && i < device_count; i++) {
@@ -147,11 +147,13 @@ static ncclResult_t init_all_check_devices(int device_count, const int *devices,
       result =
           log_fail(ncclInvalidArgument, "ncclCommInitAll: rank %d is given device %d; there are %u devices",
                    i, device, present);
-    } else if (seen[device]++ && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
+    } else if (seen[device] > 0 && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
       result = log_fail(ncclInvalidUsage,
-                        "ncclCommInitAll: rank %d is given device %d, which another rank has; give "
-                        "every rank a device of its own",
-                        i, device);
+                        "ncclCommInitAll: Duplicate GPU detected : rank %d and rank %d both on CUDA device "
+                        "%d; give every rank a device of its own, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                        seen[device] - 1, i, device);
+    } else {
+      seen[device] = i + 1;
     }
   }
   os_free(seen);

@@ -196,15 +196,16 @@ PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute
 
 /* ---- batches ---- */
 
-/* Reports to the host why a lane stopped with an error, and aborts the communicator. */
-PRIM_FN void lane_report(const struct lane *lane, const struct launch_arguments *arguments) {
-  struct launch_error *error = &arguments->control->errors[lane->work->channel_index];
-  error->peer = lane->mismatch_peer;
-  error->func = lane->work->func;
-  error->op_sequence = lane->work->op_sequence;
-  error->expected_bytes = lane->expected_bytes;
-  error->found_bytes = lane->found_bytes;
-  error->error = lane->error;
+/* Tells the host that the peer announced another size than this rank has, and aborts the communicator. */
+PRIM_FN void launch_mismatch(const struct launch_arguments *arguments, const struct work *work, uint32_t peer,
+                             uint64_t expected_bytes, uint64_t found_bytes) {
+  struct launch_error *error = &arguments->control->errors[work->channel_index];
+  error->peer = peer;
+  error->func = work->func;
+  error->op_sequence = work->op_sequence;
+  error->expected_bytes = expected_bytes;
+  error->found_bytes = found_bytes;
+  error->error = LANE_SIZE_MISMATCH;
   __threadfence_system();
   *(volatile int *)&arguments->control->failed = 1;
   *(volatile int *)arguments->failed = 1;
@@ -234,7 +235,8 @@ PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bo
   lane_run(lane, prim);
   if (lane->error != LANE_OK || prim->aborted) *(volatile uint32_t *)&prim_shared.stopped = 1;
   else if (prim->issues && prim->compute_warps > 0) prim_dismiss(prim);
-  if (lane->error != LANE_OK && prim->commits && prim_lane() == 0) lane_report(lane, arguments);
+  if (lane->error != LANE_OK && prim->commits && prim_lane() == 0)
+    launch_mismatch(arguments, lane->work, lane->mismatch_peer, lane->expected_bytes, lane->found_bytes);
 }
 
 /* Called by all threads. */

@@ -270,7 +270,7 @@ PRIM_FN bool bulk_look(struct bulk *bulk) {
   if (bulk->ended) return false;
   const uint32_t seen = prim_peek(&bulk->queue->issued);
   const uint32_t issued = __shfl_sync(PRIM_ALL_LANES, seen, 0);
-  asm volatile("bar.warp.sync 0xffffffff;" : : : "memory"); /* descriptors are read after it */
+  prim_converge_reads(); /* descriptors are read after it */
   if (issued == bulk->issued) return false;
   bulk->ended = bulk_descriptor(bulk, issued - 1)->kind == PRIM_END;
   bulk->issued = bulk->ended ? issued - 1 : issued;

@@ -273,8 +273,8 @@ PRIM_FN bool ll_take(uint8_t kind, const struct line_share *share, const struct 
     if (mine) {
       const ulonglong2 pair = prim_load_pair(at + turn * share->wire_stride);
       if (kind == LINE_LL) {
-        words[turn] = (pair.x & 0xffffffffu) | pair.y << 32;
-        flagged &= (uint32_t)(pair.x >> 32) == (uint32_t)flag && (uint32_t)(pair.y >> 32) == (uint32_t)flag;
+        words[turn] = line_word(pair.x, pair.y);
+        flagged &= line_half_has(pair.x, flag) && line_half_has(pair.y, flag);
       } else {
         words[2 * turn % PRIM_WORDS] = pair.x;
         words[(2 * turn + 1) % PRIM_WORDS] = pair.y;
@@ -309,8 +309,8 @@ PRIM_FN void ll_send(uint8_t kind, const struct line_share *share, const struct 
   if (kind == LINE_LL128) prim_converge();
   LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
     if (kind == LINE_LL) {
-      const uint64_t low = (words[turn] & 0xffffffffu) | flag << 32;
-      if (mine) prim_store_pair(at + turn * share->wire_stride, low, words[turn] >> 32 | flag << 32);
+      const uint64_t low = line_first_half(words[turn], flag), high = line_second_half(words[turn], flag);
+      if (mine) prim_store_pair(at + turn * share->wire_stride, low, high);
     } else {
       const uint64_t high = share->flags ? flag : words[(2 * turn + 1) % PRIM_WORDS];
       if (mine) prim_store_line_part(at + turn * share->wire_stride, words[2 * turn % PRIM_WORDS], high);

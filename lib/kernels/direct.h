@@ -156,8 +156,6 @@ PRIM_FN bool direct_is_plain(void) {
 
 /* ---- lines: eight bytes of data each ---- */
 
-PRIM_FN uint32_t direct_line_count(uint32_t bytes) { return (bytes + 7) / 8; }
-
 PRIM_FN void direct_keep(uint32_t line, uint8_t *to, uint32_t bytes, uint64_t word) {
   const uint32_t offset = line * 8;
   if (offset >= bytes) return;
@@ -168,8 +166,8 @@ PRIM_FN void direct_keep(uint32_t line, uint8_t *to, uint32_t bytes, uint64_t wo
 /* `lines`: address of the slot's first line. */
 PRIM_FN bool direct_take(uint64_t lines, uint32_t flag, uint32_t line, uint64_t *word) {
   const ulonglong2 pair = prim_load_pair((const uint8_t *)(uintptr_t)lines + (size_t)line * 16);
-  *word = (pair.x & 0xffffffffu) | pair.y << 32;
-  return (uint32_t)(pair.x >> 32) == flag && (uint32_t)(pair.y >> 32) == flag;
+  *word = line_word(pair.x, pair.y);
+  return line_half_has(pair.x, flag) && line_half_has(pair.y, flag);
 }
 
 /* The line is used: see prim_took(). */
@@ -178,9 +176,8 @@ PRIM_FN void direct_took(uint64_t lines, uint32_t line) {
 }
 
 PRIM_FN void direct_put(uint64_t lines, uint32_t flag, uint32_t line, uint64_t word) {
-  const uint64_t high = (uint64_t)flag << 32;
-  prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, (word & 0xffffffffu) | high,
-                  word >> 32 | high);
+  prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, line_first_half(word, flag),
+                  line_second_half(word, flag));
 }
 
 /* ---- sizes and counters ---- */
@@ -193,28 +190,19 @@ PRIM_FN bool direct_announce(struct direct_run *it) {
   return true;
 }
 
-PRIM_FN void direct_mismatch(const struct direct_run *it, uint64_t found_bytes) {
-  const struct work *work = direct_of();
+/* The rank at the other end of this thread's link. */
+PRIM_FN uint32_t direct_peer(const struct direct_run *it) {
   const uint32_t index = direct_index();
-  struct launch_error *error = &it->arguments->control->errors[work->channel_index];
-  error->peer = index > 0   ? (uint32_t)direct_further[direct_before(it->sends) + index - 1].peer
-                : it->sends ? direct_work.send_peer
-                            : direct_work.recv_peer;
-  error->func = work->func;
-  error->op_sequence = work->op_sequence;
-  error->expected_bytes = lane_agreed_bytes(work);
-  error->found_bytes = found_bytes;
-  error->error = LANE_SIZE_MISMATCH;
-  __threadfence_system();
-  *(volatile int *)&it->arguments->control->failed = 1;
-  *(volatile int *)it->arguments->failed = 1;
+  if (index > 0) return (uint32_t)direct_further[direct_before(it->sends) + index - 1].peer;
+  return it->sends ? direct_work.send_peer : direct_work.recv_peer;
 }
 
 /* Each thread whose link's size has arrived compares it; a wrong size stops the block. */
 PRIM_FN bool direct_agrees(const struct direct_run *it, bool known, uint64_t bytes) {
   const uint32_t wrong = __ballot_sync(PRIM_ALL_LANES, known && bytes != lane_agreed_bytes(direct_of()));
   if (wrong == 0) return true;
-  if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1) direct_mismatch(it, bytes);
+  if (prim_lane() == (uint32_t)__ffs((int)wrong) - 1)
+    launch_mismatch(it->arguments, direct_of(), direct_peer(it), lane_agreed_bytes(direct_of()), bytes);
   direct_stop();
   return false;
 }

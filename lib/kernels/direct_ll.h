@@ -109,7 +109,7 @@ PRIM_FN void direct_note_step(const struct step *step, struct direct_loop<LINKS>
     direct_set_routes<LINKS>(step, false, loop->received);
   }
   if ((step->flags & STEP_REDUCE) != 0 || (sends && (loop->spreads || keeps))) direct_set_own(step, loop);
-  loop->most = size_max(loop->most, direct_line_count(direct_bytes(step->count)));
+  loop->most = size_max(loop->most, line_count_of(LINE_LL, direct_bytes(step->count)));
 }
 
 template <uint32_t LINKS>
@@ -221,9 +221,8 @@ PRIM_FN void direct_load_each(const struct direct_loop<LINKS> *loop, uint32_t be
   DIRECT_EACH_LINE(b)
   DIRECT_EACH_LINK(link)
   words->each[b][link] = direct_word(loop->sent[link].user, loop->sent[link].bytes, direct_ahead(begun, b));
-  if (!PLAIN)
-    DIRECT_EACH_LINE(b)
-    DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
+  if (!PLAIN) DIRECT_EACH_LINE(b)
+  DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
 }
 
 /* `SCATTERED`: each link gets its own words; else all get the same. */
@@ -444,7 +443,7 @@ static __device__ __noinline__ void direct_clean(const struct direct_run *it, si
     const bool names = it->sends && direct_names(it, &step);
     const bool cleans = names && line_cleans_at(link.line, limits->flag_bits, FIFO_SLOTS_MAX);
     const uint64_t first = (uint64_t)(uintptr_t)line_address(&link, LINE_LL, 0);
-    const uint32_t used = direct_line_count(direct_bytes(step_link_count(&step, direct_index())));
+    const uint32_t used = line_count_of(LINE_LL, direct_bytes(step_link_count(&step, direct_index())));
     const uint32_t mark = (uint32_t)line_flag_at(link.line, line_flag_mask(limits->flag_bits));
     for (uint32_t links = __ballot_sync(PRIM_ALL_LANES, cleans); links != 0; links &= links - 1) {
       const int holder = __ffs((int)links) - 1;

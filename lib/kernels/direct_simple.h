@@ -271,6 +271,7 @@ PRIM_FN void direct_carry_phases(bool awaits) {
       const bool ended = prim_peek(&direct_ended) == number + 1;
       if (__any_sync(PRIM_ALL_LANES, ended || *(volatile uint32_t *)&direct_stopped != 0)) return;
     }
+    prim_converge_reads(); /* the phase is read after it */
     direct_run_phase(&direct_phases[number % DIRECT_PHASES], share);
     __syncwarp();
     if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], number + 1);

@@ -25,7 +25,7 @@ static __device__ uint4 pattern_word(uint64_t seed, uint32_t index) {
 static __device__ bool flag_await(const uint64_t *flag, uint64_t seed, uint64_t patience_ns) {
   const uint64_t begin_ns = prim_time_ns();
   const long long begin = clock64(), cycles = (long long)(patience_ns * CYCLES_A_NS);
-  while (prim_load_acquire(flag) != seed)
+  while (prim_load_posted(flag) != seed)
     if (prim_time_ns() - begin_ns > patience_ns || clock64() - begin > cycles) return false;
   return true;
 }

@@ -38,6 +38,7 @@
 #include "kernels/ptx.h"
 
 #include "kernels/arithmetic.h"
+#include "protocol/line.h"
 #include "protocol/move.h"
 #include "schedule/chunk.h"
 
@@ -271,8 +272,7 @@ PRIM_FN void prim_store_head(struct prim *prim, uint64_t *address, uint64_t valu
 
 /* For any thread; prim_tagged_store() is for the leader of a lane. */
 PRIM_FN void prim_tagged_write(struct tagged_word *word, uint32_t tag, uint64_t value) {
-  const uint64_t mark = (uint64_t)tag << 32;
-  prim_store_tagged(word, (value & 0xffffffffu) | mark, value >> 32 | mark);
+  prim_store_tagged(word, line_first_half(value, tag), line_second_half(value, tag));
 }
 
 PRIM_FN void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint32_t tag, uint64_t value) {
@@ -280,8 +280,8 @@ PRIM_FN void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint
 }
 
 PRIM_FN bool prim_tagged_holds(ulonglong2 pair, uint32_t tag, uint64_t *value) {
-  if ((uint32_t)(pair.x >> 32) != tag || (uint32_t)(pair.y >> 32) != tag) return false;
-  *value = (pair.x & 0xffffffffu) | pair.y << 32;
+  if (!line_half_has(pair.x, tag) || !line_half_has(pair.y, tag)) return false;
+  *value = line_word(pair.x, pair.y);
   return true;
 }
 

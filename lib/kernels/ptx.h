@@ -118,12 +118,6 @@ PRIM_FN ulonglong2 prim_load_pair_if(bool asked, const void *address) {
   return pair;
 }
 
-PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
 }

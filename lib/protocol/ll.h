@@ -1,40 +1,13 @@
 /* ll.h: the protocols LL and LL128. Data and flag travel in one line, so arrival is seen in the data
  * itself and no tail is posted; the receiver frees the slot through head when it has read every line of a
- * step.
- *
- *   LL      16 bytes: | data 4 | flag 4 | data 4 | flag 4 |     valid when both flags match; 8 bytes of data
- *   LL128  128 bytes: | data 120                 | flag 8 |     valid when the flag matches; needs
- *                                                               128-byte stores that do not tear
- *
- * A step's flag is its number among this protocol's steps plus one, truncated to flag_bits. Lines that a
- * short step does not use keep old flags; to keep them from matching after the flag wraps, a sender rewrites
- * the whole slot in the last `slots` steps of every half period. */
+ * step. line.h has the lines and their flags. */
 #ifndef TUTTI_PROTOCOL_LL_H
 #define TUTTI_PROTOCOL_LL_H
 
 #include "protocol/lane.h"
 
-PRIM_FN uint32_t line_wire_bytes(uint8_t kind) { return kind == LINE_LL ? 16 : 128; }
-PRIM_FN uint32_t line_data_bytes(uint8_t kind) { return kind == LINE_LL ? 8 : 120; }
-
-/* The bits of a line's number that its flag has. */
-PRIM_FN uint64_t line_flag_mask(uint32_t flag_bits) {
-  return flag_bits >= 32 ? ~(uint64_t)0 : ((uint64_t)1 << flag_bits) - 1;
-}
-
-/* The slot of a line's step, by its number; `slots` is a power of two. */
-PRIM_FN uint32_t line_slot_at(uint32_t line, uint32_t slots) { return line & (slots - 1); }
-
-PRIM_FN uint64_t line_flag_at(uint64_t line, uint64_t mask) { return (line + 1) & mask; }
-
 PRIM_FN uint64_t line_flag(const struct lane *lane, const struct link *link) {
   return line_flag_at(link->line, line_flag_mask(lane->flag_bits));
-}
-
-/* True in the last `slots` steps of every half period of the flag. */
-PRIM_FN bool line_cleans_at(uint64_t line, uint32_t flag_bits, uint32_t slots) {
-  const uint64_t half = (uint64_t)1 << (flag_bits - 1);
-  return (line & (half - 1)) >= half - slots;
 }
 
 PRIM_FN bool line_cleans(const struct lane *lane, const struct link *link) {
@@ -74,8 +47,7 @@ PRIM_FN const uint8_t *ll_input(const struct lane *lane) { return lane_own(lane,
 
 /* Lines of that much data. */
 PRIM_FN uint32_t ll_lines_of(const struct lane *lane, uint32_t bytes) {
-  const uint32_t data_bytes = line_data_bytes(line_kind_of(lane->work));
-  return (bytes + data_bytes - 1) / data_bytes;
+  return line_count_of(line_kind_of(lane->work), bytes);
 }
 
 /* Makes the next step current; false when the work has no more. */

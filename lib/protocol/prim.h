@@ -68,8 +68,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum line_kind { LINE_LL = 0, LINE_LL128 = 1 };
-
 struct prim_fragment;
 struct tagged_word;
 
@@ -83,6 +81,7 @@ struct tagged_word;
 #define PRIM_OUTLINE PRIM_FN
 #endif
 
+#include "protocol/line.h"
 #include "protocol/move.h"
 
 #endif

@@ -30,6 +30,7 @@ struct plan_limits {
   uint32_t reserved_bytes; /* part of Simple's step_bytes that chunks leave free: a proxy writes there */
   bool cores;              /* ranks are CPU cores with shared memory: costs differ from GPUs' */
   uint32_t quick_protos;   /* set of enum work_proto with which direct collectives are not among algos_last */
+  bool shares_device;      /* other ranks of the communicator may run on this rank's device */
 };
 
 /* Algorithms that GPUs support on one node but that are not faster than rings yet. Direct collectives over LL

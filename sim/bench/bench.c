@@ -132,11 +132,13 @@ uint32_t bench_own_count(const struct bench *bench) {
 uint32_t bench_own_first(const struct bench *bench) {
   return (uint32_t)bench->launch.rank * bench_own_count(bench);
 }
-uint32_t bench_own_device(const struct bench *bench) {
+/* The device of rank `index` of this process. Processes may see the same GPUs, or only their own; with
+ * NCCL_MULTI_RANK_GPU_ENABLE=1 ranks share GPUs when there are not enough. */
+uint32_t bench_own_device(const struct bench *bench, uint32_t index) {
   const uint32_t own = bench_own_count(bench), first = (uint32_t)bench->launch.local_rank * own;
-  const uint32_t blocks =
-      (uint32_t)bench->gpu_count / own; /* processes may see the same GPUs, or only their own */
-  return blocks > 0 ? first % (blocks * own) : first;
+  const uint32_t gpus = (uint32_t)bench->gpu_count, blocks = gpus / own;
+  if (gpus == 0) return first + index;
+  return blocks > 0 ? first % (blocks * own) + index : (first + index) % gpus;
 }
 bool bench_is_speaker(const struct bench *bench) { return bench->launch.rank == 0; }
 
@@ -147,7 +149,7 @@ static bool bench_places_make(struct bench *bench) {
   for (uint32_t index = 0; index < bench_own_count(bench); index++) {
     struct bench_place *place = &bench->places[bench_own_first(bench) + index];
     place->pid = os_pid();
-    place->device = (int32_t)(bench_own_device(bench) + index);
+    place->device = (int32_t)bench_own_device(bench, index);
     os_host_name(place->host, sizeof place->host);
   }
   return true;
@@ -569,7 +571,9 @@ const struct verb verb_bench = {
     "the cost model's prediction, marked as modelled. With --threads the emulator runs freely and times are "
     "measured.\n"
     "With --gpu the ranks run on this machine's GPUs, with the libnccl.so.2 that programs load or with "
-    "another one (--nccl FILE), and times are measured.\n"
+    "another one (--nccl FILE), and times are measured. With NCCL_MULTI_RANK_GPU_ENABLE=1 several ranks "
+    "share a "
+    "GPU if there are more ranks than GPUs.\n"
     "\n"
     "Sizes, counts and bus bandwidth follow nccl-tests: for collectives that gather or scatter, the size is "
     "that of all ranks' parts together, and each part is a multiple of 16 bytes; smaller sizes become 0.\n"

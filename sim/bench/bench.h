@@ -95,10 +95,10 @@ double bench_algbw(const struct bench_row *row, const struct bench_half *half); 
 double bench_busbw(const struct bench *bench, const struct bench_row *row, const struct bench_half *half);
 double bench_average_busbw(const struct bench *bench);
 
-/* Ranks that each process drives, the number of the first one, and its device. */
+/* Ranks that each process drives, the number of the first one, and the device of its rank `index`. */
 uint32_t bench_own_count(const struct bench *bench);
 uint32_t bench_own_first(const struct bench *bench);
-uint32_t bench_own_device(const struct bench *bench);
+uint32_t bench_own_device(const struct bench *bench, uint32_t index);
 /* True in the one of several processes that prints. */
 bool bench_is_speaker(const struct bench *bench);
 

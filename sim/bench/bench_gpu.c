@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/param.h"
 #include "bench/bench.h"
 
 /* Returns a flag that only the emulator has; NULL when none is given. */
@@ -62,7 +63,10 @@ enum exit_code bench_gpu_begin(struct bench *bench) {
 
 bool bench_gpu_ranks_fit(const struct bench *bench) {
   if (bench_own_count(bench) <= (uint32_t)bench->gpu_count) return true;
-  fprintf(stderr, "tutti bench: %u ranks in this process, and %d GPUs are visible; take fewer (-g, -t)\n",
+  if (param_int(PARAM_MULTI_RANK_GPU_ENABLE) != 0) return true;
+  fprintf(stderr,
+          "tutti bench: %u ranks in this process, and %d GPUs are visible; take fewer (-g, -t), or set "
+          "NCCL_MULTI_RANK_GPU_ENABLE=1, and ranks share GPUs\n",
           bench_own_count(bench), bench->gpu_count);
   return false;
 }

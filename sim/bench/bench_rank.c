@@ -41,7 +41,7 @@ struct thread_ranks {
   uint32_t count;
   unsigned char *wanted, *found; /* host: a part of a zone, as it should be, and as it is */
   struct oracle_part *expected;  /* a part of an output */
-  uint32_t first_device;
+  int *devices;                  /* of the ranks */
 };
 
 /* One half of a row. */
@@ -80,14 +80,17 @@ static size_t receive_zone_bytes(const struct thread_ranks *own) {
 static bool ranks_allocate(struct thread_ranks *own, int thread_index) {
   struct bench *bench = own->bench;
   own->count = (uint32_t)bench->flags.ranks_per_thread;
-  own->first_device = bench_own_device(bench) + (uint32_t)thread_index * own->count;
   own->ranks = (struct bench_rank *)os_alloc(own->count * sizeof own->ranks[0]);
   own->wanted = (unsigned char *)os_alloc(PART_BYTES);
   own->found = (unsigned char *)os_alloc(PART_BYTES);
   own->expected = (struct oracle_part *)os_alloc(sizeof *own->expected);
-  bool has_memory = own->ranks && own->wanted && own->found && own->expected;
-  for (uint32_t index = 0; has_memory && index < own->count; index++)
-    own->ranks[index].rank = bench_own_first(bench) + (uint32_t)thread_index * own->count + index;
+  own->devices = (int *)os_alloc(own->count * sizeof own->devices[0]);
+  bool has_memory = own->ranks && own->devices && own->wanted && own->found && own->expected;
+  for (uint32_t index = 0; has_memory && index < own->count; index++) {
+    const uint32_t of_process = (uint32_t)thread_index * own->count + index;
+    own->ranks[index].rank = bench_own_first(bench) + of_process;
+    own->devices[index] = (int)bench_own_device(bench, of_process);
+  }
   if (!has_memory) bench_fail(bench, true, "host buffers of %u ranks" LOG_OUT_OF_MEMORY, own->count);
   return has_memory;
 }
@@ -96,7 +99,7 @@ static bool devices_prepare(struct thread_ranks *own) {
   for (uint32_t index = 0; index < own->count; index++) {
     struct bench_rank *rank = &own->ranks[index];
     bool is_good =
-        cuda_ok(own, api->cudaSetDevice((int)(own->first_device + index)), "cudaSetDevice") &&
+        cuda_ok(own, api->cudaSetDevice(own->devices[index]), "cudaSetDevice") &&
         cuda_ok(own, api->cudaMalloc((void **)&rank->send_zone, send_zone_bytes(own)), "cudaMalloc") &&
         cuda_ok(own, api->cudaMalloc((void **)&rank->receive_zone, receive_zone_bytes(own)), "cudaMalloc") &&
         cuda_ok(own, api->cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking),
@@ -116,7 +119,7 @@ static bool comms_init(struct thread_ranks *own) {
   bool is_good = nccl_ok(own, api->ncclGroupStart(), "ncclGroupStart");
   for (uint32_t index = 0; is_good && index < own->count; index++) {
     struct bench_rank *rank = &own->ranks[index];
-    is_good = cuda_ok(own, api->cudaSetDevice((int)(own->first_device + index)), "cudaSetDevice") &&
+    is_good = cuda_ok(own, api->cudaSetDevice(own->devices[index]), "cudaSetDevice") &&
               nccl_ok(own,
                       api->ncclCommInitRank(&rank->comm, (int)own->bench->flags.rank_count, own->bench->id,
                                             (int)rank->rank),
@@ -183,6 +186,7 @@ static void own_drop(struct thread_ranks *own) {
     if (rank->places) api->cudaFree(rank->places);
   }
   os_free(own->ranks);
+  os_free(own->devices);
   os_free(own->wanted);
   os_free(own->found);
   os_free(own->expected);

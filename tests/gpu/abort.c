@@ -32,7 +32,7 @@ static void call_alone(struct caller *me) {
 /* The result of the wait depends on the backend: on a GPU an aborted kernel ends like any other. */
 static void *caller_run(void *argument) {
   struct caller *me = (struct caller *)argument;
-  NEED(cudaSetDevice(0));
+  need_device(0);
   call_alone(me);
   __atomic_store_n(&me->called, 1, __ATOMIC_RELEASE);
   cudaStreamSynchronize(me->stream);
@@ -44,8 +44,8 @@ static void abort_once(int rank_count, int in_graph) {
   struct caller caller = {NULL, NULL, NULL, in_graph, 0};
   ncclComm_t comms[RANKS_MAX];
   pthread_t thread;
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
-  NEED(cudaSetDevice(0));
+  need_comms(comms, rank_count);
+  need_device(0);
   NEED(cudaStreamCreateWithFlags(&caller.stream, cudaStreamNonBlocking));
   NEED(cudaMalloc((void **)&caller.data, COUNT * sizeof(float)));
   caller.comm = comms[0];

@@ -70,13 +70,13 @@ static void values_fill(int r, const struct kind *kind, uint8_t *to, size_t coun
     const uint32_t element = element_of(kind->type, value_of(r, i));
     memcpy(host + i * kind->bytes, &element, kind->bytes);
   }
-  NEED(cudaSetDevice(r));
+  need_device(r);
   NEED(cudaMemcpyAsync(to, host, count * kind->bytes, cudaMemcpyHostToDevice, streams[r]));
   NEED(cudaStreamSynchronize(streams[r]));
 }
 
 static void values_check(int r, enum call call, const struct kind *kind, size_t count, const uint8_t *from) {
-  NEED(cudaSetDevice(r));
+  need_device(r);
   NEED(cudaMemcpyAsync(host, from, count_out(call, count) * kind->bytes, cudaMemcpyDeviceToHost, streams[r]));
   NEED(cudaStreamSynchronize(streams[r]));
   for (size_t i = 0; i < count_out(call, count); i++) {
@@ -137,9 +137,9 @@ static void test_group(const struct kind *kind) {
 
 int main(void) {
   rank_count = need_ranks();
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   for (int r = 0; r < rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamCreateWithFlags(&streams[r], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&ins[r], BYTES));
     NEED(cudaMalloc((void **)&outs[r], BYTES));
@@ -152,7 +152,7 @@ int main(void) {
     test_group(&kinds[k]);
   }
   for (int r = 0; r < rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaFree(ins[r]));
     NEED(cudaFree(outs[r]));
     NEED(cudaStreamDestroy(streams[r]));

@@ -45,7 +45,7 @@ static unsigned long long *slot_of(const struct rank *me, enum slot slot) { retu
 static void slots_fill(struct rank *me) {
   static _Thread_local unsigned long long host[SLOTS * COUNT];
   for (int i = 0; i < SLOTS * COUNT; i++) host[i] = value_of(me->rank, i / COUNT, i % COUNT);
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   NEED(cudaMemcpy(me->slots, host, sizeof host, cudaMemcpyHostToDevice));
   NEED(cudaDeviceSynchronize());
   memset(me->sums, 0, sizeof me->sums);
@@ -53,7 +53,7 @@ static void slots_fill(struct rank *me) {
 
 static void slots_check(struct rank *me, const char *when) {
   static _Thread_local unsigned long long host[SLOTS * COUNT];
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   NEED(cudaDeviceSynchronize());
   NEED(cudaMemcpy(host, me->slots, sizeof host, cudaMemcpyDeviceToHost));
   for (int i = 0; i < SLOTS * COUNT; i++) {
@@ -87,7 +87,7 @@ static void sum_in_parts(struct rank *me, enum slot slot, cudaStream_t stream) {
 /* ---- graphs: 0 has a chain on one stream, 1 two unjoined streams, 2 a plan in a slab ---- */
 
 static void capture_begin(struct rank *me) {
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   NEED(cudaStreamBeginCapture(me->a, cudaStreamCaptureModeThreadLocal));
   NEED(cudaEventRecord(me->fork, me->a));
   NEED(cudaStreamWaitEvent(me->b, me->fork, 0));
@@ -102,7 +102,7 @@ static void capture_sums(struct rank *me, int graph, int turn) {
 }
 
 static void capture_end(struct rank *me, cudaGraph_t *captured) {
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   NEED(cudaEventRecord(me->join, me->b));
   NEED(cudaStreamWaitEvent(me->a, me->join, 0));
   NEED(cudaStreamEndCapture(me->a, captured));
@@ -131,7 +131,7 @@ static void graph_replace(const struct driver *driver, int graph) {
   /* Instantiating is not allowed while this thread captures another stream, so all captures end first. */
   for (int i = 0; i < driver->count; i++) capture_end(&driver->ranks[i], &captured[i]);
   for (int i = 0; i < driver->count; i++) {
-    NEED(cudaSetDevice(driver->ranks[i].rank));
+    need_device(driver->ranks[i].rank);
     NEED(cudaGraphInstantiate(&driver->ranks[i].graphs[graph], captured[i], 0));
     NEED(cudaGraphDestroy(captured[i]));
   }
@@ -158,14 +158,14 @@ static void act(const struct driver *driver, enum action action, unsigned step) 
   if (graph >= 0) {
     if (driver->ranks->graphs[graph] == NULL) graph_replace(driver, graph);
     for (int i = 0; i < driver->count; i++) {
-      NEED(cudaSetDevice(driver->ranks[i].rank));
+      need_device(driver->ranks[i].rank);
       graph_replay(&driver->ranks[i], graph, step);
     }
     return;
   }
   NEED(ncclGroupStart());
   for (int i = 0; i < driver->count; i++) {
-    NEED(cudaSetDevice(driver->ranks[i].rank));
+    need_device(driver->ranks[i].rank);
     plain(&driver->ranks[i], action);
   }
   NEED(ncclGroupEnd());
@@ -198,7 +198,7 @@ static void *rank_run(void *argument) {
 }
 
 static void rank_open(struct rank *me) {
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   NEED(cudaStreamCreateWithFlags(&me->a, cudaStreamNonBlocking));
   NEED(cudaStreamCreateWithFlags(&me->b, cudaStreamNonBlocking));
   NEED(cudaStreamCreateWithFlags(&me->c, cudaStreamNonBlocking));
@@ -209,7 +209,7 @@ static void rank_open(struct rank *me) {
 
 /* Communicators first: the graphs that contain their kernels are destroyed after them. */
 static void rank_close(struct rank *me) {
-  NEED(cudaSetDevice(me->rank));
+  need_device(me->rank);
   for (int graph = 0; graph < GRAPHS; graph++)
     if (me->graphs[graph] != NULL) NEED(cudaGraphExecDestroy(me->graphs[graph]));
   NEED(cudaEventDestroy(me->fork));
@@ -226,7 +226,7 @@ int main(int argument_count, char **arguments) {
   pthread_t threads[RANKS_MAX];
   if (argument_count > 1) rounds = atoi(arguments[1]);
   if (argument_count > 2) seed = (unsigned)strtoul(arguments[2], NULL, 0);
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   for (int rank = 0; rank < rank_count; rank++) {
     all[rank].rank = rank;
     all[rank].comm = comms[rank];

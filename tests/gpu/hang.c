@@ -21,9 +21,9 @@ static struct {
 
 static void ranks_open(void) {
   ranks.count = need_ranks();
-  NEED(ncclCommInitAll(ranks.comms, ranks.count, NULL));
+  need_comms(ranks.comms, ranks.count);
   for (int rank = 0; rank < ranks.count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&ranks.streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&ranks.data[rank], COUNT * sizeof(float)));
   }
@@ -72,7 +72,7 @@ static void CUDART_CB hang_host(void *argument) {
 /* The last rank's kernel waits behind other work on its stream. */
 static void blocked(void) {
   sums(2);
-  NEED(cudaSetDevice(ranks.count - 1));
+  need_device(ranks.count - 1);
   NEED(cudaLaunchHostFunc(ranks.streams[ranks.count - 1], hang_host, NULL));
   sum(ranks.count, COUNT, COUNT);
 }

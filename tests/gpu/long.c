@@ -78,7 +78,7 @@ static void run(const struct job *job, enum call call, const struct place *place
 
 static void wait_all(const struct job *job) {
   for (int r = 0; r < job->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamSynchronize(job->streams[r]));
   }
 }
@@ -89,7 +89,7 @@ static void fill(const struct job *job, enum call call, const struct place *plac
   const size_t count = job->count * blocks(job, takes_blocks(call));
   for (int r = 0; r < job->rank_count; r++) {
     for (size_t i = 0; i < count; i++) job->host[i] = value_of(r, i);
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaMemcpy(job->in[r] + place->in, job->host, 4 * count, cudaMemcpyHostToDevice));
     NEED(cudaMemset(job->out[r], 0x5a,
                     4 * (place->out + job->count * blocks(job, makes_blocks(call)) + PLACE_MAX)));
@@ -101,7 +101,7 @@ static void fill(const struct job *job, enum call call, const struct place *plac
 static void check(const struct job *job, enum call call, const struct place *place) {
   const size_t count = job->count * blocks(job, makes_blocks(call)), all = place->out + count + PLACE_MAX;
   for (int r = 0; r < job->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaMemcpy(job->host, job->out[r], 4 * all, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < all; i++) {
       const bool within = i >= place->out && i < place->out + count;
@@ -135,7 +135,7 @@ static double measure(const struct job *job, enum call call, int turns) {
 static void job_open(struct job *job, size_t capacity_bytes) {
   NEED(job->rank_count < 2);
   for (int r = 0; r < job->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamCreateWithFlags(&job->streams[r], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&job->in[r], capacity_bytes));
     NEED(cudaMalloc((void **)&job->out[r], capacity_bytes));
@@ -145,7 +145,7 @@ static void job_open(struct job *job, size_t capacity_bytes) {
 
 static void job_close(struct job *job) {
   for (int r = 0; r < job->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaFree(job->in[r]));
     NEED(cudaFree(job->out[r]));
     NEED(cudaStreamDestroy(job->streams[r]));
@@ -160,7 +160,7 @@ static void comms_open(struct job *job, int block_count) {
   NEED(ncclGetUniqueId(&id));
   NEED(ncclGroupStart());
   for (int r = 0; r < job->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(ncclCommInitRankConfig(&job->comms[r], job->rank_count, id, r, &config));
   }
   NEED(ncclGroupEnd());

@@ -21,10 +21,10 @@ int main(int argc, char **argv) {
     puts("mismatch: needs two devices");
     return 0;
   }
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   NEED(ncclGroupStart());
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&data[rank], COUNT * sizeof(float)));
     const size_t count = rank == 1 ? COUNT / 2 : COUNT;
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
   }
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommAbort(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     cudaStreamSynchronize(streams[rank]); /* the result after aborted kernels depends on the backend */
     cudaGetLastError();
     NEED(cudaFree(data[rank]));

@@ -19,10 +19,27 @@
     }                                                                                                      \
   } while (0)
 
-static inline int need_ranks(void) {
+static inline int need_device_count(void) {
   int count = 0;
   NEED(cudaGetDeviceCount(&count));
+  return count;
+}
+
+/* As many ranks as GPUs, or NEED_RANKS=N; if there are fewer GPUs, ranks share them, which takes
+ * NCCL_MULTI_RANK_GPU_ENABLE=1. */
+static inline int need_ranks(void) {
+  const char *asked = getenv("NEED_RANKS");
+  const int count = asked != NULL ? atoi(asked) : need_device_count();
   return count < RANKS_MAX ? count : RANKS_MAX;
+}
+
+/* Selects the rank's device. */
+static inline void need_device(int rank) { NEED(cudaSetDevice(rank % need_device_count())); }
+
+static inline void need_comms(ncclComm_t *comms, int rank_count) {
+  int devices[RANKS_MAX];
+  for (int rank = 0; rank < rank_count; rank++) devices[rank] = rank % need_device_count();
+  NEED(ncclCommInitAll(comms, rank_count, devices));
 }
 
 /* New communicators of all ranks, one all-reduce, a check of its values, and their destruction. */
@@ -32,10 +49,10 @@ static inline void need_fresh_start(int rank_count) {
   ncclComm_t comms[RANKS_MAX];
   cudaStream_t streams[RANKS_MAX];
   int *data[RANKS_MAX];
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   for (int rank = 0; rank < rank_count; rank++) {
     for (int i = 0; i < COUNT; i++) host[i] = i + rank;
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&data[rank], sizeof host));
     NEED(cudaMemcpyAsync(data[rank], host, sizeof host, cudaMemcpyHostToDevice, streams[rank]));
@@ -46,7 +63,7 @@ static inline void need_fresh_start(int rank_count) {
     NEED(ncclAllReduce(data[rank], data[rank], COUNT, ncclInt32, ncclSum, comms[rank], streams[rank]));
   NEED(ncclGroupEnd());
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaMemcpyAsync(host, data[rank], sizeof host, cudaMemcpyDeviceToHost, streams[rank]));
     NEED(cudaStreamSynchronize(streams[rank]));
     for (int i = 0; i < COUNT; i++) NEED(host[i] != i * rank_count + rank_count * (rank_count - 1) / 2);

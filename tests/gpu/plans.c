@@ -321,7 +321,7 @@ static void job_run(const struct job *job) {
   for (int r = run.first; r < run.end; r++) {
     const struct places places = places_of(job, r);
     image_begin(job, r, &places);
-    NEED(cudaSetDevice(run.ranks[r].device));
+    need_device(run.ranks[r].device);
     NEED(cudaMemcpy(run.ranks[r].arena, run.before, places.end, cudaMemcpyHostToDevice));
     NEED(cudaDeviceSynchronize());
   }
@@ -330,7 +330,7 @@ static void job_run(const struct job *job) {
   NEED(ncclGroupEnd());
   for (int r = run.first; r < run.end; r++) {
     const struct places places = places_of(job, r);
-    NEED(cudaSetDevice(run.ranks[r].device));
+    need_device(run.ranks[r].device);
     NEED(cudaStreamSynchronize(run.ranks[r].stream));
     NEED(cudaMemcpy(run.after, run.ranks[r].arena, places.end, cudaMemcpyDeviceToHost));
     image_begin(job, r, &places);
@@ -398,7 +398,7 @@ static void ranks_open(int gpus, size_t most) {
   NEED(ncclGroupStart());
   for (int r = run.first; r < run.end; r++) {
     run.ranks[r].device = (alone ? 0 : gpus * run.launch.local_rank) + r - run.first;
-    NEED(cudaSetDevice(run.ranks[r].device));
+    need_device(run.ranks[r].device);
     NEED(cudaStreamCreateWithFlags(&run.ranks[r].stream, cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&run.ranks[r].arena, run.arena_bytes));
     NEED(ncclCommInitRank(&run.ranks[r].comm, run.rank_count, id, r));
@@ -409,7 +409,7 @@ static void ranks_open(int gpus, size_t most) {
 static void ranks_close(void) {
   for (int r = run.first; r < run.end; r++) {
     NEED(ncclCommDestroy(run.ranks[r].comm));
-    NEED(cudaSetDevice(run.ranks[r].device));
+    need_device(run.ranks[r].device);
     NEED(cudaFree(run.ranks[r].arena));
     NEED(cudaStreamDestroy(run.ranks[r].stream));
   }

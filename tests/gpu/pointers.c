@@ -26,7 +26,7 @@ static ncclResult_t sum(const float *in, float *out, size_t count, cudaStream_t 
 static void check(int rank_count) {
   float *gone = NULL, *host = (float *)malloc(COUNT * sizeof *host);
   ncclRedOp_t op;
-  NEED(cudaSetDevice(0));
+  need_device(0);
   refused(sum(data[0], data[0], 16 * COUNT, streams[0]), "a count of 16 times the memory", "left in its",
           "bytes");
   refused(sum(data[0] + COUNT / 2, data[0] + COUNT / 2, COUNT, streams[0]), "an end behind the memory",
@@ -52,9 +52,9 @@ static void check(int rank_count) {
 int main(void) {
   const int rank_count = need_ranks();
   setenv("NCCL_CHECK_POINTERS", "1", 1);
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&data[rank], COUNT * sizeof *data[rank]));
   }
@@ -64,7 +64,7 @@ int main(void) {
     NEED(ncclAllReduce(data[rank], data[rank], COUNT, ncclFloat, ncclSum, comms[rank], streams[rank]));
   NEED(ncclGroupEnd());
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamSynchronize(streams[rank]));
     NEED(cudaStreamDestroy(streams[rank]));
     NEED(ncclCommDestroy(comms[rank]));

@@ -346,9 +346,7 @@ static void phase_kill(void) {
 }
 
 static int run_rank(void) {
-  int device_count = 0;
-  NEED(cudaGetDeviceCount(&device_count));
-  NEED(cudaSetDevice(self.rank % device_count));
+  need_device(self.rank);
   NEED(cudaStreamCreateWithFlags(&self.stream, cudaStreamNonBlocking));
   self.capacity = counts[COUNTS - 1] * (size_t)self.size;
   if (self.timed && self.capacity < (256u << 20) / sizeof(int)) self.capacity = (256u << 20) / sizeof(int);

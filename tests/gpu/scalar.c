@@ -69,7 +69,7 @@ static void fill(int type, int count) {
   const int bytes = types[type].bytes;
   for (int rank = 0; rank < rank_count; rank++) {
     struct rank *me = &ranks[rank];
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     for (int i = 0; i < count; i++) value_put(type, host + (size_t)i * (size_t)bytes, (i + rank) % 3);
     NEED(cudaMemcpy(me->in, host, (size_t)(count * bytes), cudaMemcpyHostToDevice));
     for (int sum = 0; sum < sum_count; sum++) value_put(type, host + 8 * sum, factor_of(rank, sum));
@@ -82,18 +82,18 @@ static void fill(int type, int count) {
 static void graphs_make(int type, int count, int scatters) {
   cudaGraph_t captured[RANKS_MAX];
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamBeginCapture(ranks[rank].stream, cudaStreamCaptureModeThreadLocal));
   }
   NEED(ncclGroupStart());
   for (int rank = 0; rank < rank_count; rank++) rank_sum(&ranks[rank], type, count, scatters);
   NEED(ncclGroupEnd());
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamEndCapture(ranks[rank].stream, &captured[rank]));
   }
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaGraphInstantiate(&ranks[rank].graph, captured[rank], 0));
     NEED(cudaGraphDestroy(captured[rank]));
   }
@@ -104,7 +104,7 @@ static void sums_run(int type, int count, int scatters, int in_graphs) {
   const size_t bytes = (size_t)(types[type].bytes * (scatters ? count / rank_count : count));
   for (int sum = 0; sum < sum_count; sum++) {
     for (int rank = 0; rank < rank_count; rank++) {
-      NEED(cudaSetDevice(rank));
+      need_device(rank);
       NEED(cudaMemcpyAsync(ranks[rank].factor, ranks[rank].factors + 8 * sum, 8, cudaMemcpyDeviceToDevice,
                            ranks[rank].stream));
       if (in_graphs) NEED(cudaGraphLaunch(ranks[rank].graph, ranks[rank].stream));
@@ -112,11 +112,11 @@ static void sums_run(int type, int count, int scatters, int in_graphs) {
     if (!in_graphs) NEED(ncclGroupStart());
     for (int rank = 0; rank < rank_count && !in_graphs; rank++) rank_sum(&ranks[rank], type, count, scatters);
     if (!in_graphs) NEED(ncclGroupEnd());
-    NEED(cudaSetDevice(0));
+    need_device(0);
     NEED(cudaMemcpyAsync(outs[sum], ranks[0].out, bytes, cudaMemcpyDeviceToHost, ranks[0].stream));
   }
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamSynchronize(ranks[rank].stream));
   }
 }
@@ -144,7 +144,7 @@ static void check(int type, int count, int scatters) {
   sums_run(type, count, scatters, 1);
   sums_check(type, count, scatters, "in a graph");
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaGraphExecDestroy(ranks[rank].graph));
     NEED(ncclRedOpDestroy(ranks[rank].op, ranks[rank].comm));
   }
@@ -155,11 +155,11 @@ int main(int argument_count, char **arguments) {
   rank_count = need_ranks();
   if (argument_count > 1) sum_count = atoi(arguments[1]);
   if (sum_count < 1 || sum_count > SUMS_MOST) return 2;
-  NEED(ncclCommInitAll(comms, rank_count, NULL));
+  need_comms(comms, rank_count);
   for (int rank = 0; rank < rank_count; rank++) {
     struct rank *me = &ranks[rank];
     me->comm = comms[rank];
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&me->stream, cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&me->in, COUNT_MOST * 8));
     NEED(cudaMalloc((void **)&me->out, COUNT_MOST * 8));
@@ -171,7 +171,7 @@ int main(int argument_count, char **arguments) {
       for (int scatters = 0; scatters < 2; scatters++) check(type, counts[size], scatters);
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamDestroy(ranks[rank].stream));
     NEED(cudaFree(ranks[rank].in));
     NEED(cudaFree(ranks[rank].out));

@@ -47,15 +47,15 @@ static void ranks_open(void) {
   run.first = alone ? 0 : run.launch.rank;
   run.end = alone ? RANKS : run.launch.rank + 1;
   if (alone) {
-    NEED(ncclCommInitAll(run.comms, RANKS, NULL));
+    need_comms(run.comms, RANKS);
   } else {
     ncclUniqueId id;
     NEED(tutti_launch_id(&run.launch, &id));
-    NEED(cudaSetDevice(run.first));
+    need_device(run.first);
     NEED(ncclCommInitRank(&run.comms[run.first], RANKS, id, run.first));
   }
   for (int rank = run.first; rank < run.end; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaStreamCreateWithFlags(&run.streams[rank], cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&run.data[rank], sizeof run.host));
   }
@@ -63,7 +63,7 @@ static void ranks_open(void) {
 
 static void ranks_close(void) {
   for (int rank = run.first; rank < run.end; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaFree(run.data[rank]));
     NEED(cudaStreamDestroy(run.streams[rank]));
     NEED(ncclCommDestroy(run.comms[rank]));
@@ -118,7 +118,7 @@ static void leave_first(const char *file) {
 static void fill(uint32_t salt) {
   for (int rank = run.first; rank < run.end; rank++) {
     for (uint32_t i = 0; i < COUNT; i++) run.host[i] = rank == 0 ? number_at(salt, i) : 0;
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaMemcpyAsync(run.data[rank], run.host, sizeof run.host, cudaMemcpyHostToDevice,
                          run.streams[rank]));
     NEED(cudaStreamSynchronize(run.streams[rank]));
@@ -138,7 +138,7 @@ static void pass(bool message) {
 
 static void check(uint32_t salt, uint32_t count, const char *name) {
   for (int rank = run.first; rank < run.end; rank++) {
-    NEED(cudaSetDevice(rank));
+    need_device(rank);
     NEED(cudaMemcpyAsync(run.host, run.data[rank], sizeof run.host, cudaMemcpyDeviceToHost,
                          run.streams[rank]));
     NEED(cudaStreamSynchronize(run.streams[rank]));

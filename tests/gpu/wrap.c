@@ -121,7 +121,7 @@ static void prepare(const struct job *job) {
   const size_t elements = job->count * (size_t)run.rank_count;
   for (int r = run.first; r < run.end; r++) {
     for (size_t i = 0; i < elements; i++) run.host[i] = element_of(job->number, number_at(job->number, r, i));
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaMemcpy(run.ranks[r].in[job->place] + shift_of(job->number), run.host, elements * 4,
                     cudaMemcpyHostToDevice));
     NEED(cudaMemset(run.ranks[r].out[job->place] + shift_of(job->number), 0x5a, elements * 4));
@@ -132,7 +132,7 @@ static void prepare(const struct job *job) {
 static void check(const struct job *job, const char *story) {
   const size_t elements = job->count * (size_t)run.rank_count;
   for (int r = run.first; r < run.end; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamSynchronize(run.ranks[r].stream));
     NEED(cudaMemcpy(run.host, run.ranks[r].out[job->place] + shift_of(job->number), elements * 4,
                     cudaMemcpyDeviceToHost));
@@ -152,7 +152,7 @@ static void check(const struct job *job, const char *story) {
 static void overwrite(int r, const struct job *job) {
   const size_t bytes = job->count * (size_t)run.rank_count * 4;
   uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
-  NEED(cudaSetDevice(r));
+  need_device(r);
   NEED(cudaMemsetAsync(in, 0xa5, bytes, run.ranks[r].stream));
 }
 
@@ -162,7 +162,7 @@ static void overwrite(int r, const struct job *job) {
 static void issue_late(const struct job *job) {
   for (int i = 0; i < run.rank_count; i++) {
     const int r = (int)((job->number + (unsigned)i) % (unsigned)run.rank_count);
-    NEED(cudaSetDevice(r));
+    need_device(r);
     if (i == run.rank_count - 1) {
       (void)cudaStreamQuery(run.ranks[(r + 1) % run.rank_count].stream);
       usleep(300);
@@ -197,11 +197,11 @@ static void comms_open(void) {
   if (run.launch.rank_count > 1) {
     ncclUniqueId id;
     NEED(tutti_launch_id(&run.launch, &id));
-    NEED(cudaSetDevice(run.first));
+    need_device(run.first);
     NEED(ncclCommInitRank(&run.ranks[run.first].comm, run.rank_count, id, run.first));
     return;
   }
-  NEED(ncclCommInitAll(comms, run.rank_count, NULL));
+  need_comms(comms, run.rank_count);
   for (int r = 0; r < run.rank_count; r++) run.ranks[r].comm = comms[r];
 }
 
@@ -296,7 +296,7 @@ static void ranks_open(int rank_count) {
   run.host = (uint32_t *)malloc(bytes);
   if (run.host == NULL || run.rank_count > RANKS_MAX) exit(2);
   for (int r = run.first; r < run.end; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamCreateWithFlags(&run.ranks[r].stream, cudaStreamNonBlocking));
     for (int place = 0; place < BURST; place++) {
       NEED(cudaMalloc((void **)&run.ranks[r].in[place], bytes + 4)); /* shift_of() */

@@ -17,7 +17,7 @@ def scenario(emu, functions='all_reduce', protocols='simple', counts='48', ranks
 
 
 FIFO, LANE = 'lib/protocol/fifo.h', 'lib/protocol/lane.h'
-SIMPLE, LL_H = 'lib/protocol/simple.h', 'lib/protocol/ll.h'
+SIMPLE, LL_H, LINE = 'lib/protocol/simple.h', 'lib/protocol/ll.h', 'lib/protocol/line.h'
 RING, P2P = 'lib/schedule/ring.h', 'lib/schedule/p2p.h'
 PRIM = 'lib/backends/emu/prim_impl.h'
 
@@ -134,7 +134,7 @@ MUTANTS = [
            'link_tag(link), lane_agreed_bytes(lane_part(lane)) + 1); link->agreed = true;',
            'mismatch', 'rank 0 has', LL._replace(ranks=2)),
     Mutant('announcement_of_another_operation_is_believed', PRIM,
-           'if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;', '(void)tag;',
+           'if (!line_half_has(low, tag) || !line_half_has(high, tag)) return false;', '(void)tag;',
            'mismatch', 'has 0 bytes', SLOTS._replace(ranks=2)),
 
     # ---- moving
@@ -169,7 +169,7 @@ MUTANTS = [
            'lane->line_index), lines, line_flag(lane, &lane->send[i]), &data);',
            'lane->line_index), lane->line_count - lane->line_index, line_flag(lane, &lane->send[i]), &data);',
            'data', 'protocol 1', LL128_SPLIT),
-    Mutant('first_flag_is_that_of_fresh_memory', LL_H,
+    Mutant('first_flag_is_that_of_fresh_memory', LINE,
            '{ return (line + 1) & mask; }', '{ return line & mask; }',
            'data', 'protocol 0', LL_SPLIT),
     Mutant('wrapped_ll_flags_are_not_cleaned', LL_H,
@@ -178,7 +178,7 @@ MUTANTS = [
     Mutant('wrapped_ll128_flags_are_not_cleaned', LL_H,
            'if (line_cleans(lane, link))', 'if (false)',
            'data', 'protocol 1', WRAP128),
-    Mutant('cleaning_skips_slots', LL_H,
+    Mutant('cleaning_skips_slots', LINE,
            'return (line & (half - 1)) >= half - slots;',
            'return (line & (half - 1)) == half - slots + 1;',
            'data', 'protocol 0', WRAP),
@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant('ll128_flags_are_not_cleaned_before_step_2_31', LL_H,
            'if (line_cleans(lane, link))', 'if (lane->flag_bits < 32 && line_cleans(lane, link))',
            'data', 'protocol 1', NEAR128),
-    Mutant('cleaning_once_a_period', LL_H,
+    Mutant('cleaning_once_a_period', LINE,
            'const uint64_t half = (uint64_t)1 << (flag_bits - 1); return (line',
            'const uint64_t half = (uint64_t)1 << flag_bits; return (line',
            'data', 'protocol 0', NEAR),

@@ -109,10 +109,10 @@ plant(PRIM, 'last_compute_warp_not_counted', '@prim_lane() < prim->compute_warps
       'prim_lane() + 1 < prim->compute_warps', 'wrong', slow(scenario('Ring', 'Simple', '3 9000 1'), '-2'))
 plant(PRIM, 'counts_of_the_wrong_warps', 'prim_shared.done[@prim->first_compute_warp + prim_lane()@]',
       'prim->first_compute_warp - 1 + prim_lane()', 'hang', RING_SIMPLE)
-plant(PRIM, 'half_of_a_tagged_word', '(uint32_t)(pair.x >> 32) != tag || @(uint32_t)(pair.y >> 32) != tag@',
-      'false', 'race|wrong|hang|error', RACE_SIMPLE, '.')
+plant(PRIM, 'half_of_a_tagged_word', '!line_half_has(pair.x, tag) || @!line_half_has(pair.y, tag)@', 'false',
+      'race|wrong|hang|error', RACE_SIMPLE, '.')
 plant(PRIM, 'tag_not_compared',
-      'if (@(uint32_t)(pair.x >> 32) != tag || (uint32_t)(pair.y >> 32) != tag@) return ' 'false; *value',
+      'if (@!line_half_has(pair.x, tag) || !line_half_has(pair.y, tag)@) return false; *value',
       'false', 'wrong|hang|error', late(RING_SIMPLE, WRAP_32))
 plant(PRIM, 'factor_forgotten', '@if (work->op == OP_PRE_MUL_SUM) descriptor->flags |= PRIM_SCALES;@', '',
       'wrong', BENCH_LL, '.')
@@ -164,7 +164,7 @@ plant(COMPUTE, 'll128_line_loaded_once',
 plant(COMPUTE, 'll128_flag_not_compared', 'flagged &= @!share->flags || pair.y == flag@;', 'true', 'wrong',
       RING_LL128)
 plant(COMPUTE, 'half_of_a_line_compared',
-      '(uint32_t)(pair.x >> 32) == (uint32_t)flag && @(uint32_t)(pair.y >> 32) == ' '(uint32_t)flag@',
+      'flagged &= line_half_has(pair.x, flag) && @line_half_has(pair.y, flag)@',
       'true', 'race|wrong', RACE_LL, '.')
 plant(COMPUTE, 'line_not_awaited',
       'while (!__all_sync(PRIM_ALL_LANES, @ll_take(kind, share, descriptor, link, ' 'wire_bytes, words)@))',
@@ -222,11 +222,11 @@ plant(BLOCK, 'end_not_counted',
       '@atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : '
       '&counts->plain_ended), 1ull);@', '', 'hang', RING_LL)
 plant(BLOCK, 'mismatch_told_to_this_rank_alone',
-      'error->error = lane->error; __threadfence_system(); *(volatile int '
+      'error->error = LANE_SIZE_MISMATCH; __threadfence_system(); *(volatile int '
       '*)&arguments->control->failed = 1; @*(volatile int *)arguments->failed = 1;@', '', 'error|hang',
       MISMATCH_BROADCAST._replace(env=MISMATCH_BROADCAST.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
 plant(BLOCK, 'mismatch_not_told_to_the_host',
-      'error->error = lane->error; __threadfence_system(); @*(volatile int '
+      'error->error = LANE_SIZE_MISMATCH; __threadfence_system(); @*(volatile int '
       '*)&arguments->control->failed = 1;@', '', 'error|hang',
       MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=Ring NCCL_PROTO=LL'))
 plant(BLOCK, 'further_link_of_the_other_side',
@@ -240,7 +240,8 @@ plant(BLOCK, 'message_slots_of_the_collectives_length',
 
 # ---- connections and lanes, as kernels bind them
 
-FIFO, LANE, SIMPLE, LL = 'protocol/fifo.h', 'protocol/lane.h', 'protocol/simple.h', 'protocol/ll.h'
+FIFO, LANE, SIMPLE = 'protocol/fifo.h', 'protocol/lane.h', 'protocol/simple.h'
+LL, LINE = 'protocol/ll.h', 'protocol/line.h'
 plant(FIFO, 'one_slot_too_many', 'return link->cached + link->slots >= @link->step + steps@;', 'link->step',
       'wrong|hang', slow(RING_LONG, '-1:1'))
 plant(FIFO, 'data_one_step_too_early', '@if (link->cached >= link->step + steps) return true;@',
@@ -296,11 +297,11 @@ plant(SIMPLE, 'slots_not_awaited', 'if (@!link_has_slots(&lane->send[i], steps)@
 plant(SIMPLE, 'head_posted_when_the_move_begins', '@lane->begun += 1;@ lane->slice_index += 1;',
       'if (PRIM_LINKS == 1 && flight->recv_links != 0) prim_store_head(prim, '
       '&lane->recv[0].sender->head, lane->recv[0].step); lane->begun += 1;', 'wrong', slow(READ_LONG, '1:1'))
-plant(LL, 'flag_is_the_step', '@(line + 1) & mask@', 'line & mask', 'wrong|hang', RING_LL)
-plant(LL, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half - slots@;',
+plant(LINE, 'flag_is_the_step', '@(line + 1) & mask@', 'line & mask', 'wrong|hang', RING_LL)
+plant(LINE, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half - slots@;',
       '(line & (half - 1)) > half - slots', 'wrong', slow(late(scenario('Ring', 'LL', '3 500 0 all_gather'),
       WRAP_32), '1:1'))
-plant(LL, 'clean_up_of_seven_slots', 'return @(line & (half - 1)) >= half - slots@;',
+plant(LINE, 'clean_up_of_seven_slots', 'return @(line & (half - 1)) >= half - slots@;',
       '(line & (half - 1)) >= half - slots && (line & (half - 1)) != half - 1', 'wrong',
       slow(late(scenario('Ring', 'LL128', '2 900 0 all_gather'), WRAP_31), '1:0'))
 plant(LL, 'clean_up_skips_a_line',
@@ -357,16 +358,11 @@ plant(DIRECT_H, 'direct_size_not_announced',
       '@prim_tagged_write(it->announced, it->tag, lane_agreed_bytes(direct_of()));@', '', 'hang', ONE_LL)
 plant(DIRECT_H, 'direct_size_not_compared', 'known && @bytes != lane_agreed_bytes(direct_of())@', 'false',
       'error|hang|wrong', MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL'))
-plant(DIRECT_H, 'direct_mismatch_not_told',
-      'error->error = LANE_SIZE_MISMATCH; __threadfence_system(); *(volatile int '
-      '*)&it->arguments->control->failed = 1; @*(volatile int *)it->arguments->failed = 1;@', '',
-      'error|hang',
-      MISMATCH_BROADCAST._replace(env=MISMATCH_BROADCAST.env + ' NCCL_ALGO=broadcast:Direct NCCL_PROTO=LL'))
 plant(DIRECT_H, 'direct_abort_not_seen',
       'if (@(prim_flag(abort_flag) | prim_flag(it->arguments->failed)) != 0@)', 'false', 'error|hang',
       MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL', program='abort'))
 plant(DIRECT_H, 'half_of_a_direct_line_compared',
-      'return (uint32_t)(pair.x >> 32) == flag && @(uint32_t)(pair.y >> 32) == flag@;', 'true',
+      'return line_half_has(pair.x, flag) && @line_half_has(pair.y, flag)@;', 'true',
       'race|wrong', RACE_ONE_LL, '.')
 plant(DIRECT_H, 'direct_store_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'true', 'wrong', ONE_LL)
@@ -522,7 +518,8 @@ plant(CUDA + 'conn.c', 'pooled_steps_have_free_slots',
       'const uint64_t first = first_step_of(limits, @true@);', 'false', 'hang|wrong|error', scenario('Ring',
       'Simple', 'sendrecv -b 128 -e 32K -f 16', program='bench', processes=2, hosts=True), '.')
 plant(CUDA + 'conn.c', 'proxy_writes_without_a_clean_up',
-      '@if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);@', '',
+      '@if (line_cleans_at(step->line, step->flag_bits, conn->slots)) net_ll_clean(lines, conn->ll_bytes, '
+      'step);@', '',
       'wrong|error|hang', scenario('Ring', 'LL', '0 500 0 all_gather', WRAP_32, processes=2, hosts=True))
 plant(CUDA + 'conn_remote.c', 'first_step_of_the_other_kind',
       'made = cuda_first_end(limits, @name->sends@, own_block(conn)->address);', '!name->sends', 'equal',

@@ -45,14 +45,42 @@ static void kernel_note(const struct simt_kernel *kernel, uint32_t thread_count)
 
 extern "C" cudaError_t tutti_cudart_GetDeviceProperties(struct cudaDeviceProp *properties, int device);
 
+/* SIMT_MULTIPROCESSORS=N: each device runs N blocks at once; a further one begins when one has ended. 0: any
+ * number. */
+static int multiprocessors(void) {
+  const char *text = getenv("SIMT_MULTIPROCESSORS");
+  return text != NULL ? atoi(text) : 0;
+}
+
 /* SIMT_CAPABILITY=86: the devices report compute capability 8.6, whatever code exists. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
   const cudaError_t error = tutti_cudart_GetDeviceProperties(properties, device);
   const char *text = getenv("SIMT_CAPABILITY");
-  if (error != cudaSuccess || text == NULL) return error;
+  if (error != cudaSuccess) return error;
+  if (multiprocessors() > 0) properties->multiProcessorCount = multiprocessors();
+  if (text == NULL) return cudaSuccess;
   properties->major = atoi(text) / 10;
   properties->minor = atoi(text) % 10;
   return cudaSuccess;
+}
+
+static pthread_mutex_t blocks_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t block_ended = PTHREAD_COND_INITIALIZER;
+static int blocks_running[SIMT_DEVICES];
+
+static void multiprocessor_take(int device) {
+  pthread_mutex_lock(&blocks_mutex);
+  while (multiprocessors() > 0 && blocks_running[device] >= multiprocessors())
+    pthread_cond_wait(&block_ended, &blocks_mutex);
+  blocks_running[device] += 1;
+  pthread_mutex_unlock(&blocks_mutex);
+}
+
+static void multiprocessor_give(int device) {
+  pthread_mutex_lock(&blocks_mutex);
+  blocks_running[device] -= 1;
+  pthread_cond_broadcast(&block_ended);
+  pthread_mutex_unlock(&blocks_mutex);
 }
 
 /* ---- a launch ---- */
@@ -89,6 +117,7 @@ static void *block_main(void *argument) {
   kernel_begin_block();
   simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
                  (void *)job->launch);
+  multiprocessor_give(job->launch->device);
   return NULL;
 }
 
@@ -99,6 +128,7 @@ static void launch_run(void *argument) {
   struct order_launch *order = order_launch_begin(launch->stream, launch->device, launch->overlaps);
   for (uint32_t index = 0; index < launch->block_count; index++) {
     jobs[index] = {launch, order, index, 0};
+    multiprocessor_take(launch->device);
     if (pthread_create(&jobs[index].thread, NULL, block_main, &jobs[index]) != 0) abort();
   }
   for (uint32_t index = 0; index < launch->block_count; index++) pthread_join(jobs[index].thread, NULL);
@@ -123,7 +153,7 @@ static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 gr
   launch->block_count = grid.x;
   launch->thread_count = block.x;
   launch->slow_warp = slow_warp();
-  if (cudaGetDevice(&launch->device) != cudaSuccess) launch->device = 0;
+  if (cudaGetDevice(&launch->device) != cudaSuccess || launch->device >= SIMT_DEVICES) abort();
   launch->stream = (const void *)stream;
   launch->overlaps = overlaps;
   for (uint32_t i = 0; i < SIMT_PARAMETERS && kernel->bytes[i] > 0; i++) {

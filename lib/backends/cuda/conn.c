@@ -222,8 +222,7 @@ bool cuda_net_take(struct device_net_conn *net, const struct device_net_step *st
   if (step->bytes == 0) {
     const uint64_t *halves = announced_at(conn, step->step % conn->slots);
     const uint32_t tag = (uint32_t)step->step + 1;
-    return (uint32_t)(net_line_word(halves, 0) >> 32) == tag &&
-           (uint32_t)(net_line_word(halves, 1) >> 32) == tag;
+    return line_half_has(net_line_half(halves, 0), tag) && line_half_has(net_line_half(halves, 1), tag);
   }
   if (!net_ll_ready(lines, step)) return false;
   if (data != NULL) net_ll_read(lines, step->bytes, (uint8_t *)data);
@@ -237,7 +236,7 @@ void cuda_net_put(struct device_net_conn *net, const struct device_net_step *ste
     cuda_net_announce(net, (uint32_t)(step->step % conn->slots), (uint32_t)step->step + 1,
                       step->agreed_bytes);
   net_ll_write(lines, step, (const uint8_t *)data);
-  if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);
+  if (line_cleans_at(step->line, step->flag_bits, conn->slots)) net_ll_clean(lines, conn->ll_bytes, step);
 }
 
 /* Signals to other processes that this rank's kernels have ended, before anything is freed. */

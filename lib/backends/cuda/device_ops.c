@@ -140,6 +140,7 @@ static ncclResult_t device_info_ask(uint32_t device_index, struct device_info *i
                   "asking for a device's place on the bus"));
   info->capability = (uint32_t)(properties.major * 10 + properties.minor);
   info->memory_bytes = properties.totalGlobalMem;
+  info->blocks = (uint32_t)properties.multiProcessorCount; /* a block may use all registers of one */
   return ncclSuccess;
 }
 

@@ -538,7 +538,8 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   setup.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (setup.block_count == 0) return ncclSuccess;
   setup.kernel = plan_kernel(comm, plan);
-  setup.overlaps = comm->overlaps && !plan_has_scalar(plan);
+  /* A kernel that waits for its turn takes multiprocessors that another rank's kernel may need. */
+  setup.overlaps = comm->overlaps && !plan->limits.shares_device && !plan_has_scalar(plan);
   setup.warp_count = plan_warps(plan, setup.kernel);
   setup.plan_bytes =
       setup.kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;

@@ -165,7 +165,8 @@ static void ll_put(const struct emu_conn *conn, const struct device_net_step *st
     prim_tagged_store(&plain, (struct tagged_word *)(void *)slot, (uint32_t)step->step + 1,
                       step->agreed_bytes);
   net_ll_write(lines, step, (const uint8_t *)data);
-  if (net_line_cleans(step, conn->slots)) net_ll_clean(lines, conn->step_bytes[PROTO_LL], step);
+  if (line_cleans_at(step->line, step->flag_bits, conn->slots))
+    net_ll_clean(lines, conn->step_bytes[PROTO_LL], step);
 }
 
 void emu_net_put(struct device_net_conn *net, const struct device_net_step *step, const void *data) {

@@ -21,6 +21,7 @@
 #include "backends/emu/weak.h"
 #include "base/os.h"
 #include "kernels/kernels.h"
+#include "protocol/line.h"
 
 struct emu_lane;
 struct prim {
@@ -50,8 +51,9 @@ PRIM_FN bool prim_may_be_weak(void) {
 }
 
 #define PRIM_FRAGMENT_LINES 64 /* of LL128 */
-#define PRIM_LL_LINES 512 /* most lines of LL in a group: 4 KiB of data, as many bytes of lines as of LL128 \
-                           */
+#define PRIM_LL_LINES                                                                   \
+  512 /* most lines of LL in a group: 4 KiB of data, as many bytes of lines as of LL128 \
+       */
 struct prim_fragment {
   _Alignas(16) uint8_t data[PRIM_FRAGMENT_LINES * 120 + 120];
 };
@@ -91,15 +93,15 @@ PRIM_FN void prim_tagged_store(const struct prim *prim, struct tagged_word *word
     emu_weak_store_tagged(prim->weak, halves, tag, value);
     return;
   }
-  prim_store_release(&halves[0], (value & 0xffffffffu) | (uint64_t)tag << 32);
-  prim_store_release(&halves[1], value >> 32 | (uint64_t)tag << 32);
+  prim_store_release(&halves[0], line_first_half(value, tag));
+  prim_store_release(&halves[1], line_second_half(value, tag));
 }
 PRIM_FN bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value) {
   const uint64_t *halves = (const uint64_t *)(const void *)word;
   if (prim_may_be_weak()) return emu_weak_load_tagged(halves, tag, value);
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
-  if ((uint32_t)(low >> 32) != tag || (uint32_t)(high >> 32) != tag) return false;
-  *value = (low & 0xffffffffu) | high << 32;
+  if (!line_half_has(low, tag) || !line_half_has(high, tag)) return false;
+  *value = line_word(low, high);
   return true;
 }
 
@@ -144,8 +146,8 @@ PRIM_FN void prim_move_finish(struct prim *prim, struct move *move) {
 PRIM_FN bool prim_line_flagged(uint8_t kind, const uint8_t *line, uint64_t flag) {
   const uint64_t *words = (const uint64_t *)(const void *)line;
   if (kind == LINE_LL128) return prim_load_acquire(&words[15]) == flag;
-  return (uint32_t)(prim_load_acquire(&words[0]) >> 32) == (uint32_t)flag &&
-         (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag;
+  return line_half_has(prim_load_acquire(&words[0]), flag) &&
+         line_half_has(prim_load_acquire(&words[1]), flag);
 }
 
 #ifdef PRIM_WHOLE_LINES
@@ -187,7 +189,7 @@ PRIM_FN void prim_ll_store(uint8_t *lines, uint32_t line_count, uint64_t flag, c
 PRIM_FN bool prim_line_ready(const struct prim *prim, uint8_t kind, const uint8_t *line, uint32_t line_count,
                              uint64_t flag) {
   (void)prim;
-  const uint32_t wire_bytes = kind == LINE_LL ? 16 : 128;
+  const uint32_t wire_bytes = line_wire_bytes(kind);
   if (prim_may_be_weak()) return emu_weak_ll_ready(kind, line, line_count, flag);
 #ifdef PRIM_WHOLE_LINES
   if (kind == LINE_LL) return prim_ll_ready(line, line_count, flag);
@@ -216,8 +218,8 @@ PRIM_FN void prim_line_load(const struct prim *prim, uint8_t kind, const uint8_t
       continue;
     }
     const uint64_t *words = (const uint64_t *)(const void *)(line + (size_t)i * 16);
-    const uint64_t low = prim_load_acquire(&words[0]) & 0xffffffffu, high = prim_load_acquire(&words[1]);
-    const uint64_t both = low | high << 32;
+    const uint64_t low = prim_load_acquire(&words[0]), high = prim_load_acquire(&words[1]);
+    const uint64_t both = line_word(low, high);
     memcpy(fragment->data + (size_t)i * 8, &both, 8);
   }
 }
@@ -235,7 +237,7 @@ PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *lin
   }
 #endif
   for (uint32_t i = 0; i < line_count; i++) {
-    uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * (kind == LINE_LL ? 16 : 128));
+    uint64_t *words = (uint64_t *)(void *)(line + (size_t)i * line_wire_bytes(kind));
     if (kind == LINE_LL128) {
       memcpy(words, fragment->data + (size_t)i * 120, 120);
       prim_store_release(&words[15], flag);
@@ -243,8 +245,8 @@ PRIM_FN void prim_line_store(const struct prim *prim, uint8_t kind, uint8_t *lin
     }
     uint64_t both;
     memcpy(&both, fragment->data + (size_t)i * 8, 8);
-    prim_store_release(&words[0], (both & 0xffffffffu) | flag << 32);
-    prim_store_release(&words[1], both >> 32 | flag << 32);
+    prim_store_release(&words[0], line_first_half(both, flag));
+    prim_store_release(&words[1], line_second_half(both, flag));
   }
 }
 

@@ -385,7 +385,7 @@ void emu_weak_store_head(struct emu_weak *weak, uint64_t *address, uint64_t valu
 }
 
 void emu_weak_store_tagged(struct emu_weak *weak, uint64_t *halves, uint32_t tag, uint64_t value) {
-  const uint64_t fresh[2] = {(value & 0xffffffffu) | (uint64_t)tag << 32, value >> 32 | (uint64_t)tag << 32};
+  const uint64_t fresh[2] = {line_first_half(value, tag), line_second_half(value, tag)};
   for (int i = 0; i < 2; i++)
     polled_add(weak, NULL, (uint8_t *)&halves[i], (const uint8_t *)&fresh[i], 8,
                weakened(WEAKEN_TAGGED_HALF) ? 4 : 8);
@@ -393,18 +393,16 @@ void emu_weak_store_tagged(struct emu_weak *weak, uint64_t *halves, uint32_t tag
 
 bool emu_weak_load_tagged(const uint64_t *halves, uint32_t tag, uint64_t *value) {
   const uint64_t low = prim_load_acquire(&halves[0]), high = prim_load_acquire(&halves[1]);
-  if (!weakened(WEAKEN_TAGGED_FIRST_TAG) && (uint32_t)(low >> 32) != tag) return false;
-  if (!weakened(WEAKEN_TAGGED_SECOND_TAG) && (uint32_t)(high >> 32) != tag) return false;
-  *value = (low & 0xffffffffu) | high << 32;
+  if (!weakened(WEAKEN_TAGGED_FIRST_TAG) && !line_half_has(low, tag)) return false;
+  if (!weakened(WEAKEN_TAGGED_SECOND_TAG) && !line_half_has(high, tag)) return false;
+  *value = line_word(low, high);
   return true;
 }
 
 static bool line_flagged(uint8_t kind, const uint64_t *words, uint64_t flag) {
   if (kind == LINE_LL128) return weakened(WEAKEN_LL128_FLAG) || prim_load_acquire(&words[15]) == flag;
-  return (weakened(WEAKEN_LL_FIRST_FLAG) ||
-          (uint32_t)(prim_load_acquire(&words[0]) >> 32) == (uint32_t)flag) &&
-         (weakened(WEAKEN_LL_SECOND_FLAG) ||
-          (uint32_t)(prim_load_acquire(&words[1]) >> 32) == (uint32_t)flag);
+  return (weakened(WEAKEN_LL_FIRST_FLAG) || line_half_has(prim_load_acquire(&words[0]), flag)) &&
+         (weakened(WEAKEN_LL_SECOND_FLAG) || line_half_has(prim_load_acquire(&words[1]), flag));
 }
 
 bool emu_weak_ll_ready(uint8_t kind, const uint8_t *line, uint32_t line_count, uint64_t flag) {

@@ -38,12 +38,13 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
   return ncclSuccess;
 }
 
-/* By its place on the bus, because processes may number devices differently. */
-static ncclResult_t info_device_id(const struct ncclComm *comm, uint64_t *id) {
+/* The device's id is its place on the bus, because processes may number devices differently. */
+static ncclResult_t info_device(const struct ncclComm *comm, struct peer_info *info) {
   struct device_info device;
   memset(&device, 0, sizeof device);
   TRY(comm->ops->device->info(comm->device_index, &device));
-  *id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, device.bus_id) : 0;
+  info->device_id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, device.bus_id) : 0;
+  info->blocks = device.blocks;
   return ncclSuccess;
 }
 
@@ -62,7 +63,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
     TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
   }
   TRY(info_paths(comm, device_count, &paths));
-  TRY(info_device_id(comm, &info->device_id));
+  TRY(info_device(comm, info));
   info->host = share_host();
   info->settings = settings_digest(&comm->settings);
   info->channel_count = limits->channel_count;
@@ -166,11 +167,11 @@ static int by_device(const void *a, const void *b) {
 static ncclResult_t devices_fail(const struct remote *remote, const struct peer_info *one,
                                  const struct peer_info *other) {
   return log_fail(ncclInvalidUsage,
-                  "rank %zu (process %d) and rank %zu (process %d) on %s both use the same GPU, device %u of "
-                  "the one and device %u of the other; call cudaSetDevice with the process's number on its "
-                  "host before ncclCommInitRank, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
-                  (size_t)(one - remote->infos), one->process, (size_t)(other - remote->infos),
-                  other->process, one->host_name, one->device_index, other->device_index);
+                  "Duplicate GPU detected : rank %zu and rank %zu both on CUDA device %u of %s (processes %d "
+                  "and %d, where the latter has number %u); call cudaSetDevice with the process's number on "
+                  "its host before ncclCommInitRank, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                  (size_t)(one - remote->infos), (size_t)(other - remote->infos), one->device_index,
+                  one->host_name, one->process, other->process, other->device_index);
 }
 
 /* Processes that have forgotten to select their own device. */
@@ -325,9 +326,30 @@ static bool remote_has_ll(const struct remote *remote) {
   return remote->shared->ops->network->net_ll(remote->rails != NULL && remote->process_count > 1);
 }
 
+static bool infos_share_device(const struct peer_info *one, const struct peer_info *other) {
+  if (one->host != other->host) return false;
+  if (one->device_id != 0) return one->device_id == other->device_id;
+  return one->process == other->process && one->device_index == other->device_index;
+}
+
+static void remote_add_devices(const struct remote *remote, struct settings_ranks *ranks) {
+  if (param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) return; /* no two ranks are on one */
+  for (uint32_t rank = 0; rank < ranks->rank_count; rank++) {
+    struct settings_device device = {.blocks = remote->infos[rank].blocks};
+    for (uint32_t i = 0; i < ranks->rank_count; i++) {
+      const bool there = infos_share_device(&remote->infos[rank], &remote->infos[i]);
+      device.rank_count += there;
+      device.own_count += there && remote->ranks[i].process_index == remote->own_process;
+    }
+    settings_add_device(ranks, &device);
+  }
+}
+
 void remote_settle(const struct remote *remote, struct settings *settings) {
-  struct settings_ranks ranks = {
-      remote->shared->rank_count, {true, true}, remote->networked, remote_has_ll(remote)};
+  struct settings_ranks ranks = {.rank_count = remote->shared->rank_count,
+                                 .paths = {true, true},
+                                 .networked = remote->networked,
+                                 .net_ll = remote_has_ll(remote)};
   struct settings other;
   memset(&other, 0, sizeof other);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
@@ -338,6 +360,8 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
     settings_agree(settings, &other);
     ranks.paths.ll128 = ranks.paths.ll128 && info->ll128;
   }
+  remote_add_devices(remote, &ranks);
+  settings_log_devices(&ranks);
   if (settings_settle(settings, &ranks).named)
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
              ranks.net_ll ? "LL and Simple" : "Simple alone");

@@ -43,6 +43,7 @@ struct peer_info {
   uint64_t device_id; /* of its device among those of the host; 0: unknown */
   uint64_t settings;  /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
+  uint32_t blocks;             /* of its device: device_info.blocks */
   uint32_t first_step;         /* of connections */
   uint32_t device_index, node; /* node: within the process, if there is a network between its nodes */
   int32_t process, color, key_order;

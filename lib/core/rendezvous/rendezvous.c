@@ -252,10 +252,11 @@ static ncclResult_t rendezvous_take_device(struct rendezvous *rendezvous,
     return ncclInvalidArgument;
   }
   if (rendezvous->device_ranks[device] != 0 && param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) {
-    rendezvous_fail_with(rendezvous, ncclInvalidUsage,
-                         "rank %u and rank %u are both on device %u; select another device "
-                         "before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
-                         rendezvous->device_ranks[device] - 1, call->rank, device);
+    rendezvous_fail_with(
+        rendezvous, ncclInvalidUsage,
+        "Duplicate GPU detected : rank %u and rank %u both on CUDA device %u; select another "
+        "device before the call, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+        rendezvous->device_ranks[device] - 1, call->rank, device);
     return ncclInvalidUsage;
   }
   rendezvous->device_ranks[device] = call->rank + 1;
@@ -365,6 +366,21 @@ static void ll128_warn(uint32_t rank_count) {
       rank_count);
 }
 
+static void devices_add(struct ncclComm *const *comms, uint32_t count, struct settings_ranks *ranks) {
+  for (uint32_t i = 0; i < count; i++) {
+    struct device_info info;
+    struct settings_device device = {0, 0, 0};
+    memset(&info, 0, sizeof info);
+    for (uint32_t j = 0; j < count; j++)
+      device.rank_count += comms[j]->device_index == comms[i]->device_index;
+    if (device.rank_count < 2 || comms[i]->ops->device->info(comms[i]->device_index, &info) != ncclSuccess)
+      continue;
+    device.own_count = device.rank_count;
+    device.blocks = info.blocks;
+    settings_add_device(ranks, &device);
+  }
+}
+
 /* All ranks see the same paths, so all choose the same protocols. */
 static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings_ranks ranks = {.rank_count = count, .paths = {true, true}};
@@ -373,6 +389,8 @@ static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
     for (uint32_t j = 0; j < count; j++)
       if (i != j)
         settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
+  devices_add(comms, count, &ranks);
+  settings_log_devices(&ranks);
   for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;
   if (torn) ll128_warn(count);
   paths_log(comms, count);

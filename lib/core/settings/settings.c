@@ -404,6 +404,7 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
 
 struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
   struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
+  settings_take_devices(settings, ranks);
   if (!ranks->networked) return losses;
   plan_limits_reserve(&settings->plan.limits);
   losses.named = settings_take_network(settings, ranks->net_ll, ranks->rank_count);

@@ -64,9 +64,24 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
 struct settings_ranks {
   uint32_t rank_count;
   struct settings_paths paths;
-  bool networked; /* some of them reach others over networks alone */
-  bool net_ll;    /* these networks carry LL (network_ops.net_ll) */
+  bool networked;     /* some of them reach others over networks alone */
+  bool net_ll;        /* these networks carry LL (network_ops.net_ll) */
+  bool share_devices; /* several of them are on one device */
+  uint32_t blocks;    /* that each of them may run at once on its device; 0: any number */
+  uint32_t streams;   /* most ranks of this process on one device */
 };
+
+/* A device of several ranks. */
+struct settings_device {
+  uint32_t rank_count, own_count; /* own_count: of this process */
+  uint32_t blocks;                /* that it runs at once (device_info.blocks) */
+};
+
+void settings_add_device(struct settings_ranks *ranks, const struct settings_device *device);
+/* Logs what ranks that share devices get, if some do. */
+void settings_log_devices(const struct settings_ranks *ranks);
+/* Takes no more channels than run at once. */
+void settings_take_devices(struct settings *settings, const struct settings_ranks *ranks);
 
 /* What was asked for and is not, or not safely, given. */
 struct settings_losses {

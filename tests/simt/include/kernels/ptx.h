@@ -79,11 +79,6 @@ PRIM_FN ulonglong2 prim_load_pair_if(bool asked, const void *address) {
   return asked ? prim_load_pair(address) : nothing;
 }
 
-PRIM_FN uint64_t prim_load_acquire(const uint64_t *address) {
-  simt_yield();
-  return simt_load(address, 8, SIMT_ACQUIRE);
-}
-
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
   simt_store(address, 8, value, SIMT_ACQUIRE);
 }
