@@ -307,35 +307,101 @@ static void test_regions(void **state) {
   regions_free(&regions);
 }
 
+static bool next_gone(struct regions *regions, uint32_t peer_wanted, uint64_t number_wanted) {
+  struct ipc_piece piece;
+  uint32_t peer = 9;
+  if (!region_next_gone(regions, &peer, &piece)) return false;
+  assert_int_equal(peer, peer_wanted);
+  assert_int_equal(piece.number, number_wanted);
+  return true;
+}
+
+/* No launched kernel offers what is gone. */
+static void settle(struct regions *regions) { regions_settle(regions, false, 0, 0); }
+
 /* Each peer that has a region mapped is notified once that it was freed, and no other peer. */
 static void test_gone(void **state) {
   struct regions regions = {.rank_count = 4};
-  struct ipc_piece piece;
-  uint32_t peer = 9;
   (void)state;
   struct region *region = add(&regions, 1000, 100, 7);
-  region->answers[0] = REGION_ASKED;
   region->answers[1] = 0x10000;
   region->answers[2] = REGION_REFUSED;
   region->answers[3] = 0x20000;
-  assert_false(region_next_gone(&regions, false, &peer, &piece));
+  assert_false(next_gone(&regions, 0, 0));
   region_retire(&regions, region);
-  assert_null(region_of_piece(&regions, 7)); /* a late answer finds no region */
-  assert_true(region_next_gone(&regions, false, &peer, &piece));
-  assert_int_equal(peer, 1);
-  assert_int_equal(piece.number, 7);
-  assert_true(region_next_gone(&regions, false, &peer, &piece));
-  assert_int_equal(peer, 3);
-  assert_false(region_next_gone(&regions, false, &peer, &piece));
+  settle(&regions);
+  assert_true(next_gone(&regions, 1, 7));
+  assert_true(next_gone(&regions, 3, 7));
+  assert_false(next_gone(&regions, 0, 0));
   assert_null(regions.gone);
+  assert_null(region_of_piece(&regions, 7));
+  regions_free(&regions);
+}
+
+/* A peer that answers after the memory was freed is notified, too. */
+static void test_late_answer(void **state) {
+  struct regions regions = {.rank_count = 2};
+  (void)state;
+  struct region *region = add(&regions, 1000, 100, 7);
+  region->answers[1] = REGION_ASKED;
+  region_retire(&regions, region);
+  settle(&regions);
+  assert_false(next_gone(&regions, 0, 0));
+  assert_ptr_equal(region_of_piece(&regions, 7), region);
+  region->answers[1] = 0x10000;
+  assert_true(next_gone(&regions, 1, 7));
+  assert_false(next_gone(&regions, 0, 0));
+  assert_null(regions.gone);
+}
+
+/* Peers are notified when the kernels that were launched before have ended. */
+static void test_fence(void **state) {
+  struct regions regions = {.rank_count = 1};
+  (void)state;
+  add(&regions, 1000, 100, 7)->answers[0] = 0x10000;
+  assert_false(regions_unsettled(&regions));
+  region_retire(&regions, regions.first);
+  assert_true(regions_unsettled(&regions));
+  regions_settle(&regions, true, 5, 5); /* a launch that is in progress may offer it */
+  assert_false(next_gone(&regions, 0, 0));
+  regions_settle(&regions, false, 8, 7);
+  assert_false(next_gone(&regions, 0, 0));
+  assert_true(regions_unsettled(&regions));
+  regions_settle(&regions, true, 9, 8); /* later launches do not */
+  assert_false(regions_unsettled(&regions));
+  assert_true(next_gone(&regions, 0, 7));
+  assert_false(next_gone(&regions, 0, 0));
+  regions_free(&regions);
+}
+
+/* ... and when the graphs that use the memory are destroyed, be it after the region. */
+static void test_graph_hold(void **state) {
+  struct regions regions = {.rank_count = 1};
+  (void)state;
+  struct region *region = add(&regions, 1000, 100, 7);
+  region->answers[0] = 0x10000;
+  struct region_hold *first = region_hold(region), *second = region_hold(region);
+  region_retire(&regions, region);
+  settle(&regions);
+  assert_false(next_gone(&regions, 0, 0));
+  region_release(first);
+  assert_false(next_gone(&regions, 0, 0));
+  region_release(second);
+  assert_true(next_gone(&regions, 0, 7));
+  assert_false(next_gone(&regions, 0, 0));
+  first = region_hold(add(&regions, 1000, 100, 8));
+  regions_free(&regions);
+  region_release(first);
+  region = add(&regions, 1000, 100, 9);
+  os_alloc_fail_at(1);
+  assert_null(region_hold(region));
+  os_alloc_fail_at(0);
   regions_free(&regions);
 }
 
 /* The number of regions is bounded: the least recently used one is dropped, and its peers are notified. */
 static void test_pushed_out(void **state) {
   struct regions regions = {.rank_count = 1};
-  struct ipc_piece piece;
-  uint32_t peer;
   (void)state;
   for (uint64_t i = 0; i < REGIONS_MOST; i++) add(&regions, 1000 * (i + 1), 100, i + 1)->answers[0] = 0x1000;
   assert_non_null(region_find(&regions, 1000));
@@ -343,10 +409,9 @@ static void test_pushed_out(void **state) {
   assert_int_equal(regions.count, REGIONS_MOST);
   assert_non_null(region_find(&regions, 1000));
   assert_null(region_find(&regions, 2000));
-  assert_false(region_next_gone(&regions, false, &peer, &piece)); /* kernels may still offer it */
-  assert_true(region_next_gone(&regions, true, &peer, &piece));
-  assert_int_equal(piece.number, 2);
-  assert_false(region_next_gone(&regions, true, &peer, &piece));
+  settle(&regions);
+  assert_true(next_gone(&regions, 0, 2));
+  assert_false(next_gone(&regions, 0, 0));
   os_alloc_fail_at(1);
   assert_null(region_add(&regions, 1, 1, 1));
   os_alloc_fail_at(0);
@@ -357,8 +422,6 @@ static void test_pushed_out(void **state) {
 /* Regions known to graphs stay until they are freed, however many others are added. */
 static void test_lasting(void **state) {
   struct regions regions = {.rank_count = 1};
-  struct ipc_piece piece;
-  uint32_t peer;
   (void)state;
   for (uint64_t i = 0; i < 2 * REGIONS_MOST; i++) {
     struct region *region = add(&regions, 1000 * (i + 1), 100, i + 1);
@@ -370,10 +433,11 @@ static void test_lasting(void **state) {
   assert_int_equal(regions.count, 2 * REGIONS_MOST + 1);
   add(&regions, 1, 1, 1000);
   assert_ptr_not_equal(region_of_piece(&regions, 999), last);
-  assert_false(region_next_gone(&regions, true, &peer, &piece));
+  settle(&regions);
+  assert_false(next_gone(&regions, 0, 0));
   region_retire(&regions, region_find(&regions, 1000));
-  assert_true(region_next_gone(&regions, false, &peer, &piece)); /* freed: no kernel uses it any more */
-  assert_int_equal(piece.number, 1);
+  settle(&regions);
+  assert_true(next_gone(&regions, 0, 1));
   regions_free(&regions);
 }
 
@@ -403,13 +467,15 @@ static void test_memory_handles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
-      cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_handles),       cmocka_unit_test(test_bad_handles),
-      cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
-      cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_regions),
-      cmocka_unit_test(test_gone),          cmocka_unit_test(test_pushed_out),
-      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_memory_handles),
+      cmocka_unit_test(test_take_and_give),  cmocka_unit_test(test_fresh),
+      cmocka_unit_test(test_many),           cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_handles),        cmocka_unit_test(test_bad_handles),
+      cmocka_unit_test(test_conns),          cmocka_unit_test(test_bad_conns),
+      cmocka_unit_test(test_any_bytes),      cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_gone),           cmocka_unit_test(test_late_answer),
+      cmocka_unit_test(test_fence),          cmocka_unit_test(test_graph_hold),
+      cmocka_unit_test(test_pushed_out),     cmocka_unit_test(test_lasting),
+      cmocka_unit_test(test_memory_handles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

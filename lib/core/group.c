@@ -358,15 +358,16 @@ static bool launch_turn(void *argument, bool last) {
   return proxy_ops_turn((struct proxy_ops *)argument, last);
 }
 
-static bool plan_offers(const struct plan *plan) {
+/* Whether kernels of other ranks may access the program's memory. */
+static bool plan_shows(const struct plan *plan) {
   for (uint32_t i = 0; i < plan->work_count; i++)
-    if ((plan->works[i].flags & WORK_DIRECT_RECV) != 0) return true;
+    if ((plan->works[i].flags & (WORK_DIRECT_RECV | WORK_SHOWS_INPUT)) != 0) return true;
   return false;
 }
 
-static ncclResult_t comm_show_outputs(struct ncclComm *comm) {
+static ncclResult_t comm_show_memory(struct ncclComm *comm) {
   uint64_t graph = 0;
-  if (!plan_offers(&comm->queue.plan)) return ncclSuccess;
+  if (!plan_shows(&comm->queue.plan)) return ncclSuccess;
   TRY(comm->ops->device->stream_capture(comm->queue.streams[0], &graph));
   remote_regions_show(comm, &comm->queue.plan, graph != 0);
   return ncclSuccess;
@@ -387,7 +388,7 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const struct remote *remote = comm->shared->remote;
   struct proxy_ops *ops = NULL;
   if (queue->plan.work_count == 0) return ncclSuccess;
-  if (remote && remote->shows) TRY(comm_show_outputs(comm));
+  if (remote && remote->shows) TRY(comm_show_memory(comm));
   if (remote && remote->networked)
     TRY(proxy_ops_create(remote->proxies[comm->rank], &queue->plan, remote->remotes[comm->rank], &ops));
   const struct launch_hook hook = {launch_start, launch_drop, ops, launch_turn};

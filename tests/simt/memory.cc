@@ -1,5 +1,8 @@
 /* memory.cc (simt): device memory that other processes can map. A large allocation is one of the emulated
- * runtime's, with an anonymous file mapped over its pages; its handle identifies the file. */
+ * runtime's, with an anonymous file mapped over its pages; its handle identifies the file. As on a GPU, a
+ * file lives for as long as a process has it mapped, a new allocation may get the address of a freed one, and
+ * cudaFree and cudaIpcCloseMemHandle wait for the device, and let no kernel be launched meanwhile.
+ * memory_limit.cc counts the memory. */
 #include <cuda_runtime.h>
 
 #include <fcntl.h>
@@ -10,11 +13,14 @@
 #include <unistd.h>
 
 #include "memory.h"
+#include "memory_limit.h"
 #include "order.h"
 
 extern "C" {
 cudaError_t tutti_cudart_Malloc(void **pointer, size_t bytes);
 cudaError_t tutti_cudart_Free(void *pointer);
+cudaError_t tutti_cudart_DeviceSynchronize(void);
+cudaError_t tutti_cudart_PointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer);
 cudaError_t tutti_cudart_Memset(void *pointer, int value, size_t bytes);
 cudaError_t tutti_cudart_Memcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t tutti_cudart_MemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream);
@@ -23,34 +29,40 @@ cudaError_t tutti_cudart_MemcpyAsync(void *to, const void *from, size_t bytes, e
 }
 
 /* Drivers divide memory into pieces of this size; larger allocations get whole pieces. */
-enum { GRAIN = 2 << 20 };
+enum { GRAIN = 2 << 20, FREED_MOST = 64 };
 
 struct allocation {
   uint8_t *base;
   size_t bytes;
-  void *raw; /* the runtime's allocation; NULL: another process's */
+  void *raw;        /* the runtime's allocation; NULL: another process's */
+  size_t raw_bytes; /* usable from `base` on */
   int file, device;
   uint64_t id;
+  uint64_t pages; /* in memory_limit.cc: of the file */
   struct allocation *next;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
+static struct allocation *freed; /* large ones, the newest first: their addresses are used again */
 static uint64_t last_id;
 
 /* The content of a handle. */
 struct shared_file {
   int pid, file;
   size_t bytes;
+  uint64_t pages;
 };
 static_assert(sizeof(struct shared_file) <= sizeof(cudaIpcMemHandle_t), "a handle has space for it");
 
-static void allocation_add(uint8_t *base, size_t bytes, void *raw, int file) {
+static void allocation_add(const struct allocation *content) {
   struct allocation *fresh = (struct allocation *)malloc(sizeof *fresh);
-  int device = 0;
-  if (fresh == NULL || cudaGetDevice(&device) != cudaSuccess) abort();
+  if (fresh == NULL) abort();
+  *fresh = *content;
+  if (cudaGetDevice(&fresh->device) != cudaSuccess) abort();
   pthread_mutex_lock(&mutex);
-  *fresh = {base, bytes, raw, file, device, ++last_id, allocations};
+  fresh->id = ++last_id;
+  fresh->next = allocations;
   allocations = fresh;
   pthread_mutex_unlock(&mutex);
 }
@@ -105,35 +117,126 @@ static int file_over(uint8_t *base, size_t bytes) {
   return file;
 }
 
-cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+/* Takes the addresses of an allocation that was freed, as a driver does, if they fit. */
+static bool freed_take(size_t bytes, struct allocation *taken) {
+  bool found = false;
+  pthread_mutex_lock(&mutex);
+  for (struct allocation **place = &freed; *place != NULL && !found; place = &(*place)->next) {
+    struct allocation *allocation = *place;
+    if (allocation->raw_bytes < bytes || allocation->raw_bytes / 4 > bytes) continue;
+    found = true;
+    *taken = *allocation;
+    *place = allocation->next;
+    free(allocation);
+    break;
+  }
+  pthread_mutex_unlock(&mutex);
+  return found;
+}
+
+/* Keeps the addresses of an allocation; returns the runtime's allocation that is no longer kept, or NULL. */
+static void *freed_keep(const struct allocation *taken) {
+  struct allocation *kept = (struct allocation *)malloc(sizeof *kept);
   void *raw = NULL;
-  const bool large = bytes >= GRAIN;
-  const cudaError_t error = tutti_cudart_Malloc(&raw, large ? bytes + 2 * (size_t)GRAIN : bytes);
-  if (error != cudaSuccess) return error;
-  uint8_t *base = (uint8_t *)raw;
-  if (large) base = (uint8_t *)(((uintptr_t)raw + GRAIN - 1) & ~(uintptr_t)(GRAIN - 1));
-  allocation_add(base, bytes, raw, large ? file_over(base, whole_pages(bytes)) : -1);
-  *pointer = base;
+  if (kept == NULL) abort();
+  *kept = *taken;
+  pthread_mutex_lock(&mutex);
+  kept->next = freed;
+  freed = kept;
+  struct allocation **last = &freed;
+  for (int count = 0; count < FREED_MOST && *last != NULL; count++) last = &(*last)->next;
+  if (*last != NULL) {
+    raw = (*last)->raw;
+    free(*last);
+    *last = NULL;
+  }
+  pthread_mutex_unlock(&mutex);
+  return raw;
+}
+
+static cudaError_t large_create(size_t bytes, struct allocation *fresh) {
+  uint64_t pages = 0;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) abort();
+  if (!memory_limit_add(device, bytes, &pages)) return cudaErrorMemoryAllocation;
+  if (!freed_take(bytes, fresh)) {
+    const cudaError_t error = tutti_cudart_Malloc(&fresh->raw, bytes + 2 * (size_t)GRAIN);
+    if (error != cudaSuccess) {
+      memory_limit_drop(pages);
+      return error;
+    }
+    fresh->base = (uint8_t *)(((uintptr_t)fresh->raw + GRAIN - 1) & ~(uintptr_t)(GRAIN - 1));
+    fresh->raw_bytes = bytes;
+  }
+  fresh->bytes = bytes;
+  fresh->pages = pages;
+  fresh->file = file_over(fresh->base, whole_pages(bytes));
   return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+  struct allocation fresh = {};
+  fresh.file = -1;
+  const bool large = bytes >= GRAIN;
+  const cudaError_t error = large ? large_create(bytes, &fresh) : tutti_cudart_Malloc(&fresh.raw, bytes);
+  if (error != cudaSuccess) return error;
+  if (!large) fresh.base = (uint8_t *)fresh.raw;
+  fresh.bytes = bytes;
+  allocation_add(&fresh);
+  *pointer = fresh.base;
+  return cudaSuccess;
+}
+
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
+
+void simt_memory_settle(void) {
+  pthread_mutex_lock(&waiting);
+  pthread_mutex_unlock(&waiting);
+}
+
+static void device_wait(int device) {
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) abort();
+  pthread_mutex_lock(&waiting);
+  tutti_cudart_DeviceSynchronize();
+  pthread_mutex_unlock(&waiting);
+  cudaSetDevice(before);
+}
+
+static bool large_begins(const void *pointer, struct allocation *found) {
+  return allocation_copy(pointer, found) && found->base == pointer && found->file >= 0;
 }
 
 cudaError_t cudaFree(void *pointer) {
   struct allocation taken;
+  if (pointer != NULL && large_begins(pointer, &taken)) device_wait(taken.device);
   if (pointer == NULL || !allocation_take(pointer, &taken)) return tutti_cudart_Free(pointer);
   order_forget(taken.base, taken.bytes);
-  if (taken.file >= 0) {
-    if (mmap(taken.base, whole_pages(taken.bytes), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-      abort();
-    close(taken.file);
-  }
-  return tutti_cudart_Free(taken.raw);
+  if (taken.file < 0) return tutti_cudart_Free(taken.raw);
+  if (mmap(taken.base, whole_pages(taken.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+      MAP_FAILED)
+    abort();
+  close(taken.file);
+  memory_limit_drop(taken.pages);
+  void *const raw = freed_keep(&taken);
+  return raw != NULL ? tutti_cudart_Free(raw) : cudaSuccess;
+}
+
+/* The runtime takes kept addresses for an allocation of its own. */
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
+  const uint8_t *at = (const uint8_t *)pointer;
+  bool is_freed = false;
+  pthread_mutex_lock(&mutex);
+  for (const struct allocation *each = freed; each != NULL && !is_freed; each = each->next)
+    is_freed = at >= each->base && at < each->base + each->raw_bytes;
+  pthread_mutex_unlock(&mutex);
+  return tutti_cudart_PointerGetAttributes(attributes, is_freed ? NULL : pointer);
 }
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
   struct allocation found;
   if (!allocation_copy(pointer, &found) || found.file < 0) return cudaErrorInvalidValue;
-  const struct shared_file shared = {getpid(), found.file, found.bytes};
+  const struct shared_file shared = {getpid(), found.file, found.bytes, found.pages};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &shared, sizeof shared);
   return cudaSuccess;
@@ -150,15 +253,24 @@ cudaError_t cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsi
   void *base = mmap(NULL, whole_pages(shared.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (base == MAP_FAILED) return cudaErrorInvalidValue;
-  allocation_add((uint8_t *)base, shared.bytes, NULL, -1);
+  memory_limit_hold(shared.pages);
+  struct allocation mapped = {};
+  mapped.base = (uint8_t *)base;
+  mapped.bytes = shared.bytes;
+  mapped.file = -1;
+  mapped.pages = shared.pages;
+  allocation_add(&mapped);
   *pointer = base;
   return cudaSuccess;
 }
 
 cudaError_t cudaIpcCloseMemHandle(void *pointer) {
   struct allocation taken;
+  if (!allocation_copy(pointer, &taken) || taken.raw != NULL) return cudaErrorInvalidValue;
+  device_wait(taken.device);
   if (!allocation_take(pointer, &taken)) return cudaErrorInvalidValue;
   munmap(taken.base, whole_pages(taken.bytes));
+  memory_limit_drop(taken.pages);
   return cudaSuccess;
 }
 

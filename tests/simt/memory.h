@@ -9,4 +9,8 @@
  * is_shared: other processes can map it. */
 bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t *id, bool *is_shared);
 
+/* Waits while another thread of the process waits for a device in order to free or unmap memory: a driver
+ * launches no kernel meanwhile. */
+void simt_memory_settle(void);
+
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "kernels.h"
+#include "memory.h"
 #include "order.h"
 
 static const struct simt_kernel *kernel_rows;
@@ -174,6 +175,7 @@ static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **
   kernel_note(kernel, block.x);
   struct simt_launch *launch = launch_make(kernel, grid, block, parameters, stream, overlaps);
   if (launch == NULL) return cudaErrorMemoryAllocation;
+  simt_memory_settle();
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
   launch->is_repeated = status == cudaStreamCaptureStatusActive;
   if (error == cudaSuccess) error = cudaLaunchHostFunc(stream, launch_run, launch);
@@ -207,8 +209,8 @@ cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attri
 
 /* ---- graphs ---- */
 
-/* Nothing is freed before the process ends. The order of a graph relative to launches on other streams is not
- * kept: the event that expresses it is an empty node. */
+/* What a launch needs is not freed before the process ends. The order of a graph relative to launches on
+ * other streams is not kept: the event that expresses it is an empty node. */
 extern "C" cudaError_t tutti_cudart_StreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
@@ -232,23 +234,5 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *f
 cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
                                         const cudaGraphNode_t *to, const void *edges, size_t count) {
   (void)graph, (void)from, (void)to, (void)edges, (void)count;
-  return cudaSuccess;
-}
-
-cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *pointer, cudaHostFn_t destroy,
-                                 unsigned int count, unsigned int flags) {
-  (void)pointer, (void)destroy, (void)count, (void)flags;
-  *object = NULL;
-  return cudaSuccess;
-}
-
-cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
-  (void)object, (void)count;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count,
-                                      unsigned int flags) {
-  (void)graph, (void)object, (void)count, (void)flags;
   return cudaSuccess;
 }

@@ -114,6 +114,7 @@ struct device_comm {
 void cuda_lock(void);
 void cuda_unlock(void);
 void cuda_conns_lock(struct device_comm *comm);
+bool cuda_conns_try_lock(struct device_comm *comm);
 void cuda_conns_unlock(struct device_comm *comm);
 
 /* For the duration of a call: selects the rank's device and allows allocation while this thread captures a
@@ -144,8 +145,8 @@ void cuda_settle(void);
 /* A device with a rank of this process, or else the thread's device. The thread may be the library's own,
  * whose device counts as the first; using that would create a context there. With cuda_mutex held. */
 uint32_t cuda_device_in_use(void);
-/* True if no rank of the process has an unfinished kernel; with cuda_mutex held. */
-bool cuda_all_idle(void);
+/* True if no rank on the device has an unfinished kernel; with cuda_mutex held. */
+bool cuda_device_idle(uint32_t device_index);
 /* The same for one rank. */
 bool cuda_comm_idle(struct device_comm *comm);
 /* Reads device memory over the same stream, within a scope. */

@@ -34,6 +34,12 @@ void cuda_conns_lock(struct device_comm *comm) {
   conns_held += 1;
 }
 
+bool cuda_conns_try_lock(struct device_comm *comm) {
+  if (!os_mutex_try_lock(&comm->conns_mutex)) return false;
+  conns_held += 1;
+  return true;
+}
+
 void cuda_conns_unlock(struct device_comm *comm) {
   conns_held -= 1;
   os_mutex_unlock(&comm->conns_mutex);
@@ -539,9 +545,9 @@ uint32_t cuda_device_in_use(void) {
   return (uint32_t)current;
 }
 
-bool cuda_all_idle(void) {
+bool cuda_device_idle(uint32_t device_index) {
   for (struct device_comm *comm = comms; comm != NULL; comm = comm->next)
-    if (!cuda_comm_idle(comm)) return false;
+    if (comm->config.device_index == device_index && !cuda_comm_idle(comm)) return false;
   return true;
 }
 
@@ -574,7 +580,7 @@ static void cuda_comm_close(struct device_comm *comm) {
   comm_free(comm);
   cuda_conn_kept_sweep();
   if (comms == NULL) {
-    cuda_ipc_close(cuda_ipc_take_unused(false));
+    cuda_ipc_close(cuda_ipc_take_unused(NULL));
     cuda_arena_trim();
   }
   cuda_unlock();
@@ -808,10 +814,12 @@ static const struct process_ops process_table = {
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,
+    .region_check = cuda_region_check,
     .region_ask = cuda_region_ask,
     .region_answered = cuda_region_answered,
     .region_map = cuda_region_map,
     .region_unmap = cuda_region_unmap,
+    .regions_look = cuda_regions_look,
     .region_gone = cuda_region_gone,
     .region_sweep = cuda_region_sweep,
 };

@@ -109,10 +109,22 @@ void cuda_ipc_unmap(struct ipc_mapping *mapping) {
   if (mapping != NULL) mapping->use_count -= 1;
 }
 
-struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone) {
+static bool is_unused_region(const struct ipc_mapping *mapping) {
+  return mapping->use_count == 0 && (mapping->piece.number & IPC_NUMBER_OF_REGION) != 0;
+}
+
+bool cuda_ipc_has_unused(void) {
+  const struct ipc_mapping *mapping = mappings;
+  while (mapping != NULL && !is_unused_region(mapping)) mapping = mapping->next;
+  return mapping != NULL;
+}
+
+struct ipc_mapping *cuda_ipc_take_unused(bool (*idle)(uint32_t device_index)) {
   struct ipc_mapping *taken = NULL;
   for (struct ipc_mapping **place = &mappings, *mapping; (mapping = *place) != NULL;) {
-    if (mapping->use_count > 0 || (regions_alone && (mapping->piece.number & IPC_NUMBER_OF_REGION) == 0)) {
+    const bool ready =
+        idle == NULL ? mapping->use_count == 0 : is_unused_region(mapping) && idle(mapping->device_index);
+    if (!ready) {
       place = &mapping->next;
       continue;
     }

@@ -22,9 +22,11 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer);
 ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
                           const struct os_process *process, const char *whose, struct ipc_mapping **mapping);
 void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; does not close the mapping */
-/* Removes unused mappings from the list, all or only those of programs' regions; cuda_ipc_close closes them.
- * It may wait for kernels, so call it without cuda_mutex. */
-struct ipc_mapping *cuda_ipc_take_unused(bool regions_alone);
+/* Removes unused mappings from the list; cuda_ipc_close closes them. It may wait for kernels, so call it
+ * without cuda_mutex. `idle`: only those of programs' regions, on devices of which it says true; NULL: all.
+ */
+struct ipc_mapping *cuda_ipc_take_unused(bool (*idle)(uint32_t device_index));
+bool cuda_ipc_has_unused(void); /* of programs' regions */
 void cuda_ipc_close(struct ipc_mapping *mappings);
 /* This process's number, as handles contain it. */
 uint64_t cuda_ipc_owner(void);
@@ -35,15 +37,20 @@ ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const stru
                              bool *reach);
 
 /* ipc_region.c */
-bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts);
+bool cuda_region_ask(struct device_comm *comm, const void *memory, uint32_t peer,
                      struct device_memory_handle *handle);
 void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle,
                           uint64_t address);
 ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
                              const struct device_memory_handle *handle, uint64_t *address);
 void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct device_memory_handle *handle);
+bool cuda_regions_look(void);
 bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle);
-void cuda_region_sweep(void);
+bool cuda_region_sweep(void);
+/* The peers' mappings of the memory that a plan's kernel shows last as long as the graph. Called with the
+ * rank's conns_mutex held, since the plan was bound. */
+ncclResult_t cuda_regions_leave(struct device_comm *comm, const struct plan *plan, cudaGraph_t graph);
 void cuda_regions_close(struct device_comm *comm);
 /* The shift from an output's address to the peer's address of it; false: the peer has not mapped it. With the
  * rank's conns_mutex held. */

@@ -30,9 +30,11 @@ static bool is_mappable(const struct device_comm *comm, const struct region *reg
 static struct region *region_now(struct device_comm *comm, uint64_t address) {
   uint64_t base = 0, bytes = 0;
   const uint64_t id = cuda_memory_id(address);
-  struct region *region = region_find(&comm->regions, address);
-  if (region != NULL && region->id == id) return region;
-  if (region != NULL) region_retire(&comm->regions, region);
+  struct region *region;
+  while ((region = region_find(&comm->regions, address)) != NULL) {
+    if (region->id == id) return region;
+    region_retire(&comm->regions, region);
+  }
   if (id == 0 || !cuda_memory_range(address, &base, &bytes)) return NULL;
   region = region_add(&comm->regions, base, bytes, id);
   if (region != NULL) region->mappable = is_mappable(comm, region);
@@ -63,24 +65,32 @@ static void handle_write(const struct ipc_piece *piece, struct device_memory_han
   ipc_memory_handle_write(&content, handle);
 }
 
-/* Called with the lock held. */
-static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer, bool lasts,
-                          struct device_memory_handle *handle) {
-  struct region *region = region_now(comm, address);
+void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts) {
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  cuda_conns_lock(comm);
+  struct region *region = region_now(comm, (uint64_t)(uintptr_t)memory);
+  if (region != NULL && region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
   if (region != NULL && lasts) region->lasts = true;
+  cuda_conns_unlock(comm);
+  cuda_scope_leave(&scope);
+}
+
+/* Called with the lock held. */
+static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer,
+                          struct device_memory_handle *handle) {
+  struct region *region = region_find(&comm->regions, address);
   if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
-  if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
-  if ((region->use_count < USES_BEFORE_ASKED && !lasts) || !region_offer(region)) return false;
+  if ((region->use_count < USES_BEFORE_ASKED && !region->lasts) || !region_offer(region)) return false;
   region->answers[peer] = REGION_ASKED;
   handle_write(&region->piece, handle);
   return true;
 }
 
-bool cuda_region_ask(struct device_comm *comm, const void *output, uint32_t peer, bool lasts,
+bool cuda_region_ask(struct device_comm *comm, const void *memory, uint32_t peer,
                      struct device_memory_handle *handle) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   cuda_conns_lock(comm);
-  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)output, peer, lasts, handle);
+  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)memory, peer, handle);
   cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
   return wanted;
@@ -103,25 +113,143 @@ bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t pe
   return true;
 }
 
-/* Called with the lock held: finds what the program has freed since the last call. */
-static void regions_look(struct device_comm *comm) {
-  for (struct region *region = comm->regions.first, *next; region != NULL; region = next) {
+/* ---- what the program has freed ---- */
+
+/* The lease thread asks the driver about shown memory without a lock, because the driver may let it wait for
+ * another thread of the program that is in cudaFree. */
+struct look {
+  uint64_t base, id;
+  uint32_t device_index;
+  bool freed;
+};
+#define LOOKS_MOST 512u /* per call; the next call goes on */
+
+static uint32_t looks_collect(struct look *looks, uint32_t *skip) {
+  uint32_t count = 0, passed = 0;
+  cuda_lock();
+  for (struct device_comm *comm = cuda_comms(); comm != NULL; comm = comm->next) {
+    if (!cuda_conns_try_lock(comm)) continue;
+    for (const struct region *region = comm->regions.first; region != NULL; region = region->next)
+      if (region->offered && passed++ >= *skip && count < LOOKS_MOST)
+        looks[count++] = (struct look){region->base, region->id, comm->config.device_index, false};
+    cuda_conns_unlock(comm);
+  }
+  cuda_unlock();
+  *skip = count == LOOKS_MOST ? *skip + count : 0;
+  return count;
+}
+
+/* True if something was freed. */
+static bool looks_ask(struct look *looks, uint32_t count) {
+  bool freed = false;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct cuda_scope scope = cuda_scope_enter(looks[i].device_index);
+    looks[i].freed = cuda_memory_id(looks[i].base) != looks[i].id;
+    cuda_scope_leave(&scope);
+    freed = freed || looks[i].freed;
+  }
+  return freed;
+}
+
+static void looks_retire(struct regions *regions, const struct look *looks, uint32_t count) {
+  for (struct region *region = regions->first, *next; region != NULL; region = next) {
     next = region->next;
-    if (cuda_memory_id(region->base) != region->id) region_retire(&comm->regions, region);
+    for (uint32_t i = 0; i < count; i++) {
+      if (!looks[i].freed || looks[i].id != region->id || looks[i].base != region->base) continue;
+      region_retire(regions, region);
+      break;
+    }
   }
 }
 
+/* Finds out how far the rank's kernels are. With cuda_mutex held. */
+static void comm_settle(struct device_comm *comm) {
+  const bool launching = __atomic_load_n(&comm->launching, __ATOMIC_ACQUIRE) != 0;
+  const uint64_t launched = __atomic_load_n(&comm->order.blocks_launched, __ATOMIC_ACQUIRE);
+  const bool idle = cuda_comm_idle(comm);
+  const uint64_t ended = idle && !launching ? launched : comm->control->counts_seen.plain_ended;
+  if (!cuda_conns_try_lock(comm)) return;
+  regions_settle(&comm->regions, launching, launched, ended);
+  cuda_conns_unlock(comm);
+}
+
+/* True if there is more to do for the rank later. With cuda_mutex held. */
+static bool comm_look(struct device_comm *comm, const struct look *looks, uint32_t count, bool freed) {
+  if (!cuda_conns_try_lock(comm)) return true;
+  if (freed) looks_retire(&comm->regions, looks, count);
+  const bool gone = comm->regions.gone != NULL, unsettled = regions_unsettled(&comm->regions);
+  cuda_conns_unlock(comm);
+  if (unsettled) comm_settle(comm);
+  return gone;
+}
+
+bool cuda_regions_look(void) {
+  static struct look looks[LOOKS_MOST]; /* one thread calls */
+  static uint32_t skip;
+  const uint32_t count = looks_collect(looks, &skip);
+  const bool freed = looks_ask(looks, count);
+  bool busy = count > 0;
+  cuda_lock();
+  for (struct device_comm *comm = cuda_comms(); comm != NULL; comm = comm->next)
+    busy = comm_look(comm, looks, count, freed) || busy;
+  cuda_unlock();
+  return busy;
+}
+
+/* It waits for no thread that calls the driver: the caller has a lock of core. */
 bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_memory_handle *handle) {
   struct ipc_piece piece;
-  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  cuda_conns_lock(comm);
-  regions_look(comm);
-  const bool idle = __atomic_load_n(&comm->launching, __ATOMIC_ACQUIRE) == 0 && cuda_comm_idle(comm);
-  const bool gone = region_next_gone(&comm->regions, idle, peer, &piece);
+  if (!cuda_conns_try_lock(comm)) return false;
+  const bool gone = region_next_gone(&comm->regions, peer, &piece);
   cuda_conns_unlock(comm);
-  cuda_scope_leave(&scope);
   if (gone) handle_write(&piece, handle);
   return gone;
+}
+
+/* ---- graphs ---- */
+
+struct graph_holds {
+  uint32_t count;
+  struct region_hold *holds[];
+};
+
+static void CUDART_CB graph_holds_drop(void *argument) {
+  struct graph_holds *holds = (struct graph_holds *)argument;
+  for (uint32_t i = 0; i < holds->count; i++) region_release(holds->holds[i]);
+  os_free(holds);
+}
+
+static bool graph_hold(struct device_comm *comm, const void *memory, struct graph_holds *holds) {
+  struct region *region = memory != NULL ? region_find(&comm->regions, (uint64_t)(uintptr_t)memory) : NULL;
+  if (region == NULL || !region->offered) return true;
+  for (uint32_t i = 0; i < holds->count; i++)
+    if (holds->holds[i] == region->hold) return true;
+  holds->holds[holds->count] = region_hold(region);
+  if (holds->holds[holds->count] == NULL) return false;
+  holds->count += 1;
+  return true;
+}
+
+ncclResult_t cuda_regions_leave(struct device_comm *comm, const struct plan *plan, cudaGraph_t graph) {
+  cudaUserObject_t object = NULL;
+  struct graph_holds *holds =
+      (struct graph_holds *)os_alloc(sizeof *holds + 2 * plan->work_count * sizeof holds->holds[0]);
+  bool held = holds != NULL;
+  for (uint32_t i = 0; i < plan->work_count && held; i++)
+    held = graph_hold(comm, plan->buffers[i].in, holds) && graph_hold(comm, plan->buffers[i].out, holds);
+  if (!held) {
+    if (holds != NULL) graph_holds_drop(holds);
+    return log_no_memory("rank %u: noting the memory that a graph shows", comm->config.rank);
+  }
+  if (holds->count == 0) {
+    os_free(holds);
+    return ncclSuccess;
+  }
+  int error = cudaUserObjectCreate(&object, holds, graph_holds_drop, 1, cudaUserObjectNoDestructorSync);
+  if (error != 0) graph_holds_drop(holds);
+  else error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (error != 0 && object != NULL) cudaUserObjectRelease(object, 1); /* drops them */
+  return cuda_result(error, "giving a graph the memory that it shows");
 }
 
 /* ---- the process that maps it ---- */
@@ -202,9 +330,11 @@ void cuda_regions_close(struct device_comm *comm) {
 
 /* Unmapping waits for all kernels of the device. None of this library's run then, unless one is launched
  * meanwhile. */
-void cuda_region_sweep(void) {
+bool cuda_region_sweep(void) {
   cuda_lock();
-  struct ipc_mapping *unused = cuda_all_idle() ? cuda_ipc_take_unused(true) : NULL;
+  struct ipc_mapping *unused = cuda_ipc_take_unused(cuda_device_idle);
+  const bool left = cuda_ipc_has_unused();
   cuda_unlock();
   cuda_ipc_close(unused);
+  return left;
 }

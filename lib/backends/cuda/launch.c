@@ -401,8 +401,10 @@ static ncclResult_t launch_bind(const struct launch_setup *setup, const struct p
   for (uint32_t i = 0; i < plan->work_count; i++) TRY(ring_prepare(setup->comm, &plan->works[i]));
   cuda_conns_lock(setup->comm);
   bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
+  const ncclResult_t result =
+      setup->capture.id != 0 ? cuda_regions_leave(setup->comm, plan, setup->capture.graph) : ncclSuccess;
   cuda_conns_unlock(setup->comm);
-  return ncclSuccess;
+  return result;
 }
 
 /* ---- the hook that each start calls ---- */

@@ -210,7 +210,7 @@ int cuda_order_after(struct cuda_order *order, const device_stream *streams, uin
   const cudaStream_t stream = (cudaStream_t)streams[0];
   int error = 0;
   if (capture->id == 0) {
-    order->blocks_launched += block_count;
+    __atomic_store_n(&order->blocks_launched, order->blocks_launched + block_count, __ATOMIC_RELEASE);
     if (order->by_events) error = cudaEventRecord(order->serial, stream);
   } else {
     error = graph_record(order, stream, capture);

@@ -20,15 +20,51 @@ struct region *region_find(struct regions *regions, uint64_t address) {
   return NULL;
 }
 
-struct region *region_of_piece(struct regions *regions, uint64_t number) {
-  struct region *region = regions->first;
+static struct region *list_find(struct region *region, uint64_t number) {
   while (region != NULL && (!region->offered || region->piece.number != number)) region = region->next;
   return region;
 }
 
+struct region *region_of_piece(struct regions *regions, uint64_t number) {
+  struct region *region = list_find(regions->first, number);
+  return region != NULL ? region : list_find(regions->gone, number);
+}
+
+/* ---- graphs ---- */
+
+struct region_hold {
+  uint32_t count; /* atomic: graphs, and the region */
+};
+
+struct region_hold *region_hold(struct region *region) {
+  if (region->hold == NULL) {
+    region->hold = (struct region_hold *)os_alloc(sizeof *region->hold);
+    if (region->hold == NULL) return NULL;
+    region->hold->count = 1;
+  }
+  __atomic_add_fetch(&region->hold->count, 1, __ATOMIC_ACQ_REL);
+  return region->hold;
+}
+
+void region_release(struct region_hold *hold) {
+  if (hold != NULL && __atomic_sub_fetch(&hold->count, 1, __ATOMIC_ACQ_REL) == 0) os_free(hold);
+}
+
+static bool is_held(const struct region *region) {
+  return region->hold != NULL && __atomic_load_n(&region->hold->count, __ATOMIC_ACQUIRE) > 1;
+}
+
+static void region_free(struct region *region) {
+  region_release(region->hold);
+  os_free(region);
+}
+
+/* ---- regions that are gone ---- */
+
+/* Also if a peer is being asked: its answer is noted. */
 static bool is_mapped(const struct region *region, uint32_t rank_count) {
   for (uint32_t rank = 0; rank < rank_count; rank++)
-    if (region->answers[rank] > REGION_REFUSED) return true;
+    if (region->answers[rank] == REGION_ASKED || region->answers[rank] > REGION_REFUSED) return true;
   return false;
 }
 
@@ -36,7 +72,7 @@ void region_retire(struct regions *regions, struct region *region) {
   *region_place(regions, region) = region->next;
   regions->count -= 1;
   if (!is_mapped(region, regions->rank_count)) {
-    os_free(region);
+    region_free(region);
     return;
   }
   region->next = regions->gone;
@@ -47,9 +83,7 @@ static void push_out(struct regions *regions) {
   struct region *last = NULL;
   for (struct region *region = regions->first; region != NULL; region = region->next)
     if (!region->lasts) last = region;
-  if (last == NULL) return;
-  last->pushed_out = true;
-  region_retire(regions, last);
+  if (last != NULL) region_retire(regions, last);
 }
 
 struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
@@ -66,6 +100,22 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
   return region;
 }
 
+void regions_settle(struct regions *regions, bool launching, uint64_t launched, uint64_t ended) {
+  for (struct region *region = regions->gone; region != NULL; region = region->next) {
+    if (!region->fenced && !launching) {
+      region->fenced = true;
+      region->fence = launched;
+    }
+    region->settled = region->fenced && ended >= region->fence;
+  }
+}
+
+bool regions_unsettled(const struct regions *regions) {
+  const struct region *region = regions->gone;
+  while (region != NULL && region->settled) region = region->next;
+  return region != NULL;
+}
+
 /* Takes one of its peers; false: none is left. */
 static bool peer_take(struct region *region, uint32_t rank_count, uint32_t *peer) {
   for (uint32_t rank = 0; rank < rank_count; rank++) {
@@ -77,16 +127,17 @@ static bool peer_take(struct region *region, uint32_t rank_count, uint32_t *peer
   return false;
 }
 
-bool region_next_gone(struct regions *regions, bool idle, uint32_t *peer, struct ipc_piece *piece) {
+bool region_next_gone(struct regions *regions, uint32_t *peer, struct ipc_piece *piece) {
   for (struct region **place = &regions->gone, *region; (region = *place) != NULL;) {
-    if (region->pushed_out && !idle) {
+    const bool ready = region->settled && !is_held(region);
+    *piece = region->piece;
+    if (ready && peer_take(region, regions->rank_count, peer)) return true;
+    if (is_mapped(region, regions->rank_count)) {
       place = &region->next;
       continue;
     }
-    *piece = region->piece;
-    if (peer_take(region, regions->rank_count, peer)) return true;
     *place = region->next;
-    os_free(region);
+    region_free(region);
   }
   return false;
 }
@@ -94,7 +145,7 @@ bool region_next_gone(struct regions *regions, bool idle, uint32_t *peer, struct
 static void list_free(struct region *region) {
   for (struct region *next; region != NULL; region = next) {
     next = region->next;
-    os_free(region);
+    region_free(region);
   }
 }
 

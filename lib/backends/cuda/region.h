@@ -14,14 +14,19 @@
 #define REGION_ASKED 1u
 #define REGION_REFUSED 2u
 
+/* Keeps the peers' mappings of a region for as long as a graph contains their addresses. */
+struct region_hold;
+
 struct region {
   uint64_t base, bytes;
   uint64_t id; /* the driver's id of the allocation: never reused */
   uint32_t use_count;
   bool mappable, offered;
-  bool lasts;             /* a graph contains the peers' addresses: kept until it is freed */
-  bool pushed_out;        /* evicted: its memory is still the program's, and launched kernels may offer it */
-  struct ipc_piece piece; /* what is exported */
+  bool lasts;               /* never evicted: used by a graph, or registered */
+  bool fenced, settled;     /* of a region that is gone: `fence` is set, and no kernel offers the region */
+  uint64_t fence;           /* number of the rank's blocks that were launched when it was gone */
+  struct region_hold *hold; /* NULL: no graph has used it */
+  struct ipc_piece piece;   /* what is exported */
   struct region *next;
   uint64_t answers[]; /* replies by rank */
 };
@@ -40,11 +45,18 @@ struct region *region_find(struct regions *regions, uint64_t address);
 struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id);
 /* Retires a region whose memory is no longer the program's. */
 void region_retire(struct regions *regions, struct region *region);
-/* Finds a region by its piece's number; NULL: none. */
+/* Finds a region by its piece's number, also one that is gone; NULL: none. */
 struct region *region_of_piece(struct regions *regions, uint64_t number);
-/* Returns one peer that must unmap a piece; each is returned once. `idle`: no launched kernel uses evicted
- * regions. */
-bool region_next_gone(struct regions *regions, bool idle, uint32_t *peer, struct ipc_piece *piece);
+/* Called repeatedly while regions are gone. `launched`: number of blocks that were launched so far, unless a
+ * launch is in progress (`launching`); `ended`: how many of them have ended. */
+void regions_settle(struct regions *regions, bool launching, uint64_t launched, uint64_t ended);
+bool regions_unsettled(const struct regions *regions); /* that call is due */
+/* Returns one peer that must unmap a piece; each is returned once, after the kernels that were launched when
+ * the region was gone, and the graphs that use it. */
+bool region_next_gone(struct regions *regions, uint32_t *peer, struct ipc_piece *piece);
+/* For a graph, which releases it when it is destroyed, on any thread; NULL if memory is out. */
+struct region_hold *region_hold(struct region *region);
+void region_release(struct region_hold *hold); /* NULL is allowed */
 void regions_free(struct regions *regions);
 
 #endif

@@ -615,7 +615,8 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
   remote->serving = result == ncclSuccess;
   if (!remote->serving) control_leave();
   if (!remote->serving) return result;
-  return watcher->open(remote, &remote->watcher_state);
+  TRY(watcher->open(remote, &remote->watcher_state));
+  return remote->shows ? remote_lease_open(remote) : ncclSuccess;
 }
 
 void remote_leave(struct remote *remote, uint32_t rank) {
@@ -640,6 +641,7 @@ void remote_free(struct remote *remote) {
   if (remote->serving && !remote->broken) remote_match_leave(remote);
   if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
+  remote_lease_close(remote);
   if (remote->serving) control_leave();
   for (uint32_t rank = 0; remote->proxies && rank < remote->shared->rank_count; rank++)
     if (remote->proxies[rank]) proxy_comm_close(remote->proxies[rank]);

@@ -66,6 +66,7 @@ struct remote_rank {
 
 /* The watch over the processes of one gather; shared by the communicators made by that gather. */
 struct remote_watch;
+struct remote_lease;
 
 struct remote {
   struct comm_shared *shared;
@@ -87,6 +88,7 @@ struct remote {
   struct remote_watch *watch;
   const struct remote_watcher *watcher; /* of remote_open */
   void *watcher_state;
+  struct remote_lease *lease; /* NULL unless it shows memory */
   struct remote *next;        /* of the same watch */
   struct remote *joined_next; /* list of all communicators that survey.h answers for */
   bool serving;               /* answers calls */
@@ -176,14 +178,22 @@ ncclResult_t remote_pxn_try(struct ncclComm *comm, const struct device_conn_name
 ncclResult_t remote_pxn_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                                uint32_t *reply_bytes);
 
-/* remote_region.c: before a launch, exports its output buffers to the processes whose kernels may store into
- * them; `lasts`: the launch belongs to a CUDA graph. */
+/* remote_region.c: before a launch, exports its buffers to the processes whose kernels may access them;
+ * `lasts`: the launch belongs to a CUDA graph. */
 void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts);
-/* Tells other processes what a rank of this process has freed; call it periodically, on a thread that may
- * wait. */
-void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *called_off);
+/* Tells other processes what a rank of this process has freed; on a thread that may wait. */
+void remote_regions_return(struct remote *remote, uint32_t rank, const uint32_t *called_off);
 ncclResult_t remote_region_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                                   uint32_t *reply_bytes);
+
+/* remote_lease.c: returns memory that programs have freed, on a thread of its own, for as long as the process
+ * has such communicators. */
+ncclResult_t remote_lease_open(struct remote *remote);
+/* On return the thread does not use the communicator. */
+void remote_lease_close(struct remote *remote);
+/* Memory was shown, or is to be unmapped: the thread need not sleep on. Any thread, with no lock of a
+ * communicator. */
+void remote_lease_wake(void);
 
 /* remote_match.c: from then on the calls of all processes are compared. */
 void remote_match_open(struct remote *remote);

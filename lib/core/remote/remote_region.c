@@ -43,6 +43,7 @@ ncclResult_t remote_region_answer(struct remote *remote, const void *request, ui
                                                   &address) != ncclSuccess)
     address = 0;
   os_mutex_unlock(&remote->lock);
+  if (question.gone) remote_lease_wake();
   memcpy(reply, &address, sizeof address);
   *reply_bytes = sizeof address;
   return ncclSuccess;
@@ -63,13 +64,14 @@ static uint64_t region_send(const struct remote *remote, const uint32_t *called_
   return outcome == CONTROL_ANSWERED && reply_bytes == sizeof address ? address : 0;
 }
 
-static void region_show(struct ncclComm *comm, const void *output, uint32_t peer, bool lasts) {
+static void region_show(struct ncclComm *comm, const void *memory, uint32_t peer) {
   struct region_question question = {REMOTE_CALL_REGION, peer, comm->rank, 0, {{0}}};
-  if (!comm->ops->process->region_ask(comm->device_comm, output, peer, lasts, &question.handle)) return;
+  if (!comm->ops->process->region_ask(comm->device_comm, memory, peer, &question.handle)) return;
   const uint64_t address = region_send(comm->shared->remote, &comm->called_off, &question);
   comm->ops->process->region_answered(comm->device_comm, peer, &question.handle, address);
+  remote_lease_wake();
   log_trace(LOG_REG, "comm %s: rank %u %s rank %u its memory around %p", comm->name, comm->rank,
-            address != 0 ? "shows" : "cannot show", peer, output);
+            address != 0 ? "shows" : "cannot show", peer, memory);
 }
 
 /* Memory and peers of one plan that are already handled. */
@@ -78,6 +80,12 @@ struct seen {
   const void *memory[SEEN_MOST];
   uint32_t peer[SEEN_MOST];
 };
+
+static bool memory_seen(const struct seen *seen, const void *memory) {
+  for (uint32_t i = 0; i < seen->count; i++)
+    if (seen->memory[i] == memory) return true;
+  return false;
+}
 
 static bool seen_before(struct seen *seen, const void *memory, uint32_t peer) {
   for (uint32_t i = 0; i < seen->count; i++)
@@ -91,10 +99,17 @@ static bool seen_before(struct seen *seen, const void *memory, uint32_t peer) {
 
 static void region_show_all(struct ncclComm *comm, const void *memory, const uint32_t *peers, uint32_t count,
                             bool lasts, struct seen *seen) {
-  for (uint32_t k = 0; memory != NULL && k < count; k++)
-    if (remote_transport_to(comm->shared->remote, comm->rank, peers[k]) == TRANSPORT_SHARED &&
-        !seen_before(seen, memory, peers[k]))
-      region_show(comm, memory, peers[k], lasts || registrations_hold(comm->registrations, memory));
+  bool checked = memory == NULL || memory_seen(seen, memory);
+  for (uint32_t k = 0; memory != NULL && k < count; k++) {
+    if (remote_transport_to(comm->shared->remote, comm->rank, peers[k]) != TRANSPORT_SHARED ||
+        seen_before(seen, memory, peers[k]))
+      continue;
+    if (!checked)
+      comm->ops->process->region_check(comm->device_comm, memory,
+                                       lasts || registrations_hold(comm->registrations, memory));
+    checked = true;
+    region_show(comm, memory, peers[k]);
+  }
 }
 
 void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts) {
@@ -109,7 +124,7 @@ void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool la
 }
 
 /* A communicator that is closed meanwhile unmaps the memory itself. */
-void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *called_off) {
+void remote_regions_return(struct remote *remote, uint32_t rank, const uint32_t *called_off) {
   struct region_question question = {REMOTE_CALL_REGION, 0, rank, 1, {{0}}};
   for (bool more = true; more && __atomic_load_n(called_off, __ATOMIC_ACQUIRE) == 0;) {
     os_mutex_lock(&remote->lock);
@@ -118,5 +133,4 @@ void remote_regions_sweep(struct remote *remote, uint32_t rank, const uint32_t *
     os_mutex_unlock(&remote->lock);
     if (more) region_send(remote, called_off, &question);
   }
-  remote->shared->ops->process->region_sweep();
 }

@@ -518,11 +518,7 @@ static void *watcher_body(void *argument) {
       stall->looking = true;
       os_mutex_unlock(&watcher_lock);
       const uint64_t passed_ms = stall_passed_ms(stall);
-      for (uint32_t i = 0; i < stall->rank_count; i++) {
-        rank_turn(stall, &stall->ranks[i], passed_ms, look);
-        if (stall->remote->shows)
-          remote_regions_sweep(stall->remote, stall->ranks[i].rank, &stall->called_off);
-      }
+      for (uint32_t i = 0; i < stall->rank_count; i++) rank_turn(stall, &stall->ranks[i], passed_ms, look);
       os_mutex_lock(&watcher_lock);
       stall->looking = false;
       os_cond_broadcast(&watcher_changed);
