@@ -67,6 +67,9 @@ ARROWS = (
     ('sim/check/',
      'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h sim/ '
      'lib/base/ lib/schedule/ lib/protocol/ prim_impl.h public', '*'),
+    # lanes without data: what runs them keeps times or counts
+    ('sim/steps/',
+     'lib/core/plan/ sim/steps/ lib/base/ lib/schedule/ lib/protocol/ prim_impl.h public', '*'),
     ('sim/',
      'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h '
      'lib/core/stall/survey.h sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ '

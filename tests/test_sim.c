@@ -75,26 +75,29 @@ static struct engine_report run(const struct sim_net *of, const struct fold *fol
 
 /* ---- both ends of a connection ---- */
 
-/* Steps and bytes as each end of a connection counts them. */
+/* Slots and bytes as each end of a connection counts them. */
 static void ends_add(uint64_t (*sums)[4]) {
+  struct slices *slices = slices_open();
+  const struct sim_slice *slice;
+  assert_non_null(slices);
   for (uint32_t i = 0; i < net.lane_count; i++) {
     const struct sim_lane *lane = &net.lanes[i];
-    struct sim_slice slice;
-    struct slice_iter iter;
-    slice_iter_begin(&iter, &setup.plans[lane->rank].limits, lane->work);
-    while (slice_iter_next(&iter, &slice)) {
-      for (uint32_t k = 0; k < lane->work->recv_count; k++) {
+    const uint32_t recv_count = lane->work->recv_count;
+    slices_begin(slices, &setup.plans[lane->rank].limits, lane->work);
+    while ((slice = slices_next(slices)) != NULL) {
+      for (uint32_t k = 0; k < recv_count; k++) {
         uint64_t *sum = sums[net.links[lane->first_link + k]];
-        if (slice.frees >> k & 1) sum[0] += slice.fifo_steps;
-        if (slice.recv_links >> k & 1) sum[1] += slice.bytes;
+        sum[0] += slice->frees >> k & 1;
+        sum[1] += slice->moves[k].moved;
       }
       for (uint32_t k = 0; k < lane->work->send_count; k++) {
-        uint64_t *sum = sums[net.links[lane->first_link + lane->work->recv_count + k]];
-        if (slice.announces >> k & 1) sum[2] += slice.fifo_steps;
-        if ((slice.send_links >> k & 1) && !(slice.flags & STEP_SEND_ADD)) sum[3] += slice.bytes;
+        uint64_t *sum = sums[net.links[lane->first_link + recv_count + k]];
+        sum[2] += slice->announces >> k & 1;
+        if (slice->announces >> k & 1) sum[3] += slice->moves[recv_count + k].held;
       }
     }
   }
+  slices_close(slices);
 }
 
 static void assert_ends_agree(void) {
@@ -125,7 +128,7 @@ static void iterators_agree_at_both_ends(void **state) {
         const struct engine_report report = run(&net, NULL);
         if (report.stalled) fail_msg("func %u algo %u proto %u: %s", funcs[f], algo, proto, report.text);
         assert_true(report.end_ps > 0);
-        if (sim_net_slices(&net) != report.slice_count)
+        if (slices_count(&net) != report.slice_count)
           fail_msg("func %u algo %u proto %u: %" PRIu64 " slices", funcs[f], algo, proto, report.slice_count);
         options += 1;
       }

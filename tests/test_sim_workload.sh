@@ -66,6 +66,14 @@ try 0 -w "$work/job" $ring && alone=$(end) &&
   try 0 -w "$work/job" $ring && awk -v alone="$alone" -v both="$both" -v turns="$(end)" 'BEGIN {
     exit !(both > 1.5 * alone && both < turns && turns > 1.9 * alone && turns < 2.1 * alone)}'
 check $? "two streams share the links; a stream that waits for the other does not"
+calls='all_reduce 64M stream a\nall_reduce 1M stream b\nall_reduce 8K stream a\n'
+for option in "-g 4" "-g 4 --kernels" "--nodes 2 -g 2"; do
+  # shellcheck disable=SC2086 # words on purpose
+  text "ranks 4\n$calls" && try 0 -w "$work/job" $option && streams=$(end) &&
+    text "ranks 4\n$(echo "$calls" | sed 's/ stream [ab]//g')" && try 0 -w "$work/job" $option &&
+    [ "$streams" = "$(end)" ]
+  check $? "calls of one communicator run one after another, also on two streams: $option"
+done
 text 'compute 300us ranks 0\nall_reduce 1M\nall_reduce 1M at 5ms\n'
 try 0 -w "$work/job" && says "8 ranks on 1 nodes" &&
   awk -v end="$(end)" 'BEGIN {exit !(end > 5000 && end < 5100)}' && grep -q 'for others  *[1-9]' "$work/out"
@@ -93,7 +101,7 @@ check $? "--print gives the same workload"
 try 0 -w "$root/examples/workloads/step.txt" && awk 'NR > 1 && length > 80 {exit 1}' "$work/out"
 check $? "no line is longer than 80 columns"
 try 0 -w "$root/examples/workloads/step.txt" && time=$(end) &&
-  try 0 -w "$root/examples/workloads/step.txt" --fault slow-rank:3:4 &&
+  try 0 -w "$root/examples/workloads/step.txt" --fault slow-rank:0:4 &&
   awk -v slow="$(end)" -v time="$time" 'BEGIN {exit !(slow > 1.1 * time)}'
 check $? "--fault increases the time"
 text 'ranks 4\nall_reduce 256M after 900us\n'

@@ -47,36 +47,53 @@ struct tagged_word {
   uint64_t halves[2];
 };
 
+/* Keeps apart what different ends write. One thread that runs all lanes needs no padding (PRIM_COMPACT). */
+#ifdef PRIM_COMPACT
+#define FIFO_PAD(name, words)
+#else
+#define FIFO_PAD(name, words) uint64_t name[words];
+#endif
+
 /* Each row is on its own cache lines, because the two ends must not share one. */
 struct fifo_sender {
   uint64_t head;
-  uint64_t head_pad[15];
+  FIFO_PAD(head_pad, 15)
   struct tagged_word offer, offer_bytes;
-  uint64_t offer_pad[12];
+  FIFO_PAD(offer_pad, 12)
   uint64_t send_step;
   uint64_t send_line[2];
   uint64_t send_head; /* PRIM_COHERENT: last value read */
   uint64_t read_step; /* where the last operation ended whose slots the receiver reads here: until head is
                          there this memory is needed */
-  uint64_t send_pad[11];
+  FIFO_PAD(send_pad, 11)
 };
 
 struct fifo_receiver {
   uint64_t tail;
-  uint64_t tail_pad[1];
+  FIFO_PAD(tail_pad, 1)
   struct tagged_word source, source_bytes;
-  uint64_t source_pad[10];
+  FIFO_PAD(source_pad, 10)
   struct tagged_word announced[FIFO_SLOTS_MAX];
   uint64_t recv_step;
   uint64_t recv_line[2];
-  uint64_t recv_pad[13];
+  FIFO_PAD(recv_pad, 13)
 };
+#ifndef PRIM_COMPACT
 static_assert(sizeof(struct fifo_sender) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
 static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends map this layout");
+#endif
 
 /* A loop over the links of a side that are in a set. A GPU's loop has a constant bound, so that the compiler
- * can keep the links in registers; on a CPU, skipping the missing links is cheaper. */
-#if PRIM_ALGOS > 1
+ * can keep the links in registers; on a CPU, skipping the missing links is cheaper, also all at once where
+ * lanes have many links and use few of them at a time. */
+#ifdef PRIM_COMPACT
+#define FIFO_EACH_LINK(i, count, set) \
+  for (uint32_t i = fifo_next_link(set, 0); i < (count); i = fifo_next_link(set, i + 1))
+PRIM_FN uint32_t fifo_next_link(link_set set, uint32_t from) {
+  const link_set left = set >> from;
+  return left != 0 ? from + (uint32_t)__builtin_ctzll(left) : STEP_LINKS_MAX;
+}
+#elif PRIM_ALGOS > 1
 #define FIFO_EACH_LINK(i, count, set)    \
   for (uint32_t i = 0; i < (count); i++) \
     if ((((set) >> i) & 1) != 0)

@@ -69,8 +69,13 @@ struct lane {
   /* a mismatch, when error is set */
   uint64_t expected_bytes, found_bytes;
   uint32_t mismatch_peer;
+#ifdef PRIM_COMPACT
+  struct link *recv, *send; /* as many as the work has; set by the backend, as is `flights` */
+  struct flight *flights;
+#else
   struct link recv[PRIM_LINKS], send[PRIM_LINKS];
   struct flight flights[PRIM_DEPTH];
+#endif
 };
 
 /* The record of slice number `slice` while it is in flight. Uses no more records than the depth needs. */

@@ -20,6 +20,8 @@
  *                            wrote costs a cache miss: see fifo.h
  *   PRIM_FREES_LATE          optional: an operation may leave slots that it read to the next one, which frees
  *                            them when it begins
+ *   PRIM_COMPACT             optional: one thread runs a great number of lanes: a lane names its links and
+ *                            slices in flight by pointers, and ends of connections have no padding
  *   PRIM_NEXT_STEP           optional: called in place of algo_next (schedule/algo.h), to change steps
  *   PRIM_OUTLINE             optional: storage class of functions that should not be inlined
  *   PRIM_UNROLL              optional: before a loop, asks the compiler to unroll it

@@ -8,6 +8,8 @@
 #include "schedule/chunk.h"
 #include "schedule/work.h"
 
+#define FUSED_PARTS_MAX 256
+
 struct fused_iter {
   uint32_t round, part; /* of the next step; the part may be one past the last */
   bool any;             /* this round has had a step */

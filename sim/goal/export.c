@@ -10,14 +10,13 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/os.h"
-#include "steps/slice_iter.h"
+#include "steps/slices.h"
 
 #define NO_OP UINT32_MAX
 
-/* A connection: messages so far at each end, and the contents of its open slot, if steps share one. */
+/* A connection: messages so far at each end. */
 struct export_conn {
   uint32_t sent, received;
-  uint64_t send_bytes;
   uint32_t recv_op; /* of the slot that is being read, or NO_OP */
 };
 
@@ -35,6 +34,7 @@ struct export_call {
 struct goal_export {
   struct goal_build *build;
   struct goal_export_costs costs;
+  struct slices *slices;
   uint32_t tag_base;
   struct map conns; /* of all calls, by ends, channel and index */
   struct export_call **calls;
@@ -101,8 +101,7 @@ static ncclResult_t slice_receive(struct goal_export *out, const struct sim_lane
   for (uint32_t i = 0; i < lane->work->recv_count; i++) {
     const uint32_t conn = out->call->net.links[lane->first_link + i];
     struct export_conn *own = out->call->conns[conn];
-    if ((slice->recv_links >> i & 1) == 0) continue;
-    const uint64_t bytes = sim_slice_link_bytes(slice, i);
+    const uint64_t bytes = slice->moves[i].moved;
     if (bytes > 0 && own->recv_op == NO_OP) {
       TRY(message_add(out, conn, false, 0, &own->recv_op));
       TRY(op_wait(out, own->recv_op, &out->before_batch));
@@ -124,7 +123,7 @@ static ncclResult_t slice_compute(struct goal_export *out, const struct sim_lane
   memset(&op, 0, sizeof op);
   op.kind = GOAL_CALC;
   const uint64_t blocks =
-      slice->each && slice->recv_links ? (uint64_t)__builtin_popcountll(slice->recv_links) : 1;
+      slice->is_each && slice->recv_links ? (uint64_t)__builtin_popcountll(slice->recv_links) : 1;
   op.size = slice->bytes * blocks * (reduce_ns + copy_ns) / 1024;
   op.cpu = (uint8_t)lane->work->channel_index;
   if (op.size == 0) return ncclSuccess;
@@ -140,13 +139,8 @@ static ncclResult_t slice_send(struct goal_export *out, const struct sim_lane *l
   uint32_t sent = NO_OP;
   for (uint32_t i = 0; i < lane->work->send_count; i++) {
     const uint32_t conn = out->call->net.links[lane->first_link + lane->work->recv_count + i];
-    struct export_conn *own = out->call->conns[conn];
-    if ((slice->send_links >> i & 1) == 0) continue;
-    if ((slice->flags & STEP_SEND_ADD) == 0) own->send_bytes += sim_slice_link_bytes(slice, i);
-    if ((slice->announces >> i & 1) == 0) continue;
-    const uint64_t bytes = own->send_bytes;
-    own->send_bytes = 0;
-    if (bytes == 0) continue;
+    const uint64_t bytes = slice->moves[lane->work->recv_count + i].held;
+    if ((slice->announces >> i & 1) == 0 || bytes == 0) continue;
     TRY(message_add(out, conn, true, bytes, &sent));
     TRY(op_wait(out, sent,
                 out->pending.count > 0 || out->last_send != NO_OP ? &out->pending : &out->before_batch));
@@ -160,18 +154,17 @@ static ncclResult_t slice_send(struct goal_export *out, const struct sim_lane *l
 
 static ncclResult_t lane_add(struct goal_export *out, const struct sim_lane *lane) {
   const struct plan *plan = &out->call->net.plans[lane->rank];
-  struct slice_iter iter;
-  struct sim_slice slice;
+  const struct sim_slice *slice;
   out->pending.count = 0;
   out->last_send = NO_OP;
-  slice_iter_begin(&iter, &plan->limits, lane->work);
-  while (slice_iter_next(&iter, &slice)) {
-    if (slice.wait_lane != SIM_NONE)
+  slices_begin(out->slices, &plan->limits, lane->work);
+  while ((slice = slices_next(out->slices)) != NULL) {
+    if ((slice->flags & STEP_AWAIT_LIST) != 0)
       return log_fail(ncclInvalidUsage, "rank %" PRIu32 ": lists that wait for each other cannot be exported",
                       lane->rank);
-    TRY(slice_receive(out, lane, &slice));
-    TRY(slice_compute(out, lane, &slice));
-    TRY(slice_send(out, lane, &slice));
+    TRY(slice_receive(out, lane, slice));
+    TRY(slice_compute(out, lane, slice));
+    TRY(slice_send(out, lane, slice));
   }
   for (uint32_t i = 0; i < out->pending.count; i++) TRY(list_add(&out->ends, out->pending.ops[i]));
   return out->last_send == NO_OP ? ncclSuccess : list_add(&out->ends, out->last_send);
@@ -231,6 +224,11 @@ ncclResult_t goal_export_open(struct goal_build *build, const struct goal_export
                               uint32_t tag_base, struct goal_export **opened) {
   struct goal_export *out = (struct goal_export *)os_alloc(sizeof *out);
   if (out == NULL) return fail_memory();
+  out->slices = slices_open();
+  if (out->slices == NULL) {
+    os_free(out);
+    return fail_memory();
+  }
   out->build = build;
   out->costs = *costs;
   out->tag_base = tag_base;
@@ -275,6 +273,7 @@ void goal_export_close(struct goal_export *out) {
     os_free(out->calls[i]);
   }
   map_clear(&out->conns);
+  slices_close(out->slices);
   os_free(out->calls);
   os_free(out->pending.ops);
   os_free(out->ends.ops);

@@ -1,5 +1,5 @@
 /* export.h: the library's own schedules as schedules of messages: the plans of all ranks of a call, run step
- * by step by the library's iterators (steps/slice_iter.h). A slice's data is one message with a tag of its
+ * by step by the library's executor (steps/slices.h). A slice's data is one message with a tag of its
  * own on its connection; slices without data send none. A channel is a CPU, all share NIC 0. */
 #ifndef TUTTI_SIM_GOAL_EXPORT_H
 #define TUTTI_SIM_GOAL_EXPORT_H

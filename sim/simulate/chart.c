@@ -185,14 +185,16 @@ void chart_span(void *context, const struct engine_span *span) {
   struct row *row = &chart->rows[lane->rank / chart->row_ranks];
   time_add(chart, row->moves, span->begin_ps, span->end_ps);
   time_add(chart, row->waits, span->ready_ps, span->begin_ps);
-  for (link_set links = span->slice->bytes > 0 ? span->slice->send_links : 0; links != 0;
-       links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctzll(links);
-    const uint32_t number = lane->first_link + lane->work->recv_count + link;
-    const struct sim_conn *conn = &chart->net->conns[chart->net->links[number]];
+  for (uint32_t i = 0; i < (uint32_t)lane->work->recv_count + lane->work->send_count; i++) {
+    const bool sends = i >= lane->work->recv_count;
+    const link_set over =
+        sends ? span->slice->sends >> (i - lane->work->recv_count) : span->slice->reads >> i;
+    const uint32_t number = chart->net->links[lane->first_link + i];
+    const struct sim_conn *conn = &chart->net->conns[number];
+    if ((over & 1) == 0) continue;
     if (conn->sender / gpus != conn->receiver / gpus) continue; /* a proxy sends it: chart_message */
-    const double bytes = (double)sim_slice_link_bytes(span->slice, link) * cluster_wire(conn->proto);
-    bytes_add(chart, chart->net->links[number], bytes, span->begin_ps, span->end_ps);
+    const double bytes = (double)span->slice->moves[i].moved * cluster_wire(conn->proto);
+    bytes_add(chart, number, bytes, span->begin_ps, span->end_ps);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "core/plan/tune_table.h"
 #include "core/topology/graph_build.h"
 #include "core/topology/rails.h"
-#include "steps/slice_iter.h"
+#include "steps/net.h"
 
 #define CLUSTER_RANKS_MAX 131072u
 #define CLUSTER_ROUTE_LINKS_MAX 24

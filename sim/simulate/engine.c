@@ -1,109 +1,22 @@
-/* engine.c: see engine.h. Times are whole picoseconds. A lane's slice takes the lane's own cost, and its
- * bytes the time of the slowest of lane and links; over a network a proxy sends it on from there. */
-#include "simulate/engine.h"
-
-#include <inttypes.h>
-#include <stdio.h>
+/* engine.c: see engine.h. The library's executor runs the lanes (steps/executor.h); this file keeps times, in
+ * whole picoseconds. A lane's slice takes the lane's own cost, and its bytes the time of the slowest of lane
+ * and links; over a network a proxy sends it on from there. */
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
-#include "base/text.h"
 #include "simulate/demand.h"
-#include "simulate/flow.h"
-#include "simulate/queue.h"
+#include "simulate/engine_impl.h"
 
 /* A step of LL or LL128 is passed on in pieces, like its lines: as many, a power of two, as have at least
  * this many bytes. */
 enum { PIECES_MAX = 16, PIECE_BYTES = 4096 };
 enum { TURNS_TOLD = 1 << 14 }; /* of lanes and events */
-enum want { WANT_NOTHING, WANT_DATA, WANT_SLOT, WANT_LIST, WANT_TRANSFER };
-enum phase { PHASE_WAITS, PHASE_RUNS, PHASE_ENDED };
-
-struct lane {
-  struct slice_iter iter;
-  struct sim_slice slice;
-  const uint32_t
-      *links; /* connections: recv_count, then send_count; SIM_NONE: the same as another one (fold.h) */
-  link_set recv_own, send_own; /* number of links that are not SIM_NONE */
-  uint32_t sides;              /* of the slice: the larger number of links on one side */
-  uint64_t now_ps;             /* end of its last slice */
-  uint64_t begin_ps;           /* of the slice that is moving */
-  double ps_a_byte;            /* of the current slice */
-  uint64_t slice_ps, move_ps, side_ps;
-  bool zero_copy; /* data that others store in its outputs costs no move */
-  uint64_t piece_bytes, last_bytes;
-  uint64_t steps;                     /* steps that have ended */
-  uint32_t want_of;                   /* connection, or lane for WANT_LIST */
-  uint32_t transfers;                 /* transfers of the slice that run */
-  uint32_t first_waiter, next_waiter; /* lane + 1: lists that wait for a step of this one */
-  uint8_t phase, want;
-  uint8_t pieces_left;            /* pieces of the slice after the current one */
-  uint8_t cut;                    /* number of pieces of the slice */
-  bool is_first;                  /* first piece of its slice */
-  bool has_slice, queued, shares; /* shares: its slices must begin in the order of time */
-};
-
-/* Between two proxies. `filled`, `sent` and `taken` count steps: written by the sender's lane, sent over the
- * network, freed by the receiver's lane. */
-struct network {
-  uint64_t *filled_at, *slot_at, *bytes; /* by step, in engine.times */
-  uint8_t *steps;                        /* ... in engine.steps */
-  uint64_t filled, sent, taken;
-  uint64_t begin_ps, end_ps; /* of the last message */
-  uint64_t proxy_ps, message_ps, flight_ps, gap_ps;
-  bool under_way;
-};
-
-struct conn {
-  uint64_t *data_at, *free_at; /* by step, in engine.times: when the other end sees it */
-  uint32_t pieces, slots,
-      mask;                  /* of a step; slots in pieces; a power of two minus one: places of its rings */
-  uint64_t announced, freed; /* steps, as visible to the waiting end; all steps are in pieces */
-  uint64_t send_step, recv_step; /* of the ends */
-  uint64_t post_ps;
-  double ps_a_byte, gbps;                    /* of its links; bytes are data */
-  double wire;                               /* bytes on links per byte of data */
-  uint32_t waiting_sender, waiting_receiver; /* lanes, SIM_NONE */
-  uint32_t sends_lane;                       /* the sender's lane, while it moves */
-  uint32_t network;                          /* index in engine.networks, SIM_NONE */
-};
-
-struct block {
-  uint32_t batch, running;
-};
-
-/* The running kernel of a supply. */
-struct track {
-  uint32_t running; /* lanes */
-  uint64_t end_ps;
-};
-
-struct engine {
-  const struct engine_request *request;
-  const struct sim_net *net;
-  const struct cluster *cluster;
-  struct engine_report *report;
-  struct lane *lanes;
-  struct conn *conns;
-  struct network *networks;
-  struct block *blocks;
-  uint64_t *times; /* rings, two per connection, and three per network */
-  uint8_t *steps;
-  struct track *tracks;
-  uint32_t *ready;
-  uint32_t ready_head, ready_count, slots, network_count;
-  struct flow_set flows;
-  struct queue queue; /* connections, then lanes */
-  uint64_t now_ps;
-  uint32_t ended, turns;
-};
-
 static uint64_t us_to_ps(double us) { return (uint64_t)(us * 1e6 + 0.5); }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void lane_push(struct engine *engine, uint32_t index) {
-  struct lane *lane = &engine->lanes[index];
+  struct engine_lane *lane = &engine->lanes[index];
   if (lane->queued) return;
   lane->queued = true;
   uint32_t at = engine->ready_head + engine->ready_count++;
@@ -125,8 +38,29 @@ static void conn_announce(struct engine *engine, struct conn *conn, uint32_t ste
   wake(engine, &conn->waiting_receiver);
 }
 
+/* Doubles the ring, which has the times of the last steps before `count`. */
+static void ring_grow(struct engine *engine, struct ring *ring, uint64_t count) {
+  const uint32_t mask = 2 * ring->mask + 1;
+  uint64_t *at = (uint64_t *)os_alloc((mask + (size_t)1) * sizeof *at);
+  engine->failed = engine->failed || !at;
+  if (!at) return;
+  for (uint64_t step = count > ring->mask ? count - ring->mask - 1 : 0; step < count; step++)
+    at[step & mask] = ring->at[step & ring->mask];
+  if (ring->grown) os_free(ring->at);
+  *ring = (struct ring){at, mask, true};
+}
+
+/* Adds steps to the `count` that the ring has had; the times of those from `first` on are needed. */
+static void ring_add(struct engine *engine, struct ring *ring, uint64_t first, uint64_t count, uint32_t steps,
+                     uint64_t at_ps) {
+  while (count + steps - first > ring->mask + (uint64_t)1 && !engine->failed) ring_grow(engine, ring, count);
+  for (uint32_t i = 0; i < steps; i++) ring->at[(count + i) & ring->mask] = at_ps;
+}
+
+static uint64_t before_by(uint64_t step, uint32_t slots) { return step > slots ? step - slots : 0; }
+
 static void conn_free(struct engine *engine, struct conn *conn, uint32_t steps, uint64_t at_ps) {
-  for (uint32_t i = 0; i < steps; i++) conn->free_at[(conn->freed + i) & conn->mask] = at_ps;
+  ring_add(engine, &conn->free_at, before_by(conn->send_step, conn->slots), conn->freed, steps, at_ps);
   conn->freed += steps;
   wake(engine, &conn->waiting_sender);
 }
@@ -160,7 +94,7 @@ static void network_go(struct engine *engine, uint32_t index) {
     const uint64_t gap_ps = network->sent > 0 && network->sent % conn->pieces == 0 ? network->gap_ps : 0;
     uint64_t begin_ps = later(network->filled_at[at], network->end_ps + gap_ps);
     if (last > conn->slots)
-      begin_ps = later(begin_ps, network->slot_at[(last - 1 - conn->slots) & conn->mask]);
+      begin_ps = later(begin_ps, network->slot_at.at[(last - 1 - conn->slots) & network->slot_at.mask]);
     if (network->sent % conn->pieces == 0) begin_ps += network->message_ps;
     network->under_way = true;
     network->begin_ps = begin_ps;
@@ -188,175 +122,291 @@ static void network_fill(struct engine *engine, uint32_t index, uint32_t steps, 
 static void network_take(struct engine *engine, uint32_t index, uint32_t steps, uint64_t end_ps) {
   const struct conn *conn = &engine->conns[index];
   struct network *network = &engine->networks[conn->network];
-  for (uint32_t i = 0; i < steps; i++)
-    network->slot_at[(network->taken + i) & conn->mask] = end_ps + network->proxy_ps + network->flight_ps;
+  ring_add(engine, &network->slot_at, before_by(network->sent, conn->slots), network->taken, steps,
+           end_ps + network->proxy_ps + network->flight_ps);
   network->taken += steps;
   network_go(engine, index);
 }
 
-/* ---- a lane's slices ---- */
+/* ---- what a lane knows and posts: the machine of its executor ---- */
 
-/* Both ends round their counters up to a whole chunk; the skipped steps are passed from one to the other. */
-static void lane_bind(struct engine *engine, struct lane *lane) {
-  const struct work *work = lane->iter.work;
-  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
-    if (lane->links[i] == SIM_NONE) continue;
-    struct conn *conn = &engine->conns[lane->links[i]];
-    const bool sends = i >= work->recv_count;
-    uint64_t *step = sends ? &conn->send_step : &conn->recv_step;
-    const uint32_t unit = slice_iter_round_steps(work) * conn->pieces;
-    const uint32_t skipped = (uint32_t)((unit - *step % unit) % unit);
-    *step += skipped;
-    if (skipped == 0) continue;
-    if (conn->network == SIM_NONE && sends) conn_announce(engine, conn, skipped, lane->now_ps);
-    else if (conn->network == SIM_NONE) conn_free(engine, conn, skipped, lane->now_ps);
-    else if (sends) network_fill(engine, lane->links[i], skipped, 0, lane->now_ps);
-    else network_take(engine, lane->links[i], skipped, lane->now_ps);
-  }
+static struct engine_lane *lane_now(struct engine *engine) {
+  return (struct engine_lane *)(void *)engine->prim.lane; /* its first member */
 }
 
-static bool lane_wait(struct lane *lane, uint32_t conn, enum want want) {
+static uint32_t lane_number(const struct engine *engine, const struct engine_lane *lane) {
+  return (uint32_t)(lane - engine->lanes);
+}
+
+static const struct work *lane_work(const struct engine_lane *lane) { return lane->executor.run.work; }
+
+static uint32_t lane_conn(const struct engine_lane *lane, uint32_t link, bool sends) {
+  return lane->links[sends ? lane_work(lane)->recv_count + link : link];
+}
+
+static void lane_wait(struct engine_lane *lane, uint32_t of, enum want want) {
   lane->want = (uint8_t)want;
-  lane->want_of = conn;
-  return false;
+  lane->want_of = of;
 }
 
-/* A list's wait for another list's step; lists run in the order of time, so what has ended is known by now.
- */
-static bool list_ready(struct engine *engine, struct lane *lane) {
-  if (lane->slice.wait_lane == SIM_NONE) return true;
-  const uint32_t self = (uint32_t)(lane - engine->lanes);
-  const uint32_t other = sim_net_list(engine->net, engine->net->lanes[self].rank, lane->slice.wait_lane);
-  if (other == SIM_NONE) return true;
-  struct lane *list = &engine->lanes[other];
-  if (list->phase == PHASE_ENDED || list->steps >= lane->slice.wait_steps) {
-    lane->now_ps = later(lane->now_ps, engine->now_ps);
-    return true;
+/* The next slice begins at this time or later. */
+static void lane_await(struct engine_lane *lane, uint64_t at_ps) {
+  lane->ready_ps = later(lane->ready_ps, at_ps);
+}
+
+/* In pieces of steps; false if the lane must wait for them. */
+static bool pieces_have_come(struct engine *engine, uint32_t link, bool sends, uint64_t need) {
+  struct engine_lane *lane = lane_now(engine);
+  const uint32_t index = lane_conn(lane, link, sends);
+  const struct conn *conn = &engine->conns[index];
+  if ((sends ? conn->freed : conn->announced) < need) {
+    lane_wait(lane, index, sends ? WANT_SLOT : WANT_DATA);
+    return false;
   }
-  lane->next_waiter = list->first_waiter;
-  list->first_waiter = self + 1;
-  return lane_wait(lane, other, WANT_LIST);
+  if (need > 0)
+    lane_await(lane, sends ? conn->free_at.at[(need - 1) & conn->free_at.mask]
+                           : conn->data_at[(need - 1) & conn->mask]);
+  return true;
 }
 
-static void list_report(struct engine *engine, struct lane *lane) {
+static uint64_t machine_load(void *context, uint32_t link, bool sends, uint64_t need) {
+  struct engine *engine = (struct engine *)context;
+  const struct conn *conn = &engine->conns[lane_conn(lane_now(engine), link, sends)];
+  if (pieces_have_come(engine, link, sends, need * conn->pieces)) return need;
+  return (sends ? conn->freed : conn->announced) / conn->pieces;
+}
+
+static bool machine_lines(void *context, uint32_t link, uint64_t step) {
+  struct engine *engine = (struct engine *)context;
+  const struct engine_lane *lane = lane_now(engine);
+  const struct sim_slice *slice = &lane->executor.slice;
+  const uint32_t pieces = engine->conns[lane_conn(lane, link, false)].pieces;
+  return pieces_have_come(engine, link, false, step * pieces + (slice->piece + 1) * (pieces / slice->pieces));
+}
+
+static void machine_shown(void *context, uint32_t link, bool known) {
+  struct engine *engine = (struct engine *)context;
+  struct engine_lane *lane = lane_now(engine);
+  const uint32_t index = lane_conn(lane, link, false);
+  if (known) lane_await(lane, engine->conns[index].shown_ps);
+  else lane_wait(lane, index, WANT_INPUT);
+}
+
+static void machine_show(void *context, uint32_t link) {
+  struct engine *engine = (struct engine *)context;
+  const struct engine_lane *lane = lane_now(engine);
+  struct conn *conn = &engine->conns[lane_conn(lane, link, true)];
+  conn->shown_ps = lane->now_ps + conn->post_ps;
+  wake(engine, &conn->waiting_receiver);
+}
+
+/* Lists run in the order of time, so what has ended is known by now. */
+static uint64_t machine_list(void *context, uint32_t number) {
+  struct engine *engine = (struct engine *)context;
+  struct engine_lane *lane = lane_now(engine);
+  const uint32_t rank = engine->net->lanes[lane_number(engine, lane)].rank;
+  const uint32_t other = sim_net_list(engine->net, rank, number);
+  const uint64_t steps = engine->progress[(size_t)rank * LIST_LANES_MAX + number];
+  const struct step *step = &lane->executor.run.step;
+  if (steps >= lane->executor.run.progress_begin + step->wait_count) {
+    lane->now_ps = later(lane->now_ps, engine->now_ps);
+    lane_await(lane, lane->now_ps);
+  } else {
+    lane_wait(lane, other, WANT_LIST);
+  }
+  return steps;
+}
+
+/* Passes on steps up to `step`, in pieces, with so many bytes. */
+static void conn_pass(struct engine *engine, uint32_t index, bool sends, uint64_t step, uint64_t bytes,
+                      uint64_t at_ps) {
+  struct conn *conn = &engine->conns[index];
+  uint64_t *passed = sends ? &conn->send_step : &conn->recv_step;
+  if (step <= *passed) return; /* another link of the lane is the same */
+  const uint32_t steps = (uint32_t)(step - *passed);
+  *passed = step;
+  if (conn->network == SIM_NONE && sends) conn_announce(engine, conn, steps, at_ps + conn->post_ps);
+  else if (conn->network == SIM_NONE) conn_free(engine, conn, steps, at_ps + conn->post_ps);
+  else if (sends) network_fill(engine, index, steps, bytes, at_ps);
+  else network_take(engine, index, steps, at_ps);
+}
+
+static void machine_store(void *context, uint32_t link, bool sends, uint64_t step) {
+  struct engine *engine = (struct engine *)context;
+  const struct engine_lane *lane = lane_now(engine);
+  const uint32_t index = lane_conn(lane, link, sends);
+  const uint64_t bytes = sends ? lane->executor.slice.moves[lane_work(lane)->recv_count + link].held : 0;
+  conn_pass(engine, index, sends, step * engine->conns[index].pieces, bytes, engine->end_ps);
+}
+
+static void list_report(struct engine *engine, struct engine_lane *lane) {
   for (uint32_t waiter = lane->first_waiter; waiter != 0;) {
-    struct lane *waits = &engine->lanes[waiter - 1];
+    const struct engine_lane *waits = &engine->lanes[waiter - 1];
     lane_push(engine, waiter - 1);
     waiter = waits->next_waiter;
   }
   lane->first_waiter = 0;
 }
 
-/* The steps by which the slice, or a piece of it, advances a connection. */
-static uint32_t slice_steps(const struct lane *lane, const struct conn *conn) {
-  return lane->slice.fifo_steps * conn->pieces / lane->cut;
+static void machine_report(void *context, uint64_t step_count) {
+  struct engine *engine = (struct engine *)context;
+  struct engine_lane *lane = lane_now(engine);
+  const uint32_t rank = engine->net->lanes[lane_number(engine, lane)].rank;
+  engine->progress[(size_t)rank * LIST_LANES_MAX + lane_work(lane)->role] = step_count;
+  list_report(engine, lane);
 }
 
-/* The time when all that the slice waits for is there; false while a time is unknown. */
-static bool slice_ready(struct engine *engine, struct lane *lane, uint64_t *begin_ps) {
-  const struct sim_slice *slice = &lane->slice;
-  const uint32_t recv_count = lane->iter.work->recv_count;
-  uint64_t at_ps = lane->now_ps;
-  for (link_set links = slice->recv_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[__builtin_ctzll(links)];
-    struct conn *conn = &engine->conns[index];
-    const uint64_t last = conn->recv_step + slice_steps(lane, conn);
-    if (conn->announced < last) {
-      conn->waiting_receiver = (uint32_t)(lane - engine->lanes);
-      return lane_wait(lane, index, WANT_DATA);
-    }
-    at_ps = later(at_ps, conn->data_at[(last - 1) & conn->mask]);
+static uint32_t pieces_of(uint64_t bytes) {
+  uint32_t pieces = 1;
+  while (pieces < PIECES_MAX && bytes >= 2ull * pieces * PIECE_BYTES) pieces *= 2;
+  return pieces;
+}
+
+static const struct executor_machine machine = {.load = machine_load,
+                                                .lines = machine_lines,
+                                                .shown = machine_shown,
+                                                .list = machine_list,
+                                                .store = machine_store,
+                                                .show = machine_show,
+                                                .report = machine_report,
+                                                .pieces = pieces_of};
+
+/* ---- a lane's slices ---- */
+
+/* False, and the lane waits, while another lane uses one of its ends of connections. */
+static bool lane_bind(struct engine *engine, struct engine_lane *lane, const struct work *work) {
+  const uint32_t self = lane_number(engine, lane), links = (uint32_t)work->recv_count + work->send_count;
+  for (uint32_t i = 0; i < links; i++) {
+    const struct conn *conn = &engine->conns[lane->links[i]];
+    const uint32_t user = i >= work->recv_count ? conn->send_lane : conn->recv_lane;
+    if (user == SIM_NONE) continue;
+    lane_wait(lane, user, WANT_TURN);
+    return false;
   }
-  for (link_set links = slice->send_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[recv_count + (uint32_t)__builtin_ctzll(links)];
-    struct conn *conn = &engine->conns[index];
-    const uint64_t last = conn->send_step + slice_steps(lane, conn);
-    if (last > conn->freed + conn->slots) {
-      conn->waiting_sender = (uint32_t)(lane - engine->lanes);
-      return lane_wait(lane, index, WANT_SLOT);
-    }
-    if (last > conn->slots) at_ps = later(at_ps, conn->free_at[(last - 1 - conn->slots) & conn->mask]);
+  for (uint32_t i = 0; i < links; i++) {
+    struct conn *conn = &engine->conns[lane->links[i]];
+    *(i >= work->recv_count ? &conn->send_lane : &conn->recv_lane) = self;
   }
-  *begin_ps = at_ps;
   return true;
 }
 
-static void slice_post(struct engine *engine, struct lane *lane, uint64_t end_ps) {
-  const struct sim_slice *slice = &lane->slice;
-  const uint32_t recv_count = lane->iter.work->recv_count;
-  for (link_set links = slice->frees; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[__builtin_ctzll(links)];
-    struct conn *conn = &engine->conns[index];
-    const uint32_t steps = slice_steps(lane, conn);
-    conn->recv_step += steps;
-    if (conn->network == SIM_NONE) conn_free(engine, conn, steps, end_ps + conn->post_ps);
-    else network_take(engine, index, steps, end_ps);
+/* Both ends round their counters up to a whole chunk; the skipped steps are passed from one to the other. */
+static bool lane_begin(struct engine *engine, struct engine_lane *lane) {
+  const struct sim_lane *place = &engine->net->lanes[lane_number(engine, lane)];
+  const struct work *work = place->work;
+  if (!lane_bind(engine, lane, work)) return false;
+  struct executor_work made = {.work = work,
+                               .limits = &engine->net->plans[place->rank].limits,
+                               .conns = lane->links,
+                               .links = &engine->links[place->first_link],
+                               .stores_in_outputs = lane->stores_in_outputs};
+  for (uint32_t i = 0; i < work->send_count; i++)
+    made.shows |= (link_set)(engine->conns[lane->links[work->recv_count + i]].network == SIM_NONE) << i;
+  engine->prim.progress = engine->progress ? engine->progress + (size_t)place->rank * LIST_LANES_MAX : NULL;
+  engine->end_ps = lane->ready_ps = lane->now_ps;
+  lane->executor.run.work = work;
+  lane->executor.slice.moves = &engine->moves[place->first_link];
+  executor_open(&engine->prim, &lane->executor, &made);
+  for (uint32_t i = 0; i < work->send_count; i++) {
+    const uint32_t index = lane->links[work->recv_count + i];
+    const uint64_t step = lane->executor.run.send[i].step * engine->conns[index].pieces;
+    conn_pass(engine, index, true, step, 0, lane->now_ps);
   }
-  for (link_set links = slice->announces; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctzll(links), index = lane->links[recv_count + link];
-    struct conn *conn = &engine->conns[index];
-    const uint32_t steps = slice_steps(lane, conn);
-    conn->send_step += steps;
-    engine->report->message_count += conn->network == SIM_NONE && lane->pieces_left == 0;
-    if (conn->network == SIM_NONE) conn_announce(engine, conn, steps, end_ps + conn->post_ps);
-    else network_fill(engine, index, steps, sim_slice_link_bytes(slice, link), end_ps);
-  }
-  if (engine->request->hear) {
-    const struct engine_span span = {(uint32_t)(lane - engine->lanes), lane->now_ps, lane->begin_ps, end_ps,
-                                     slice};
-    engine->request->hear(engine->request->context, &span);
-  }
-  engine->report->slice_count += lane->pieces_left == 0;
-  lane->now_ps = end_ps;
-  lane->has_slice = false;
-  lane->steps += slice->ends_step;
-  if (slice->ends_step && lane->first_waiter != 0) list_report(engine, lane);
+  return true;
 }
 
-/* What it receives was stored directly into its output, and is not forwarded. */
-static bool slice_is_zero_copy(const struct lane *lane) {
-  return lane->zero_copy && lane->slice.send_links == 0 && (lane->slice.flags & STEP_RECV_FINAL) != 0;
+/* The links over which the slice moves data without a network, one for each connection. */
+static link_set slice_links(const struct engine *engine, const struct engine_lane *lane, bool sends) {
+  const struct sim_slice *slice = &lane->executor.slice;
+  link_set links = sends ? slice->sends & lane->send_own : slice->reads & lane->recv_own, near = 0;
+  for (; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__builtin_ctzll(links);
+    near |= (link_set)(engine->conns[lane_conn(lane, link, sends)].network == SIM_NONE) << link;
+  }
+  return near;
+}
+
+static uint64_t slice_link_bytes(const struct engine_lane *lane, uint32_t link, bool sends) {
+  return lane->executor.slice.moves[sends ? lane_work(lane)->recv_count + link : link].moved;
+}
+
+/* Passes on a group of lines: they need no post. */
+static void lines_pass(struct engine *engine, const struct engine_lane *lane, uint64_t end_ps) {
+  const struct sim_slice *slice = &lane->executor.slice;
+  for (link_set links = slice->send_links; links != 0; links &= links - 1) {
+    const uint32_t link = (uint32_t)__builtin_ctzll(links), index = lane_conn(lane, link, true);
+    const uint32_t pieces = engine->conns[index].pieces;
+    conn_pass(engine, index, true,
+              lane->executor.run.send[link].step * pieces + (slice->piece + 1) * (pieces / slice->pieces),
+              slice_link_bytes(lane, link, true), end_ps);
+  }
+}
+
+static void slice_end(struct engine *engine, struct engine_lane *lane, uint64_t end_ps) {
+  const struct sim_slice *slice = &lane->executor.slice;
+  const bool lines = lane_work(lane)->proto != PROTO_SIMPLE, last = slice->piece + 1 == slice->pieces;
+  if (engine->request->hear) {
+    const struct engine_span span = {lane_number(engine, lane), lane->now_ps, lane->begin_ps, end_ps, slice};
+    engine->request->hear(engine->request->context, &span);
+  }
+  engine->end_ps = end_ps;
+  lane->now_ps = end_ps;
+  lane_await(lane, end_ps);
+  if (lines) lines_pass(engine, lane, end_ps);
+  else executor_move(&engine->prim, &lane->executor, LANE_FINISH);
+  if (!last) return;
+  engine->report->slice_count += 1;
+  for (link_set links = slice->announces & lane->send_own; links != 0; links &= links - 1) {
+    const uint32_t index = lane_conn(lane, (uint32_t)__builtin_ctzll(links), true);
+    engine->report->message_count += engine->conns[index].network == SIM_NONE;
+  }
+  executor_move(&engine->prim, &lane->executor, LANE_POST);
 }
 
 /* The lane's time for a slice of any size. */
-static uint64_t slice_fixed_ps(const struct lane *lane) {
-  if (!lane->is_first) return 0;
-  const uint32_t sides = (lane->slice.recv_links != 0) + (lane->slice.send_links != 0);
-  return lane->slice_ps + sides * lane->side_ps +
-         (lane->slice.bytes > 0 && !slice_is_zero_copy(lane) ? lane->move_ps : 0);
+static uint64_t slice_fixed_ps(const struct engine_lane *lane) {
+  const struct sim_slice *slice = &lane->executor.slice;
+  if (slice->piece > 0) return 0;
+  const uint32_t sides = (slice->recv_links != 0) + (slice->send_links != 0);
+  return lane->slice_ps + sides * lane->side_ps + (slice->bytes > 0 && slice->copies > 0 ? lane->move_ps : 0);
 }
 
 /* The lane's own time for a slice. */
-static uint64_t slice_ps(const struct lane *lane) {
-  const struct sim_slice *slice = &lane->slice;
-  if (slice->bytes == 0 || slice_is_zero_copy(lane)) return slice_fixed_ps(lane);
-  return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * lane->sides * lane->ps_a_byte + 0.5);
+static uint64_t slice_ps(const struct engine_lane *lane) {
+  const struct sim_slice *slice = &lane->executor.slice;
+  return slice_fixed_ps(lane) + (uint64_t)((double)slice->bytes * slice->copies * lane->ps_a_byte + 0.5);
 }
 
-/* Ends the slice at once if its links are not shared. */
-static void slice_move(struct engine *engine, struct lane *lane, uint64_t begin_ps) {
-  const struct sim_slice *slice = &lane->slice;
+/* Ends the slice at once: its links are not shared. */
+static void slice_move(struct engine *engine, struct engine_lane *lane) {
   uint64_t links_ps = 0;
-  for (link_set links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctzll(links);
-    const struct conn *conn = &engine->conns[lane->links[lane->iter.work->recv_count + link]];
-    const double bytes = (double)sim_slice_link_bytes(slice, link);
-    if (conn->network == SIM_NONE)
-      links_ps = later(links_ps, (uint64_t)(bytes * conn->ps_a_byte + 0.5) + slice_fixed_ps(lane));
-  }
-  lane->begin_ps = begin_ps;
-  slice_post(engine, lane, begin_ps + later(slice_ps(lane), links_ps));
+  for (int sends = 0; sends < 2; sends++)
+    for (link_set links = slice_links(engine, lane, sends); links != 0; links &= links - 1) {
+      const uint32_t link = (uint32_t)__builtin_ctzll(links);
+      const double ps_a_byte = engine->conns[lane_conn(lane, link, sends)].ps_a_byte;
+      const double bytes = (double)slice_link_bytes(lane, link, sends);
+      links_ps = later(links_ps, (uint64_t)(bytes * ps_a_byte + 0.5) + slice_fixed_ps(lane));
+    }
+  slice_end(engine, lane, lane->begin_ps + later(slice_ps(lane), links_ps));
+}
+
+/* The flow of the transfers of a connection's sender, or of a receiver that reads; SIM_NONE: there is none.
+ */
+static uint32_t flow_of(const struct engine *engine, uint32_t conn, bool sends) {
+  if (engine->conns[conn].network != SIM_NONE) return SIM_NONE;
+  if (sends) return conn;
+  return engine->flow_count > engine->net->conn_count ? engine->net->conn_count + conn : SIM_NONE;
 }
 
 /* Shared links of the slice: their transfers are events. */
-static bool slice_is_shared(const struct engine *engine, const struct lane *lane) {
+static bool slice_is_shared(const struct engine *engine, const struct engine_lane *lane) {
   if (!lane->shares) return false;
-  if (lane->iter.work->algo == ALGO_CUSTOM) return true;
-  if (lane->slice.bytes == 0) return false;
-  for (link_set links = lane->slice.send_links; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[lane->iter.work->recv_count + (uint32_t)__builtin_ctzll(links)];
-    if (engine->conns[index].network == SIM_NONE && !flow_is_private(&engine->flows, index)) return true;
-  }
+  if (lane_work(lane)->algo == ALGO_CUSTOM) return true;
+  for (int sends = 0; sends < 2; sends++)
+    for (link_set links = slice_links(engine, lane, sends); links != 0; links &= links - 1) {
+      const uint32_t index = lane_conn(lane, (uint32_t)__builtin_ctzll(links), sends);
+      if (!flow_is_private(&engine->flows, flow_of(engine, index, sends))) return true;
+    }
   return false;
 }
 
@@ -378,8 +428,14 @@ static void block_go_on(struct engine *engine, uint32_t number) {
   }
 }
 
-static void lane_end(struct engine *engine, struct lane *lane) {
-  const uint32_t index = (uint32_t)(lane - engine->lanes), number = engine->net->lanes[index].block;
+static void lane_end(struct engine *engine, struct engine_lane *lane) {
+  const uint32_t index = lane_number(engine, lane), number = engine->net->lanes[index].block;
+  const struct work *work = lane_work(lane);
+  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
+    struct conn *conn = &engine->conns[lane->links[i]];
+    *(i >= work->recv_count ? &conn->send_lane : &conn->recv_lane) = SIM_NONE;
+  }
+  lane->now_ps = lane->ready_ps;
   lane->phase = PHASE_ENDED;
   engine->ended += 1;
   engine->report->end_ps = later(engine->report->end_ps, lane->now_ps);
@@ -394,127 +450,98 @@ static void lane_end(struct engine *engine, struct lane *lane) {
   kernels_begin(engine);
 }
 
-/* Skips links that are the same as another one. */
-static void slice_fold(struct lane *lane) {
-  struct sim_slice *slice = &lane->slice;
-  const uint32_t out = (uint32_t)__builtin_popcountll(slice->send_links),
-                 in = (uint32_t)__builtin_popcountll(slice->recv_links);
-  const bool copies_own = slice->each && (slice->flags & STEP_COPY_IN) && (slice->flags & STEP_KEEP);
-  lane->sides = (out > in ? out : in > 0 ? in : 1) + copies_own;
-  slice->recv_links &= lane->recv_own;
-  slice->frees &= lane->recv_own;
-  slice->send_links &= lane->send_own;
-  slice->announces &= lane->send_own;
-}
-
-static uint32_t pieces_of(uint64_t bytes) {
-  uint32_t pieces = 1;
-  while (pieces < PIECES_MAX && bytes >= 2ull * pieces * PIECE_BYTES) pieces *= 2;
-  return pieces;
-}
-
-/* The next slice, or the next piece of one: both ends of a connection cut it alike, as they know its bytes.
- */
-static bool slice_next(struct lane *lane) {
-  struct sim_slice *slice = &lane->slice;
-  lane->is_first = lane->pieces_left == 0;
-  if (!lane->is_first) {
-    lane->pieces_left -= 1;
-    slice->ends_step = lane->pieces_left == 0;
-    slice->bytes = slice->ends_step ? lane->last_bytes : lane->piece_bytes;
-    return true;
+/* Puts the lane aside until what it waits for has come. */
+static void lane_put_aside(struct engine *engine, struct engine_lane *lane) {
+  const uint32_t self = lane_number(engine, lane);
+  if (lane->want == WANT_SLOT) {
+    engine->conns[lane->want_of].waiting_sender = self;
+  } else if (lane->want == WANT_DATA || lane->want == WANT_INPUT) {
+    engine->conns[lane->want_of].waiting_receiver = self;
+  } else if (lane->want_of != SIM_NONE) {
+    lane->next_waiter = engine->lanes[lane->want_of].first_waiter;
+    engine->lanes[lane->want_of].first_waiter = self + 1;
   }
-  if (!slice_iter_next(&lane->iter, slice)) return false;
-  slice_fold(lane);
-  lane->cut = 1;
-  const uint32_t pieces = lane->iter.work->proto == PROTO_SIMPLE ? 1 : pieces_of(slice->bytes);
-  if (pieces == 1) return true;
-  lane->pieces_left = (uint8_t)(pieces - 1);
-  lane->piece_bytes = slice->bytes / pieces;
-  lane->last_bytes = slice->bytes - (pieces - 1) * lane->piece_bytes;
-  slice->bytes = lane->piece_bytes;
-  lane->cut = (uint8_t)pieces;
-  slice->ends_step = false;
-  return true;
 }
 
 /* Runs the lane as far as it can go now. */
-static void lane_run(struct engine *engine, struct lane *lane) {
-  uint64_t begin_ps;
+static void lane_go(struct engine *engine, struct engine_lane *lane) {
   if (lane->phase == PHASE_ENDED || lane->want == WANT_TRANSFER) return;
   lane->want = WANT_NOTHING;
-  if (lane->phase == PHASE_WAITS) {
-    lane->phase = PHASE_RUNS;
-    lane_bind(engine, lane);
-  }
-  for (;;) {
-    if (!lane->has_slice && !slice_next(lane)) {
+  if (lane->phase == PHASE_WAITS && lane_begin(engine, lane)) lane->phase = PHASE_RUNS;
+  while (lane->phase == PHASE_RUNS) {
+    const uint32_t action = executor_action(&engine->prim, &lane->executor);
+    if (action == 0) break;
+    lane->want = WANT_NOTHING;
+    executor_move(&engine->prim, &lane->executor, action);
+    if (action == LANE_END) {
       lane_end(engine, lane);
       return;
     }
-    lane->has_slice = true;
-    if (!list_ready(engine, lane) || !slice_ready(engine, lane, &begin_ps)) return;
-    if (slice_is_shared(engine, lane)) break;
-    slice_move(engine, lane, begin_ps);
+    if (action != LANE_BEGIN && action != LANE_LL) continue;
+    lane->begin_ps = lane->ready_ps;
+    if (slice_is_shared(engine, lane)) {
+      lane->want = WANT_TRANSFER;
+      queue_set(&engine->queue, engine->flow_count + lane_number(engine, lane),
+                lane->begin_ps + slice_fixed_ps(lane));
+      return;
+    }
+    slice_move(engine, lane);
   }
-  lane->want = WANT_TRANSFER;
-  lane->begin_ps = begin_ps;
-  queue_set(&engine->queue, engine->net->conn_count + (uint32_t)(lane - engine->lanes),
-            begin_ps + slice_fixed_ps(lane));
+  lane_put_aside(engine, lane);
 }
 
 /* ---- events ---- */
 
-static void transfer_begin(struct engine *engine, uint32_t index, uint64_t bytes) {
-  const struct conn *conn = &engine->conns[index];
-  const uint64_t end_ps =
-      flow_begin(&engine->flows, index, (double)bytes * conn->wire, conn->gbps, engine->now_ps);
-  if (end_ps != UINT64_MAX) queue_set(&engine->queue, index, end_ps);
+static void transfer_begin(struct engine *engine, uint32_t flow, uint32_t conn, uint64_t bytes) {
+  const double wire = engine->conns[conn].wire, gbps = engine->conns[conn].gbps;
+  const uint64_t end_ps = flow_begin(&engine->flows, flow, (double)bytes * wire, gbps, engine->now_ps);
+  if (end_ps != UINT64_MAX) queue_set(&engine->queue, flow, end_ps);
 }
 
-/* The lane's own part of the slice is over, or its transfers begin. */
-static void lane_event(struct engine *engine, struct lane *lane) {
-  const struct sim_slice *slice = &lane->slice;
-  if (lane->transfers == SIM_NONE) { /* everything is moved */
-    lane->transfers = 0;
-    lane->want = WANT_NOTHING;
-    slice_post(engine, lane, engine->now_ps);
-    lane_push(engine, (uint32_t)(lane - engine->lanes));
-    return;
-  }
-  for (link_set links = slice->bytes > 0 ? slice->send_links : 0; links != 0; links &= links - 1) {
-    const uint32_t link = (uint32_t)__builtin_ctzll(links);
-    const uint32_t index = lane->links[lane->iter.work->recv_count + link];
-    struct conn *conn = &engine->conns[index];
-    if (conn->network != SIM_NONE || flow_is_private(&engine->flows, index)) continue;
-    conn->sends_lane = (uint32_t)(lane - engine->lanes);
-    lane->transfers += 1;
-    transfer_begin(engine, index, sim_slice_link_bytes(slice, link));
-  }
-  if (lane->transfers > 0) return;
+/* Everything is moved: what is left is the lane's own part. */
+static void transfers_end(struct engine *engine, struct engine_lane *lane) {
   lane->transfers = SIM_NONE;
-  queue_set(&engine->queue, engine->net->conn_count + (uint32_t)(lane - engine->lanes),
+  queue_set(&engine->queue, engine->flow_count + lane_number(engine, lane),
             later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
 }
 
-static void conn_event(struct engine *engine, uint32_t index) {
-  struct conn *conn = &engine->conns[index];
-  struct network *network = conn->network == SIM_NONE ? NULL : &engine->networks[conn->network];
-  if (network && !engine->flows.flows[index].active) {
-    transfer_begin(engine, index, network->bytes[network->sent & conn->mask]);
+/* The lane's own part of the slice is over, or its transfers begin. */
+static void lane_event(struct engine *engine, struct engine_lane *lane) {
+  if (lane->transfers == SIM_NONE) {
+    lane->transfers = 0;
+    lane->want = WANT_NOTHING;
+    slice_end(engine, lane, engine->now_ps);
+    lane_push(engine, lane_number(engine, lane));
     return;
   }
-  flow_end(&engine->flows, index);
+  for (int sends = 0; sends < 2; sends++)
+    for (link_set links = slice_links(engine, lane, sends); links != 0; links &= links - 1) {
+      const uint32_t link = (uint32_t)__builtin_ctzll(links), index = lane_conn(lane, link, sends);
+      const uint32_t flow = flow_of(engine, index, sends);
+      if (flow_is_private(&engine->flows, flow)) continue;
+      engine->movers[flow] = lane_number(engine, lane);
+      lane->transfers += 1;
+      transfer_begin(engine, flow, index, slice_link_bytes(lane, link, sends));
+    }
+  if (lane->transfers == 0) transfers_end(engine, lane);
+}
+
+static void flow_event(struct engine *engine, uint32_t flow) {
+  const uint32_t index = flow < engine->net->conn_count ? flow : flow - engine->net->conn_count;
+  struct conn *conn = &engine->conns[index];
+  struct network *network = conn->network == SIM_NONE ? NULL : &engine->networks[conn->network];
+  if (network && !engine->flows.flows[flow].active) {
+    transfer_begin(engine, flow, index, network->bytes[network->sent & conn->mask]);
+    return;
+  }
+  flow_end(&engine->flows, flow);
   if (network) {
     network_arrive(engine, conn, network, engine->now_ps);
     network_go(engine, index);
     return;
   }
-  struct lane *lane = &engine->lanes[conn->sends_lane];
-  if (--lane->transfers > 0) return;
-  lane->transfers = SIM_NONE;
-  queue_set(&engine->queue, engine->net->conn_count + conn->sends_lane,
-            later(engine->now_ps, lane->begin_ps + slice_ps(lane)));
+  struct engine_lane *lane = &engine->lanes[engine->movers[flow]];
+  if (--lane->transfers == 0) transfers_end(engine, lane);
 }
 
 static void flow_told(void *context, uint32_t conn, uint64_t end_ps) {
@@ -534,7 +561,7 @@ static void lanes_run(struct engine *engine) {
     engine->ready_head = engine->ready_head + 1 == engine->net->lane_count ? 0 : engine->ready_head + 1;
     engine->ready_count -= 1;
     engine->lanes[index].queued = false;
-    lane_run(engine, &engine->lanes[index]);
+    lane_go(engine, &engine->lanes[index]);
     turn_count(engine);
   }
 }
@@ -551,152 +578,52 @@ static void engine_go(struct engine *engine) {
     engine->now_ps = later(engine->now_ps, item.time_ps);
     engine->report->event_count += 1;
     turn_count(engine);
-    if (item.number < engine->net->conn_count) conn_event(engine, item.number);
-    else lane_event(engine, &engine->lanes[item.number - engine->net->conn_count]);
+    if (item.number < engine->flow_count) flow_event(engine, item.number);
+    else lane_event(engine, &engine->lanes[item.number - engine->flow_count]);
   }
-}
-
-/* ---- what makes no progress ---- */
-
-static const char *const want_words[] = {"", "data", "a free slot", "a step", "a transfer"};
-
-/* The lane that could let a stuck one continue; SIM_NONE if its rank has no more to do there. */
-static uint32_t stuck_behind(const struct engine *engine, uint32_t index, uint32_t *peer) {
-  const struct lane *lane = &engine->lanes[index];
-  const struct sim_net *net = engine->net;
-  *peer = net->lanes[index].rank;
-  if (lane->want == WANT_LIST) return lane->want_of;
-  if (lane->want == WANT_TRANSFER || lane->want == WANT_NOTHING) return SIM_NONE;
-  const struct sim_conn *conn = &net->conns[lane->want_of];
-  const bool data = lane->want == WANT_DATA;
-  *peer = data ? conn->sender : conn->receiver;
-  for (uint32_t i = 0; i < net->lane_count; i++) {
-    if (engine->lanes[i].phase == PHASE_ENDED) continue;
-    const struct work *work = net->lanes[i].work;
-    const uint32_t first = data ? work->recv_count : 0,
-                   last = data ? first + work->send_count : work->recv_count;
-    for (uint32_t k = first; k < last; k++)
-      if (engine->lanes[i].links[k] == lane->want_of) return i;
-  }
-  return SIM_NONE;
-}
-
-/* Whether the connection's links carry nothing; stores the link in `link`. */
-static bool conn_is_dead(const struct engine *engine, uint32_t index, char *link, size_t link_bytes) {
-  struct cluster_route route;
-  if (engine->conns[index].gbps > 0) return false;
-  cluster_route_find(engine->cluster, &engine->net->conns[index], &route);
-  for (uint32_t i = 0; i < route.link_count; i++)
-    if (engine->cluster->link_gbps[route.links[i]] <= 0)
-      cluster_link_name(engine->cluster, route.links[i], link, link_bytes);
-  return true;
-}
-
-#define stuck_say(engine, ...) text_append((engine)->report->text, sizeof(engine)->report->text, __VA_ARGS__)
-
-static void stuck_say_lane(struct engine *engine, uint32_t index) {
-  const struct lane *lane = &engine->lanes[index];
-  uint32_t peer;
-  stuck_behind(engine, index, &peer);
-  stuck_say(engine, "rank %u channel %u step %" PRIu64 " waits for %s %s rank %u",
-            engine->net->lanes[index].rank, lane->iter.work->channel_index, lane->steps,
-            want_words[lane->want], lane->want == WANT_DATA ? "from" : "of", peer);
-}
-
-/* A lane on the cycle, or at the end of the chain: after as many hops as there are lanes. */
-static uint32_t stuck_root(const struct engine *engine, uint32_t index) {
-  char link[64];
-  uint32_t peer;
-  for (uint32_t hops = 0; hops < engine->net->lane_count; hops++) {
-    const struct lane *lane = &engine->lanes[index];
-    const uint32_t next = stuck_behind(engine, index, &peer);
-    if (next == SIM_NONE || engine->lanes[next].want == WANT_NOTHING) return index;
-    if (lane->want <= WANT_SLOT && conn_is_dead(engine, lane->want_of, link, sizeof link)) return index;
-    index = next;
-  }
-  return index;
-}
-
-/* Reports to the supply, which knows what the lanes run, and to the drawing. */
-static void stuck_print(struct engine *engine) {
-  for (uint32_t i = 0; i < engine->net->lane_count; i++) {
-    const struct lane *lane = &engine->lanes[i];
-    struct engine_stuck stuck = {i, 0, want_words[lane->want], "", lane->now_ps};
-    char link[64] = "";
-    if (lane->phase == PHASE_ENDED || lane->want == WANT_NOTHING) continue;
-    stuck_behind(engine, i, &stuck.peer);
-    if (lane->want <= WANT_SLOT) conn_is_dead(engine, lane->want_of, link, sizeof link);
-    stuck.link = link;
-    if (engine->tracks) engine->request->supply->stuck(engine->request->supply->context, &stuck);
-    if (engine->request->on_stuck) engine->request->on_stuck(engine->request->context, &stuck);
-  }
-}
-
-static void stuck_report(struct engine *engine) {
-  enum { SHOWN = 6 };
-  char link[64] = "";
-  uint32_t index = 0, peer, length = 0;
-  engine->report->stalled = true;
-  if (engine->tracks || engine->request->on_stuck) stuck_print(engine);
-  if (engine->tracks) return;
-  while (index < engine->net->lane_count && engine->lanes[index].want == WANT_NOTHING) index += 1;
-  stuck_say(engine, "%u of %u lanes never end: ", engine->net->lane_count - engine->ended,
-            engine->net->lane_count);
-  if (index == engine->net->lane_count) return;
-  const uint32_t root = stuck_root(engine, index);
-  const struct lane *lane = &engine->lanes[root];
-  uint32_t next = stuck_behind(engine, root, &peer);
-  stuck_say_lane(engine, root);
-  if (lane->want <= WANT_SLOT && conn_is_dead(engine, lane->want_of, link, sizeof link)) {
-    stuck_say(engine, ", over %s, which carries nothing", link);
-    return;
-  }
-  if (next == SIM_NONE) {
-    stuck_say(engine, ", which has no more steps on this connection");
-    return;
-  }
-  for (length = 1; next != SIM_NONE && next != root && length <= engine->net->lane_count; length++) {
-    if (length < SHOWN) stuck_say(engine, "; ");
-    if (length < SHOWN) stuck_say_lane(engine, next);
-    next = stuck_behind(engine, next, &peer);
-  }
-  if (next == root)
-    stuck_say(engine, "%s: a cycle of %u lanes that wait for each other with %u slots",
-              length > SHOWN ? "; ..." : "", length, engine->slots);
 }
 
 /* ---- making ---- */
+
+/* Of these links those whose connection is not that of an earlier one. */
+static link_set links_own(const uint32_t *links, uint32_t count) {
+  link_set own = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t k = 0;
+    while (links[k] != links[i]) k += 1;
+    own |= (link_set)(k == i) << i;
+  }
+  return own;
+}
 
 static void lane_make(struct engine *engine, uint32_t index, uint64_t begin_ps) {
   const struct cluster_costs *costs = &engine->cluster->costs;
   const struct sim_lane *place = &engine->net->lanes[index];
   const double slow = engine->cluster->rank_slow[place->rank];
   const uint8_t proto = place->work->proto;
-  struct lane *lane = &engine->lanes[index];
-  slice_iter_begin(&lane->iter, &engine->net->plans[place->rank].limits, place->work);
+  struct engine_lane *lane = &engine->lanes[index];
   lane->links = &engine->net->links[place->first_link];
-  for (uint32_t k = 0; k < place->work->recv_count; k++)
-    lane->recv_own |= (link_set)(lane->links[k] != SIM_NONE) << k;
-  for (uint32_t k = 0; k < place->work->send_count; k++)
-    lane->send_own |= (link_set)(lane->links[place->work->recv_count + k] != SIM_NONE) << k;
+  lane->recv_own = links_own(lane->links, place->work->recv_count);
+  lane->send_own = links_own(lane->links + place->work->recv_count, place->work->send_count);
   lane->now_ps = begin_ps + us_to_ps(place->work->func >= FUNC_SEND_RECV ? costs->message_launch_us
                                                                          : costs->launch_us[proto]);
   lane->slice_ps = us_to_ps(costs->slice_us[proto] * slow);
   lane->move_ps = us_to_ps(costs->move_us[proto] * slow);
   lane->side_ps = us_to_ps(costs->side_us * slow);
   lane->ps_a_byte = 1e3 * slow / costs->lane_gbps[proto];
-  lane->zero_copy = costs->zero_copy != 0 && (place->work->flags & WORK_DIRECT_RECV) != 0;
+  lane->stores_in_outputs = costs->zero_copy != 0;
   engine->blocks[place->block].running += place->batch == 0;
   if (place->batch == 0) lane_push(engine, index);
 }
 
 /* Whether its slices can share a link with others. */
-static void lane_share(struct engine *engine, struct lane *lane) {
-  const struct work *work = lane->iter.work;
+static void lane_share(struct engine *engine, uint32_t number) {
+  struct engine_lane *lane = &engine->lanes[number];
+  const struct work *work = engine->net->lanes[number].work;
   lane->shares = work->algo == ALGO_CUSTOM;
-  for (link_set links = lane->send_own; links != 0; links &= links - 1) {
-    const uint32_t index = lane->links[work->recv_count + (uint32_t)__builtin_ctzll(links)];
-    lane->shares = lane->shares || !flow_is_private(&engine->flows, index);
+  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++) {
+    const uint32_t flow = flow_of(engine, lane->links[i], i >= work->recv_count);
+    lane->shares = lane->shares || (flow != SIM_NONE && !flow_is_private(&engine->flows, flow));
   }
 }
 
@@ -710,12 +637,12 @@ static void kernels_begin(struct engine *engine) {
     track->end_ps = kernel.begin_ps;
     memset(&engine->blocks[kernel.first_block], 0, kernel.block_count * sizeof *engine->blocks);
     for (uint32_t i = kernel.first_lane; i < kernel.first_lane + kernel.lane_count; i++) {
-      struct lane *lane = &engine->lanes[i];
+      struct engine_lane *lane = &engine->lanes[i];
       const bool queued = lane->queued;
       memset(lane, 0, sizeof *lane);
       lane->queued = queued;
       lane_make(engine, i, kernel.begin_ps);
-      lane_share(engine, lane);
+      lane_share(engine, i);
     }
     engine->ended -= kernel.lane_count;
     if (kernel.lane_count == 0) supply->ended(supply->context, kernel.track, kernel.begin_ps);
@@ -747,7 +674,7 @@ static bool demand_find(const struct engine *engine, const struct cluster_route 
   struct demand demand;
   bool whole = demand_make(engine->cluster, &demand);
   for (uint32_t i = 0; whole && i < engine->net->conn_count; i++)
-    whole = demand_add(&demand, &routes[i], engine->conns[i].gbps);
+    whole = demand_add(&demand, &routes[i], engine->conns[i].gbps * (1 + engine->net->conns[i].shows));
   whole = whole && demand_sum(&demand, gbps);
   demand_free(&demand);
   return whole;
@@ -760,7 +687,7 @@ static ncclResult_t flows_make(struct engine *engine) {
   const struct fold *fold = engine->request->fold;
   const struct engine_supply *supply = engine->request->supply;
   double *demand = (double *)os_alloc((engine->cluster->link_count + (size_t)1) * sizeof *demand);
-  struct flow_user *users = (struct flow_user *)os_alloc((net->conn_count + (size_t)1) * sizeof *users);
+  struct flow_user *users = (struct flow_user *)os_alloc((engine->flow_count + (size_t)1) * sizeof *users);
   struct cluster_route *routes =
       (struct cluster_route *)os_alloc((net->conn_count + (size_t)1) * sizeof *routes);
   ncclResult_t result = ncclSuccess;
@@ -773,6 +700,8 @@ static ncclResult_t flows_make(struct engine *engine) {
     users[i].link_count = fold ? fold->first_share[i + 1] - fold->first_share[i] : routes[i].link_count;
     users[i].most_gbps = engine->conns[i].gbps;
   }
+  for (uint32_t i = net->conn_count; result == ncclSuccess && i < engine->flow_count; i++)
+    users[i] = users[i - net->conn_count];
   if (result == ncclSuccess && !supply && !fold && !demand_find(engine, routes, demand))
     result = log_no_memory("%u routes", net->conn_count);
   if (result == ncclSuccess)
@@ -780,7 +709,7 @@ static ncclResult_t flows_make(struct engine *engine) {
                            supply ? supply->demand_gbps
                            : fold ? NULL
                                   : demand,
-                           engine->cluster->link_count, users, net->conn_count, &engine->flows);
+                           engine->cluster->link_count, users, engine->flow_count, &engine->flows);
   os_free(demand);
   os_free(users);
   os_free(routes);
@@ -807,7 +736,7 @@ static void pieces_find(struct engine *engine) {
     const uint32_t pieces = engine_pieces(work);
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
       const uint32_t index = net->links[net->lanes[i].first_link + k];
-      if (index != SIM_NONE && engine->conns[index].pieces < pieces) engine->conns[index].pieces = pieces;
+      if (engine->conns[index].pieces < pieces) engine->conns[index].pieces = pieces;
     }
   }
   for (uint32_t i = 0; i < net->conn_count; i++) {
@@ -842,33 +771,65 @@ static bool times_make(struct engine *engine) {
     struct conn *conn = &engine->conns[i];
     const size_t ring = conn->mask + (size_t)1;
     conn->data_at = times;
-    conn->free_at = times + ring;
+    conn->free_at = (struct ring){times + ring, conn->mask, false};
     times += 2 * ring;
     if (!engine->net->conns[i].sends || !conn_is_remote(engine, i)) continue;
-    engine->networks[remote++] = (struct network){
-        .filled_at = times, .slot_at = times + ring, .bytes = times + 2 * ring, .steps = steps};
+    engine->networks[remote++] = (struct network){.filled_at = times,
+                                                  .slot_at = {times + ring, conn->mask, false},
+                                                  .bytes = times + 2 * ring,
+                                                  .steps = steps};
     times += 3 * ring;
     steps += ring;
   }
   return true;
 }
 
+/* Memory of lanes and connections. */
+static bool engine_allocate(struct engine *engine) {
+  const struct sim_net *net = engine->net;
+  const size_t lanes = net->lane_count + (size_t)1, conns = net->conn_count + (size_t)1,
+               links = net->link_count + (size_t)1;
+  bool shows = false, lists = false;
+  for (uint32_t i = 0; i < net->conn_count; i++) shows = shows || net->conns[i].shows;
+  for (uint32_t i = 0; !engine->request->supply && i < net->lane_count; i++)
+    lists = lists || net->lanes[i].work->algo == ALGO_CUSTOM;
+  engine->flow_count = (shows ? 2 : 1) * net->conn_count;
+  engine->lanes = (struct engine_lane *)os_alloc(lanes * sizeof *engine->lanes);
+  engine->links = (struct link *)os_alloc(links * sizeof *engine->links);
+  engine->moves = (struct sim_link *)os_alloc(links * sizeof *engine->moves);
+  engine->words = (struct conn_words *)os_alloc(conns * sizeof *engine->words);
+  engine->conns = (struct conn *)os_alloc(conns * sizeof *engine->conns);
+  engine->movers = (uint32_t *)os_alloc((engine->flow_count + (size_t)1) * sizeof *engine->movers);
+  engine->blocks = (struct block *)os_alloc((net->block_count + (size_t)1) * sizeof *engine->blocks);
+  engine->ready = (uint32_t *)os_alloc(lanes * sizeof *engine->ready);
+  if (lists)
+    engine->progress =
+        (uint64_t *)os_alloc((size_t)net->rank_count * LIST_LANES_MAX * sizeof *engine->progress);
+  return engine->lanes && engine->links && engine->moves && engine->words && engine->conns &&
+         engine->movers && engine->blocks && engine->ready && (engine->progress || !lists) &&
+         queue_make(&engine->queue, engine->flow_count + net->lane_count);
+}
+
+static bool conns_allocate(struct engine *engine) {
+  const struct sim_net *net = engine->net;
+  uint32_t remote = 0;
+  for (uint32_t i = 0; i < net->conn_count; i++) {
+    struct conn *conn = &engine->conns[i];
+    conn->waiting_sender = conn->waiting_receiver = conn->network = SIM_NONE;
+    conn->send_lane = conn->recv_lane = SIM_NONE;
+    remote += conn_is_remote(engine, i);
+  }
+  engine->networks = (struct network *)os_alloc((remote + (size_t)1) * sizeof *engine->networks);
+  pieces_find(engine);
+  return engine->networks && times_make(engine);
+}
+
 static ncclResult_t engine_make(struct engine *engine) {
   const struct sim_net *net = engine->net;
-  engine->lanes = (struct lane *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->lanes);
-  engine->conns = (struct conn *)os_alloc((net->conn_count + (size_t)1) * sizeof *engine->conns);
-  engine->blocks = (struct block *)os_alloc((net->block_count + (size_t)1) * sizeof *engine->blocks);
-  engine->ready = (uint32_t *)os_alloc((net->lane_count + (size_t)1) * sizeof *engine->ready);
-  uint32_t remote = 0;
-  for (uint32_t i = 0; engine->conns && i < net->conn_count; i++)
-    engine->conns[i].waiting_sender = engine->conns[i].waiting_receiver = engine->conns[i].network = SIM_NONE;
-  for (uint32_t i = 0; i < net->conn_count; i++) remote += conn_is_remote(engine, i);
-  engine->networks = (struct network *)os_alloc((remote + (size_t)1) * sizeof *engine->networks);
   engine->slots = net->rank_count > 0 ? net->plans[0].limits.slots : 1;
-  if (engine->conns) pieces_find(engine);
-  if (!engine->lanes || !engine->conns || !engine->blocks || !engine->ready || !engine->networks ||
-      !times_make(engine) || !queue_make(&engine->queue, net->conn_count + net->lane_count))
+  if (!engine_allocate(engine) || !conns_allocate(engine))
     return log_no_memory("%u lanes and %u connections", net->lane_count, net->conn_count);
+  engine->prim = (struct prim){.machine = &machine, .context = engine, .words = engine->words};
   TRY(flows_make(engine));
   if (engine->request->supply) {
     engine->tracks =
@@ -882,9 +843,33 @@ static ncclResult_t engine_make(struct engine *engine) {
   }
   for (uint32_t i = 0; i < net->lane_count; i++) {
     lane_make(engine, i, 0);
-    lane_share(engine, &engine->lanes[i]);
+    lane_share(engine, i);
   }
   return ncclSuccess;
+}
+
+static void engine_free(struct engine *engine) {
+  for (uint32_t i = 0; engine->times && i < engine->net->conn_count; i++) {
+    const struct conn *conn = &engine->conns[i];
+    if (conn->free_at.grown) os_free(conn->free_at.at);
+    if (conn->network != SIM_NONE && engine->networks[conn->network].slot_at.grown)
+      os_free(engine->networks[conn->network].slot_at.at);
+  }
+  os_free(engine->lanes);
+  os_free(engine->links);
+  os_free(engine->moves);
+  os_free(engine->words);
+  os_free(engine->progress);
+  os_free(engine->conns);
+  os_free(engine->movers);
+  os_free(engine->networks);
+  os_free(engine->times);
+  os_free(engine->steps);
+  os_free(engine->blocks);
+  os_free(engine->tracks);
+  os_free(engine->ready);
+  queue_free(&engine->queue);
+  flow_set_free(&engine->flows);
 }
 
 ncclResult_t engine_run(const struct engine_request *request, struct engine_report *report) {
@@ -895,18 +880,11 @@ ncclResult_t engine_run(const struct engine_request *request, struct engine_repo
   engine.net = request->net;
   engine.cluster = request->cluster;
   engine.report = report;
-  const ncclResult_t made = engine_make(&engine);
-  if (made == ncclSuccess) engine_go(&engine);
-  if (made == ncclSuccess && engine.ended < engine.net->lane_count) stuck_report(&engine);
-  os_free(engine.lanes);
-  os_free(engine.conns);
-  os_free(engine.networks);
-  os_free(engine.times);
-  os_free(engine.steps);
-  os_free(engine.blocks);
-  os_free(engine.tracks);
-  os_free(engine.ready);
-  queue_free(&engine.queue);
-  flow_set_free(&engine.flows);
-  return made;
+  ncclResult_t result = engine_make(&engine);
+  if (result == ncclSuccess) engine_go(&engine);
+  if (result == ncclSuccess && engine.ended < engine.net->lane_count) engine_stuck_report(&engine);
+  if (result == ncclSuccess && engine.failed)
+    result = log_no_memory("the times of %u connections", engine.net->conn_count);
+  engine_free(&engine);
+  return result;
 }

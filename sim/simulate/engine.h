@@ -6,6 +6,7 @@
 #define TUTTI_SIM_SIMULATE_ENGINE_H
 
 #include "simulate/fold.h"
+#include "steps/slices.h"
 
 /* The result of a run. */
 struct engine_report {

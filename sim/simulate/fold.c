@@ -153,7 +153,8 @@ static bool demand_find(const struct folder *folder, double *gbps) {
   for (uint32_t i = 0; whole && i < net->conn_count; i++) {
     const struct sim_conn *conn = &net->conns[i];
     const struct cluster_route *route = &folder->routes[i];
-    whole = demand_add(&demand, route, cluster_most_gbps(cluster, route, conn->proto, conn->sender));
+    const double gbps = cluster_most_gbps(cluster, route, conn->proto, conn->sender);
+    whole = demand_add(&demand, route, gbps * (1 + conn->shows));
   }
   whole = whole && demand_sum(&demand, gbps);
   demand_free(&demand);
@@ -316,8 +317,7 @@ static void lanes_add(const struct folder *folder, struct fold *fold, bool *take
   }
 }
 
-/* Connections are numbered in the order in which lanes name them; of a lane's links to one kind the first on
- * each side is kept. */
+/* Connections are numbered in the order in which lanes name them. */
 static void links_bind(const struct folder *folder, struct sim_net *net, uint32_t *number) {
   const uint32_t lanes = folder->net->lane_count;
   for (uint32_t i = 0; i < net->lane_count; i++) {
@@ -330,8 +330,6 @@ static void links_bind(const struct folder *folder, struct sim_net *net, uint32_
         number[kind] = ++net->conn_count;
       }
       links[k] = number[kind] - 1;
-      for (uint32_t before = k < work->recv_count ? 0 : work->recv_count; before < k; before++)
-        if (links[before] == number[kind] - 1) links[k] = SIM_NONE;
     }
   }
 }

@@ -11,8 +11,8 @@
 #include "simulate/cluster.h"
 
 struct fold {
-  struct sim_net net; /* lanes that run. A link is SIM_NONE if another one of its lane has the same peers */
-  uint32_t *lane_of;  /* by lane of net: which one of the whole net it is */
+  struct sim_net net;      /* lanes that run. Links of a lane whose peers are alike have one connection */
+  uint32_t *lane_of;       /* by lane of net: which one of the whole net it is */
   uint32_t *first_share;   /* by connection of net; one more behind the last */
   uint32_t *links, *users; /* by share: a link of the cluster; number of connections of that kind on it */
   uint32_t *rank_of;       /* by rank, with turns: the rank whose lanes represent it */

@@ -135,11 +135,12 @@ static void track_load(struct run *run, const struct track *track, const struct 
   kernel->block_count = shape->block_count;
 }
 
-/* When what it waits for on another stream has ended; false while that is unknown. */
+/* When what it waits for on other streams has ended; false while that is unknown. */
 static bool track_free(const struct run *run, const struct track *track, uint64_t *begin_ps) {
   const struct workload_call *call = run_step_call(run, track);
   const uint32_t wait = run->workload->ranks[track->rank].steps[track->step].wait;
   *begin_ps = track->end_ps;
+  if (run_turn_of(run, track, begin_ps)) return false;
   if (wait == 0 || call->wait_stream == track->stream) return true;
   const struct track *other = run_track_find(run, track->rank, call->wait_stream);
   if (!other) return true;
@@ -291,6 +292,7 @@ static void supply_ended(void *context, uint32_t index, uint64_t end_ps) {
   track->running = false;
   track->end_ps = end_ps;
   if (track->ends) track->ends[track->done] = end_ps;
+  if (run->step_ends[track->rank]) run->step_ends[track->rank][track->step] = end_ps;
   track->done += 1;
   run->report->end_ps = later(run->report->end_ps, end_ps);
   const struct interval time = {track->begin_ps, end_ps};
@@ -303,7 +305,7 @@ static void supply_ended(void *context, uint32_t index, uint64_t end_ps) {
   }
   track->step += 1;
   track_seek(run, track);
-  if (!run->awaited[track->stream]) track_push(run, index);
+  if (!run->awaited[track->stream] && !run->step_ends[track->rank]) track_push(run, index);
   else
     for (uint32_t i = run->first_track[track->rank]; i < run->first_track[track->rank + 1]; i++)
       track_push(run, i);
@@ -361,6 +363,7 @@ static ncclResult_t run_make(struct run *run) {
   TRY(kinds_make(run));
   TRY(run_shapes_make(run));
   TRY(run_plans_make(run));
+  TRY(run_turns_find(run));
   TRY(run_demand_find(run));
   if (!run->request->exact && !run->request->watch) TRY(run_fold(run));
   TRY(tracks_make(run));
@@ -385,6 +388,7 @@ static void run_free(struct run *run) {
   os_free(run->arrivals);
   os_free(run->intervals);
   os_free(run->times);
+  run_turns_free(run);
   os_free(run->net.lanes);
   os_free(run->net.blocks);
   fold_free(&run->fold);
@@ -418,7 +422,7 @@ static ncclResult_t pieces_find(struct run *run) {
     const uint8_t own = (uint8_t)engine_pieces(work);
     for (uint32_t k = 0; k < (uint32_t)work->recv_count + work->send_count; k++) {
       const uint32_t conn = rows->links[rows->lanes[i].first_link + k];
-      if (conn != SIM_NONE && own > run->pieces[conn]) run->pieces[conn] = own;
+      if (own > run->pieces[conn]) run->pieces[conn] = own;
     }
   }
   return ncclSuccess;
@@ -432,7 +436,7 @@ static uint64_t run_slices(const struct run *run) {
   for (uint32_t i = 0; i < run->shape_count; i++) {
     net.lanes = &lanes[run->shapes[i].first_lane];
     net.lane_count = run->shapes[i].lane_count;
-    sum += run->shapes[i].uses * sim_net_slices(&net);
+    sum += run->shapes[i].uses * slices_count(&net);
   }
   return sum;
 }

@@ -26,7 +26,7 @@ static void turns_add(const struct run *run, const struct shape *shape, struct t
       struct cluster_route route;
       cluster_route_find(cluster, conn, &route);
       if (route.network) continue; /* a proxy may send after its kernel has ended */
-      const double gbps = cluster_most_gbps(cluster, &route, conn->proto, conn->sender);
+      const double gbps = cluster_most_gbps(cluster, &route, conn->proto, conn->sender) * (1 + conn->shows);
       for (uint32_t hop = 0; gbps > 0 && hop < route.link_count; hop++) {
         if (turns->own[route.links[hop]] == 0) turns->links[turns->link_count++] = route.links[hop];
         turns->own[route.links[hop]] += gbps;

@@ -1,4 +1,4 @@
-/* run_impl.h: what the files of a run (run.c, run_plans.c, run_fold.c, run_stuck.c) share. */
+/* run_impl.h: what the files of a run (run.c, run_plans.c, run_fold.c, run_order.c, run_stuck.c) share. */
 #ifndef TUTTI_SIM_SIMULATE_RUN_IMPL_H
 #define TUTTI_SIM_SIMULATE_RUN_IMPL_H
 
@@ -54,6 +54,11 @@ struct intervals {
   uint32_t count, capacity;
 };
 
+/* A step of a rank begins when an earlier one on another stream has ended: both use the same ends. */
+struct turn {
+  uint32_t step, prior;
+};
+
 struct stuck_lane {
   uint32_t peer; /* of the job */
   const char *wants;
@@ -82,6 +87,10 @@ struct run {
   uint32_t track_count, first_ready, last_ready;
   uint32_t *first_track; /* by rank; one entry more */
   bool awaited[WORKLOAD_STREAMS_MAX];
+  struct turn *turns; /* rank after rank, by step */
+  uint32_t turn_count, turn_capacity;
+  uint32_t *first_turn; /* by rank; one entry more */
+  uint64_t **step_ends; /* by rank and step; NULL for a rank that has no turns */
   struct sim_net net;
   uint32_t *conn_buckets, conn_mask, conn_capacity;
   uint32_t *conn_comms, *conn_next; /* by connection: its communicator; next with the same hash */
@@ -115,6 +124,13 @@ ncclResult_t run_plans_make(struct run *run);
 bool run_has_rank(const struct run *run, uint32_t rank);
 ncclResult_t run_demand_find(struct run *run);
 ncclResult_t run_fold(struct run *run);
+
+/* ---- run_order.c */
+ncclResult_t run_turns_find(struct run *run);
+void run_turns_free(struct run *run);
+/* The track whose kernel must end before the track's next one begins; NULL: none, and *free_ps is not earlier
+ * than the end of those that had to. */
+struct track *run_turn_of(const struct run *run, const struct track *track, uint64_t *free_ps);
 
 /* ---- run_stuck.c */
 /* Callback of the engine: a lane that is stuck. */

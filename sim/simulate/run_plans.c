@@ -125,6 +125,7 @@ static bool conn_find(struct run *run, const struct sim_conn *key, uint32_t comm
         conn->index != key->index || conn->proto != key->proto || run->conn_comms[*number] != comm)
       continue;
     conn->sends = conn->sends || key->sends;
+    conn->shows = conn->shows || key->shows;
     return true;
   }
   *number = run->rows.conn_count++;

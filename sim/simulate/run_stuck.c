@@ -40,7 +40,10 @@ static struct track *track_behind(const struct run *run, uint32_t rank, uint32_t
 /* The track that this one waits for; NULL: none that will continue. */
 static struct track *track_waits_for(const struct run *run, const struct track *track) {
   const struct workload_call *call = run_step_call(run, track);
+  uint64_t free_ps = 0;
   if (track->stuck != 0) return track_behind(run, run->stuck[track->stuck - 1].peer, call->comm);
+  struct track *before = track->running ? NULL : run_turn_of(run, track, &free_ps);
+  if (before) return before;
   return track->running ? NULL : run_track_find(run, track->rank, call->wait_stream);
 }
 
@@ -52,7 +55,11 @@ static void track_say(struct run *run, const struct track *track) {
   if (call->op_count > 1) snprintf(more, sizeof more, " and %u more", call->op_count - 1);
   workload_say_place(run->workload, call, where, sizeof where);
   say(run, "rank %u (%s%s%s) waits for ", track->rank, where, op, more);
-  if (track->stuck == 0)
+  uint64_t free_ps = 0;
+  const struct track *before = run_turn_of(run, track, &free_ps);
+  if (track->stuck == 0 && before)
+    say(run, "its earlier call on stream %s", run->workload->streams[before->stream]);
+  else if (track->stuck == 0)
     say(run, "its stream %s",
         call->wait_stream < run->workload->stream_count ? run->workload->streams[call->wait_stream] : "");
   else {

@@ -482,7 +482,7 @@ static ncclResult_t row_run(struct sim *sim, uint32_t algo_mask, struct sim_row 
                                    .tell = progress_report,
                                    .report_context = &sim->progress};
   const uint64_t begin_ns = os_time_ns();
-  progress_begin(&sim->progress, what, sim->progress.out ? sim_net_slices(request.net) : 0, begin_ns);
+  progress_begin(&sim->progress, what, sim->progress.out ? slices_count(request.net) : 0, begin_ns);
   result = drawn ? run_drawn(sim, &request, row) : run_folded(sim, &request, row, &net);
   sim->spent_ns += os_time_ns() - begin_ns;
   sim->slices += row->report.slice_count;

@@ -5,18 +5,16 @@
 
 #include "base/log.h"
 #include "base/os.h"
-#include "steps/slice_iter.h"
+#include "steps/slices.h"
 
 /* Adds what a work sends, by receiver. */
-static void work_add(const struct plan_limits *limits, const struct work *work, uint64_t *to) {
-  struct slice_iter iter;
-  struct sim_slice slice;
-  slice_iter_begin(&iter, limits, work);
-  while (slice_iter_next(&iter, &slice))
-    for (link_set links = slice.send_links; links != 0; links &= links - 1) {
-      const uint32_t link = (uint32_t)__builtin_ctzll(links);
-      to[work->send_peer[link]] += sim_slice_link_bytes(&slice, link);
-    }
+static void work_add(struct slices *slices, const struct plan_limits *limits, const struct work *work,
+                     uint64_t *to) {
+  const struct sim_slice *slice;
+  slices_begin(slices, limits, work);
+  while ((slice = slices_next(slices)) != NULL)
+    for (uint32_t link = 0; link < work->send_count; link++)
+      to[work->send_peer[link]] += slice->moves[work->recv_count + link].moved;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -25,12 +23,14 @@ ncclResult_t link_load_of(const struct plan *plans, const struct graph *graph, s
   const uint32_t ranks = graph->rank_count;
   const size_t bytes = ranks * sizeof(uint64_t);
   uint64_t *to = (uint64_t *)os_alloc(bytes), *leaving = (uint64_t *)os_alloc(bytes);
+  struct slices *slices = slices_open();
+  const bool whole = to && leaving && slices;
   memset(load, 0, sizeof *load);
-  for (uint32_t rank = 0; to && leaving && rank < ranks; rank++) {
+  for (uint32_t rank = 0; whole && rank < ranks; rank++) {
     const struct plan *plan = &plans[rank];
     uint64_t sum = 0;
     memset(to, 0, bytes);
-    for (uint32_t i = 0; i < plan->work_count; i++) work_add(&plan->limits, &plan->works[i], to);
+    for (uint32_t i = 0; i < plan->work_count; i++) work_add(slices, &plan->limits, &plan->works[i], to);
     for (uint32_t peer = 0; peer < ranks; peer++) {
       sum += to[peer];
       load->link = larger(load->link, to[peer]);
@@ -38,9 +38,9 @@ ncclResult_t link_load_of(const struct plan *plans, const struct graph *graph, s
     }
     load->rank = larger(load->rank, sum);
   }
-  for (uint32_t node = 0; to && leaving && node < graph->node_count; node++)
+  for (uint32_t node = 0; whole && node < graph->node_count; node++)
     load->node = larger(load->node, leaving[node]);
-  const bool whole = to && leaving;
+  slices_close(slices);
   os_free(to);
   os_free(leaving);
   return whole ? ncclSuccess : log_no_memory("the bytes of %u ranks", ranks);

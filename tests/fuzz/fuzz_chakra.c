@@ -1,6 +1,6 @@
 /* fuzz_chakra.c: any bytes as a Chakra trace. */
 /* sources: sim/goal/chakra.c sim/goal/export.c sim/goal/goal.c sim/goal/goal_text.c sim/goal/goal_binary.c
- * sim/steps/slice_iter.c base/ */
+ * sim/steps/executor.c sim/steps/net.c sim/steps/slices.c base/ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* fuzz_workload_chakra.c: any bytes as a Chakra trace, and its nodes as calls. */
 /* sources: sim/simulate/workload.c sim/simulate/workload_text.c sim/simulate/workload_match.c
  * sim/simulate/workload_chakra.c sim/goal/chakra.c sim/goal/export.c sim/goal/goal.c
- * sim/goal/goal_text.c sim/goal/goal_binary.c sim/steps/slice_iter.c sim/collective.c base/ */
+ * sim/goal/goal_text.c sim/goal/goal_binary.c sim/steps/executor.c sim/steps/net.c sim/steps/slices.c
+ * sim/collective.c base/ */
 #include <unistd.h>
 
 #include "workload_check.h"

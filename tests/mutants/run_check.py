@@ -66,12 +66,25 @@ def bugs():
 
 
 def compile_bound(folder, first_includes):
+    return compile_sources(folder, ['sim/check/' + name for name in BOUND], first_includes + INCLUDES)
+
+
+def compile_sources(folder, sources, includes):
     objects = []
-    for name in BOUND:
-        objects.append('%s/%s.o' % (folder, name))
-        call([CC] + FLAGS + ['-I' + place for place in first_includes + INCLUDES] +
-             ['-c', 'sim/check/%s.c' % name, '-o', objects[-1]])
+    for source in sources:
+        objects.append('%s/%s.o' % (folder, os.path.basename(source)))
+        call([CC] + FLAGS + ['-I' + place for place in includes] + ['-c', source + '.c', '-o', objects[-1]])
     return objects
+
+
+def plant(bug, folder):
+    """The source with the bug, in a folder that comes before the tree's."""
+    copy = os.path.join(folder, bug.file)
+    os.makedirs(os.path.dirname(copy))
+    with open(os.path.join(ROOT, bug.file), encoding='utf-8') as file:
+        text = planted_text(file.read(), bug)
+    with open(copy, 'w', encoding='utf-8') as file:
+        file.write(text)
 
 
 class Base:
@@ -99,13 +112,8 @@ class Base:
 
 
 def try_bug(bug, base, folder):
-    copy = os.path.join(folder, bug.file)
-    os.makedirs(os.path.dirname(copy))
     try:
-        with open(os.path.join(ROOT, bug.file), encoding='utf-8') as file:
-            text = planted_text(file.read(), bug)
-        with open(copy, 'w', encoding='utf-8') as file:
-            file.write(text)
+        plant(bug, folder)
         status, output = base.run(folder, compile_bound(folder, [folder + '/lib']))
     except RuntimeError as error:
         return False, '%s: %s' % (bug.name, error)

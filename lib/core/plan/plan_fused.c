@@ -3,12 +3,12 @@
 #include "core/plan/plan_draft.h"
 #include "core/plan/tune.h"
 #include "core/topology/links.h"
+#include "schedule/fused.h"
 #include "schedule/ring.h"
 
 /* Minimum bytes per channel, and the granularity of parts. */
 #define FUSED_PART_BYTES_MIN 32768u
 #define FUSED_PART_ALIGN_BYTES 256u
-#define FUSED_MAX 256
 
 /* The k-th broadcasts of all roots form a set; a set of one is not fused. If all ranks send before any
  * receives, one slot would not suffice. */
@@ -29,7 +29,7 @@ void tasks_fuse(const struct plan_request *request, struct task *tasks, uint32_t
     for (uint32_t i = 0; i < count; i++) {
       if (tasks[i].fused != set_count + 1) continue;
       members += 1;
-      if (members > FUSED_MAX) tasks[i].fused = 0;
+      if (members > FUSED_PARTS_MAX) tasks[i].fused = 0;
     }
     full = members >= 2;
   }

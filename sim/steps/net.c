@@ -1,83 +1,19 @@
-/* slice_iter.c: see slice_iter.h. Slices are cut as lib/protocol cuts them: Simple cuts a chunk into slices,
- * of which trailing ones may be empty; in LL and LL128 a step is one slice and takes one slot. */
-#include "steps/slice_iter.h"
+/* net.c: see net.h. */
+#include "steps/net.h"
 
 #include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
-
-/* ---- one lane ---- */
-
-/* Slots by which a slice of the work advances a link. */
-static uint32_t slice_iter_steps(const struct work *work) {
-  return work->proto == PROTO_SIMPLE ? work->slice_steps : 1;
-}
-
-uint32_t slice_iter_round_steps(const struct work *work) { return work->chunk_steps; }
-
-void slice_iter_begin(struct slice_iter *iter, const struct plan_limits *limits, const struct work *work) {
-  const bool linked = work->recv_count + work->send_count > 0;
-  iter->work = work;
-  iter->slice_index = iter->slice_count = 0;
-  iter->slice_elements = 0;
-  iter->slice_capacity = work->chunk_count;
-  if (linked && work->proto == PROTO_SIMPLE)
-    iter->slice_capacity =
-        (uint64_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] / work->element_bytes;
-  algo_begin(&iter->steps, work);
-}
-
-static bool step_next(struct slice_iter *iter) {
-  const struct work *work = iter->work;
-  const bool simple = work->proto == PROTO_SIMPLE;
-  if (!algo_next(&iter->steps, work, &iter->step)) return false;
-  iter->slice_index = 0;
-  iter->slice_count = simple ? (uint32_t)work->chunk_steps / work->slice_steps : 1;
-  iter->slice_elements = simple ? chunk_slice_count(iter->step.count, iter->slice_count, iter->slice_capacity)
-                                : iter->step.count;
-  return true;
-}
-
-bool slice_iter_next(struct slice_iter *iter, struct sim_slice *slice) {
-  if (iter->slice_index == iter->slice_count && !step_next(iter)) return false;
-  const struct step *step = &iter->step;
-  const uint64_t begin = iter->slice_index * iter->slice_elements;
-  const uint64_t rest = step->count > begin ? step->count - begin : 0;
-  const bool awaits = (step->flags & STEP_AWAIT_LIST) != 0 && iter->slice_index == 0;
-  slice->recv_links = step->recv_links;
-  slice->send_links = step->send_links;
-  slice->frees = (step->flags & STEP_RECV_MORE) != 0 ? 0 : step->recv_links;
-  slice->announces = (step->flags & STEP_SEND_MORE) != 0 ? 0 : step->send_links;
-  slice->fifo_steps = slice_iter_steps(iter->work);
-  slice->flags = step->flags;
-  slice->each = step_is_each(step) ? step : NULL;
-  slice->begin = begin;
-  slice->elements = size_min(rest, iter->slice_elements);
-  slice->bytes = slice->elements * iter->work->element_bytes;
-  slice->wait_lane = awaits ? step->wait_lane : SIM_NONE;
-  slice->wait_steps = awaits ? step->wait_count : 0;
-  iter->slice_index += 1;
-  slice->ends_step = iter->slice_index == iter->slice_count;
-  return true;
-}
-
-/* A piece of a slice has the same share of each block. */
-uint64_t sim_slice_link_bytes(const struct sim_slice *slice, uint32_t link) {
-  if (!slice->each || slice->elements == 0) return slice->bytes;
-  const uint64_t block = step_link_count(slice->each, link);
-  const uint64_t rest = block > slice->begin ? block - slice->begin : 0;
-  return slice->bytes * size_min(rest, slice->elements) / slice->elements;
-}
-
-/* ---- all ranks ---- */
+#include "schedule/fused.h"
 
 static bool work_is_sound(const struct work *work, uint32_t rank, uint32_t rank_count, uint32_t slots) {
   const bool with_itself = work->conn_index == CONN_SWITCH; /* a rank hosts its own switch */
   bool sound = work->recv_count <= STEP_LINKS_MAX && work->send_count <= STEP_LINKS_MAX &&
                work->slice_steps > 0 && work->chunk_steps >= work->slice_steps &&
                work->chunk_steps % work->slice_steps == 0 && work->chunk_steps <= slots &&
-               work->rank == rank && work->proto < PROTO_COUNT && work->element_bytes > 0;
+               work->rank == rank && work->proto < PROTO_COUNT && work->element_bytes > 0 &&
+               ((work->flags & WORK_FUSED) == 0 || work->fused_count <= FUSED_PARTS_MAX);
   for (uint32_t i = 0; sound && i < work->recv_count; i++)
     sound = work->recv_peer[i] < rank_count && (with_itself || work->recv_peer[i] != rank);
   for (uint32_t i = 0; sound && i < work->send_count; i++)
@@ -143,11 +79,13 @@ static void lane_set(struct sim_net *net, struct conn_table *table, struct sim_l
                                  work->channel_index,
                                  (uint16_t)work_link_conn(work, peer, sends),
                                  work->proto,
+                                 false,
                                  false};
     const uint32_t number = conn_find(net, table, &key);
     struct sim_conn *conn = &net->conns[number];
     if (sends && !conn->sends) conn->proto = work->proto;
     conn->sends = conn->sends || sends;
+    conn->shows = conn->shows || (sends && (work->flags & WORK_SHOWS_INPUT) != 0);
     net->links[lane->first_link + i] = number;
   }
 }
@@ -236,38 +174,4 @@ uint32_t sim_net_list(const struct sim_net *net, uint32_t rank, uint32_t number)
     if (lane->rank == rank && lane->work->algo == ALGO_CUSTOM && lane->work->role == number) return i;
   }
   return SIM_NONE;
-}
-
-/* The number of steps of a work does not depend on its rank, except for lists, over switches, and at the root
- * of a reduction by two shots. */
-static bool works_have_as_many(const struct work *a, const struct work *b) {
-  return a->func == b->func && a->algo == b->algo && a->proto == b->proto && a->flags == b->flags &&
-         a->chunk_steps == b->chunk_steps && a->slice_steps == b->slice_steps && a->role == b->role &&
-         a->count == b->count && a->part_count == b->part_count && a->chunk_count == b->chunk_count &&
-         a->last_chunk_count == b->last_chunk_count && a->rank_count == b->rank_count &&
-         a->recv_count == b->recv_count && a->send_count == b->send_count && a->algo != ALGO_CUSTOM &&
-         (a->algo != ALGO_TWO_SHOT || (a->rank == a->root) == (b->rank == b->root)) &&
-         !switch_is_algo(a->algo);
-}
-
-uint64_t sim_net_slices(const struct sim_net *net) {
-  enum { KINDS = 16 };
-  const struct work *kinds[KINDS] = {NULL};
-  uint64_t slices[KINDS] = {0}, sum = 0;
-  for (uint32_t i = 0, next = 0; i < net->lane_count; i++) {
-    const struct work *work = net->lanes[i].work;
-    uint32_t kind = 0;
-    while (kind < KINDS && !(kinds[kind] && works_have_as_many(kinds[kind], work))) kind += 1;
-    if (kind == KINDS) {
-      struct sim_slice slice;
-      struct slice_iter iter;
-      kind = next++ % KINDS;
-      kinds[kind] = work;
-      slices[kind] = 0;
-      slice_iter_begin(&iter, &net->plans[net->lanes[i].rank - net->first_rank].limits, work);
-      while (slice_iter_next(&iter, &slice)) slices[kind] += 1;
-    }
-    sum += slices[kind];
-  }
-  return sum;
 }
