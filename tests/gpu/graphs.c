@@ -155,7 +155,8 @@ static void plain(struct rank *me, enum action action) {
 
 static void act(const struct driver *driver, enum action action, unsigned step) {
   const int graph = (int)action - FIRST;
-  if (action == LEGACY && need_device_count() < rank_count) action = PLAIN_A; /* ranks would share it */
+  if ((action == LEGACY || action == PER_THREAD) && need_device_count() < rank_count)
+    action = PLAIN_A; /* ranks would share the stream */
   if (graph >= 0) {
     if (driver->ranks->graphs[graph] == NULL) graph_replace(driver, graph);
     for (int i = 0; i < driver->count; i++) {

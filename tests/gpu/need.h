@@ -33,6 +33,11 @@ static inline int need_ranks(void) {
   return count < RANKS_MAX ? count : RANKS_MAX;
 }
 
+/* For programs that need `rank_count` ranks, before the first communicator. */
+static inline void need_shared_devices(int rank_count) {
+  if (need_device_count() < rank_count) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+}
+
 /* Selects the rank's device. */
 static inline void need_device(int rank) { NEED(cudaSetDevice(rank % need_device_count())); }
 

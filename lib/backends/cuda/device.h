@@ -65,11 +65,20 @@ struct cuda_capture {
 };
 
 /* State that the ranks of one communicator share in this process. */
+#define WORLD_LAUNCHES 64u
+struct world_launch {
+  uint64_t stream, sequence; /* stream: a key that never repeats; sequence: of the operation */
+  uint32_t rank;
+};
+
 struct cuda_world {
   uint64_t comm_id;
   uint32_t rank_count; /* open ranks */
   int *failed;         /* host memory that all devices can access */
   struct arena_block failed_block;
+  os_mutex launches_mutex;
+  struct world_launch launches[WORLD_LAUNCHES]; /* the latest of ranks that share devices */
+  uint32_t launch_count;
   struct cuda_world *next;
 };
 
@@ -112,6 +121,7 @@ struct device_comm {
  * conns_mutex, never by a thread that has one (asserted: two threads would wait for each other some day).
  * Never held while core's lock is taken, nor by a launch. */
 void cuda_lock(void);
+bool cuda_try_lock(void);
 void cuda_unlock(void);
 void cuda_conns_lock(struct device_comm *comm);
 bool cuda_conns_try_lock(struct device_comm *comm);
@@ -203,6 +213,8 @@ int cuda_order_after(struct cuda_order *order, const device_stream *streams, uin
                      const struct cuda_capture *capture, uint32_t block_count);
 /* *ended: all blocks of the rank that the host launched or a graph has begun have ended. `seen` is host
  * memory that the device can write. */
+/* A key that never repeats for a different stream, in *key; returns a cudaError. */
+int cuda_order_stream_key(cudaStream_t stream, uint64_t *key);
 int cuda_order_ended(const struct cuda_order *order, cudaStream_t stream, struct launch_counts *seen,
                      bool *ended);
 
@@ -234,6 +246,13 @@ void cuda_record_ended(struct device_comm *comm);
 void cuda_records_look(void);
 /* All ranks of the process; with cuda_mutex held. */
 struct device_comm *cuda_comms(void);
+
+/* process_end.c. Around what the library's own threads do with devices; false once the process ends: the
+ * runtime may be gone then, and nothing may be asked of it. */
+bool cuda_look_begin(void);
+void cuda_look_end(void);
+/* From now on kernels that wait for other ranks are given up when the process ends. */
+void cuda_end_watch(void);
 
 /* log.c: forwards the lines of log.h to the library that loaded this one. */
 void cuda_log_open(const struct backend_services *services);

@@ -27,6 +27,8 @@ void cuda_lock(void) {
   os_mutex_lock(&cuda_mutex);
 }
 
+bool cuda_try_lock(void) { return os_mutex_try_lock(&cuda_mutex); }
+
 void cuda_unlock(void) { os_mutex_unlock(&cuda_mutex); }
 
 void cuda_conns_lock(struct device_comm *comm) {
@@ -372,6 +374,7 @@ static ncclResult_t world_enter(struct device_comm *comm) {
     world->comm_id = comm->config.comm_id;
     world->failed_block = flag;
     world->failed = (int *)flag.address;
+    os_mutex_init(&world->launches_mutex);
     world->next = worlds;
     worlds = world;
   }
@@ -386,6 +389,7 @@ static void world_leave(struct cuda_world *world) {
   while (*place != world) place = &(*place)->next;
   *place = world->next;
   cuda_arena_give(&world->failed_block);
+  os_mutex_destroy(&world->launches_mutex);
   os_free(world);
 }
 
@@ -414,6 +418,7 @@ static ncclResult_t device_prepare(uint32_t device_index) {
     return log_fail(ncclInvalidArgument, "device %u: no more than %u devices are supported", device_index,
                     DEVICES_MAX);
   if (own_streams[device_index] != NULL) return ncclSuccess;
+  cuda_end_watch();
   TRY(device_check_code(device_index));
   TRY(cuda_result(step_kernel_load(), "loading the kernels"));
   cudaStream_t stream = NULL;

@@ -183,7 +183,7 @@ static bool comm_look(struct device_comm *comm, const struct look *looks, uint32
   return gone;
 }
 
-bool cuda_regions_look(void) {
+static bool regions_look(void) {
   static struct look looks[LOOKS_MOST]; /* one thread calls */
   static uint32_t skip;
   const uint32_t count = looks_collect(looks, &skip);
@@ -193,6 +193,13 @@ bool cuda_regions_look(void) {
   for (struct device_comm *comm = cuda_comms(); comm != NULL; comm = comm->next)
     busy = comm_look(comm, looks, count, freed) || busy;
   cuda_unlock();
+  return busy;
+}
+
+bool cuda_regions_look(void) {
+  if (!cuda_look_begin()) return false;
+  const bool busy = regions_look();
+  cuda_look_end();
   return busy;
 }
 
@@ -331,10 +338,12 @@ void cuda_regions_close(struct device_comm *comm) {
 /* Unmapping waits for all kernels of the device. None of this library's run then, unless one is launched
  * meanwhile. */
 bool cuda_region_sweep(void) {
+  if (!cuda_look_begin()) return false;
   cuda_lock();
   struct ipc_mapping *unused = cuda_ipc_take_unused(cuda_device_idle);
   const bool left = cuda_ipc_has_unused();
   cuda_unlock();
   cuda_ipc_close(unused);
+  cuda_look_end();
   return left;
 }

@@ -526,14 +526,53 @@ static bool launch_copies_aside(const struct launch_setup *setup) {
   return setup->block_count <= ASIDE_BLOCKS_MAX && setup->capture.id == 0;
 }
 
+/* ---- ranks on one device ---- */
+
+/* Notes the launch; returns the rank that has launched the same operation on the same stream, or the own
+ * one. */
+static uint32_t world_note(struct cuda_world *world, const struct world_launch *launch) {
+  uint32_t rank = launch->rank;
+  os_mutex_lock(&world->launches_mutex);
+  for (uint32_t i = 0; i < WORLD_LAUNCHES && i < world->launch_count; i++) {
+    const struct world_launch *other = &world->launches[i];
+    if (other->stream == launch->stream && other->sequence == launch->sequence) rank = other->rank;
+  }
+  world->launches[world->launch_count++ % WORLD_LAUNCHES] = *launch;
+  os_mutex_unlock(&world->launches_mutex);
+  return rank;
+}
+
+/* A collective on one stream for two ranks never ends: the second kernel would begin after the first one,
+ * which waits for it. */
+static ncclResult_t streams_are_apart(struct device_comm *comm, const struct plan *plan,
+                                      const struct launch_setup *setup) {
+  struct world_launch launch = {0, plan->first_sequence, comm->config.rank};
+  if (!plan->limits.shares_device || setup->capture.id != 0 || plan->work_count == 0) return ncclSuccess;
+  if (plan->works[0].conn_index == CONN_MESSAGE) return ncclSuccess;
+  TRY(cuda_result(cuda_order_stream_key((cudaStream_t)setup->streams[0], &launch.stream),
+                  "asking for a stream's id"));
+  const uint32_t other = world_note(comm->world, &launch);
+  if (other == comm->config.rank) return ncclSuccess;
+  *(volatile int *)comm->world->failed = 1;
+  return log_fail(
+      ncclInvalidUsage,
+      "comm %s: rank %u and rank %u, both on device %u, launch an operation on the same stream: the "
+      "kernel of rank %u would wait for that of rank %u to end, which waits for it; give each rank a "
+      "stream of its own (the legacy stream is one for all ranks of a device, a thread's default "
+      "stream for all that the thread drives)",
+      comm->name, other, comm->config.rank, comm->config.device_index, comm->config.rank, other);
+}
+
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   union launch_any launch; /* only the part that the plan fills is read */
   struct launch_setup setup = {.comm = comm, .streams = streams, .stream_count = stream_count};
   const size_t bytes = data_bytes(plan);
   const int asked = cuda_order_capture((cudaStream_t)streams[0], &setup.capture);
-  if (asked != 0 && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
-  TRY(cuda_result(asked, "asking a stream for its capture"));
+  ncclResult_t result = cuda_result(asked, "asking a stream for its capture");
+  if (result == ncclSuccess) result = streams_are_apart(comm, plan, &setup);
+  if (result != ncclSuccess && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
+  TRY(result);
   launch_fill(comm, plan, setup.capture.id != 0, &launch.arguments);
   setup.block_count = plan_blocks(plan, launch.arguments.first_batch);
   if (setup.block_count == 0) return ncclSuccess;

@@ -84,6 +84,8 @@ static int stream_key_of(cudaStream_t stream, bool captured, uint64_t *key) {
   return error;
 }
 
+int cuda_order_stream_key(cudaStream_t stream, uint64_t *key) { return stream_key_of(stream, false, key); }
+
 static int counts_wait(const struct cuda_order *order, cudaStream_t stream) {
   const CUdeviceptr address = (CUdeviceptr)(uintptr_t)&order->counts->plain_ended;
   const CUresult error =

@@ -304,6 +304,7 @@ static void comm_record_look(struct device_comm *comm) {
 
 void cuda_records_look(void) {
   static uint64_t looked_ns;
+  if (!cuda_look_begin()) return;
   cuda_lock();
   const uint64_t now_ns = os_time_ns();
   const bool due = now_ns - looked_ns >= LOOKS_APART_NS;
@@ -311,4 +312,5 @@ void cuda_records_look(void) {
   for (struct device_comm *comm = cuda_comms(); due && comm != NULL; comm = comm->next)
     comm_record_look(comm);
   cuda_unlock();
+  cuda_look_end();
 }

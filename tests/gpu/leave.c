@@ -1,0 +1,38 @@
+/* leave.c: a program that exits while its kernels wait for other ranks ends with its own status, and is told
+ * what it left. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "need.h"
+
+enum { COUNT = 1 << 19, STATUS = 7 };
+
+/* Rank 0 calls alone; `naps`: seconds that its kernel waits before the exit. */
+static void leave(unsigned naps) {
+  ncclComm_t comms[RANKS_MAX];
+  cudaStream_t stream;
+  float *data;
+  need_shared_devices(2);
+  need_comms(comms, 2);
+  need_device(0);
+  NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  NEED(cudaMalloc((void **)&data, COUNT * sizeof *data));
+  NEED(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comms[0], stream));
+  sleep(naps);
+  exit(STATUS);
+}
+
+int main(void) {
+  for (unsigned naps = 0; naps < 2; naps++) {
+    int status = 0;
+    const pid_t child = fork(); /* before CUDA is used */
+    NEED(child < 0);
+    if (child == 0) leave(naps);
+    NEED(waitpid(child, &status, 0) != child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == STATUS) continue;
+    fprintf(stderr, "leave: after %u s: status %#x\n", naps, (unsigned)status);
+    return 1;
+  }
+  printf("leave: a program that left its kernels ended with its own status: ok\n");
+  return 0;
+}
