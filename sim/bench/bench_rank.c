@@ -785,6 +785,9 @@ void bench_ranks_run(struct bench *bench, int thread_index) {
   const bool is_ready =
       has_comms && !bench->options && option_check(&own) && zones_register(&own) && places_learn(&own);
   if (is_ready && bench->is_modelled && own.is_first) model_ask(&own);
-  if (is_ready && rows_run(&own) && bench->flags.verbose) memory_report(&own);
+  const bool has_run = is_ready && rows_run(&own);
+  if (has_run && bench->flags.verbose) memory_report(&own);
+  /* cudaFree waits for the device's kernels, and keeps other threads from what theirs wait for. */
+  if (has_run && !bench->is_modelled) bench_barrier(bench);
   own_drop(&own);
 }

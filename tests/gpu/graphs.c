@@ -235,9 +235,11 @@ int main(int argument_count, char **arguments) {
     rank_open(&all[rank]);
   }
   script_run(&everyone, "one thread");
-  for (int rank = 0; rank < rank_count; rank++)
+  /* While one thread captures, others may not wait for its device. */
+  for (int rank = 0; rank < rank_count && need_device_count() >= rank_count; rank++)
     NEED(pthread_create(&threads[rank], NULL, rank_run, &all[rank]));
-  for (int rank = 0; rank < rank_count; rank++) NEED(pthread_join(threads[rank], NULL));
+  for (int rank = 0; rank < rank_count && need_device_count() >= rank_count; rank++)
+    NEED(pthread_join(threads[rank], NULL));
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) rank_close(&all[rank]);
   need_fresh_start(rank_count);

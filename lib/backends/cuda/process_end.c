@@ -8,20 +8,20 @@
 #define KERNELS_WAIT_MS 1000 /* for kernels that other ranks let end */
 
 static bool process_ends;
-static uint32_t looks_under_way;
+static uint32_t looks_running;
 
 bool cuda_look_begin(void) {
-  __atomic_fetch_add(&looks_under_way, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&looks_running, 1, __ATOMIC_SEQ_CST);
   if (!__atomic_load_n(&process_ends, __ATOMIC_SEQ_CST)) return true;
   cuda_look_end();
   return false;
 }
 
-void cuda_look_end(void) { __atomic_fetch_sub(&looks_under_way, 1, __ATOMIC_SEQ_CST); }
+void cuda_look_end(void) { __atomic_fetch_sub(&looks_running, 1, __ATOMIC_SEQ_CST); }
 
 static void looks_end(void) {
   __atomic_store_n(&process_ends, true, __ATOMIC_SEQ_CST);
-  for (int i = 0; i < LOOKS_WAIT_MS && __atomic_load_n(&looks_under_way, __ATOMIC_SEQ_CST) > 0; i++)
+  for (int i = 0; i < LOOKS_WAIT_MS && __atomic_load_n(&looks_running, __ATOMIC_SEQ_CST) > 0; i++)
     os_sleep_ms(1);
 }
 
