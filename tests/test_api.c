@@ -335,7 +335,8 @@ static void test_init_all(void **state) {
   int value = -1;
   expect_error(ncclCommInitAll(NULL, 1, NULL), ncclInvalidArgument, "ncclCommInitAll", "NULL");
   expect_error(ncclCommInitAll(comms, -1, NULL), ncclInvalidArgument, "negative");
-  expect_error(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage, "device 1", "another rank");
+  expect_error(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage, "device 1",
+               "rank 0 and rank 1 both on CUDA device 1");
   expect_error(ncclCommInitAll(comms, 2, beyond), ncclInvalidArgument, "device 16", "there are 16");
   expect_ok(ncclCommInitAll(comms, 0, NULL));
   expect_ok(ncclCommInitAll(comms, 3, reversed));

@@ -38,6 +38,8 @@
 
 #include "protocol/prim.h"
 
+#include "schedule/slice.h"
+
 #define FIFO_SLOTS_MAX 8
 #define FIFO_LINE_BYTES 128
 
@@ -140,10 +142,9 @@ PRIM_FN uint32_t link_slot_of(const struct link *link, uint64_t step) {
   return (high % slots * (UINT32_MAX % slots + 1) + low % slots) % slots;
 }
 
-/* Binds an end for one operation. Both ends round the counter up to a whole chunk (a power of two of steps),
- * so that the slices of a chunk are contiguous. */
+/* Binds an end for one operation. */
 PRIM_FN void link_open(struct link *link, uint64_t saved_step, uint32_t chunk_steps) {
-  link->step = (saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1);
+  link->step = slice_first_step(saved_step, chunk_steps);
   link->posted = link->step;
   link->cached = 0;
   link->direct = 0;

@@ -405,7 +405,7 @@ PRIM_FN size_t lane_slice_capacity(const struct lane *lane) {
   const struct work *work = lane->work;
   const uint32_t step_bytes = work->recv_count > 0 ? lane->recv[0].step_bytes : lane->send[0].step_bytes;
   if (work->recv_count + work->send_count == 0 || lane_proto(work) != PROTO_SIMPLE) return work->chunk_count;
-  return (size_t)work->slice_steps * step_bytes >> size_log2(work->element_bytes);
+  return slice_capacity_of(work, step_bytes);
 }
 
 /* What an end of a connection keeps between operations. */

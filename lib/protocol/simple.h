@@ -12,7 +12,7 @@ PRIM_FN bool simple_next_slice(struct lane *lane) {
   if (lane->slice_index < lane->slice_count) return true;
   if (!lane_next_step(lane)) return false;
   lane->slice_index = 0;
-  lane->slice_count = lane->work->chunk_steps / lane->work->slice_steps;
+  lane->slice_count = slice_count_of(lane->work);
   lane->slice_elements = chunk_slice_count(lane->step.count, lane->slice_count, lane->slice_capacity);
   return true;
 }
@@ -166,7 +166,7 @@ PRIM_FN void simple_destinations(struct lane *lane, struct prim *prim, struct fl
 /* Elements of block `block` that lie in the slice at `offset`. */
 PRIM_FN size_t simple_block_count(const struct lane *lane, uint32_t block, size_t offset) {
   const size_t count = step_block_count(&lane->step, block);
-  return count > offset ? size_min(count - offset, lane->slice_elements) : 0;
+  return count > offset ? slice_length(count, offset, lane->slice_elements) : 0;
 }
 
 PRIM_FN void simple_add_copy(struct move *move, const void *source, void *destination, size_t count) {
@@ -229,8 +229,8 @@ PRIM_FN void simple_begin(struct lane *lane, struct prim *prim) {
   const struct work *work = lane->work;
   struct flight *flight = lane_flight(lane, lane->begun);
   struct move *move = &flight->move;
-  const size_t offset = size_min(lane->step.count, lane->slice_index * lane->slice_elements);
-  move->count = size_min(lane->step.count - offset, lane->slice_elements);
+  const size_t offset = slice_offset(lane->step.count, lane->slice_index, lane->slice_elements);
+  move->count = slice_length(lane->step.count, offset, lane->slice_elements);
   move->dtype = work->dtype;
   move->op = work->op;
   move->op_arg = work->op_arg;

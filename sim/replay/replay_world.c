@@ -187,7 +187,7 @@ static void target_measure(struct target *target, struct emu_lane *emu) {
 
 uint64_t link_begin(const struct work *work, const struct link *link, bool sends) {
   const uint64_t saved = sends ? link->sender->send_step : link->receiver->recv_step;
-  return (saved + work->chunk_steps - 1) / work->chunk_steps * work->chunk_steps;
+  return slice_first_step(saved, work->chunk_steps);
 }
 
 /* Which of these actions keep the lane at or before its recorded place. */

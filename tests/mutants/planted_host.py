@@ -227,8 +227,8 @@ plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.e
 plant(PROXY_CONN, 'empty_ll_steps_rewrite_nothing', 'proxy_ll_put(conn, flight); /* an empty',
       'if (!slice->skipped) proxy_ll_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
 plant('lib/backends/emu/net_end.c', 'll_slots_are_not_rewritten',
-      'if (net_line_cleans(step, conn->slots)) ', 'if (false) ', 'test_proxy', 'no_old_line_counts',
-      quick=True)
+      'if (line_cleans_at(step->line, step->flag_bits, conn->slots))', 'if (false)', 'test_proxy',
+      'no_old_line_counts', quick=True)
 plant('lib/backends/emu/net_end.c', 'll_taken_when_one_line_is_there', 'lines, net_line_count(step),',
       'lines, 1,', 'test_proxy', 'every_option_comes_out_exact', quick=True)
 plant('lib/core/proxy/proxy_iter.c', 'empty_ll_steps_are_messages_at_one_end',
@@ -292,10 +292,11 @@ plant(PROXY_OPS, 'left_operations_leak',
       'ops_unlist(ops); ops->previous = ops->next = NULL;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_OPS, 'number_of_the_first_operation_lost', 'ops->works[i].op_sequence += plan->first_sequence;',
       ';', 'test_proxy', 'a_fault_is_named')
-plant(PROXY_ITER, 'step_not_rounded', '(saved_step + chunk_steps - 1) & ~(chunk_steps - 1);', 'saved_step;',
+plant(PROXY_ITER, 'step_not_rounded', 'iter->next_step = slice_first_step(saved_step, work->chunk_steps);',
+      'iter->next_step = saved_step;',
       'test_proxy', 'every_option_comes_out_exact')
-plant(PROXY_ITER, 'slice_past_the_chunk', 'size_min(iter->held - offset, iter->slice_elements)',
-      '(iter->sends ? iter->slice_elements : size_min(iter->held - offset, iter->slice_elements))',
+plant(PROXY_ITER, 'slice_past_the_chunk', 'slice_length(iter->held, offset, iter->slice_elements)',
+      '(iter->sends ? iter->slice_elements : slice_length(iter->held, offset, iter->slice_elements))',
       'test_proxy', 'every_option_comes_out_exact')
 plant(RAILS, 'one_nic_for_all_channels', 'channel_index % alike', '0 % alike', 'test_rails',
       'channels_spread_over_nics')

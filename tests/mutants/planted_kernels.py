@@ -258,7 +258,7 @@ plant(FIFO, 'heads_posted_too_rarely',
       'return @now / FIFO_FREES_TOGETHER != before / FIFO_FREES_TOGETHER@;', 'now / 16 != before / 16',
       'hang', scenario('TwoShot', 'Simple', '3 9000 0 all_reduce', 'NCCL_BUFFSIZE=16384'))
 plant(FIFO, 'chunk_not_rounded',
-      'link->step = @(saved_step + chunk_steps - 1) & ~(uint64_t)(chunk_steps - 1)@;', 'saved_step',
+      'link->step = @slice_first_step(saved_step, chunk_steps)@;', 'saved_step',
       'wrong|hang|crash', RING_LONG)
 plant(LANE, 'head_not_posted_at_the_beginning', '@prim_store_head(prim, &link->sender->head, link->step);@',
       '', 'hang', scenario('', '', 'all_reduce -g 2 -b 4M -e 8M -f 2', 'TUTTI_TUNE_FILE=@/rules',
@@ -290,7 +290,7 @@ plant(SIMPLE, 'head_one_slice_too_early',
       'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
       'lane->recv[i].posted + steps', 'wrong', slow(RING_LONG, '1:1'))
 plant(SIMPLE, 'last_slice_too_long',
-      'move->count = @size_min(lane->step.count - offset, lane->slice_elements)@;', 'lane->slice_elements',
+      'move->count = @slice_length(lane->step.count, offset, lane->slice_elements)@;', 'lane->slice_elements',
       'wrong', RING_SIMPLE)
 plant(SIMPLE, 'slots_not_awaited', 'if (@!link_has_slots(&lane->send[i], steps)@) return false;', 'false',
       'wrong|hang', slow(RING_LONG, '1:1'))

@@ -1,18 +1,18 @@
-/* proxy_iter.c: see proxy_iter.h. Uses the same arithmetic as lanes (protocol/lane.h, simple.h, ll.h). */
+/* proxy_iter.c: see proxy_iter.h. Slices are cut as those of lanes (schedule/slice.h). */
 #include "core/proxy/proxy_iter.h"
 
 #include <string.h>
 
+#include "schedule/slice.h"
+
 void proxy_iter_begin(struct proxy_iter *iter, const struct work *work, uint32_t link_index, bool sends,
                       uint64_t saved_step, const struct plan_limits *limits) {
-  const uint64_t chunk_steps = work->chunk_steps;
   memset(iter, 0, sizeof *iter);
   iter->work = iter->part = work;
   iter->link_index = link_index;
   iter->sends = sends;
-  iter->next_step = (saved_step + chunk_steps - 1) & ~(chunk_steps - 1);
-  iter->slice_capacity =
-      (size_t)work->slice_steps * limits->step_bytes[PROTO_SIMPLE] >> size_log2(work->element_bytes);
+  iter->next_step = slice_first_step(saved_step, work->chunk_steps);
+  iter->slice_capacity = slice_capacity_of(work, limits->step_bytes[PROTO_SIMPLE]);
   algo_begin(&iter->steps, work);
 }
 
@@ -52,15 +52,15 @@ bool proxy_iter_next(struct proxy_iter *iter, struct proxy_slice *slice) {
   if (iter->slice_index == iter->slice_count) {
     if (!iter_chunk(iter)) return false;
     iter->slice_index = 0;
-    iter->slice_count = work->chunk_steps / work->slice_steps;
+    iter->slice_count = slice_count_of(work);
     iter->slice_elements = work->proto == PROTO_LL
                                ? iter->cut /* a chunk is one step */
                                : chunk_slice_count(iter->cut, iter->slice_count, iter->slice_capacity);
   }
-  const size_t offset = size_min(iter->held, iter->slice_index * iter->slice_elements);
+  const size_t offset = slice_offset(iter->held, iter->slice_index, iter->slice_elements);
   slice->begin = iter->next_step;
   slice->end = iter->next_step += work->slice_steps;
-  slice->bytes = size_min(iter->held - offset, iter->slice_elements) * work->element_bytes;
+  slice->bytes = slice_length(iter->held, offset, iter->slice_elements) * work->element_bytes;
   slice->part = iter->part;
   slice->agreed_bytes = (uint64_t)iter->part->part_count * iter->part->element_bytes;
   slice->announces = !iter->agreed;
