@@ -1,17 +1,20 @@
+/* clang-format off */
 /* leases.c: memory that a program frees and allocates again while ranks of other processes have it mapped.
  * The program starts one process per rank; results are checked after each call.
  *
  *     leases [MODE [NUMBER [SEED [RANKS]]]]
  *
  *     reuse     NUMBER turns: each call finds other memory at the addresses that an earlier call has used
- *     full      NUMBER turns: a rank uses up its device's memory, frees what it had cached, and allocates
- * again stress    NUMBER rounds of allocations, collectives and frees, at random; in the end all memory is
- * back graph     memory that a graph shows is in use until the graph is destroyed holder    a process ends
- * while it has another one's memory mapped owner     a process ends while another one has its memory mapped
+ *     full      NUMBER turns: a rank uses up its device's memory, frees what it had cached, allocates again
+ *     stress    NUMBER rounds of allocations, collectives and frees, at random; then all memory is back
+ *     graph     memory that a graph shows is in use until the graph is destroyed
+ *     holder    a process ends while it has another one's memory mapped
+ *     owner     a process ends while another one has its memory mapped
  *
  * Without arguments, reuse, stress and graph. Where memory of the device is counted for all processes
  * (a GPU, or SIMT_MEMORY) it must come back without a call of the library.
  * Prints what is wrong, or what was run and `ok`. */
+/* clang-format on */
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
