@@ -299,7 +299,7 @@ void recorder_open(struct recorder *recorder, const struct recorder_birth *birth
 }
 
 /* Deletes the file after the last communicator if all ended without an error; the next communicator opens a
- * new file. No backend still writes to it: a rank's device side is closed before its recorder. */
+ * new file. No backend still writes to it: all kernels have ended. */
 static void process_settle(void) {
   if (process.live > 0 || !process.volatile_name || !all_is_well()) return;
   mapped_file_remove(&process.mapped);
@@ -314,7 +314,9 @@ void recorder_close(struct recorder *recorder, enum record_state state) {
   os_mutex_lock(&process.lock);
   if (comm_has_failed(comm) || !comm_has_ended(comm)) process.spoilt = true;
   comm->state = state;
-  comm->moved_ticks = ticks_now();
+  /* Atomic, because a kernel of an aborted rank may still end: its device side is closed with the last rank.
+   */
+  __atomic_store_n(&comm->moved_ticks, ticks_now(), __ATOMIC_RELAXED);
   process.live -= 1;
   process.gone += 1;
   clock_note();
