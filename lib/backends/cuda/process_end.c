@@ -5,10 +5,11 @@
 #include "base/log.h"
 
 #define LOOKS_WAIT_MS 1000   /* for a look that does not return, as when a device does not answer */
+#define LOCK_WAIT_MS 1000    /* for a thread in a call */
 #define KERNELS_WAIT_MS 1000 /* for kernels that other ranks let end */
 
 static bool process_ends;
-static uint32_t looks_running;
+static uint32_t looks_running, fork_count;
 
 bool cuda_look_begin(void) {
   __atomic_fetch_add(&looks_running, 1, __ATOMIC_SEQ_CST);
@@ -23,6 +24,14 @@ static void looks_end(void) {
   __atomic_store_n(&process_ends, true, __ATOMIC_SEQ_CST);
   for (int i = 0; i < LOOKS_WAIT_MS && __atomic_load_n(&looks_running, __ATOMIC_SEQ_CST) > 0; i++)
     os_sleep_ms(1);
+}
+
+static bool lock_taken(void) {
+  for (int i = 0; i < LOCK_WAIT_MS; i++) {
+    if (cuda_try_lock()) return true;
+    os_sleep_ms(1);
+  }
+  return false;
 }
 
 static bool comms_idle(void) {
@@ -42,10 +51,12 @@ static void comms_give_up(void) {
   }
 }
 
-/* Runs before the runtime's own handler, because it is registered after the runtime was loaded. */
+/* Runs before the runtime's own handler, because it is registered after the runtime was loaded. A forked
+ * child has no devices, and the kernels are its parent's. */
 static void process_end(void) {
+  if (fork_count != os_fork_count()) return;
   looks_end();
-  if (!cuda_try_lock()) return; /* a thread is in a call that does not return */
+  if (!lock_taken()) return;
   for (int i = 0; i < KERNELS_WAIT_MS && !comms_idle(); i++) os_sleep_ms(1);
   comms_give_up();
   cuda_unlock();
@@ -53,5 +64,7 @@ static void process_end(void) {
 
 void cuda_end_watch(void) {
   static bool watched;
-  if (!__atomic_exchange_n(&watched, true, __ATOMIC_ACQ_REL)) os_at_exit(process_end);
+  if (__atomic_exchange_n(&watched, true, __ATOMIC_ACQ_REL)) return;
+  fork_count = os_fork_count();
+  os_at_exit(process_end);
 }
