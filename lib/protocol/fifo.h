@@ -36,7 +36,7 @@
 #ifndef TUTTI_PROTOCOL_FIFO_H
 #define TUTTI_PROTOCOL_FIFO_H
 
-#include "protocol/prim.h"
+#include "protocol/prim.h" /* first: it may define PRIM_FN */
 
 #include "schedule/slice.h"
 
@@ -92,7 +92,7 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
 #define FIFO_EACH_LINK(i, count, set) \
   for (uint32_t i = fifo_next_link(set, 0); i < (count); i = fifo_next_link(set, i + 1))
 PRIM_FN uint32_t fifo_next_link(link_set set, uint32_t from) {
-  const link_set left = set >> from;
+  const link_set left = from < STEP_LINKS_MAX ? set >> from : 0;
   return left != 0 ? from + (uint32_t)__builtin_ctzll(left) : STEP_LINKS_MAX;
 }
 #elif PRIM_ALGOS > 1
