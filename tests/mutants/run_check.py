@@ -87,6 +87,16 @@ def plant(bug, folder):
         file.write(text)
 
 
+def run_bounded(command):
+    """The command's exit status and all that it says; 2 if it does not end."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=RUN_SECONDS,
+                              cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return 2, 'no end after %d s' % RUN_SECONDS
+    return done.returncode, done.stdout.decode(errors='replace')
+
+
 class Base:
     """The command's objects in an archive, from which the linker takes what the driver needs."""
 
@@ -103,12 +113,7 @@ class Base:
     def run(self, folder, objects):
         program = folder + '/check_run'
         call([CC, '-o', program, self.driver] + objects + [self.archive, self.library] + LIBRARIES)
-        try:
-            done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=RUN_SECONDS)
-        except subprocess.TimeoutExpired:
-            return 2, 'no end after %d s' % RUN_SECONDS
-        return done.returncode, done.stdout.decode(errors='replace')
+        return run_bounded([program])
 
 
 def try_bug(bug, base, folder):

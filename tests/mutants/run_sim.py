@@ -12,12 +12,11 @@ import collections
 import glob
 import os
 import shutil
-import subprocess
 import sys
 
 from planted import LANE, LL_H, SIMPLE
 from run import CC, ROOT, call, one_line
-from run_check import LIBRARIES, RUN_SECONDS, compile_sources, plant
+from run_check import LIBRARIES, compile_sources, plant, run_bounded
 
 BOUND = ['sim/steps/executor', 'sim/steps/slices', 'sim/simulate/engine', 'sim/simulate/engine_stuck']
 INCLUDES = ['sim/steps/seam', 'lib', 'sim', 'lib/backends/emu', 'lib/backends/emu/cudart/include']
@@ -48,12 +47,7 @@ BUGS = [
 def simulate(folder, objects, rest, words):
     program = folder + '/tutti'
     call([CC, '-o', program] + objects + rest + LIBRARIES + ['-ljansson', '-lzstd'])
-    try:
-        done = subprocess.run([program, 'sim'] + words.split(), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=RUN_SECONDS, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return 2, 'no end after %d s' % RUN_SECONDS
-    return done.returncode, done.stdout.decode(errors='replace')
+    return run_bounded([program, 'sim'] + words.split())
 
 
 def try_bug(bug, folder, rest):

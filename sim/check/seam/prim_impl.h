@@ -20,25 +20,7 @@ struct work;
 
 bool executor_next_step(struct algo_iter *iter, const struct work *work, struct step *step);
 
-/* One worker per lane. */
-static inline bool prim_leader(const struct prim *prim) {
-  (void)prim;
-  return true;
-}
-static inline void prim_join(const struct prim *prim) { (void)prim; }
-static inline void prim_await_readers(const struct prim *prim) { (void)prim; }
-static inline bool prim_aborted(const struct prim *prim) {
-  (void)prim;
-  return false;
-}
-static inline void prim_pause(const struct prim *prim) { (void)prim; }
-
-uint64_t prim_load_tail(const uint64_t *address);
-uint64_t prim_load_head(const uint64_t *address);
-void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t value);
-void prim_store_head(struct prim *prim, uint64_t *address, uint64_t value);
-void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint32_t tag, uint64_t value);
-bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value);
+#include "steps/seam/one_thread.h"
 
 void prim_move_begin(struct prim *prim, struct move *move);
 void prim_move_finish(struct prim *prim, struct move *move);
@@ -62,9 +44,5 @@ void prim_line_load(struct prim *prim, uint8_t kind, const uint8_t *line, uint32
                     struct prim_fragment *fragment);
 void prim_line_store(struct prim *prim, uint8_t kind, uint8_t *line, uint32_t line_count, uint64_t flag,
                      const struct prim_fragment *fragment);
-static inline void prim_group_end(struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
-                                  const struct work *work) {
-  (void)prim, (void)kind, (void)line_count, (void)bytes, (void)work;
-}
 
 #endif

@@ -7,9 +7,7 @@
 #define PRIM_LINKS STEP_LINKS_MAX
 #define PRIM_DEPTH 1
 #define PRIM_COMPACT 1
-#define PRIM_SHIFTS                                                                      \
-  1 /* the memory of the rank at a link's other end has addresses of its own: executor.h \
-     */
+#define PRIM_SHIFTS 1                  /* a link's other end has addresses of its own: executor.h */
 #define PRIM_NEXT_STEP steps_next_step /* cuts steps of LL into groups of lines */
 
 struct algo_iter;
@@ -32,25 +30,7 @@ struct work;
 
 bool steps_next_step(struct algo_iter *iter, const struct work *work, struct step *step);
 
-/* One worker per lane. */
-static inline bool prim_leader(const struct prim *prim) {
-  (void)prim;
-  return true;
-}
-static inline void prim_join(const struct prim *prim) { (void)prim; }
-static inline void prim_await_readers(const struct prim *prim) { (void)prim; }
-static inline bool prim_aborted(const struct prim *prim) {
-  (void)prim;
-  return false;
-}
-static inline void prim_pause(const struct prim *prim) { (void)prim; }
-
-uint64_t prim_load_tail(const uint64_t *address);
-uint64_t prim_load_head(const uint64_t *address);
-void prim_store_tail(struct prim *prim, uint64_t *address, uint64_t value);
-void prim_store_head(struct prim *prim, uint64_t *address, uint64_t value);
-void prim_tagged_store(struct prim *prim, struct tagged_word *word, uint32_t tag, uint64_t value);
-bool prim_tagged_load(const struct tagged_word *word, uint32_t tag, uint64_t *value);
+#include "steps/seam/one_thread.h"
 
 void prim_move_begin(struct prim *prim, struct move *move);
 static inline void prim_move_finish(struct prim *prim, struct move *move) { (void)prim, (void)move; }
@@ -83,10 +63,6 @@ static inline void prim_fragment_combine(struct prim *prim, struct prim_fragment
 static inline void prim_fragment_post(struct prim *prim, struct prim_fragment *data, size_t bytes,
                                       const struct work *work) {
   (void)prim, (void)data, (void)bytes, (void)work;
-}
-static inline void prim_group_end(struct prim *prim, uint8_t kind, uint32_t line_count, uint32_t bytes,
-                                  const struct work *work) {
-  (void)prim, (void)kind, (void)line_count, (void)bytes, (void)work;
 }
 
 #endif
