@@ -57,8 +57,9 @@ static inline void net_ll_write(uint8_t *lines, const struct device_net_step *st
 /* The unused lines of a slot get the step's flag too. */
 static inline void net_ll_clean(uint8_t *lines, uint32_t slot_bytes, const struct device_net_step *step) {
   uint64_t *words = (uint64_t *)(void *)lines;
+  const uint64_t half = line_first_half(0, net_line_flag(step));
   for (size_t i = 2 * (size_t)net_line_count(step); i < slot_bytes / 8; i++)
-    __atomic_store_n(&words[i], line_first_half(0, net_line_flag(step)), __ATOMIC_RELEASE);
+    __atomic_store_n(&words[i], half, __ATOMIC_RELEASE);
 }
 
 #endif

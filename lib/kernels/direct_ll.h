@@ -221,8 +221,10 @@ PRIM_FN void direct_load_each(const struct direct_loop<LINKS> *loop, uint32_t be
   DIRECT_EACH_LINE(b)
   DIRECT_EACH_LINK(link)
   words->each[b][link] = direct_word(loop->sent[link].user, loop->sent[link].bytes, direct_ahead(begun, b));
-  if (!PLAIN) DIRECT_EACH_LINE(b)
-  DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
+  if (!PLAIN) {
+    DIRECT_EACH_LINE(b)
+    DIRECT_EACH_LINK(link) words->each[b][link] = direct_scaled<PLAIN>(words->each[b][link]);
+  }
 }
 
 /* `SCATTERED`: each link gets its own words; else all get the same. */

@@ -155,7 +155,7 @@ static void plain(struct rank *me, enum action action) {
 
 static void act(const struct driver *driver, enum action action, unsigned step) {
   const int graph = (int)action - FIRST;
-  if ((action == LEGACY || action == PER_THREAD) && need_device_count() < rank_count)
+  if ((action == LEGACY || action == PER_THREAD) && need_shares(rank_count))
     action = PLAIN_A; /* ranks would share the stream */
   if (graph >= 0) {
     if (driver->ranks->graphs[graph] == NULL) graph_replace(driver, graph);
@@ -236,10 +236,10 @@ int main(int argument_count, char **arguments) {
   }
   script_run(&everyone, "one thread");
   /* While one thread captures, others may not wait for its device. */
-  for (int rank = 0; rank < rank_count && need_device_count() >= rank_count; rank++)
+  const int by_threads = need_shares(rank_count) ? 0 : rank_count;
+  for (int rank = 0; rank < by_threads; rank++)
     NEED(pthread_create(&threads[rank], NULL, rank_run, &all[rank]));
-  for (int rank = 0; rank < rank_count && need_device_count() >= rank_count; rank++)
-    NEED(pthread_join(threads[rank], NULL));
+  for (int rank = 0; rank < by_threads; rank++) NEED(pthread_join(threads[rank], NULL));
   for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[rank]));
   for (int rank = 0; rank < rank_count; rank++) rank_close(&all[rank]);
   need_fresh_start(rank_count);

@@ -33,9 +33,11 @@ static inline int need_ranks(void) {
   return count < RANKS_MAX ? count : RANKS_MAX;
 }
 
+static inline int need_shares(int rank_count) { return need_device_count() < rank_count; }
+
 /* For programs that need `rank_count` ranks, before the first communicator. */
 static inline void need_shared_devices(int rank_count) {
-  if (need_device_count() < rank_count) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  if (need_shares(rank_count)) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 }
 
 /* Selects the rank's device. */

@@ -64,13 +64,14 @@ struct cuda_capture {
   cudaGraph_t graph;
 };
 
-/* State that the ranks of one communicator share in this process. */
+/* The launch of an operation by a rank that shares its device. */
 #define WORLD_LAUNCHES 64u
 struct world_launch {
   uint64_t stream, sequence; /* stream: a key that never repeats; sequence: of the operation */
   uint32_t rank;
 };
 
+/* State that the ranks of one communicator share in this process. */
 struct cuda_world {
   uint64_t comm_id;
   uint32_t rank_count; /* open ranks */
@@ -211,10 +212,10 @@ int cuda_order_before(struct cuda_order *order, const device_stream *streams, ui
                       const struct cuda_capture *capture);
 int cuda_order_after(struct cuda_order *order, const device_stream *streams, uint32_t stream_count,
                      const struct cuda_capture *capture, uint32_t block_count);
-/* *ended: all blocks of the rank that the host launched or a graph has begun have ended. `seen` is host
- * memory that the device can write. */
 /* A key that never repeats for a different stream, in *key; returns a cudaError. */
 int cuda_order_stream_key(cudaStream_t stream, uint64_t *key);
+/* *ended: all blocks of the rank that the host launched or a graph has begun have ended. `seen` is host
+ * memory that the device can write. */
 int cuda_order_ended(const struct cuda_order *order, cudaStream_t stream, struct launch_counts *seen,
                      bool *ended);
 

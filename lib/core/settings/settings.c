@@ -402,6 +402,16 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
   return kept;
 }
 
+/* No more channels than run at once. */
+static void settings_take_devices(struct settings *settings, const struct settings_ranks *ranks) {
+  struct plan_limits *limits = &settings->plan.limits;
+  limits->shares_device = ranks->share_devices;
+  if (ranks->blocks == 0) return;
+  limits->channel_count = smaller(limits->channel_count, ranks->blocks);
+  limits->p2p_channel_count = smaller(limits->p2p_channel_count, power_of_two_down(ranks->blocks));
+  limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, limits->p2p_channel_count);
+}
+
 struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
   struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
   settings_take_devices(settings, ranks);

@@ -80,8 +80,6 @@ struct settings_device {
 void settings_add_device(struct settings_ranks *ranks, const struct settings_device *device);
 /* Logs what ranks that share devices get, if some do. */
 void settings_log_devices(const struct settings_ranks *ranks);
-/* Takes no more channels than run at once. */
-void settings_take_devices(struct settings *settings, const struct settings_ranks *ranks);
 
 /* What was asked for and is not, or not safely, given. */
 struct settings_losses {

@@ -26,27 +26,17 @@ static uint32_t queue_count(void) {
 }
 
 void settings_log_devices(const struct settings_ranks *ranks) {
+  static bool warned; /* each rank of the process comes here */
   if (ranks->blocks == 0) return;
   log_info(LOG_INIT,
            "ranks share GPUs (NCCL_MULTI_RANK_GPU_ENABLE): at most %u channels, so that the kernels of all "
            "ranks run at once",
            ranks->blocks);
-  if (ranks->streams > queue_count())
+  if (ranks->streams > queue_count() && !__atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
     log_warn("%u ranks of this process share a GPU, and " QUEUES_VARIABLE
              " gives it %u hardware queues: streams in one queue wait for each other, and ranks that do so "
              "hang; set it to " QUEUES_MOST " before the program starts",
              ranks->streams, queue_count());
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-void settings_take_devices(struct settings *settings, const struct settings_ranks *ranks) {
-  struct plan_limits *limits = &settings->plan.limits;
-  limits->shares_device = ranks->share_devices;
-  if (ranks->blocks == 0) return;
-  limits->channel_count = smaller(limits->channel_count, ranks->blocks);
-  while (limits->p2p_channel_count > ranks->blocks) limits->p2p_channel_count /= 2;
-  limits->p2p_channels_per_peer = smaller(limits->p2p_channels_per_peer, limits->p2p_channel_count);
 }
 
 /* CUDA reads the variable when it makes a device's context, which programs do before they call us. Parameters
