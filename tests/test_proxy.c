@@ -23,7 +23,7 @@
 #include "base/param.h"
 #include "core/proxy/proxy.h"
 #include "core/proxy/proxy_pxn.h"
-#include "core/proxy/proxy_iter.h"
+#include "schedule/transfer.h"
 #include "fake_net.h"
 #include "ranks.h"
 #include "schedule/algo.h"
@@ -718,20 +718,20 @@ static void over_the_emulators_network(void **state) {
 
 static void iterators_compare(const struct work *sender, uint32_t send_link, const struct work *receiver,
                               uint32_t recv_link, const struct plan_limits *limits, uint64_t step) {
-  struct proxy_iter sends, receives;
-  struct proxy_slice sent, received;
-  proxy_iter_begin(&sends, sender, send_link, true, step, limits);
-  proxy_iter_begin(&receives, receiver, recv_link, false, step, limits);
-  while (proxy_iter_next(&sends, &sent)) {
-    assert_true(proxy_iter_next(&receives, &received));
+  struct transfer_iter sends, receives;
+  struct transfer sent, received = {0};
+  transfer_begin(&sends, sender, send_link, true, step, limits->step_bytes[PROTO_SIMPLE]);
+  transfer_begin(&receives, receiver, recv_link, false, step, limits->step_bytes[PROTO_SIMPLE]);
+  while (transfer_next(&sends, &sent)) {
+    assert_true(transfer_next(&receives, &received));
     assert_true(sent.begin == received.begin && sent.end == received.end);
     assert_true(received.shared ? sent.bytes >= received.bytes : sent.bytes == received.bytes);
     assert_true(sent.agreed_bytes == received.agreed_bytes);
     assert_true(sent.announces == received.announces);
     assert_true(sent.bytes + 32 <= (sent.end - sent.begin) * limits->step_bytes[PROTO_SIMPLE]);
   }
-  assert_false(proxy_iter_next(&receives, &received));
-  assert_true(sends.next_step == receives.next_step);
+  assert_false(transfer_next(&receives, &received));
+  assert_true(sends.link.next_step == receives.link.next_step);
 }
 
 /* The work of another plan whose link is the other end of this work's link `link_index`. */

@@ -24,7 +24,7 @@ enum check_rule {
   CHECK_RESULT,     /* an element's final value is not the operation's result */
   CHECK_SAME_ORDER, /* ranks add up one element in different orders */
   CHECK_RANK_ORDER, /* an element is not folded from rank 0 on, as the call requires */
-  CHECK_PROXY,      /* a proxy would count a different number of steps than the kernel takes */
+  CHECK_PROXY,      /* a proxy would pass other slices than the lane */
   CHECK_RESOURCES,  /* nothing is proved: memory is out, or the plan is too large for the checker */
   CHECK_RULE_COUNT
 };
@@ -72,7 +72,7 @@ enum check_fault {
   FAULT_EMPTY_NOT_POSTED,  /* a sender does not post empty slices */
   FAULT_EMPTY_NOT_AWAITED, /* a receiver does not wait for empty slices */
   FAULT_NO_WAIT,           /* a receiver reads without a wait */
-  FAULT_PROXY_ONE_MORE,    /* a proxy counts a step more than the formula */
+  FAULT_PROXY_ONE_MORE,    /* a proxy's slices are one step longer */
   FAULT_NO_FIRST_STAGE,    /* an input without the operator's first stage */
   FAULT_INPUT_NOT_AWAITED, /* a receiver does not wait for the addresses of inputs that it may read in place
                             */

@@ -8,7 +8,7 @@
 #include "check/check.h"
 #include "check/expr.h"
 #include "check/memory.h"
-#include "schedule/algo.h"
+#include "schedule/transfer.h"
 
 /* A slice in transit, or the record of one whose data went directly to the receiver's output. */
 struct message {
@@ -75,10 +75,10 @@ struct check_lane {
   uint32_t want_conn; /* of WANT_LIST: the lane */
   uint32_t scale;     /* units of memory per element */
   uint64_t step_number;
-  uint64_t slot_capacity; /* elements that the slots of a slice hold, whatever the protocol */
-  uint32_t *conns;        /* recv_count, then send_count */
-  uint64_t *begin_steps;  /* the same: the step at which the work began on each */
-  uint64_t scratch;       /* address of the operation's */
+  uint64_t slot_capacity;          /* elements that the slots of a slice hold, whatever the protocol */
+  uint32_t *conns;                 /* recv_count, then send_count */
+  struct transfer_link *transfers; /* the same: what proxies would pass */
+  uint64_t scratch;                /* address of the operation's */
   struct list_clock *clocks;
   uint32_t clock_count, clock_capacity;
   uint32_t first_waiter, next_waiter; /* lane + 1: lists put aside until this one ends a step */
@@ -98,7 +98,7 @@ struct block {
 struct check_engine {
   const struct check_input *input;
   struct check_report *report;
-  struct check_report proxy; /* the first proxy that counts wrong: reported if everything else is right */
+  struct check_report proxy; /* the first transfer that differs: reported if everything else is right */
   struct arena arena;
   struct expr_table exprs;
   struct memory memory;
@@ -177,9 +177,5 @@ bool access_write(struct check_engine *engine, struct check_lane *lane, uint32_t
 
 /* Compares the final contents of memory with the required ones. */
 bool verify_results(struct check_engine *engine);
-
-/* FIFO steps that a proxy counts for the work's connection on receive or send link `link`; false if no
- * formula is known. */
-bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *steps);
 
 #endif

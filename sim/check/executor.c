@@ -19,6 +19,7 @@ static bool step_next(struct prim *prim, struct algo_iter *iter, const struct wo
   struct check_lane *lane = prim->lane;
   for (;;) {
     if (!lane->repeats && !algo_next(iter, work, step)) return false;
+    if (!lane->repeats) proxies_step(prim, step);
     if (!input->hook) return true;
     const uint32_t what = input->hook(input->hook_context, work, lane->step_number, step);
     lane->repeats = what == HOOK_RUN_AND_ASK;
@@ -130,11 +131,11 @@ static void links_unround(struct prim *prim) {
 static void links_note(struct prim *prim) {
   const struct work *work = prim->lane->work;
   for (uint32_t i = 0; i < work->recv_count; i++)
-    prim->lane->begin_steps[i] = seam_recv_conn(prim, i)->recv_step = prim->run->recv[i].step;
+    seam_recv_conn(prim, i)->recv_step = prim->run->recv[i].step;
   for (uint32_t i = 0; i < work->send_count; i++) {
     struct conn *conn = seam_send_conn(prim, i);
     const uint64_t step = prim->run->send[i].step;
-    prim->lane->begin_steps[work->recv_count + i] = conn->send_step = step;
+    conn->send_step = step;
     if (conn->written < step) conn->written = step;
   }
 }
@@ -178,6 +179,7 @@ static bool lane_begin(struct prim *prim) {
   prim->opens = false;
   if (seam_fault(prim, FAULT_NO_ROUNDING)) links_unround(prim);
   links_note(prim);
+  if (!proxies_begin(prim)) return false;
   lane->phase = PHASE_RUNS;
   return !seam_failed(prim);
 }
@@ -196,26 +198,6 @@ static bool inputs_are_free(const struct prim *prim) {
   return true;
 }
 
-/* Checks what a proxy would have counted on a connection that the lane is done with. */
-static void proxy_compare(struct check_engine *engine, struct check_lane *lane, uint32_t i) {
-  const struct work *work = lane->work;
-  const struct conn *conn = &engine->conns[lane->conns[i]];
-  const bool sends = i >= work->recv_count;
-  const uint64_t taken = (sends ? conn->send_step : conn->recv_step) - lane->begin_steps[i];
-  struct check_report *report = engine->report;
-  uint64_t counted;
-  if (engine->proxy.rule != CHECK_NONE ||
-      !proxy_steps(work, sends, sends ? i - work->recv_count : i, &counted))
-    return;
-  counted += engine_fault(engine, FAULT_PROXY_ONE_MORE, lane->rank);
-  if (counted == taken) return;
-  engine->report = &engine->proxy;
-  engine_fail(engine, CHECK_PROXY, lane, sends ? conn->receiver : conn->sender,
-              "takes %" PRIu64 " steps on the connection %s rank %u, of which a proxy would count %" PRIu64,
-              taken, sends ? "to" : "from", sends ? conn->receiver : conn->sender, counted);
-  engine->report = report;
-}
-
 /* The lane releases its connections; after the last lane of a batch the next batch begins. */
 static bool lane_end(struct prim *prim) {
   struct check_engine *engine = prim->engine;
@@ -232,8 +214,8 @@ static bool lane_end(struct prim *prim) {
                          sends ? conn->receiver : conn->sender);
     if (sends) conn->send_lane = LANE_NONE;
     else conn->recv_lane = LANE_NONE;
-    proxy_compare(engine, lane, i);
   }
+  proxies_end(prim);
   run_give(engine, prim->run);
   lane->run = NULL;
   struct block *block = &engine->blocks[lane->block];

@@ -109,6 +109,17 @@ bool slots_write_output(struct prim *prim, uint32_t link, uint64_t address, uint
 /* After a move, before its post: what the step's links passed without it, and the slots that are complete. */
 bool slots_settle(struct prim *prim);
 
+/* ---- proxy.c ---- */
+
+/* When the lane begins, after its links are open; false when memory is out. */
+bool proxies_begin(struct prim *prim);
+/* The schedule's next step. */
+void proxies_step(struct prim *prim, const struct step *step);
+/* The lane has written, or read, all that the slots of a link's next steps hold. */
+void proxies_pass(struct prim *prim, uint32_t link, bool sends, const struct message *message);
+/* When the lane has ended. */
+void proxies_end(struct prim *prim);
+
 /* ---- moves.c ---- */
 
 /* A rank's own operand, after the operator's first stage if `first_stage`. */

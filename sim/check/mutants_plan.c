@@ -469,7 +469,8 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(chunk_half, "a rank takes chunks of half the size"),
     PLAN_MUTANT(chunks_too_large, "all ranks take chunks that are larger than the slots"),
     PLAN_MUTANT(last_chunk_short, "a rank cuts the last loop into too short chunks"),
-    PLAN_MUTANT(last_chunks_short, "all ranks cut the last loop into too short chunks"),
+    PLAN_MUTANT_EQUAL(last_chunks_short, "all ranks cut the last loop into too short chunks",
+                      {COLUMN(RING_ALL_REDUCE), "what is left takes further loops, on all ranks"}),
     PLAN_MUTANT_EQUAL(
         last_chunks_full, "all ranks cut the last loop into full chunks",
         {COLUMN(RING_ALL_REDUCE) | COLUMNS_TWO_SHOT, "the last loop is only shared out unevenly"}),
@@ -556,8 +557,7 @@ const struct mutant mutants_of_executors[] = {
                          COLUMN(COLLNET_DIRECT_ALL_REDUCE)),
          "no slice of it is ever empty"}),
     FAULT_MUTANT("no_wait", "a receiver does not wait for data", FAULT_NO_WAIT),
-    FAULT_MUTANT_EQUAL("proxy_one_more", "a proxy counts one step more", FAULT_PROXY_ONE_MORE,
-                       {COLUMNS_SWITCH, "what a proxy would count over a switch is written down nowhere"}),
+    FAULT_MUTANT("proxy_one_more", "a proxy's slices are one step longer", FAULT_PROXY_ONE_MORE),
     FAULT_MUTANT_EQUAL(
         "no_first_stage", "inputs lack the operator's first stage", FAULT_NO_FIRST_STAGE,
         {COLUMNS_ALL & ~(COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |

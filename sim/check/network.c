@@ -137,8 +137,7 @@ static bool lane_make(struct check_engine *engine, struct check_lane *lane, uint
   lane->scale = work->element_bytes / engine->input->unit_bytes;
   const uint32_t links = (uint32_t)work->recv_count + work->send_count;
   lane->conns = (uint32_t *)arena_take(&engine->arena, links * sizeof *lane->conns);
-  lane->begin_steps = (uint64_t *)arena_take(&engine->arena, links * sizeof *lane->begin_steps);
-  if (!lane->conns || !lane->begin_steps) return engine_out_of_memory(engine);
+  if (!lane->conns) return engine_out_of_memory(engine);
   for (uint32_t i = 0; i < links; i++) {
     const bool sends = i >= work->recv_count;
     const uint32_t peer = sends ? work->send_peer[i - work->recv_count] : work->recv_peer[i];

@@ -1,71 +1,107 @@
-/* proxy.c: how many FIFO steps a proxy counts on a connection for a work, from the work alone: loops times
- * steps per loop times steps per chunk. It does not use the iterators, so that the two can be compared. */
-#include "check/engine.h"
+/* proxy.c: what proxies would pass over a lane's links, transfer by transfer (schedule/transfer.h), compared
+ * with what the lane writes to and reads from their slots. A hook or a fault that changes a lane's steps does
+ * not change its proxies'. */
+#include <inttypes.h>
 
-static uint64_t loops_of(const struct work *work, uint64_t chunks) {
-  const uint64_t loop_count = work->chunk_count * chunks;
-  return loop_count == 0 ? 0 : (work->part_count + loop_count - 1) / loop_count;
+#include "check/executor.h"
+
+static uint32_t link_end(const struct work *work, uint32_t link, bool sends) {
+  return sends ? work->recv_count + link : link;
 }
 
-/* Slots per chunk that an aggregated tree uses on the link to distance 1 << link: one if that is a whole row
- * of packed blocks or more, else one for each column whose lowest bit it is. */
-static uint64_t pat_slots(const struct work *work, uint32_t link) {
-  const uint64_t low = UINT64_C(1) << link;
-  uint64_t columns = 1;
-  while (columns < work->rank_count) columns *= 2;
-  columns /= work->pack;
-  if (low >= columns) return 1;
-  if (columns > work->rank_count) columns = work->rank_count;
-  return (columns - low + 2 * low - 1) / (2 * low);
-}
-
-/* Parts that do not begin at the receiving side, or end at the sending side, each in chunks of the whole. */
-static uint64_t fused_steps(const struct work *work, bool sends) {
-  uint64_t chunks = 0;
-  for (size_t i = 0; i < work->fused_count; i++) {
-    if (work[i].root == (sends ? work->send_peer[0] : work->rank)) continue;
-    chunks += (work[i].part_count + work->chunk_count - 1) / work->chunk_count;
-  }
-  return chunks * work->chunk_steps;
-}
-
-/* Steps of one loop on one link, in chunks. */
-static bool loop_steps(const struct work *work, bool sends, uint32_t link, uint64_t *chunks,
-                       uint64_t *steps) {
-  const uint64_t others = work->rank_count - 1;
-  *chunks = *steps = 1;
-  switch (work->algo) {
-    case ALGO_TREE: return true;
-    case ALGO_DIRECT: return true; /* one message to each other rank, for every collective */
-    case ALGO_PAT: *steps = pat_slots(work, link); return true;
-    case ALGO_TWO_SHOT: /* of a reduction to a root, sums go to the root alone */
-      *chunks = others + 1;
-      *steps =
-          work->func == FUNC_REDUCE && (sends ? work->send_peer[link] : work->rank) != work->root ? 1 : 2;
-      return true;
-    case ALGO_RING: break;
-    default: return false;
-  }
-  if (work->func == FUNC_ALL_REDUCE) {
-    *chunks = others + 1;
-    *steps = 2 * others;
-  } else if (work->func == FUNC_ALL_GATHER || work->func == FUNC_REDUCE_SCATTER) {
-    *steps = others;
-  }
+bool proxies_begin(struct prim *prim) {
+  struct check_engine *engine = prim->engine;
+  struct check_lane *lane = prim->lane;
+  const struct work *work = lane->work;
+  const uint32_t step_bytes = engine->input->plans[lane->rank].limits.step_bytes[PROTO_SIMPLE];
+  const size_t count = (size_t)work->recv_count + work->send_count;
+  lane->transfers = (struct transfer_link *)arena_take_raw(&engine->arena, count * sizeof *lane->transfers);
+  if (!lane->transfers) return engine_out_of_memory(engine);
+  for (uint32_t i = 0; i < work->recv_count; i++)
+    transfer_open(&lane->transfers[i], work, i, false, prim->run->recv[i].step, step_bytes);
+  for (uint32_t i = 0; i < work->send_count; i++)
+    transfer_open(&lane->transfers[link_end(work, i, true)], work, i, true, prim->run->send[i].step,
+                  step_bytes);
   return true;
 }
 
-bool proxy_steps(const struct work *work, bool sends, uint32_t link, uint64_t *steps) {
-  uint64_t chunks, of_loop;
-  if ((work->flags & WORK_FUSED) != 0) {
-    *steps = fused_steps(work, sends);
-    return true;
-  }
-  if (work->func == FUNC_SEND || work->func == FUNC_RECV) {
-    *steps = work->part_count == 0 ? 1 : (work->part_count + work->chunk_count - 1) / work->chunk_count;
-    return true;
-  }
-  if (!loop_steps(work, sends, link, &chunks, &of_loop)) return false;
-  *steps = loops_of(work, chunks) * of_loop * work->chunk_steps;
-  return true;
+/* Bytes that a slot holds. */
+static uint64_t message_bytes(const struct prim *prim, const struct message *message) {
+  uint64_t end = 0;
+  for (; message; message = message->next)
+    if (end < message->place + message->count) end = message->place + message->count;
+  return end << prim->engine->memory.unit_shift;
+}
+
+/* Bytes in the steps [begin, end) of a connection. */
+struct passed {
+  uint64_t begin, end, bytes;
+  bool shared;
+};
+
+/* A difference is reported if everything else is right: most of what makes one breaks another rule too. */
+static void transfers_differ(struct prim *prim, const struct conn *conn, struct passed is,
+                             struct passed should) {
+  struct check_engine *engine = prim->engine;
+  struct check_report *report = engine->report;
+  const bool sends = conn->sender == prim->lane->rank;
+  const uint32_t peer = sends ? conn->receiver : conn->sender;
+  engine->report = &engine->proxy;
+  engine_fail(engine, CHECK_PROXY, prim->lane, peer,
+              "passes %" PRIu64 " bytes in steps %" PRIu64 " to %" PRIu64
+              " of the connection %s rank %u, where a proxy would pass %" PRIu64 " bytes in steps %" PRIu64
+              " to %" PRIu64,
+              is.bytes, is.begin, is.end, sends ? "to" : "from", peer, should.bytes, should.begin,
+              should.end);
+  engine->report = report;
+}
+
+/* The next transfer of the step; nothing if there is no more. */
+static struct passed transfer_of(struct prim *prim, struct transfer_link *link) {
+  struct passed passed = {link->next_step, link->next_step, 0, false};
+  struct transfer transfer;
+  if (!transfer_take(link, &transfer)) return passed;
+  passed.end = transfer.end + seam_fault(prim, FAULT_PROXY_ONE_MORE);
+  passed.bytes = transfer.bytes;
+  passed.shared = transfer.shared;
+  return passed;
+}
+
+static void proxies_left(struct prim *prim, uint32_t end) {
+  const struct check_lane *lane = prim->lane;
+  const struct conn *conn = &prim->engine->conns[lane->conns[end]];
+  const uint64_t step = end < lane->work->recv_count ? conn->recv_step : conn->send_step;
+  const struct passed nothing = {step, step, 0, false};
+  const struct passed should = transfer_of(prim, &lane->transfers[end]);
+  if (should.end != should.begin) transfers_differ(prim, conn, nothing, should);
+}
+
+static void proxy_step(struct prim *prim, uint32_t end, const struct step *step) {
+  struct transfer_link *link = &prim->lane->transfers[end];
+  if (prim->engine->proxy.rule != CHECK_NONE) return;
+  if (link->slice_index < link->slice_count) proxies_left(prim, end);
+  transfer_add(link, step);
+}
+
+void proxies_step(struct prim *prim, const struct step *step) {
+  const struct work *work = prim->lane->work;
+  FIFO_EACH_LINK(i, work->recv_count, step->recv_links) proxy_step(prim, i, step);
+  FIFO_EACH_LINK(i, work->send_count, step->send_links) proxy_step(prim, link_end(work, i, true), step);
+}
+
+void proxies_pass(struct prim *prim, uint32_t link, bool sends, const struct message *message) {
+  const struct check_lane *lane = prim->lane;
+  if (prim->engine->proxy.rule != CHECK_NONE) return;
+  const struct passed should = transfer_of(prim, &lane->transfers[link_end(lane->work, link, sends)]);
+  const struct passed is = {message->step, message->step + message->steps, message_bytes(prim, message),
+                            false};
+  const bool omits = !sends && should.shared && should.bytes < is.bytes;
+  if (should.begin == is.begin && should.end == is.end && (should.bytes == is.bytes || omits)) return;
+  transfers_differ(prim, sends ? seam_send_conn(prim, link) : seam_recv_conn(prim, link), is, should);
+}
+
+void proxies_end(struct prim *prim) {
+  const struct work *work = prim->lane->work;
+  for (uint32_t i = 0; i < (uint32_t)work->recv_count + work->send_count; i++)
+    if (prim->engine->proxy.rule == CHECK_NONE) proxies_left(prim, i);
 }

@@ -275,6 +275,7 @@ static bool recv_settle(struct prim *prim, uint32_t link) {
   if (conn->half_read) return true;
   conn->read = run->recv[link].posted + seam_steps(prim);
   conn->recv_step = conn->read;
+  proxies_pass(prim, link, false, &conn->messages[conn->got]);
   return slot_leave(prim, conn);
 }
 
@@ -431,6 +432,7 @@ static bool send_settle(struct prim *prim, uint32_t link) {
   if (conn->open) conn->open->reads = back ? back->read : 0; /* of the receiver's data, with this step's */
   if ((step->flags & STEP_SEND_MORE) != 0) return true;
   conn->open = NULL;
+  proxies_pass(prim, link, true, &conn->messages[conn->put]);
   conn->put = conn->put + 1 == conn->capacity ? 0 : conn->put + 1;
   conn->held += 1;
   conn->written = run->send[link].posted + seam_steps(prim);

@@ -209,7 +209,7 @@ plant(WIRE, 'range_one_too_short', 'while (i + 1 < rank_count &&', 'while (i + 2
 
 PROXY, PROXY_CONN = 'lib/core/proxy/proxy.c', 'lib/core/proxy/proxy_conn.c'
 PROXY_OPS = 'lib/core/proxy/proxy_ops.c'
-PROXY_ITER, RAILS = 'lib/core/proxy/proxy_iter.c', 'lib/core/topology/rails.c'
+TRANSFER, RAILS = 'lib/schedule/transfer.h', 'lib/core/topology/rails.c'
 REMOTE = 'lib/core/remote/remote.c'
 plant(PROXY_CONN, 'number_of_a_message_not_checked', 'if (trailer.message != conn->n_received) {',
       'if (false) {', 'test_proxy', 'a_fault_is_named', quick=True)
@@ -231,8 +231,8 @@ plant('lib/backends/emu/net_end.c', 'll_slots_are_not_rewritten',
       'no_old_line_counts', quick=True)
 plant('lib/backends/emu/net_end.c', 'll_taken_when_one_line_is_there', 'lines, net_line_count(step),',
       'lines, 1,', 'test_proxy', 'every_option_comes_out_exact', quick=True)
-plant('lib/core/proxy/proxy_iter.c', 'empty_ll_steps_are_messages_at_one_end',
-      '|| slice->ll); /* whose', '|| (slice->ll && iter->sends)); /* whose', 'test_proxy',
+plant(TRANSFER, 'empty_ll_steps_are_messages_at_one_end',
+      '|| transfer->ll); /* whose', '|| (transfer->ll && link->sends)); /* whose', 'test_proxy',
       'every_option_comes_out_exact')
 plant('lib/backends/emu/block.c', 'll_messages_lie_in_shared_slots',
       'if (!conn->pooled || work->proto == PROTO_LL) return;', 'if (!conn->pooled) return;', 'test_proxy',
@@ -292,11 +292,11 @@ plant(PROXY_OPS, 'left_operations_leak',
       'ops_unlist(ops); ops->previous = ops->next = NULL;', 'test_proxy', 'an_abort_leaves_nothing')
 plant(PROXY_OPS, 'number_of_the_first_operation_lost', 'ops->works[i].op_sequence += plan->first_sequence;',
       ';', 'test_proxy', 'a_fault_is_named')
-plant(PROXY_ITER, 'step_not_rounded', 'iter->next_step = slice_first_step(saved_step, work->chunk_steps);',
-      'iter->next_step = saved_step;',
+plant(TRANSFER, 'step_not_rounded', 'link->next_step = slice_first_step(saved_step, work->chunk_steps);',
+      'link->next_step = saved_step;',
       'test_proxy', 'every_option_comes_out_exact')
-plant(PROXY_ITER, 'slice_past_the_chunk', 'slice_length(iter->held, offset, iter->slice_elements)',
-      '(iter->sends ? iter->slice_elements : slice_length(iter->held, offset, iter->slice_elements))',
+plant(TRANSFER, 'slice_past_the_chunk', 'slice_length(link->held, offset, link->slice_elements)',
+      '(link->sends ? link->slice_elements : slice_length(link->held, offset, link->slice_elements))',
       'test_proxy', 'every_option_comes_out_exact')
 plant(RAILS, 'one_nic_for_all_channels', 'channel_index % alike', '0 % alike', 'test_rails',
       'channels_spread_over_nics')

@@ -153,7 +153,7 @@ static struct proxy_flight *flight_at(struct proxy_conn *conn, uint64_t number) 
 }
 
 static uint8_t *slot_of(const struct proxy_conn *conn, const struct proxy_task *task,
-                        const struct proxy_slice *slice) {
+                        const struct transfer *slice) {
   return slots_of(conn, task) + (size_t)(slice->begin % conn->end.slots) * conn->end.step_bytes;
 }
 
@@ -164,7 +164,7 @@ static uint8_t *flight_slot(const struct proxy_conn *conn, const struct proxy_fl
 }
 
 /* Capacity for the slice's message. */
-static size_t slots_bytes(const struct proxy_conn *conn, const struct proxy_slice *slice) {
+static size_t slots_bytes(const struct proxy_conn *conn, const struct transfer *slice) {
   if (slice->ll) return conn->ll->place_bytes;
   return (size_t)(slice->end - slice->begin) * conn->end.step_bytes;
 }
@@ -191,11 +191,11 @@ static bool conn_next_slice(struct proxy_conn *conn) {
     struct proxy_task *task = conn->first;
     if (task->set != NULL && task->set->first != task) return false;
     if (!task->begun)
-      proxy_iter_begin(&task->iter, task->work, task->link_index, conn->name.sends, conn->next_step,
-                       &task->posting->ops->limits);
+      transfer_begin(&task->iter, task->work, task->link_index, conn->name.sends, conn->next_step,
+                     task->posting->ops->limits.step_bytes[PROTO_SIMPLE]);
     task->begun = true;
-    conn->has_next = proxy_iter_next(&task->iter, &conn->next_slice);
-    conn->next_step = task->iter.next_step;
+    conn->has_next = transfer_next(&task->iter, &conn->next_slice);
+    conn->next_step = task->iter.link.next_step;
     if (conn->has_next) return true;
     task->iterated = true;
     conn->first = task->next;
@@ -300,7 +300,7 @@ static struct net_part send_zero_copy(struct proxy_conn *conn, struct proxy_flig
 /* With a zero-copy send the slot has only the trailer, at its usual place. */
 static ncclResult_t send_request(struct proxy_conn *conn, struct proxy_flight *flight) {
   const struct proxy_comm *comm = conn->comm;
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   uint8_t *data = flight_slot(conn, flight);
   void *registration = flight_registration(conn, flight);
   if (conn->trailers != NULL && !slice->ll) {
@@ -337,7 +337,7 @@ static bool send_is_filled(struct proxy_conn *conn, struct proxy_flight *flight)
 
 static bool send_transmit(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   if (conn->n_transmitted == conn->n_posted || !send_is_filled(conn, flight)) return false;
   if (slice->skipped) {
     conn->n_transmitted += 1;
@@ -430,7 +430,7 @@ static bool pxn_client_advance(struct proxy_conn *conn) {
 
 /* Where the next slice can be received directly, without its slot; data NULL: nowhere. */
 static struct net_part zero_copy_receive_of(struct proxy_conn *conn) {
-  const struct proxy_slice *slice = &conn->next_slice;
+  const struct transfer *slice = &conn->next_slice;
   const struct proxy_ops *ops = conn->first->posting->ops;
   struct net_part target = {NULL, slice->bytes, NULL};
   if (!conn->direct || slice->ll || !slice->zero_copy || ops->buffers == NULL ||
@@ -481,7 +481,7 @@ static bool recv_post(struct proxy_conn *conn) {
   return true;
 }
 
-static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *slice,
+static void recv_disagree(struct proxy_conn *conn, const struct transfer *slice,
                           const struct proxy_trailer *trailer) {
   char operation[64];
   const uint32_t rank = conn->comm->call.rank, peer = conn->name.peer;
@@ -499,7 +499,7 @@ static void recv_disagree(struct proxy_conn *conn, const struct proxy_slice *sli
  * message numbers differ. */
 static bool recv_agree(struct proxy_conn *conn, const struct proxy_flight *flight, size_t bytes,
                        bool zero_copy) {
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   const uint8_t *slot = flight_slot(conn, flight);
   struct proxy_trailer trailer;
   char operation[64];
@@ -557,7 +557,7 @@ static bool recv_received(struct proxy_conn *conn) {
 /* Signals the kernel: by LL lines or by its tail. */
 static void recv_report(const struct proxy_conn *conn, const struct proxy_flight *flight) {
   const struct backend *ops = conn->comm->call.ops;
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   if (slice->ll) {
     proxy_ll_put(conn, flight); /* also for an empty step, which may have to rewrite its slot */
     return;
@@ -570,7 +570,7 @@ static void recv_report(const struct proxy_conn *conn, const struct proxy_flight
 
 static bool recv_transmit(struct proxy_conn *conn) {
   struct proxy_flight *flight = flight_at(conn, conn->n_transmitted);
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   if (conn->n_transmitted == conn->n_received) return false;
   if (flight->request != NULL && !flight_ended(conn, flight, NULL, "flushing what came from")) return false;
   conn->n_flushed += 1;

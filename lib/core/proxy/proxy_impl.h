@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "base/os.h"
 #include "core/proxy/proxy.h"
-#include "core/proxy/proxy_iter.h"
+#include "schedule/transfer.h"
 
 #define PROXY_SLICES_MAX 8 /* a connection's maximum number of slots; a slice takes at least one */
 #define PROXY_TEXT_BYTES 512
@@ -50,7 +50,7 @@ struct proxy_task {
   struct proxy_set *set; /* NULL: the connection has its own slots */
   bool begun, iterated;  /* begun: its first step is known; iterated: all steps are posted */
   uint32_t outstanding;  /* slices posted and not done */
-  struct proxy_iter iter;
+  struct transfer_iter iter;
   struct proxy_posting *posting;
   struct proxy_task *next;     /* on its connection */
   struct proxy_task *set_next; /* of its set */
@@ -81,7 +81,7 @@ struct proxy_ops {
 
 /* A slice in flight. */
 struct proxy_flight {
-  struct proxy_slice slice;
+  struct transfer slice;
   struct proxy_task *task;
   void *request;
   void *direct;  /* user memory that the request reads or writes; NULL: the slot */
@@ -133,7 +133,7 @@ struct proxy_conn {
   bool direct;                     /* network and backend can bypass the slots */
   struct proxy_task *first, *last; /* tasks with steps left to post */
   bool has_next;                   /* next_slice, the next to be posted, is valid */
-  struct proxy_slice next_slice;
+  struct transfer next_slice;
   uint64_t next_step; /* first step of the next task on the connection */
   struct proxy_counters steps;
   uint64_t n_posted, n_received, n_flushed, n_transmitted, n_done; /* the same in slices: messages */

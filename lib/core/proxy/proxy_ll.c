@@ -58,7 +58,7 @@ uint8_t *proxy_ll_place(const struct proxy_conn *conn, const struct proxy_flight
 }
 
 static struct device_net_step step_of(const struct proxy_flight *flight) {
-  const struct proxy_slice *slice = &flight->slice;
+  const struct transfer *slice = &flight->slice;
   const struct device_net_step step = {
       slice->begin,        flight->line,     slice->bytes,
       slice->agreed_bytes, slice->announces, (uint8_t)flight->task->posting->ops->limits.flag_bits};

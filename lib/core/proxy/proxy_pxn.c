@@ -76,12 +76,12 @@ bool proxy_pxn_take(struct proxy_conn *conn) {
   struct work *work = &pxn->works[pxn->taken % WORKS];
   work->func = (uint8_t)slice.func;
   work->op_sequence = slice.operation;
-  conn->next_slice = (struct proxy_slice){.begin = slice.begin,
-                                          .end = slice.end,
-                                          .bytes = slice.bytes,
-                                          .part = work,
-                                          .agreed_bytes = slice.agreed_bytes,
-                                          .skipped = slice.skipped != 0};
+  conn->next_slice = (struct transfer){.begin = slice.begin,
+                                       .end = slice.end,
+                                       .bytes = slice.bytes,
+                                       .part = work,
+                                       .agreed_bytes = slice.agreed_bytes,
+                                       .skipped = slice.skipped != 0};
   pxn->taken += 1;
   return true;
 }

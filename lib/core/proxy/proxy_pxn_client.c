@@ -39,7 +39,7 @@ static void block_ring(struct pxn_block *block) {
 }
 
 void proxy_pxn_client_describe(struct proxy_conn *conn) {
-  const struct proxy_slice *slice = &conn->next_slice;
+  const struct transfer *slice = &conn->next_slice;
   struct pxn_block *block = conn->pxn_client;
   block->slices[conn->n_posted % PROXY_SLICES_MAX] = (struct pxn_slice){
       slice->begin,      slice->end,    slice->bytes, slice->agreed_bytes, slice->part->op_sequence,
