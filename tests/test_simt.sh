@@ -221,6 +221,25 @@ for program in few mismatch abort scalar streams leave processes; do
   check $? "gpu/$program with three ranks on one GPU succeeds"
 done
 
+# Repeated calls, whose launches are kept: they are used, counted, and have the numbers of their operations.
+cc -O1 -o "$work/again" "$here/gpu/again.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+  -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
+  TUTTI_TRACE="$work/again-trace" TUTTI_EMU=mode=threads,devices=2 "$work/again" && tail -n 1 "$work/out" | grep -q ': ok$'
+check $? "gpu/again succeeds"
+[ "$(grep -c 'do not agree on operation 9:' "$work/log")" -eq 2 ] &&
+  [ "$(grep -c 'do not agree on operation' "$work/log")" -eq 2 ]
+check $? "a call that differs from repeated ones is named by its number"
+"$tutti" trace dump "$work"/again-trace* >"$work/log" &&
+  [ "$(grep -c '^place .* flags=1 ' "$work/log")" -gt 80 ] &&
+  ! awk '$1 == "comm" { calls = launched = ""
+                        for (i = 2; i <= NF; i++) {
+                          split($i, field, "=")
+                          if (field[1] == "calls") calls = field[2]
+                          if (field[1] == "launched") launched = field[2]
+                        }
+                        if (calls == "" || calls != launched) print }' "$work/log" | grep .
+check $? "repeated calls are launched again as they were, and each launch is counted"
+
 # A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.
 refused() {
   ! SIMT_CAPABILITY=$1 NCCL_DEBUG=WARN bench all_reduce -g 2 -b 64 -e 64 && cat "$work/out" >>"$work/log" &&

@@ -83,6 +83,7 @@ READ_SLOTS = scenario('', '', 'sender', READS + ' TUTTI_EMU=mode=threads,devices
 MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mismatch')
 MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
 ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
+AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
 PLANS_GATHER = scenario('Direct', 'LL', '3 4096 /dev/null all_gather', program='plans')
@@ -566,6 +567,14 @@ plant(CUDA + 'launch.c', 'last_batch_forgotten',
       scenario('Ring', 'LL', '6 500 2 all_to_all'))
 plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rounded - EXTENT_ALIGN',
       'wrong|hang|error|crash|silence', RING_LL)
+KEPT = CUDA + 'launch_kept.c'
+plant(KEPT, 'launch_of_another_plan_repeated', '@kept->serial != serial@', 'kept->serial == 0',
+      'wrong|hang|error', AGAIN)
+plant(KEPT, 'launch_with_other_memory_repeated',
+      'if (@memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@) return kept;',
+      'true', 'wrong|hang|error', AGAIN)
+plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@) {', 'false', 'equal',
+      AGAIN, 'all devices of a process see whatever is at an address at that address')
 
 # ---- each order of memory that kernels demand, weakened: by name, the order is gone
 

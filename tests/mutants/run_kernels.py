@@ -176,7 +176,7 @@ def library_build(pool, build, folder):
 
 
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
-            'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c',
+            'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c', 'again': 'tests/gpu/again.c',
             'plans': 'tests/gpu/plans.c'}
 
 

@@ -113,6 +113,7 @@ struct device_comm {
   uint32_t launching;     /* launches in progress: what they bind is not in a kernel yet */
   struct cuda_guest_region *guests;  /* of other processes' programs, mapped here; under cuda_mutex */
   struct recorder_live live;         /* recorders' view of this rank; comm NULL: no recorder */
+  struct cuda_kept_set *kept;        /* launches to repeat; NULL before the first */
   struct cuda_launched *launches;    /* by number modulo RECORD_LAUNCHES: for records */
   struct cuda_lane_seen *lanes_seen; /* by index of rank_control.waits: lanes that reported a wait */
   struct device_comm *next;
@@ -232,15 +233,33 @@ void cuda_slab_hold(struct device_comm *comm, struct cuda_slab *slab, cudaStream
 ncclResult_t cuda_slab_leave(struct cuda_slab *slab, cudaGraph_t graph);
 
 /* launch.c */
+struct cuda_kernel {
+  uint32_t kernel, block_count, warp_count; /* kernel: LAUNCH_KERNELS */
+  bool overlaps;                            /* it may start while the kernel before it ends */
+};
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
+/* In the order of the rank's kernels, on the first of the streams; without a lock: if a stream's queue is
+ * full it waits for kernels, which may wait for another thread's launch. */
+ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_kernel *kernel,
+                                 const union launch_any *launch, const device_stream *streams,
+                                 uint32_t stream_count, const struct cuda_capture *capture);
+
+/* launch_kept.c */
+/* Keeps a launch whose plan, of `plan_bytes`, is in the kernel's arguments, if it can be repeated. */
+void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const struct cuda_kernel *kernel,
+                      const union launch_any *launch, size_t plan_bytes);
+/* For struct device_ops. */
+bool cuda_launch_cached(struct device_comm *comm, const struct device_cached_launch *cached,
+                        ncclResult_t *result);
+void cuda_kept_close(struct device_comm *comm);
 
 /* record.c: what recorders read about kernels. */
 #define RECORD_LAUNCHES 1024u
 void cuda_record_open(struct device_comm *comm, const struct recorder_live *live);
 void cuda_record_close(struct device_comm *comm);
 /* A kernel was launched, or captured. */
-void cuda_record_launch(struct device_comm *comm, const struct plan *plan);
+void cuda_record_launch(struct device_comm *comm, uint64_t first_sequence);
 /* Updates which of them have ended, from counts_seen. */
 void cuda_record_ended(struct device_comm *comm);
 /* For struct device_ops. */

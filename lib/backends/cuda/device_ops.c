@@ -467,6 +467,7 @@ static void comm_free(struct device_comm *comm) {
   cuda_side_close(&comm->side);
   os_mutex_destroy(&comm->conns_mutex);
   cuda_record_close(comm);
+  cuda_kept_close(comm);
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
     cuda_arena_give(&comm->rings[channel].block);
   cuda_arena_give(&comm->control_block);
@@ -795,6 +796,7 @@ static const struct device_ops device_table = {
     .comm_idle = cuda_comm_idle,
     .comm_unread = cuda_comm_unread,
     .launch = cuda_launch,
+    .launch_cached = cuda_launch_cached,
     .stream_capture = cuda_stream_capture,
     .stream_place = cuda_stream_place,
     .wait_until = cuda_wait_until,

@@ -370,8 +370,7 @@ struct launch_setup {
   const device_stream *streams;
   uint32_t stream_count;
   struct cuda_capture capture;
-  uint32_t kernel, block_count, warp_count;
-  bool overlaps;     /* it may start while the kernel before it ends */
+  struct cuda_kernel kernel;
   size_t plan_bytes; /* of a plan that is passed in the kernel's arguments */
   struct own_copy aside;
 };
@@ -440,25 +439,40 @@ static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t st
   return cuda_result(error, "giving a graph what its kernel needs of the host");
 }
 
-/* Enqueueing is done without a lock: if a stream's queue is full it waits for kernels, which may wait for
- * another thread's launch. */
-static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union launch_any *launch) {
-  struct cuda_order *order = &setup->comm->order;
-  TRY(cuda_result(cuda_order_before(order, setup->streams, setup->stream_count, &setup->capture),
+static ncclResult_t kernel_start(const struct cuda_kernel *kernel, const union launch_any *launch,
+                                 device_stream stream) {
+  return cuda_result(step_kernel_launch(kernel->kernel, launch, kernel->block_count, kernel->warp_count,
+                                        kernel->overlaps, stream),
+                     "launching a kernel");
+}
+
+ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_kernel *kernel,
+                                 const union launch_any *launch, const device_stream *streams,
+                                 uint32_t stream_count, const struct cuda_capture *capture) {
+  TRY(cuda_result(cuda_order_before(&comm->order, streams, stream_count, capture), "ordering a kernel"));
+  TRY(kernel_start(kernel, launch, streams[0]));
+  return cuda_result(cuda_order_after(&comm->order, streams, stream_count, capture, kernel->block_count),
+                     "ordering what follows a kernel");
+}
+
+/* The copy is ordered as the kernel is. */
+static ncclResult_t launch_enqueue_aside(const struct launch_setup *setup, const union launch_any *launch) {
+  struct device_comm *comm = setup->comm;
+  const cudaStream_t stream = (cudaStream_t)setup->streams[0];
+  TRY(cuda_result(cuda_order_before(&comm->order, setup->streams, setup->stream_count, &setup->capture),
                   "ordering a kernel"));
-  const bool aside = setup->aside.bytes > 0;
-  if (aside)
-    TRY(cuda_result(cuda_side_begin(&setup->comm->side, &setup->aside, (cudaStream_t)setup->streams[0]),
-                    "copying beside a kernel"));
-  TRY(cuda_result(step_kernel_launch(setup->kernel, launch, setup->block_count, setup->warp_count,
-                                     setup->overlaps, setup->streams[0]),
-                  "launching a kernel"));
-  if (aside)
-    TRY(cuda_result(cuda_side_end(&setup->comm->side, (cudaStream_t)setup->streams[0]),
-                    "waiting for a copy beside a kernel"));
-  return cuda_result(
-      cuda_order_after(order, setup->streams, setup->stream_count, &setup->capture, setup->block_count),
-      "ordering what follows a kernel");
+  TRY(cuda_result(cuda_side_begin(&comm->side, &setup->aside, stream), "copying beside a kernel"));
+  TRY(kernel_start(&setup->kernel, launch, setup->streams[0]));
+  TRY(cuda_result(cuda_side_end(&comm->side, stream), "waiting for a copy beside a kernel"));
+  return cuda_result(cuda_order_after(&comm->order, setup->streams, setup->stream_count, &setup->capture,
+                                      setup->kernel.block_count),
+                     "ordering what follows a kernel");
+}
+
+static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union launch_any *launch) {
+  if (setup->aside.bytes > 0) return launch_enqueue_aside(setup, launch);
+  return cuda_kernel_enqueue(setup->comm, &setup->kernel, launch, setup->streams, setup->stream_count,
+                             &setup->capture);
 }
 
 static ncclResult_t launch_by_slab(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
@@ -523,7 +537,7 @@ static ncclResult_t launch_hooked(struct launch_setup *setup, const struct plan 
 #define ASIDE_BLOCKS_MAX 8u
 
 static bool launch_copies_aside(const struct launch_setup *setup) {
-  return setup->block_count <= ASIDE_BLOCKS_MAX && setup->capture.id == 0;
+  return setup->kernel.block_count <= ASIDE_BLOCKS_MAX && setup->capture.id == 0;
 }
 
 /* ---- ranks on one device ---- */
@@ -563,6 +577,12 @@ static ncclResult_t streams_are_apart(struct device_comm *comm, const struct pla
       comm->name, other, comm->config.rank, comm->config.device_index, comm->config.rank, other);
 }
 
+/* Ranks that share a device compare their streams at each launch (streams_are_apart). */
+static bool launch_may_repeat(const struct launch_setup *setup, const struct plan *plan, size_t bytes) {
+  return setup->capture.id == 0 && setup->stream_count == 1 && setup->aside.bytes == 0 &&
+         bytes <= setup->plan_bytes && !plan->limits.shares_device;
+}
+
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
                                 const device_stream *streams, uint32_t stream_count) {
   union launch_any launch; /* only the part that the plan fills is read */
@@ -574,17 +594,20 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   if (result != ncclSuccess && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
   TRY(result);
   launch_fill(comm, plan, setup.capture.id != 0, &launch.arguments);
-  setup.block_count = plan_blocks(plan, launch.arguments.first_batch);
-  if (setup.block_count == 0) return ncclSuccess;
-  setup.kernel = plan_kernel(comm, plan);
+  struct cuda_kernel *kernel = &setup.kernel;
+  kernel->block_count = plan_blocks(plan, launch.arguments.first_batch);
+  if (kernel->block_count == 0) return ncclSuccess;
+  kernel->kernel = plan_kernel(comm, plan);
   /* A kernel that waits for its turn takes multiprocessors that another rank's kernel may need. */
-  setup.overlaps = comm->overlaps && !plan->limits.shares_device && !plan_has_scalar(plan);
-  setup.warp_count = plan_warps(plan, setup.kernel);
+  kernel->overlaps = comm->overlaps && !plan->limits.shares_device && !plan_has_scalar(plan);
+  kernel->warp_count = plan_warps(plan, kernel->kernel);
   setup.plan_bytes =
-      setup.kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
+      kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&setup)) own_copy_find(plan, &setup.aside);
-  return plan->hook != NULL ? launch_hooked(&setup, plan, bytes, &launch)
-                            : launch_bound(&setup, plan, bytes, &launch);
+  if (plan->hook != NULL) return launch_hooked(&setup, plan, bytes, &launch);
+  TRY(launch_bound(&setup, plan, bytes, &launch));
+  if (launch_may_repeat(&setup, plan, bytes)) cuda_launch_keep(comm, plan, kernel, &launch, bytes);
+  return ncclSuccess;
 }
 
 static ncclResult_t launch_on_device(struct device_comm *comm, const struct plan *plan,
@@ -603,7 +626,7 @@ ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, cons
                          uint32_t stream_count) {
   __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
   const ncclResult_t result = launch_on_device(comm, plan, streams, stream_count);
-  if (result == ncclSuccess) cuda_record_launch(comm, plan);
+  if (result == ncclSuccess) cuda_record_launch(comm, plan->first_sequence);
   __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   return result;
 }

@@ -45,12 +45,12 @@ static struct cuda_launched *launch_at(const struct device_comm *comm, uint64_t 
   return &comm->launches[number % RECORD_LAUNCHES];
 }
 
-void cuda_record_launch(struct device_comm *comm, const struct plan *plan) {
+void cuda_record_launch(struct device_comm *comm, uint64_t first_sequence) {
   struct record_comm *noted = comm->live.comm;
   if (noted == NULL) return;
   struct cuda_launched *launch = launch_at(comm, noted->launched);
   __atomic_store_n(&launch->blocks_after, comm->order.blocks_launched, __ATOMIC_RELAXED);
-  __atomic_store_n(&launch->first_sequence, plan->first_sequence, __ATOMIC_RELAXED);
+  __atomic_store_n(&launch->first_sequence, first_sequence, __ATOMIC_RELAXED);
   __atomic_store_n(&noted->launched, noted->launched + 1, __ATOMIC_RELEASE);
 }
 

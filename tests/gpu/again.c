@@ -1,0 +1,172 @@
+/* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
+ * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
+ * captured: every result is right. Then a rank repeats a call where another one makes a different call, and
+ * the error has the number of the operation that differs. */
+#include <pthread.h>
+#include <string.h>
+
+#include "need.h"
+
+enum { COUNT = 256, LONG_COUNT = 60000, REPEATS = 12, SIZES = 14, DIFFERS_AT = 9 };
+
+static int rank_count;
+static ncclComm_t comms[RANKS_MAX];
+
+struct rank {
+  pthread_t thread;
+  int index;
+  cudaStream_t stream, other;
+  float *in, *out;
+};
+
+static void memory_take(struct rank *rank) {
+  NEED(cudaMalloc((void **)&rank->in, LONG_COUNT * sizeof *rank->in));
+  NEED(cudaMalloc((void **)&rank->out, LONG_COUNT * sizeof *rank->out));
+}
+
+static void memory_give(struct rank *rank) {
+  NEED(cudaStreamSynchronize(rank->stream));
+  NEED(cudaStreamSynchronize(rank->other));
+  NEED(cudaFree(rank->in));
+  NEED(cudaFree(rank->out));
+}
+
+/* Rank r has r + round + i % 7 in element i. */
+static void input_set(struct rank *rank, cudaStream_t stream, int count, int round) {
+  static _Thread_local float host[LONG_COUNT];
+  NEED(cudaStreamSynchronize(stream));
+  for (int i = 0; i < count; i++) host[i] = (float)(rank->index + round + i % 7);
+  NEED(cudaMemcpyAsync(rank->in, host, (size_t)count * sizeof *host, cudaMemcpyHostToDevice, stream));
+}
+
+static void sum(struct rank *rank, cudaStream_t stream, int count) {
+  NEED(ncclAllReduce(rank->in, rank->out, (size_t)count, ncclFloat, ncclSum, comms[rank->index], stream));
+}
+
+static void output_check(struct rank *rank, cudaStream_t stream, int count, int round) {
+  static _Thread_local float host[LONG_COUNT];
+  NEED(cudaMemcpyAsync(host, rank->out, (size_t)count * sizeof *host, cudaMemcpyDeviceToHost, stream));
+  NEED(cudaStreamSynchronize(stream));
+  for (int i = 0; i < count; i++) {
+    const float right = (float)(rank_count * (rank_count - 1) / 2 + rank_count * (round + i % 7));
+    if (host[i] == right) continue;
+    fprintf(stderr, "again: rank %d, %d elements, round %d: element %d is %g instead of %g\n", rank->index,
+            count, round, i, (double)host[i], (double)right);
+    exit(1);
+  }
+}
+
+/* The same plan, but not the same launch. */
+static void once_elsewhere(struct rank *rank, int round) {
+  float *const out = rank->out;
+  input_set(rank, rank->stream, COUNT, round);
+  rank->out += LONG_COUNT / 2;
+  sum(rank, rank->stream, COUNT);
+  output_check(rank, rank->stream, COUNT, round);
+  rank->out = out;
+}
+
+static void once(struct rank *rank, cudaStream_t stream, int count, int round) {
+  input_set(rank, stream, count, round);
+  sum(rank, stream, count);
+  output_check(rank, stream, count, round);
+}
+
+/* Captured between two repetitions: replayed, or never launched. */
+static void capture(struct rank *rank, int replays) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  NEED(cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
+  sum(rank, rank->stream, COUNT);
+  NEED(cudaStreamEndCapture(rank->stream, &graph));
+  NEED(cudaGraphInstantiate(&exec, graph, 0));
+  for (int round = 0; round < replays; round++) {
+    input_set(rank, rank->stream, COUNT, round);
+    NEED(cudaGraphLaunch(exec, rank->stream));
+    output_check(rank, rank->stream, COUNT, round);
+    once(rank, rank->stream, COUNT, 100 + round);
+  }
+  once(rank, rank->other, COUNT, 200);
+  NEED(cudaGraphExecDestroy(exec));
+  NEED(cudaGraphDestroy(graph));
+}
+
+static void *rank_main(void *argument) {
+  struct rank *rank = (struct rank *)argument;
+  need_device(rank->index);
+  NEED(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
+  NEED(cudaStreamCreateWithFlags(&rank->other, cudaStreamNonBlocking));
+  memory_take(rank);
+  for (int round = 0; round < REPEATS; round++) once(rank, rank->stream, COUNT, round);
+  for (int round = 0; round < REPEATS; round++) {
+    once(rank, rank->stream, round % 2 ? COUNT : LONG_COUNT, round);
+    once(rank, rank->other, COUNT, round);
+    once_elsewhere(rank, round);
+  }
+  for (int round = 0; round < 2 * SIZES; round++) once(rank, rank->stream, COUNT + round % SIZES, round);
+  for (int round = 0; round < 3; round++) {
+    memory_give(rank);
+    memory_take(rank);
+    once(rank, rank->stream, LONG_COUNT, round);
+    once(rank, rank->stream, LONG_COUNT, round);
+  }
+  for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
+  capture(rank, 0);
+  capture(rank, 3);
+  for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
+  memory_give(rank);
+  return NULL;
+}
+
+/* The last call of one rank has another count, where the others repeat theirs. */
+static int differs;
+
+static void *rank_differs(void *argument) {
+  struct rank *rank = (struct rank *)argument;
+  need_device(rank->index);
+  NEED(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
+  memory_take(rank);
+  for (int call = 0; call < DIFFERS_AT; call++) sum(rank, rank->stream, COUNT);
+  sum(rank, rank->stream, rank->index == differs ? COUNT / 2 : COUNT);
+  return NULL;
+}
+
+static void threads_run(struct rank *ranks, void *(*body)(void *)) {
+  for (int i = 0; i < rank_count; i++) {
+    ranks[i].index = i;
+    NEED(pthread_create(&ranks[i].thread, NULL, body, &ranks[i]));
+  }
+  for (int i = 0; i < rank_count; i++) NEED(pthread_join(ranks[i].thread, NULL));
+}
+
+/* A line of each on standard error names the operation. */
+static void refuse(struct rank *ranks, int which) {
+  differs = which;
+  need_comms(comms, rank_count);
+  threads_run(ranks, rank_differs);
+  for (int i = 0; i < rank_count; i++) {
+    ncclResult_t result = ncclSuccess;
+    while (result == ncclSuccess || result == ncclInProgress) NEED(ncclCommGetAsyncError(comms[i], &result));
+    if (result == ncclInvalidUsage) continue;
+    fprintf(stderr, "again: rank %d ends with %d where ranks differ\n", i, (int)result);
+    exit(1);
+  }
+  for (int i = 0; i < rank_count; i++) NEED(ncclCommAbort(comms[i]));
+}
+
+int main(void) {
+  struct rank ranks[RANKS_MAX];
+  rank_count = need_ranks();
+  need_shared_devices(rank_count);
+  if (rank_count < 2) {
+    printf("again: needs two ranks: ok\n");
+    return 0;
+  }
+  need_comms(comms, rank_count);
+  threads_run(ranks, rank_main);
+  for (int i = 0; i < rank_count; i++) NEED(ncclCommDestroy(comms[i]));
+  refuse(ranks, 0);
+  refuse(ranks, rank_count - 1);
+  printf("again: repeated calls of %d ranks: ok\n", rank_count);
+  return 0;
+}
