@@ -224,7 +224,8 @@ done
 # Repeated calls, whose launches are kept: they are used, counted, and have the numbers of their operations.
 cc -O1 -o "$work/again" "$here/gpu/again.c" -I"$build/include" -I"$build/include/tutti-emu" \
   -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
-  TUTTI_TRACE="$work/again-trace" TUTTI_EMU=mode=threads,devices=2 "$work/again" && tail -n 1 "$work/out" | grep -q ': ok$'
+  TUTTI_TRACE="$work/again-trace" TUTTI_EMU=mode=threads,devices=2 "$work/again" &&
+  tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "gpu/again succeeds"
 [ "$(grep -c 'do not agree on operation 9:' "$work/log")" -eq 2 ] &&
   [ "$(grep -c 'do not agree on operation' "$work/log")" -eq 2 ]
