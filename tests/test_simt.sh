@@ -241,6 +241,14 @@ check $? "a call that differs from repeated ones is named by its number"
                         if (calls == "" || calls != launched) print }' "$work/log" | grep .
 check $? "repeated calls are launched again as they were, and each launch is counted"
 
+# A rank alone copies without a kernel, unless the operator scales its input.
+cc -O1 -o "$work/alone" "$here/gpu/alone.c" -I"$build/include" -I"$build/include/tutti-emu" \
+  -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
+  SIMT_KERNELS="$work/kernels" "$work/alone" && tail -n 1 "$work/out" | grep -q ': ok$'
+check $? "gpu/alone succeeds"
+[ "$(tr -d '\n' <"$work/kernels")" = simple ]
+check $? "a rank alone launches a kernel only to scale"
+
 # A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.
 refused() {
   ! SIMT_CAPABILITY=$1 NCCL_DEBUG=WARN bench all_reduce -g 2 -b 64 -e 64 && cat "$work/out" >>"$work/log" &&

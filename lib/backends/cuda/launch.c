@@ -577,6 +577,35 @@ static ncclResult_t streams_are_apart(struct device_comm *comm, const struct pla
       comm->name, other, comm->config.rank, comm->config.device_index, comm->config.rank, other);
 }
 
+/* ---- a rank alone ---- */
+
+/* Nothing of the plan needs a kernel: it copies, and no operator scales its input. */
+static bool plan_is_copies(const struct plan *plan) {
+  for (uint32_t i = 0; i < plan->work_count; i++)
+    if (plan->works[i].func != FUNC_COPY || plan->works[i].op == OP_PRE_MUL_SUM) return false;
+  return true;
+}
+
+/* In the order of the calls, as the kernel's batches would be; what channels share in one piece. */
+static int copies_enqueue(const struct plan *plan, cudaStream_t stream) {
+  int error = 0;
+  for (uint32_t i = 0; i < plan->work_count && error == 0; i++) {
+    const struct work *work = &plan->works[i];
+    const size_t bytes = work->part_offset == 0 ? work->count * work->element_bytes : 0;
+    if (bytes > 0)
+      error = cudaMemcpyAsync(plan->buffers[i].out, plan->buffers[i].in, bytes, cudaMemcpyDefault, stream);
+  }
+  return error;
+}
+
+static ncclResult_t launch_copies(const struct launch_setup *setup, const struct plan *plan) {
+  struct cuda_order *order = &setup->comm->order;
+  int error = cuda_order_before(order, setup->streams, setup->stream_count, &setup->capture);
+  if (error == 0) error = copies_enqueue(plan, (cudaStream_t)setup->streams[0]);
+  if (error == 0) error = cuda_order_after(order, setup->streams, setup->stream_count, &setup->capture, 0);
+  return cuda_result(error, "copying the data of a communicator of one rank");
+}
+
 /* Ranks that share a device compare their streams at each launch (streams_are_apart). */
 static bool launch_may_repeat(const struct launch_setup *setup, const struct plan *plan, size_t bytes) {
   return setup->capture.id == 0 && setup->stream_count == 1 && setup->aside.bytes == 0 &&
@@ -593,6 +622,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   if (result == ncclSuccess) result = streams_are_apart(comm, plan, &setup);
   if (result != ncclSuccess && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
   TRY(result);
+  if (comm->config.rank_count == 1 && plan_is_copies(plan)) return launch_copies(&setup, plan);
   launch_fill(comm, plan, setup.capture.id != 0, &launch.arguments);
   struct cuda_kernel *kernel = &setup.kernel;
   kernel->block_count = plan_blocks(plan, launch.arguments.first_batch);
