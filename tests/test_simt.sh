@@ -244,9 +244,9 @@ check $? "repeated calls are launched again as they were, and each launch is cou
 # A rank alone copies without a kernel, unless the operator scales its input.
 cc -O1 -o "$work/alone" "$here/gpu/alone.c" -I"$build/include" -I"$build/include/tutti-emu" \
   -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
-  SIMT_KERNELS="$work/kernels" "$work/alone" && tail -n 1 "$work/out" | grep -q ': ok$'
+  SIMT_KERNELS="$work/alone-kernels" "$work/alone" && tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "gpu/alone succeeds"
-[ "$(tr -d '\n' <"$work/kernels")" = simple ]
+[ "$(tr -d '\n' <"$work/alone-kernels")" = simple ]
 check $? "a rank alone launches a kernel only to scale"
 
 # A GPU without code in the library (tests/simt/SConscript lists those with code) is named, with the fix.
