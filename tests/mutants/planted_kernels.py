@@ -6,7 +6,8 @@ one blank), and what is between its two @, or all of it, is replaced. What ends 
 anything else an expression. `shows` is what must happen then, or several with | between them: wrong (bits),
 hang (the watchdog explains it), error (the program or the simulator names it), race (two accesses that PTX's
 memory model does not order: tests/simt/order.h), crash (a store to memory that is not mapped, or the process
-ends). `says` is a pattern that the message must match. `run` is a scenario of tests/simt.
+ends), steps (the kernel does something else than its schedule: tests/simt/steps.h; without that comparison
+the run passes, so the results are right). `says` is a pattern that the message must match. `run` is a scenario of tests/simt.
 
 Two more values of `shows` are for faults that no scenario can find; `says` is the reason then, and the fault
 must be reached and do no harm:
@@ -54,6 +55,11 @@ def raced(run):
     return run._replace(env=run.env + ' SIMT_RACES=1 SIMT_CAPABILITY=90 TUTTI_WATCHDOG_SECONDS=30')
 
 
+def stepped(run):
+    """With all accesses of the kernels compared with their schedule."""
+    return run._replace(env=run.env + ' SIMT_STEPS=/dev/null')
+
+
 def late(run, first):
     return run._replace(env=run.env + ' ' + first)
 
@@ -90,10 +96,11 @@ PLANS_GATHER = scenario('Direct', 'LL', '3 4096 /dev/null all_gather', program='
 BITS = 'instead of'       # wrap.c's and digest.c's message
 RACE = 'simt: race'
 STUCK = 'no progress'     # the watchdog's
+STEPS = 'simt: steps'
 
 
 def plant(file, name, find, replace, shows, run, says=None):
-    usual = {'wrong': BITS, 'hang': STUCK, 'race': RACE}
+    usual = {'wrong': BITS, 'hang': STUCK, 'race': RACE, 'steps': STEPS}
     FAULTS.append(Fault(name, 'lib/' + file, find, replace, shows, says or usual.get(shows, ''), run))
 
 
@@ -304,11 +311,6 @@ plant(LINE, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half -
 plant(LINE, 'clean_up_of_seven_slots', 'return @(line & (half - 1)) >= half - slots@;',
       '(line & (half - 1)) >= half - slots && (line & (half - 1)) != half - 1', 'wrong',
       slow(late(scenario('Ring', 'LL128', '2 900 0 all_gather'), WRAP_31), '1:0'))
-plant(LL, 'clean_up_skips_a_line',
-      'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
-      'll_link_lines(lane, index) + 1', 'order', late(scenario('Ring', 'LL', '3 500 0 all_gather'),
-      WRAP_32), 'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
-      'arrive one by one')
 plant(LL, 'clean_up_of_half_the_slot',
       'const uint32_t slot_lines = @link->step_bytes / line_wire_bytes(kind)@;',
       'link->step_bytes / line_wire_bytes(kind) / 2', 'wrong', slow(late(scenario('Ring', 'LL',
@@ -409,10 +411,6 @@ plant(DIRECT_LL, 'direct_slots_not_awaited',
       slow(scenario('Direct', 'LL', '3 9000 0 broadcast'), '1:1'))
 plant(DIRECT_LL, 'direct_sizes_not_polled', '@if (loops == 1 && !direct_poll_sizes(it)) return;@', '',
       'error|hang|wrong', MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL'))
-plant(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
-      'order', late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32),
-      'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
-      'arrive one by one')
 plant(DIRECT_LL, 'direct_clean_up_of_one_slot', '@if (names) ll_advance(&link);@', '', 'wrong',
       slow(late(scenario('TwoShot', 'LL', '3 500 0 all_reduce'), WRAP_32), '0:1'))
 plant(DIRECT_LL, 'direct_loops_in_one_slot',
@@ -566,6 +564,52 @@ plant(CUDA + 'launch.c', 'last_batch_forgotten',
       scenario('Ring', 'LL', '6 500 2 all_to_all'))
 plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rounded - EXTENT_ALIGN',
       'wrong|hang|error|crash|silence', RING_LL)
+
+# ---- results are right, but the kernel does something else than the schedule says
+
+
+def stray(file, name, find, replace, run, says=None):
+    plant(file, name, find, replace, 'steps', stepped(run), says)
+
+
+stray(SIMPLE, 'tail_of_two_slices_at_once',
+      '@prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);@',
+      'if (lane->posted % 2 == 1) prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);',
+      RING_LONG, 'posts tail')
+stray(SIMPLE, 'last_head_one_slice_too_far',
+      'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
+      'lane->recv[i].posted + (lane->has_step ? 0 : steps)', scenario('Ring', 'Simple', '3 500 0 all_gather'),
+      'posts head')
+stray(DIRECT_H, 'head_of_the_first_step_at_once', 'prim_store_word(&it->link.sender->head, @it->link.step@);',
+      'it->link.step + 1', ONE_LL, 'posts head')
+stray(DIRECT_LL, 'surplus_line_of_a_block',
+      'direct_has_line(@SCATTERED ? loop->sent[link].bytes : loop->bytes@, direct_ahead(begun, b))) '
+      'direct_put(', '(SCATTERED ? loop->sent[link].bytes : loop->bytes) + 8', ONE_LL,
+      'no such line|where no step has it')
+stray(DIRECT_LL, 'word_behind_the_input_is_read', 'prim_load_word_if(@whole@, from + offset)',
+      'offset < bytes + 8 && ((uintptr_t)from & 7) == 0', ONE_LL, 'is read .* times, not 0')
+stray(DIRECT_H, 'every_word_of_the_output_twice',
+      '@if (((uintptr_t)to & 7) == 0 && bytes - offset >= 8) element_store(to + offset, 8, word);@',
+      'if (((uintptr_t)to & 7) == 0 && bytes - offset >= 8) element_store(to + offset, 8, word), '
+      'element_store(to + offset, 8, word);', ONE_LL, 'is written 2 times, not 1')
+stray(COMPUTE, 'vector_of_a_slot_twice',
+      '@if (at < count) span_store(span, skip + 16 * at, data[k]);@',
+      'if (at < count) { span_store(span, skip + 16 * at, data[k]); if (at == 0) span_store(span, skip, '
+      'data[k]); }',
+      RING_SIMPLE, 'written 2 times')
+stray(LANE, 'size_announced_twice', 'lane_agreed_bytes(lane_part(lane))); @link->agreed = true;@',
+      'prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link), '
+      'lane_agreed_bytes(lane_part(lane))); link->agreed = true;', RING_LONG, 'announces a size 2 times')
+stray(FIFO, 'slots_of_one_step_not_awaited', 'return link->cached + link->slots >= @link->step + steps@;',
+      'link->step + (steps > 1 ? 1 : 0)', RING_LONG, 'before its slot is free')
+# A warp takes its lines together here, by when the old one is replaced, so the result is right; on a GPU lines
+# may arrive one by one.
+stray(LL, 'clean_up_skips_a_line',
+      'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
+      'll_link_lines(lane, index) + 1', late(scenario('Ring', 'LL', '3 500 0 all_gather'), WRAP_32),
+      'was not written')
+stray(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
+      late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32), 'was not written')
 
 # ---- each order of memory that kernels demand, weakened: by name, the order is gone
 

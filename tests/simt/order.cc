@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "simt_block.h"
+#include "watch.h"
 
 enum { GRAIN = 4, PAGE = 4096, BARRIERS = 16, RESTING_BLOCKS = 8, READS_LOOKED_AT = 64, REPEATED = 8 };
 
@@ -555,6 +556,7 @@ void order_forget(const void *memory, size_t bytes) {
 #define ADDED(name, bytes, how)                                                                    \
   extern "C" void name(void *address) {                                                            \
     if (order_is_on) order_access(address, bytes, how, ORDER_SYSTEM, __builtin_return_address(0)); \
+    if (watch_is_on) watch_access(address, bytes, ((how)&ORDER_WRITE) != 0, NULL);                 \
   }
 #define ADDED_BOTH(kind, bytes, strong)                           \
   ADDED(__tsan_##kind##read##bytes, bytes, ORDER_READ | (strong)) \
@@ -573,10 +575,12 @@ ADDED_ALL(16)
 extern "C" void __tsan_read_range(void *address, size_t bytes) {
   if (order_is_on)
     order_access(address, (uint32_t)bytes, ORDER_READ, ORDER_SYSTEM, __builtin_return_address(0));
+  if (watch_is_on) watch_access(address, (uint32_t)bytes, false, NULL);
 }
 extern "C" void __tsan_write_range(void *address, size_t bytes) {
   if (order_is_on)
     order_access(address, (uint32_t)bytes, ORDER_WRITE, ORDER_SYSTEM, __builtin_return_address(0));
+  if (watch_is_on) watch_access(address, (uint32_t)bytes, true, NULL);
 }
 extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit(void) {}
