@@ -160,7 +160,6 @@ if [ "$part" = all ]; then
 else
   echo "# $ran of $all kernels ran, part $part of $parts"
 fi
-awk '{ works += $1; steps += $2 }
-  END { print "# " works " works, " steps " slices and steps of LL on their links"; exit !works }' "$work/steps"
-check $? "the kernels' reads, writes and posts were compared"
+awk '{ works += $1 } END { print works + 0; exit !works }' "$work/steps" >"$work/works"
+check $? "the reads, writes and posts of $(cat "$work/works") works are their schedule's"
 [ "$failures" -eq 0 ]

@@ -7,12 +7,12 @@ anything else an expression. `shows` is what must happen then, or several with |
 hang (the watchdog explains it), error (the program or the simulator names it), race (two accesses that PTX's
 memory model does not order: tests/simt/order.h), crash (a store to memory that is not mapped, or the process
 ends), steps (the kernel does something else than its schedule: tests/simt/steps.h; without that comparison
-the run passes, so the results are right). `says` is a pattern that the message must match. `run` is a scenario of tests/simt.
+the run passes, so the results are right). `says` is a pattern that the message must match. `run` is a
+scenario of tests/simt.
 
 Two more values of `shows` are for faults that no scenario can find; `says` is the reason then, and the fault
 must be reached and do no harm:
-- order: it matters on GPUs alone. A warp's stores take no turns, and no kernels of two streams wait for one
-  another's counts.
+- order: it matters on GPUs alone.
 - equal: it changes no result on GPUs either."""
 from collections import namedtuple
 
@@ -53,6 +53,11 @@ def seeded(run, seed='1'):
 def raced(run):
     """With all accesses of the kernels compared with PTX's memory model."""
     return run._replace(env=run.env + ' SIMT_RACES=1 SIMT_CAPABILITY=90 TUTTI_WATCHDOG_SECONDS=30')
+
+
+def streams(run):
+    """The same, with calls that alternate between two streams; over LL the long ones make several loops."""
+    return raced(run._replace(arguments='3 1200 0 streams', env=run.env + ' NCCL_LL_BUFFSIZE=8192'))
 
 
 def stepped(run):
@@ -223,8 +228,6 @@ plant(BLOCK, 'next_kernel_invited_too_early',
       '@if (index + 1 == end && !launch_is_short()) launch_invite_next();@',
       'if (index == first) launch_invite_next();', 'equal', RING_SIMPLE,
       'the next kernel waits for the end of this one all the same; it takes its place on the device earlier')
-plant(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '', 'order',
-      RING_LL, 'memory order: the count may overtake the saved counters on a GPU')
 plant(BLOCK, 'end_not_counted',
       '@atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : '
       '&counts->plain_ended), 1ull);@', '', 'hang', RING_LL)
@@ -368,10 +371,6 @@ plant(DIRECT_H, 'half_of_a_direct_line_compared',
       'race|wrong', RACE_ONE_LL, '.')
 plant(DIRECT_H, 'direct_store_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'true', 'wrong', ONE_LL)
-plant(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', 'order',
-      slow(ONE_LL, '1'),
-      'no kernel of another stream begins at the count here, as calls are made one by one')
-
 # wrap.c finds none of these four: its types have four bytes, and it calls nothing in place.
 plant(DIRECT_H, 'halves_stored_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'bytes - offset > 4', 'wrong', PLANS_LL, 'a store past the end')
@@ -416,10 +415,6 @@ plant(DIRECT_LL, 'direct_clean_up_of_one_slot', '@if (names) ll_advance(&link);@
 plant(DIRECT_LL, 'direct_loops_in_one_slot',
       'it->link.step += steps; @it->link.line += steps;@ __syncwarp();', '', 'wrong|hang',
       scenario('Direct', 'LL', '2 3000 0 all_gather'))
-plant(DIRECT_LL, 'saved_counters_without_a_fence',
-      '__syncwarp(); @__threadfence();@ for (uint32_t loops = 1;', '', 'order', ONE_LL,
-      'memory order: the next kernel may read the old counters on a GPU')
-
 plant(DIRECT_S, 'move_without_its_last_vector', '@if (at < phase->bytes[link + k] / 16) '
       'prim_store_vector(direct_vector(&phase->to[link + k], at), vectors[k][v]);@',
       'if (at + 1 < phase->bytes[link + k] / 16) '
@@ -568,48 +563,46 @@ plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rou
 # ---- results are right, but the kernel does something else than the schedule says
 
 
-def stray(file, name, find, replace, run, says=None):
+def deviate(file, name, find, replace, run, says=None):
     plant(file, name, find, replace, 'steps', stepped(run), says)
 
 
-stray(SIMPLE, 'tail_of_two_slices_at_once',
-      '@prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);@',
-      'if (lane->posted % 2 == 1) prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);',
-      RING_LONG, 'posts tail')
-stray(SIMPLE, 'last_head_one_slice_too_far',
-      'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
-      'lane->recv[i].posted + (lane->has_step ? 0 : steps)', scenario('Ring', 'Simple', '3 500 0 all_gather'),
-      'posts head')
-stray(DIRECT_H, 'head_of_the_first_step_at_once', 'prim_store_word(&it->link.sender->head, @it->link.step@);',
-      'it->link.step + 1', ONE_LL, 'posts head')
-stray(DIRECT_LL, 'surplus_line_of_a_block',
-      'direct_has_line(@SCATTERED ? loop->sent[link].bytes : loop->bytes@, direct_ahead(begun, b))) '
-      'direct_put(', '(SCATTERED ? loop->sent[link].bytes : loop->bytes) + 8', ONE_LL,
-      'no such line|where no step has it')
-stray(DIRECT_LL, 'word_behind_the_input_is_read', 'prim_load_word_if(@whole@, from + offset)',
-      'offset < bytes + 8 && ((uintptr_t)from & 7) == 0', ONE_LL, 'is read .* times, not 0')
-stray(DIRECT_H, 'every_word_of_the_output_twice',
-      '@if (((uintptr_t)to & 7) == 0 && bytes - offset >= 8) element_store(to + offset, 8, word);@',
-      'if (((uintptr_t)to & 7) == 0 && bytes - offset >= 8) element_store(to + offset, 8, word), '
-      'element_store(to + offset, 8, word);', ONE_LL, 'is written 2 times, not 1')
-stray(COMPUTE, 'vector_of_a_slot_twice',
-      '@if (at < count) span_store(span, skip + 16 * at, data[k]);@',
-      'if (at < count) { span_store(span, skip + 16 * at, data[k]); if (at == 0) span_store(span, skip, '
-      'data[k]); }',
-      RING_SIMPLE, 'written 2 times')
-stray(LANE, 'size_announced_twice', 'lane_agreed_bytes(lane_part(lane))); @link->agreed = true;@',
-      'prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link), '
-      'lane_agreed_bytes(lane_part(lane))); link->agreed = true;', RING_LONG, 'announces a size 2 times')
-stray(FIFO, 'slots_of_one_step_not_awaited', 'return link->cached + link->slots >= @link->step + steps@;',
-      'link->step + (steps > 1 ? 1 : 0)', RING_LONG, 'before its slot is free')
-# A warp takes its lines together here, by when the old one is replaced, so the result is right; on a GPU lines
-# may arrive one by one.
-stray(LL, 'clean_up_skips_a_line',
-      'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
-      'll_link_lines(lane, index) + 1', late(scenario('Ring', 'LL', '3 500 0 all_gather'), WRAP_32),
-      'was not written')
-stray(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
-      late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32), 'was not written')
+deviate(SIMPLE, 'tail_of_two_slices_at_once',
+        '@prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);@',
+        'if (lane->work->chunk_steps == steps || lane->posted % 2 == 1) prim_store_tail(prim, '
+        '&lane->send[i].receiver->tail, lane->send[i].posted);', RING_LONG, 'posts tail')
+deviate(SIMPLE, 'head_half_a_slice_too_early',
+        'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
+        'lane->recv[i].posted + (steps > 1)', RING_LONG, 'posts head')
+deviate(DIRECT_H, 'head_of_the_first_step_at_once',
+        'prim_store_word(&it->link.sender->head, @it->link.step@);', 'it->link.step + 1', ONE_LL,
+        'posts head')
+deviate(DIRECT_LL, 'surplus_line_of_a_block',
+        'direct_has_line(@SCATTERED ? loop->sent[link].bytes : loop->bytes@, direct_ahead(begun, b))) '
+        'direct_put(', '(SCATTERED ? loop->sent[link].bytes : loop->bytes) + 8', ONE_LL,
+        'no such line|where no step has it')
+deviate(DIRECT_LL, 'word_behind_the_input_is_read', 'prim_load_word_if(@whole@, from + offset)',
+        'bytes > 0 && offset < bytes + 8 && ((uintptr_t)from & 7) == 0', PLANS_LL, 'is read .* times, not 0')
+deviate(DIRECT_H, 'every_word_of_the_output_twice',
+        '>= 8) @element_store(to + offset, 8, word)@;',
+        '(element_store(to + offset, 8, word), element_store(to + offset, 8, word))', ONE_LL,
+        'is written 2 times, not 1')
+deviate(COMPUTE, 'vector_of_a_slot_twice',
+        '@if (at < count) span_store(span, skip + 16 * at, data[k]);@',
+        'if (at < count) { span_store(span, skip + 16 * at, data[k]); if (at == 0) span_store(span, skip, '
+        'data[k]); }',
+        RING_SIMPLE, 'written 2 times')
+deviate(LANE, 'size_announced_twice', 'lane_agreed_bytes(lane_part(lane))); @link->agreed = true;@',
+        'prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link), '
+        'lane_agreed_bytes(lane_part(lane))); link->agreed = true;', RING_LONG, 'announces a size 2 times')
+# A warp takes its lines together here, by when the old one is replaced, so the result is right; on a GPU
+# lines may arrive one by one.
+deviate(LL, 'clean_up_skips_a_line',
+        'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
+        'll_link_lines(lane, index) + 1', late(scenario('Ring', 'LL', '3 500 0 all_gather'), WRAP_32),
+        'was not written')
+deviate(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
+        late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32), 'was not written')
 
 # ---- each order of memory that kernels demand, weakened: by name, the order is gone
 
@@ -690,5 +683,18 @@ weaken(DIRECT_S, 'phase_reused_before_all_lanes_have_seen_it_done',
        '@__syncwarp();@ /* each lane has seen some warps done */', '', RACE_LOOPS, 'equal', VOTED)
 weaken(DIRECT_S, 'phase_written_before_it_is_cleared',
        'phase->bytes[prim_lane()] = 0; @__syncwarp();@', '', RACE_TWO)
+# A kernel of another stream begins when the blocks of the one before it have been counted.
+STREAMS_RING, STREAMS_LL, STREAMS_DIRECT = streams(RING_LL), streams(ONE_LL), streams(ONE_SIMPLE)
+weaken(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '',
+       STREAMS_RING)
+weaken(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', STREAMS_LL)
+weaken(DIRECT_LL, 'saved_counters_without_a_fence',
+       '__syncwarp(); @__threadfence();@ for (uint32_t loops = 1;', '', STREAMS_LL)
+weaken(DIRECT_S, 'saved_steps_without_a_fence',
+       'direct_save(it, steps, 0); __syncwarp(); @__threadfence();@', '', STREAMS_DIRECT)
+weaken(DIRECT_LL, 'cleaned_lines_without_a_fence', '@__threadfence_system();@ /* before other threads', '',
+       late(STREAMS_LL, 'TUTTI_FIRST_STEP=4294967273'))
+weaken(DIRECT_LL, 'cleaned_lines_of_other_lanes_without_a_fence', '@__syncwarp();@ /* lane 0', '',
+       late(STREAMS_LL, 'TUTTI_FIRST_STEP=4294967273'))
 weaken(COMPUTE, 'own_input_used_before_it_has_arrived', '@prim_fetch_end();@ PRIM_EACH_WORD(k) words[k]', '',
        RING_LL, 'wrong')

@@ -189,8 +189,12 @@ static void align_check(const void *address, uint32_t bytes) {
   abort();
 }
 
-static const uint32_t kind_flags[] = {0, ORDER_STRONG, ORDER_STRONG | ORDER_POST,
-                                      ORDER_STRONG | ORDER_ACQUIRE, ORDER_STRONG | ORDER_ACQUIRE};
+static const uint32_t kind_flags[] = {0,
+                                      ORDER_STRONG,
+                                      ORDER_STRONG | ORDER_LINE,
+                                      ORDER_STRONG | ORDER_POST,
+                                      ORDER_STRONG | ORDER_ACQUIRE,
+                                      ORDER_STRONG | ORDER_ACQUIRE};
 /* Of an acquire, or of the release that has the same number. */
 static enum order_scope kind_scope(enum simt_kind kind) {
   return kind == SIMT_ACQUIRE_BLOCK ? ORDER_BLOCK : ORDER_SYSTEM;
@@ -214,7 +218,7 @@ static uint64_t memory_load(const void *address, uint32_t bytes, enum simt_kind 
 
 static void memory_store(void *address, uint32_t bytes, uint64_t value, enum simt_kind kind,
                          const void *place) {
-  uint32_t flags = ORDER_WRITE | (kind_flags[kind] & (ORDER_STRONG | ORDER_POST));
+  uint32_t flags = ORDER_WRITE | (kind_flags[kind] & (ORDER_STRONG | ORDER_LINE | ORDER_POST));
   if (kind >= SIMT_ACQUIRE) flags |= ORDER_RELEASE;
   if (order_is_on) order_access(address, bytes, flags, kind_scope(kind), place);
   if (watch_is_on) watch_access(address, bytes, true, &value);
@@ -282,7 +286,7 @@ ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind) {
 
 uint64_t simt_add(uint64_t *address, uint64_t value) {
   if (order_is_on)
-    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS, ORDER_DEVICE,
+    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS | ORDER_POST, ORDER_DEVICE,
                  __builtin_return_address(0));
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }

@@ -239,12 +239,14 @@ static bool is_same_store(const struct epoch *before, bool wrote, const struct e
          name_of[before->thread].first / SIMT_WARP == name_of[now->thread].first / SIMT_WARP;
 }
 
+/* `strict`: pairs of strong accesses are compared, too. */
 static void epochs_check(const std::vector<epoch> &before, bool wrote, const struct epoch *now, bool writes,
-                         const order_thread *thread, uintptr_t address) {
+                         const order_thread *thread, uintptr_t address, bool strict) {
   const clock_ref &clock = wrote ? thread->knows.all : thread->knows.reads;
   for (const struct epoch &each : before)
-    if (each.thread != now->thread && (each.bytes & now->bytes) != 0 && !(each.strong && now->strong) &&
-        !is_same_store(&each, wrote, now, writes) && !clock_covers(clock, each.thread, each.time))
+    if (each.thread != now->thread && (each.bytes & now->bytes) != 0 &&
+        (strict || !(each.strong && now->strong)) && !is_same_store(&each, wrote, now, writes) &&
+        !clock_covers(clock, each.thread, each.time))
       race_report(address, &each, wrote, now, writes);
 }
 
@@ -331,10 +333,11 @@ void order_access(const void *address, uint32_t bytes, uint32_t how, enum order_
                               (how & ORDER_STRONG) != 0, place};
     if (may_repeat) repeated->grains[(at - begin) / GRAIN % 2] = grain;
     if (!writes || (how & ORDER_ADDS) != 0) grain_read(grain, thread, how, scope);
-    epochs_check(grain->writes, true, &now, writes, thread, at);
+    epochs_check(grain->writes, true, &now, writes, thread, at,
+                 (how & ORDER_LINE) != 0 && grain->takes.empty());
     if (writes) {
-      epochs_check(grain->reads, false, &now, writes, thread, at);
-      epochs_check(grain->takes, false, &now, writes, thread, at);
+      epochs_check(grain->reads, false, &now, writes, thread, at, false);
+      epochs_check(grain->takes, false, &now, writes, thread, at, false);
       grain->takes.clear();
       epochs_add(&grain->writes, &now, thread);
       grain_write(grain, thread, how);

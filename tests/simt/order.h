@@ -23,7 +23,8 @@ enum order_access {
   ORDER_ACQUIRE = 4, /* in the scope that is given, as the next one */
   ORDER_RELEASE = 8,
   ORDER_ADDS = 16, /* reads and writes: what was released to its readers stays so */
-  ORDER_POST = 32  /* a strong write; its readers know that what was read before it has been read */
+  ORDER_POST = 32, /* a strong write; its readers know that what was read before it has been read */
+  ORDER_LINE = 64  /* a strong write of a line: another one that nobody has used must have come before */
 };
 
 struct order_launch;
