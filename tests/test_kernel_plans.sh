@@ -1,8 +1,9 @@
 #!/bin/sh
 # test_kernel_plans.sh: runs every plan that the tuner may choose for GPUs, with the GPU backend's own kernels
 # on this machine's CPUs (tests/simt), and proves that each element of each output is exactly the sum, or the
-# element, that it must be, and that nothing else is written (gpu/plans.c). Prints a line for each number of
-# ranks and hosts: how many distinct plans ran. Runs a part (1/30) of the settings, by the day of the last
+# element, that it must be, and that nothing else is written (gpu/plans.c); and that the kernels' reads,
+# writes and posts are the schedule's (simt/steps.h). Prints a line for each number of ranks and hosts: how
+# many distinct plans ran. Runs a part (1/40) of the settings, by the day of the last
 # commit; with --part N that one, from 0 on; with --all all of them, and then every option of the tuner and
 # every kernel must have run.
 # runner: 60 s
@@ -11,7 +12,7 @@ use_build
 unset SIMT_SEED SIMT_KERNELS
 simt=$build/simt
 [ -e "$simt/libtutti-cuda.so" ] || { echo "not ok - $build/simt is there"; exit 1; }
-parts=30
+parts=40
 part=$(($(git -C "$here" log -1 --format=%ct 2>/dev/null || date +%s) / 86400 % parts))
 case ${1:-} in
   --all) part=all ;;
@@ -25,7 +26,7 @@ ${CC:-cc} -O1 -o "$work/plans" "$here/gpu/plans.c" -I"$root/lib" -I"$build/inclu
 # shellcheck disable=SC2016
 printf '#!/bin/sh\nNCCL_HOSTID=host$((TUTTI_RANK / PER_HOST)) exec "$@"\n' >"$work/host"
 chmod +x "$work/host"
-export NCCL_SOCKET_IFNAME=lo SIMT_KERNELS="$work/kernels"
+export NCCL_SOCKET_IFNAME=lo SIMT_KERNELS="$work/kernels" SIMT_STEPS="$work/steps"
 : >"$work/kernels"
 
 # A shape is PROCESSESxGPUS, or PROCESSESxGPUS/PER_HOST if a host has several processes.
@@ -159,4 +160,6 @@ if [ "$part" = all ]; then
 else
   echo "# $ran of $all kernels ran, part $part of $parts"
 fi
+awk '{ works += $1 } END { print works + 0; exit !works }' "$work/steps" >"$work/works"
+check $? "the reads, writes and posts of $(cat "$work/works") works are their schedule's"
 [ "$failures" -eq 0 ]

@@ -126,6 +126,11 @@ EOF
     tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "no two accesses of kernels race by $option"
 done
+# Calls that alternate between two streams: kernels wait for the counts of others. Some of them clean lines.
+NCCL_ALGO="allreduce:Direct;$direct" NCCL_PROTO=LL NCCL_LL_BUFFSIZE=4096 TUTTI_FIRST_STEP=4294967273 ctas=1 \
+  on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" 3 600 0 streams &&
+  tail -n 1 "$work/out" | grep -q ': ok$'
+check $? "no two accesses of kernels on two streams race"
 unset NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE SIMT_RACES SIMT_SEED
 # near ALGORITHM ARGS...: wrap with these arguments over LL, from step $first, is right.
 near() {

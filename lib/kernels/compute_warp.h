@@ -310,7 +310,7 @@ PRIM_FN void ll_send(uint8_t kind, const struct line_share *share, const struct 
   LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
     if (kind == LINE_LL) {
       const uint64_t low = line_first_half(words[turn], flag), high = line_second_half(words[turn], flag);
-      if (mine) prim_store_pair(at + turn * share->wire_stride, low, high);
+      if (mine) prim_store_line(at + turn * share->wire_stride, low, high);
     } else {
       const uint64_t high = share->flags ? flag : words[(2 * turn + 1) % PRIM_WORDS];
       if (mine) prim_store_line_part(at + turn * share->wire_stride, words[2 * turn % PRIM_WORDS], high);
@@ -384,6 +384,10 @@ PRIM_FN bool ll_await_all(uint8_t kind, struct compute_warp *compute, const stru
   while (!__all_sync(PRIM_ALL_LANES, ll_take_all(kind, share, descriptor, wire_bytes, arrived)))
     if (prim_aborted(&compute->prim)) return false;
   if (kind == LINE_LL128) ll_take_all(kind, share, descriptor, wire_bytes, arrived);
+  for (uint32_t link = 0; link < descriptor->second_count; link++)
+    LINE_EACH_TURN(turn, mine, share, kind, wire_bytes) {
+      if (mine) prim_took(descriptor->second[link] + share->wire_first + turn * share->wire_stride);
+    }
   return true;
 }
 

@@ -176,7 +176,7 @@ PRIM_FN void direct_took(uint64_t lines, uint32_t line) {
 }
 
 PRIM_FN void direct_put(uint64_t lines, uint32_t flag, uint32_t line, uint64_t word) {
-  prim_store_pair((uint8_t *)(uintptr_t)lines + (size_t)line * 16, line_first_half(word, flag),
+  prim_store_line((uint8_t *)(uintptr_t)lines + (size_t)line * 16, line_first_half(word, flag),
                   line_second_half(word, flag));
 }
 

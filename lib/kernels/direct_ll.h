@@ -457,6 +457,7 @@ static __device__ __noinline__ void direct_clean(const struct direct_run *it, si
     }
     if (names) ll_advance(&link);
   }
+  __syncwarp();           /* lane 0's fence, before its count, is for the lines of all lanes */
   __threadfence_system(); /* before other threads write these slots again */
 }
 

@@ -68,6 +68,11 @@ PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
   asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(low), "l"(high));
 }
 
+/* The same, of a line of LL. */
+PRIM_FN void prim_store_line(void *address, uint64_t low, uint64_t high) {
+  prim_store_pair(address, low, high);
+}
+
 /* The same, of a tagged word. */
 PRIM_FN void prim_store_tagged(void *address, uint64_t low, uint64_t high) {
   prim_store_pair(address, low, high);

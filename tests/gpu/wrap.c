@@ -7,8 +7,9 @@
  *
  * For a SCENE that is the name of a call, communicators are made that run 0, 3, 8, ... short calls of this
  * kind before long ones; `each`: every kind of call. A SCENE that is two names, as all_gather:broadcast, runs
- * short calls of the first kind, among them one of the second kind, in each of the last places once. For each
- * seed, calls of all kinds are mixed, some of them two in a group, some without a wait between them. The
+ * short calls of the first kind, among them one of the second kind, in each of the last places once.
+ * `streams` runs short and long calls of each kind on two streams in turn, without a wait between them. For
+ * each seed, calls of all kinds are mixed, some of them two in a group, some without a wait between them. The
  * ranks are those of the launch (tutti launch) if it has several, or else RANKS devices of this process.
  * Prints the first wrong result, or what was run and `ok`. */
 #include <stdbool.h>
@@ -32,13 +33,14 @@ static struct {
   size_t long_count;
   struct {
     ncclComm_t comm;
-    cudaStream_t stream;
+    cudaStream_t stream, other_stream;
     uint32_t *in[BURST], *out[BURST]; /* by place in a group or burst */
   } ranks[RANKS_MAX];
   uint32_t *host;
   tutti_launch_t launch;
   uint64_t draws;
   unsigned calls;
+  bool streams; /* calls alternate between two streams */
 } run;
 
 static uint64_t mix(uint64_t state) {
@@ -70,6 +72,10 @@ static uint32_t element_of(unsigned call_number, uint32_t number) {
 
 /* Elements of a call's buffers before their first one: some are not aligned to a GPU's vectors. */
 static size_t shift_of(unsigned call_number) { return call_number / 2 % 2; }
+
+static cudaStream_t stream_of(int r, unsigned call_number) {
+  return run.streams && call_number % 2 == 1 ? run.ranks[r].other_stream : run.ranks[r].stream;
+}
 
 static int root_of(unsigned call_number) { return (int)(call_number % (unsigned)run.rank_count); }
 
@@ -111,7 +117,7 @@ static void issue(int r, const struct job *job) {
                                            run.rank_count,
                                            root_of(job->number),
                                            run.ranks[r].comm,
-                                           run.ranks[r].stream};
+                                           stream_of(r, job->number)};
   call_make(job->call, &arguments);
 }
 
@@ -133,7 +139,7 @@ static void check(const struct job *job, const char *story) {
   const size_t elements = job->count * (size_t)run.rank_count;
   for (int r = run.first; r < run.end; r++) {
     need_device(r);
-    NEED(cudaStreamSynchronize(run.ranks[r].stream));
+    NEED(cudaStreamSynchronize(stream_of(r, job->number)));
     NEED(cudaMemcpy(run.host, run.ranks[r].out[job->place] + shift_of(job->number), elements * 4,
                     cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < elements; i++) {
@@ -153,7 +159,7 @@ static void overwrite(int r, const struct job *job) {
   const size_t bytes = job->count * (size_t)run.rank_count * 4;
   uint32_t *in = run.ranks[r].in[job->place] + shift_of(job->number);
   need_device(r);
-  NEED(cudaMemsetAsync(in, 0xa5, bytes, run.ranks[r].stream));
+  NEED(cudaMemsetAsync(in, 0xa5, bytes, stream_of(r, job->number)));
 }
 
 /* One rank after another. What a rank must wait for is not there yet when it looks, so that it takes what
@@ -264,7 +270,27 @@ static void scene_of_all(uint64_t seed) {
   comms_close();
 }
 
+/* A kernel that begins when blocks of another stream's were counted may use what they have left: of short
+ * calls and of long ones. */
+static void scene_of_streams(void) {
+  static const bool is_long[BURST] = {false, false, true, true, false, true};
+  run.streams = true;
+  comms_open();
+  for (unsigned number = 0; number < CALLS * BURST;) {
+    struct job jobs[BURST];
+    for (unsigned i = 0; i < BURST; i++, number++)
+      jobs[i] = (struct job){(enum call)(number / BURST), number, is_long[i] ? run.long_count : 1 + i, i};
+    jobs_run(jobs, BURST, false, "calls on two streams");
+  }
+  comms_close();
+  run.streams = false;
+}
+
 static void scene(const char *text) {
+  if (strcmp(text, "streams") == 0) {
+    scene_of_streams();
+    return;
+  }
   if (strcmp(text, "each") == 0) {
     for (unsigned i = 0; i < CALLS; i++) scene_of_one((enum call)i);
     return;
@@ -298,6 +324,7 @@ static void ranks_open(int rank_count) {
   for (int r = run.first; r < run.end; r++) {
     need_device(r);
     NEED(cudaStreamCreateWithFlags(&run.ranks[r].stream, cudaStreamNonBlocking));
+    NEED(cudaStreamCreateWithFlags(&run.ranks[r].other_stream, cudaStreamNonBlocking));
     for (int place = 0; place < BURST; place++) {
       NEED(cudaMalloc((void **)&run.ranks[r].in[place], bytes + 4)); /* shift_of() */
       NEED(cudaMalloc((void **)&run.ranks[r].out[place], bytes + 4));
@@ -312,6 +339,7 @@ static void ranks_close(void) {
       NEED(cudaFree(run.ranks[r].out[place]));
     }
     NEED(cudaStreamDestroy(run.ranks[r].stream));
+    NEED(cudaStreamDestroy(run.ranks[r].other_stream));
   }
   free(run.host);
 }

@@ -6,13 +6,12 @@ one blank), and what is between its two @, or all of it, is replaced. What ends 
 anything else an expression. `shows` is what must happen then, or several with | between them: wrong (bits),
 hang (the watchdog explains it), error (the program or the simulator names it), race (two accesses that PTX's
 memory model does not order: tests/simt/order.h), crash (a store to memory that is not mapped, or the process
-ends). `says` is a pattern that the message must match. `run` is a scenario of tests/simt.
+ends), steps (the kernel does something else than its schedule: tests/simt/steps.h; without that comparison
+the run passes, so the results are right). `says` is a pattern that the message must match. `run` is a
+scenario of tests/simt.
 
-Two more values of `shows` are for faults that no scenario can find; `says` is the reason then, and the fault
-must be reached and do no harm:
-- order: it matters on GPUs alone. A warp's stores take no turns, and no kernels of two streams wait for one
-  another's counts.
-- equal: it changes no result on GPUs either."""
+One more value of `shows`, `equal`, is for faults that change no result on GPUs either; `says` is the reason
+then, and the fault must be reached and do no harm."""
 from collections import namedtuple
 
 Scenario = namedtuple('Scenario', 'program arguments env processes hosts')
@@ -54,6 +53,16 @@ def raced(run):
     return run._replace(env=run.env + ' SIMT_RACES=1 SIMT_CAPABILITY=90 TUTTI_WATCHDOG_SECONDS=30')
 
 
+def streams(run):
+    """The same, with calls that alternate between two streams; over LL the long ones make several loops."""
+    return raced(run._replace(arguments='3 600 0 streams', env=run.env + ' NCCL_LL_BUFFSIZE=4096'))
+
+
+def stepped(run):
+    """With all accesses of the kernels compared with their schedule."""
+    return run._replace(env=run.env + ' SIMT_STEPS=/dev/null')
+
+
 def late(run, first):
     return run._replace(env=run.env + ' ' + first)
 
@@ -91,10 +100,11 @@ PLANS_GATHER = scenario('Direct', 'LL', '3 4096 /dev/null all_gather', program='
 BITS = 'instead of'       # wrap.c's and digest.c's message
 RACE = 'simt: race'
 STUCK = 'no progress'     # the watchdog's
+STEPS = 'simt: steps'
 
 
 def plant(file, name, find, replace, shows, run, says=None):
-    usual = {'wrong': BITS, 'hang': STUCK, 'race': RACE}
+    usual = {'wrong': BITS, 'hang': STUCK, 'race': RACE, 'steps': STEPS}
     FAULTS.append(Fault(name, 'lib/' + file, find, replace, shows, says or usual.get(shows, ''), run))
 
 
@@ -217,8 +227,6 @@ plant(BLOCK, 'next_kernel_invited_too_early',
       '@if (index + 1 == end && !launch_is_short()) launch_invite_next();@',
       'if (index == first) launch_invite_next();', 'equal', RING_SIMPLE,
       'the next kernel waits for the end of this one all the same; it takes its place on the device earlier')
-plant(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '', 'order',
-      RING_LL, 'memory order: the count may overtake the saved counters on a GPU')
 plant(BLOCK, 'end_not_counted',
       '@atomicAdd((unsigned long long *)(arguments->from_graph ? &counts->graph_ended : '
       '&counts->plain_ended), 1ull);@', '', 'hang', RING_LL)
@@ -305,11 +313,6 @@ plant(LINE, 'clean_up_one_step_too_late', 'return @(line & (half - 1)) >= half -
 plant(LINE, 'clean_up_of_seven_slots', 'return @(line & (half - 1)) >= half - slots@;',
       '(line & (half - 1)) >= half - slots && (line & (half - 1)) != half - 1', 'wrong',
       slow(late(scenario('Ring', 'LL128', '2 900 0 all_gather'), WRAP_31), '1:0'))
-plant(LL, 'clean_up_skips_a_line',
-      'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
-      'll_link_lines(lane, index) + 1', 'order', late(scenario('Ring', 'LL', '3 500 0 all_gather'),
-      WRAP_32), 'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
-      'arrive one by one')
 plant(LL, 'clean_up_of_half_the_slot',
       'const uint32_t slot_lines = @link->step_bytes / line_wire_bytes(kind)@;',
       'link->step_bytes / line_wire_bytes(kind) / 2', 'wrong', slow(late(scenario('Ring', 'LL',
@@ -367,10 +370,6 @@ plant(DIRECT_H, 'half_of_a_direct_line_compared',
       'race|wrong', RACE_ONE_LL, '.')
 plant(DIRECT_H, 'direct_store_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'true', 'wrong', ONE_LL)
-plant(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', 'order',
-      slow(ONE_LL, '1'),
-      'no kernel of another stream begins at the count here, as calls are made one by one')
-
 # wrap.c finds none of these four: its types have four bytes, and it calls nothing in place.
 plant(DIRECT_H, 'halves_stored_past_the_end', 'if (((uintptr_t)to & 7) == 0 && @bytes - offset >= 8@)',
       'bytes - offset > 4', 'wrong', PLANS_LL, 'a store past the end')
@@ -410,19 +409,11 @@ plant(DIRECT_LL, 'direct_slots_not_awaited',
       slow(scenario('Direct', 'LL', '3 9000 0 broadcast'), '1:1'))
 plant(DIRECT_LL, 'direct_sizes_not_polled', '@if (loops == 1 && !direct_poll_sizes(it)) return;@', '',
       'error|hang|wrong', MISMATCH._replace(env=MISMATCH.env + ' NCCL_ALGO=allreduce:Direct NCCL_PROTO=LL'))
-plant(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
-      'order', late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32),
-      'a warp takes its lines together, by when the old one is replaced; on a GPU lines may '
-      'arrive one by one')
 plant(DIRECT_LL, 'direct_clean_up_of_one_slot', '@if (names) ll_advance(&link);@', '', 'wrong',
       slow(late(scenario('TwoShot', 'LL', '3 500 0 all_reduce'), WRAP_32), '0:1'))
 plant(DIRECT_LL, 'direct_loops_in_one_slot',
       'it->link.step += steps; @it->link.line += steps;@ __syncwarp();', '', 'wrong|hang',
       scenario('Direct', 'LL', '2 3000 0 all_gather'))
-plant(DIRECT_LL, 'saved_counters_without_a_fence',
-      '__syncwarp(); @__threadfence();@ for (uint32_t loops = 1;', '', 'order', ONE_LL,
-      'memory order: the next kernel may read the old counters on a GPU')
-
 plant(DIRECT_S, 'move_without_its_last_vector', '@if (at < phase->bytes[link + k] / 16) '
       'prim_store_vector(direct_vector(&phase->to[link + k], at), vectors[k][v]);@',
       'if (at + 1 < phase->bytes[link + k] / 16) '
@@ -576,6 +567,50 @@ plant(KEPT, 'launch_with_other_memory_repeated',
 plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@) {', 'false', 'equal',
       AGAIN, 'all devices of a process see whatever is at an address at that address')
 
+# ---- results are right, but the kernel does something else than the schedule says
+
+
+def deviate(file, name, find, replace, run, says=None):
+    plant(file, name, find, replace, 'steps', stepped(run), says)
+
+
+deviate(SIMPLE, 'tail_of_two_slices_at_once',
+        '@prim_store_tail(prim, &lane->send[i].receiver->tail, lane->send[i].posted);@',
+        'if (lane->work->chunk_steps == steps || lane->posted % 2 == 1) prim_store_tail(prim, '
+        '&lane->send[i].receiver->tail, lane->send[i].posted);', RING_LONG, 'posts tail')
+deviate(SIMPLE, 'head_half_a_slice_too_early',
+        'prim_store_head(prim, &lane->recv[i].sender->head, @lane->recv[i].posted@);',
+        'lane->recv[i].posted + (steps > 1)', RING_LONG, 'posts head')
+deviate(DIRECT_H, 'head_of_the_first_step_at_once',
+        'prim_store_word(&it->link.sender->head, @it->link.step@);', 'it->link.step + 1', ONE_LL,
+        'posts head')
+deviate(DIRECT_LL, 'surplus_line_of_a_block',
+        'direct_has_line(@SCATTERED ? loop->sent[link].bytes : loop->bytes@, direct_ahead(begun, b))) '
+        'direct_put(', '(SCATTERED ? loop->sent[link].bytes : loop->bytes) + 8', ONE_LL,
+        'no such line|where no step has it')
+deviate(DIRECT_LL, 'word_behind_the_input_is_read', 'prim_load_word_if(@whole@, from + offset)',
+        'bytes > 0 && offset < bytes + 8 && ((uintptr_t)from & 7) == 0', PLANS_LL, 'is read .* times, not 0')
+deviate(DIRECT_H, 'every_word_of_the_output_twice',
+        '>= 8) @element_store(to + offset, 8, word)@;',
+        '(element_store(to + offset, 8, word), element_store(to + offset, 8, word))', ONE_LL,
+        'is written 2 times, not 1')
+deviate(COMPUTE, 'vector_of_a_slot_twice',
+        '@if (at < count) span_store(span, skip + 16 * at, data[k]);@',
+        'if (at < count) { span_store(span, skip + 16 * at, data[k]); if (at == 0) span_store(span, skip, '
+        'data[k]); }',
+        RING_SIMPLE, 'written 2 times')
+deviate(LANE, 'size_announced_twice', 'lane_agreed_bytes(lane_part(lane))); @link->agreed = true;@',
+        'prim_tagged_store(prim, link_announcement(link, lane_proto(lane->work)), link_tag(link), '
+        'lane_agreed_bytes(lane_part(lane))); link->agreed = true;', RING_LONG, 'announces a size 2 times')
+# A warp takes its lines together here, by when the old one is replaced, so the result is right; on a GPU
+# lines may arrive one by one.
+deviate(LL, 'clean_up_skips_a_line',
+        'for (uint32_t line = @ll_link_lines(lane, index)@; line < slot_lines; line++)',
+        'll_link_lines(lane, index) + 1', late(scenario('Ring', 'LL', '3 500 0 all_gather'), WRAP_32),
+        'was not written')
+deviate(DIRECT_LL, 'direct_clean_up_skips_a_line', '__shfl_sync(PRIM_ALL_LANES, @used@, holder)', 'used + 1',
+        late(scenario('Direct', 'LL', '3 500 0 all_gather'), WRAP_32), 'was not written')
+
 # ---- each order of memory that kernels demand, weakened: by name, the order is gone
 
 
@@ -655,5 +690,18 @@ weaken(DIRECT_S, 'phase_reused_before_all_lanes_have_seen_it_done',
        '@__syncwarp();@ /* each lane has seen some warps done */', '', RACE_LOOPS, 'equal', VOTED)
 weaken(DIRECT_S, 'phase_written_before_it_is_cleared',
        'phase->bytes[prim_lane()] = 0; @__syncwarp();@', '', RACE_TWO)
+# A kernel of another stream begins when the blocks of the one before it have been counted.
+STREAMS_RING, STREAMS_LL, STREAMS_DIRECT = streams(RING_LL), streams(ONE_LL), streams(ONE_SIMPLE)
+weaken(BLOCK, 'end_counted_without_a_fence', 'if (threadIdx.x != 0) return; @__threadfence();@', '',
+       STREAMS_RING)
+weaken(DIRECT_H, 'direct_end_counted_too_early', '@while (!direct_others_gone()) {}@', '', STREAMS_LL)
+weaken(DIRECT_LL, 'saved_counters_without_a_fence',
+       '__syncwarp(); @__threadfence();@ for (uint32_t loops = 1;', '', STREAMS_LL)
+weaken(DIRECT_S, 'saved_steps_without_a_fence',
+       'direct_save(it, steps, 0); __syncwarp(); @__threadfence();@', '', STREAMS_DIRECT)
+weaken(DIRECT_LL, 'cleaned_lines_without_a_fence', '@__threadfence_system();@ /* before other threads', '',
+       late(STREAMS_LL, 'TUTTI_FIRST_STEP=4294967273'))
+weaken(DIRECT_LL, 'cleaned_lines_of_other_lanes_without_a_fence', '@__syncwarp();@ /* lane 0', '',
+       late(STREAMS_LL, 'TUTTI_FIRST_STEP=4294967273'))
 weaken(COMPUTE, 'own_input_used_before_it_has_arrived', '@prim_fetch_end();@ PRIM_EACH_WORD(k) words[k]', '',
        RING_LL, 'wrong')

@@ -10,8 +10,11 @@
 #include <time.h>
 #include <ucontext.h>
 
+#include <initializer_list>
+
 #include "order.h"
 #include "random.h"
+#include "watch.h"
 
 enum {
   STACK_BYTES = 128 << 10,
@@ -186,15 +189,18 @@ static void align_check(const void *address, uint32_t bytes) {
   abort();
 }
 
-static const uint32_t kind_flags[] = {0, ORDER_STRONG, ORDER_STRONG | ORDER_POST,
-                                      ORDER_STRONG | ORDER_ACQUIRE, ORDER_STRONG | ORDER_ACQUIRE};
+static const uint32_t kind_flags[] = {0,
+                                      ORDER_STRONG,
+                                      ORDER_STRONG | ORDER_LINE,
+                                      ORDER_STRONG | ORDER_POST,
+                                      ORDER_STRONG | ORDER_ACQUIRE,
+                                      ORDER_STRONG | ORDER_ACQUIRE};
 /* Of an acquire, or of the release that has the same number. */
 static enum order_scope kind_scope(enum simt_kind kind) {
   return kind == SIMT_ACQUIRE_BLOCK ? ORDER_BLOCK : ORDER_SYSTEM;
 }
 
-static uint64_t memory_load(const void *address, uint32_t bytes, enum simt_kind kind, const void *place) {
-  if (order_is_on) order_access(address, bytes, kind_flags[kind], kind_scope(kind), place);
+static uint64_t memory_read(const void *address, uint32_t bytes) {
   switch (bytes) {
     case 1: return __atomic_load_n((const uint8_t *)address, __ATOMIC_ACQUIRE);
     case 2: return __atomic_load_n((const uint16_t *)address, __ATOMIC_ACQUIRE);
@@ -203,11 +209,19 @@ static uint64_t memory_load(const void *address, uint32_t bytes, enum simt_kind 
   }
 }
 
+static uint64_t memory_load(const void *address, uint32_t bytes, enum simt_kind kind, const void *place) {
+  if (order_is_on) order_access(address, bytes, kind_flags[kind], kind_scope(kind), place);
+  const uint64_t value = memory_read(address, bytes);
+  if (watch_is_on) watch_access(address, bytes, false, &value);
+  return value;
+}
+
 static void memory_store(void *address, uint32_t bytes, uint64_t value, enum simt_kind kind,
                          const void *place) {
-  uint32_t flags = ORDER_WRITE | (kind_flags[kind] & (ORDER_STRONG | ORDER_POST));
+  uint32_t flags = ORDER_WRITE | (kind_flags[kind] & (ORDER_STRONG | ORDER_LINE | ORDER_POST));
   if (kind >= SIMT_ACQUIRE) flags |= ORDER_RELEASE;
   if (order_is_on) order_access(address, bytes, flags, kind_scope(kind), place);
+  if (watch_is_on) watch_access(address, bytes, true, &value);
   switch (bytes) {
     case 1: __atomic_store_n((uint8_t *)address, (uint8_t)value, __ATOMIC_RELEASE); break;
     case 2: __atomic_store_n((uint16_t *)address, (uint16_t)value, __ATOMIC_RELEASE); break;
@@ -272,7 +286,7 @@ ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind) {
 
 uint64_t simt_add(uint64_t *address, uint64_t value) {
   if (order_is_on)
-    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS, ORDER_DEVICE,
+    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS | ORDER_POST, ORDER_DEVICE,
                  __builtin_return_address(0));
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
@@ -383,6 +397,8 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
   for (uint32_t thread = 0; thread < thread_count; thread++)
     fibre_prepare(&block->fibres[thread], block->stacks + (size_t)thread * STACK_BYTES, fibre_main);
   block->order = order_block_begin(launch, thread_count, block->stacks, block_bytes(thread_count));
+  for (const simt_index *each : {&threadIdx, &blockIdx, &blockDim}) watch_ignore(each, sizeof *each);
+  watch_ignore(block->stacks, block_bytes(thread_count));
   while (block->ended_count < thread_count) {
     order_turn_begin();
     /* Fibres behind a gate that has just opened are ready in the next sweep. */
@@ -393,6 +409,7 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
     order_turn_end();
     sched_yield();
   }
+  watch_block_end();
   order_block_end(block->order);
   here = NULL;
   munmap(block->stacks, block_bytes(thread_count));

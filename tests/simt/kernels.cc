@@ -8,6 +8,8 @@
 #include "kernels/link_test.h"
 #include "kernels.h"
 #include "order.h"
+#include "steps.h"
+#include "watch.h"
 
 #define LAUNCHED(CALL)            \
   CALL(ll, launch)                \
@@ -58,6 +60,7 @@ static thread_local volatile char shared_touched;
 static void kernel_shared_begin(void *memory, size_t bytes) {
   memset(memory, 0xd1, bytes);
   order_forget(memory, bytes);
+  watch_ignore(memory, bytes);
 }
 
 static int shared_fill(struct dl_phdr_info *object, size_t size, void *unused) {
@@ -70,6 +73,10 @@ static int shared_fill(struct dl_phdr_info *object, size_t size, void *unused) {
     is_mine |= part->p_type == PT_LOAD && mine >= begin && mine < begin + part->p_memsz;
   }
   for (int i = 0; is_mine && i < object->dlpi_phnum; i++)
+    if (object->dlpi_phdr[i].p_type == PT_LOAD)
+      watch_ignore((const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr),
+                   object->dlpi_phdr[i].p_memsz);
+  for (int i = 0; is_mine && i < object->dlpi_phnum; i++)
     if (object->dlpi_phdr[i].p_type == PT_TLS && object->dlpi_tls_data != NULL)
       kernel_shared_begin(object->dlpi_tls_data, object->dlpi_phdr[i].p_memsz);
   return is_mine;
@@ -81,5 +88,8 @@ static void begin_block(void) {
 }
 
 static struct offer {
-  offer() { simt_kernels_offer(rows, sizeof rows / sizeof *rows, begin_block); }
+  offer() {
+    simt_kernels_offer(rows, sizeof rows / sizeof *rows, begin_block);
+    watch_offer(&steps_watcher);
+  }
 } offered;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "simt_block.h"
+#include "watch.h"
 
 enum { GRAIN = 4, PAGE = 4096, BARRIERS = 16, RESTING_BLOCKS = 8, READS_LOOKED_AT = 64, REPEATED = 8 };
 
@@ -238,12 +239,14 @@ static bool is_same_store(const struct epoch *before, bool wrote, const struct e
          name_of[before->thread].first / SIMT_WARP == name_of[now->thread].first / SIMT_WARP;
 }
 
+/* `strict`: pairs of strong accesses are compared, too. */
 static void epochs_check(const std::vector<epoch> &before, bool wrote, const struct epoch *now, bool writes,
-                         const order_thread *thread, uintptr_t address) {
+                         const order_thread *thread, uintptr_t address, bool strict) {
   const clock_ref &clock = wrote ? thread->knows.all : thread->knows.reads;
   for (const struct epoch &each : before)
-    if (each.thread != now->thread && (each.bytes & now->bytes) != 0 && !(each.strong && now->strong) &&
-        !is_same_store(&each, wrote, now, writes) && !clock_covers(clock, each.thread, each.time))
+    if (each.thread != now->thread && (each.bytes & now->bytes) != 0 &&
+        (strict || !(each.strong && now->strong)) && !is_same_store(&each, wrote, now, writes) &&
+        !clock_covers(clock, each.thread, each.time))
       race_report(address, &each, wrote, now, writes);
 }
 
@@ -330,10 +333,11 @@ void order_access(const void *address, uint32_t bytes, uint32_t how, enum order_
                               (how & ORDER_STRONG) != 0, place};
     if (may_repeat) repeated->grains[(at - begin) / GRAIN % 2] = grain;
     if (!writes || (how & ORDER_ADDS) != 0) grain_read(grain, thread, how, scope);
-    epochs_check(grain->writes, true, &now, writes, thread, at);
+    epochs_check(grain->writes, true, &now, writes, thread, at,
+                 (how & ORDER_LINE) != 0 && grain->takes.empty());
     if (writes) {
-      epochs_check(grain->reads, false, &now, writes, thread, at);
-      epochs_check(grain->takes, false, &now, writes, thread, at);
+      epochs_check(grain->reads, false, &now, writes, thread, at, false);
+      epochs_check(grain->takes, false, &now, writes, thread, at, false);
       grain->takes.clear();
       epochs_add(&grain->writes, &now, thread);
       grain_write(grain, thread, how);
@@ -555,6 +559,7 @@ void order_forget(const void *memory, size_t bytes) {
 #define ADDED(name, bytes, how)                                                                    \
   extern "C" void name(void *address) {                                                            \
     if (order_is_on) order_access(address, bytes, how, ORDER_SYSTEM, __builtin_return_address(0)); \
+    if (watch_is_on) watch_access(address, bytes, ((how)&ORDER_WRITE) != 0, NULL);                 \
   }
 #define ADDED_BOTH(kind, bytes, strong)                           \
   ADDED(__tsan_##kind##read##bytes, bytes, ORDER_READ | (strong)) \
@@ -573,10 +578,12 @@ ADDED_ALL(16)
 extern "C" void __tsan_read_range(void *address, size_t bytes) {
   if (order_is_on)
     order_access(address, (uint32_t)bytes, ORDER_READ, ORDER_SYSTEM, __builtin_return_address(0));
+  if (watch_is_on) watch_access(address, (uint32_t)bytes, false, NULL);
 }
 extern "C" void __tsan_write_range(void *address, size_t bytes) {
   if (order_is_on)
     order_access(address, (uint32_t)bytes, ORDER_WRITE, ORDER_SYSTEM, __builtin_return_address(0));
+  if (watch_is_on) watch_access(address, (uint32_t)bytes, true, NULL);
 }
 extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit(void) {}

@@ -1,9 +1,10 @@
 /* order.h (simt): SIMT_RACES=1 checks that kernels order their accesses as PTX's memory model demands: two
  * threads that access the same bytes, one of them to write, must be ordered by fences, acquires, releases and
  * barriers, in scopes that include both. Only pairs of strong accesses (volatile, relaxed) need no order, as
- * such words carry their own flag. A race ends the program with both places. Two rules are weaker than PTX's,
- * as GPUs are (lib/README.md, "Memory order of the kernels"): what has been read before a counter is posted
- * has been read for whoever stores because of that counter, without fence and acquire; and what earlier
+ * such words carry their own flag; but a line that nobody has used must be ordered before the next one there.
+ * A race ends the program with both places. Two rules are weaker than PTX's, as GPUs are (lib/README.md,
+ * "Memory order of the kernels"): what has been read before a counter is posted, or before a block counts its
+ * end, has been read for whoever stores because of that counter, without fence and acquire; and what earlier
  * launches of a stream have done is done in the whole system.
  *
  * Plain accesses are seen because kernels are compiled with -fsanitize=thread, whose calls arrive here.
@@ -23,7 +24,8 @@ enum order_access {
   ORDER_ACQUIRE = 4, /* in the scope that is given, as the next one */
   ORDER_RELEASE = 8,
   ORDER_ADDS = 16, /* reads and writes: what was released to its readers stays so */
-  ORDER_POST = 32  /* a strong write; its readers know that what was read before it has been read */
+  ORDER_POST = 32, /* a strong write; its readers know that what was read before it has been read */
+  ORDER_LINE = 64  /* a strong write of a line: another one that nobody has used must have come before */
 };
 
 struct order_launch;

@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "order.h"
+#include "watch.h"
 
 static const struct simt_kernel *kernel_rows;
 static size_t kernel_count;
@@ -115,6 +116,7 @@ static void thread_body(void *argument) {
 static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
   kernel_begin_block();
+  watch_block_begin(job->launch->kernel->name, job->launch->parameters, job->index);
   simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
                  (void *)job->launch);
   multiprocessor_give(job->launch->device);

@@ -55,6 +55,7 @@ uint64_t simt_time_ns(void);
 enum simt_kind {
   SIMT_WEAK,    /* plain */
   SIMT_STRONG,  /* volatile, or relaxed in the system's scope */
+  SIMT_LINE,    /* a store alike, of a line or a piece of one */
   SIMT_POST,    /* a store alike, before which all that was read is in registers */
   SIMT_ACQUIRE, /* or release, in the system's scope */
   SIMT_ACQUIRE_BLOCK

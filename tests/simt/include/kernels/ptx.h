@@ -49,22 +49,24 @@ PRIM_FN void prim_store_pair(void *address, uint64_t low, uint64_t high) {
   simt_store_pair(address, low, high, SIMT_STRONG, false);
 }
 
+PRIM_FN void prim_store_line(void *address, uint64_t low, uint64_t high) {
+  simt_store_pair(address, low, high, SIMT_LINE, false);
+}
+
 PRIM_FN void prim_store_tagged(void *address, uint64_t low, uint64_t high) {
   simt_store_pair(address, low, high, SIMT_POST, false);
 }
 
 /* No other fibre runs between the stores of a warp's lanes. */
 PRIM_FN void prim_store_line_part(void *address, uint64_t low, uint64_t high) {
-  simt_store_pair(address, low, high, SIMT_STRONG, true);
+  simt_store_pair(address, low, high, SIMT_LINE, true);
 }
 
 PRIM_FN void prim_store_vector(void *address, ulonglong2 vector) {
   simt_store_pair(address, vector.x, vector.y, SIMT_WEAK, false);
 }
 
-PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) {
-  simt_store(address, 8, value, SIMT_POST);
-}
+PRIM_FN void prim_store_word(uint64_t *address, uint64_t value) { simt_store(address, 8, value, SIMT_POST); }
 
 PRIM_FN void prim_took(const void *address) { simt_take(address, 16); }
 
@@ -74,9 +76,10 @@ PRIM_FN uint64_t prim_load_word_if(bool asked, const void *address) {
   return asked ? prim_load_word(address) : 0;
 }
 
+/* Of counters that an earlier kernel has saved: what it saved must come before. */
 PRIM_FN ulonglong2 prim_load_pair_if(bool asked, const void *address) {
   const ulonglong2 nothing = {0, 0};
-  return asked ? prim_load_pair(address) : nothing;
+  return asked ? simt_load_pair(address, SIMT_WEAK) : nothing;
 }
 
 PRIM_FN void prim_store_release(uint64_t *address, uint64_t value) {
