@@ -207,7 +207,7 @@ static struct ipc_conn_handle good_conn(bool sends, uint8_t proto) {
 }
 
 static bool conn_passes(const struct ipc_conn_handle *handle, bool own_sends, uint8_t proto) {
-  const struct device_conn_name name = {1, 0, 0, proto, own_sends};
+  const struct device_conn_name name = {1, 0, 0, proto, own_sends, false};
   struct device_conn_handle sent;
   struct ipc_conn_handle read;
   ipc_conn_handle_write(handle, &sent);
@@ -260,7 +260,7 @@ static void test_bad_conns(void **state) {
 
 /* Any bytes get an answer, and an accepted handle lies within its pieces. */
 static void test_any_bytes(void **state) {
-  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true};
+  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true, false};
   struct device_conn_handle sent;
   struct ipc_conn_handle handle = good_conn(false, PROTO_SIMPLE), read;
   uint64_t draw = 3;
