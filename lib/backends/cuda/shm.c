@@ -6,8 +6,6 @@
 
 #include "base/log.h"
 
-#define MIB (1024.0 * 1024.0)
-
 static const char *cure_of(cudaError_t error) {
   if (error == cudaErrorMemoryAllocation) return "raise the memory limit of the container, or `ulimit -l`";
   return "the driver, or the sandbox that this process runs in, does not allow it";
@@ -17,9 +15,9 @@ static ncclResult_t register_failed(const struct shm_pages *pages, const char *w
                                     cudaError_t error) {
   cudaGetLastError();
   return log_fail(ncclUnhandledCudaError,
-                  "%.1f MiB of shared memory of %s cannot be used by the GPU: %s failed with CUDA error %d "
+                  "%.0f KiB of shared memory of %s cannot be used by the GPU: %s failed with CUDA error %d "
                   "(%s): %s; NCCL_SHM_DISABLE=1 avoids the attempt",
-                  (double)pages->bytes / MIB, whose, call, (int)error, cudaGetErrorString(error),
+                  (double)pages->bytes / 1024, whose, call, (int)error, cudaGetErrorString(error),
                   cure_of(error));
 }
 

@@ -9,10 +9,11 @@
 #include "base/os.h"
 #include "core/remote/remote.h"
 
-#define ALL_TRIED_MOST 16  /* up to this many other processes of the host are all tried; of more, some */
-#define TURNS_MOST 4       /* each sets one process apart; after that, the whole host of the next one */
-#define PAIR_TURNS_MOST 16 /* the same where memory of the host replaces what fails: for pairs of processes \
-                            */
+#define ALL_TRIED_MOST 16 /* up to this many other processes of the host are all tried; of more, some */
+#define TURNS_MOST 4      /* each sets one process apart; after that, the whole host of the next one */
+#define PAIR_TURNS_MOST                                                               \
+  16 /* the same where memory of the host replaces what fails: for pairs of processes \
+      */
 #define PLACE_LAST 63u
 #define EVERYBODY UINT64_MAX
 
@@ -24,13 +25,15 @@ struct view {
   uint32_t *first_rank; /* by process: rank + 1; 0 if there is none */
   uint32_t process_count, own_process;
   enum reach_memory memory; /* what is tried */
+  uint8_t *failed;          /* by process: 1 if the last attempt to map its memory failed */
+  uint32_t failed_last;
+  char why[COMM_REASON_BYTES]; /* it failed for failed_last */
 };
 
 /* What failed in a turn, and what it means. */
 struct failure {
   struct gather_about about; /* detail: the places of its peers, or EVERYBODY */
   uint32_t peer, more;       /* a process that failed, and how many others did */
-  char why[COMM_REASON_BYTES];
 };
 
 static const struct peer_info *info_of(const struct view *view, uint32_t process_index) {
@@ -50,7 +53,9 @@ static ncclResult_t view_fill(struct view *view, const struct gather *gather, ui
   view->process_count = gather_process_count(gather);
   view->own_process = gather_own_process(gather);
   view->first_rank = (uint32_t *)os_alloc(view->process_count * sizeof *view->first_rank);
-  if (!view->first_rank) return log_no_memory("looking for %u processes on this host", view->process_count);
+  view->failed = (uint8_t *)os_alloc(view->process_count);
+  if (!view->first_rank || !view->failed)
+    return log_no_memory("looking for %u processes on this host", view->process_count);
   for (uint32_t rank = rank_count; rank-- > 0;) {
     const struct peer_info *info = (const struct peer_info *)view->ranks[rank].info;
     if (view->ranks[rank].info_bytes == sizeof *info && info->present && info->offers)
@@ -115,37 +120,45 @@ static uint32_t neighbours(const struct view *view, const struct reach *reach, u
   return reach->processes[self].denied[view->memory] == EVERYBODY ? 0 : count;
 }
 
-static bool peer_reached(const struct view *view, uint32_t process_index) {
+/* What memory of the host replaces is tried once: the reason of a failure rarely goes away. */
+static bool peer_reached(struct view *view, uint32_t process_index, bool replaced) {
   const struct process_ops *process = view->ops->process;
   const struct device_comm_handle *handle = &info_of(view, process_index)->device;
   const uint32_t rank = view->first_rank[process_index] - 1;
   bool reached = false;
+  if (replaced && view->failed[process_index]) return false;
   const ncclResult_t result = view->memory == REACH_DEVICE
                                   ? process->comm_reach(view->model, rank, handle, &reached)
                                   : process->comm_reach_shm(view->model, rank, handle, &reached);
-  return result == ncclSuccess && reached;
+  reached = reached && result == ncclSuccess;
+  view->failed[process_index] = !reached;
+  if (reached) return true;
+  view->failed_last = process_index;
+  snprintf(view->why, sizeof view->why, "%s", log_own_error());
+  return false;
 }
 
 /* Memory of the host replaces that of devices, for the pairs that fail. Otherwise, if one of several
  * processes cannot be mapped, that process is set apart; if none can, this process is. */
-static ncclResult_t try_neighbours(const struct view *view, const struct reach *reach,
-                                   const uint32_t *processes, uint32_t count, uint32_t own,
-                                   struct failure *failure) {
+static ncclResult_t try_neighbours(struct view *view, const struct reach *reach, const uint32_t *processes,
+                                   uint32_t count, uint32_t own, struct failure *failure) {
   uint32_t tried = 0, failed = 0;
-  bool replaced = view->memory == REACH_DEVICE;
+  bool replaced = true;
   uint64_t places = 0;
   for (uint32_t i = 0; i < count; i++) {
     if (!is_tried((i + count - own) % count, count)) continue;
     if (!pair_shares(view, reach, view->own_process, processes[i])) continue;
     tried += 1;
-    if (peer_reached(view, processes[i])) continue;
-    snprintf(failure->why, sizeof failure->why, "%s", log_own_error());
+    const bool by_host =
+        view->memory == REACH_DEVICE && both_offer(view, view->own_process, processes[i], REACH_HOST);
+    if (peer_reached(view, processes[i], by_host)) continue;
     failed += 1;
     places |= UINT64_C(1) << reach->processes[processes[i]].place;
-    replaced = replaced && both_offer(view, view->own_process, processes[i], REACH_HOST);
+    replaced = replaced && by_host;
     failure->peer = processes[i];
   }
   if (failed == 0) return ncclSuccess;
+  if (view->failed_last != failure->peer) peer_reached(view, failure->peer, false); /* for its sentence */
   failure->more = failed - 1;
   failure->about.process_index = !replaced && failed == 1 && tried > 1 ? failure->peer : view->own_process;
   failure->about.detail = replaced ? places : EVERYBODY;
@@ -160,10 +173,10 @@ static void failure_text(const struct view *view, const struct failure *failure,
   if (failure->about.detail != EVERYBODY && failure->more > 0)
     snprintf(more, sizeof more, " and %u more", failure->more);
   snprintf(reason, reason_bytes, "%s cannot map memory of %s%s on its host: %.300s", self, other, more,
-           failure->why);
+           view->why);
 }
 
-static ncclResult_t try_all(const struct view *view, const struct reach *reach, struct failure *failure,
+static ncclResult_t try_all(struct view *view, const struct reach *reach, struct failure *failure,
                             char *reason, size_t reason_bytes) {
   uint32_t own = 0;
   reason[0] = '\0';
@@ -211,8 +224,8 @@ static void turn_log(const struct view *view, const char *call, const struct gat
   else log_info(LOG_INIT | LOG_SHM, "%s: %s", call, text);
 }
 
-static ncclResult_t try_turns(struct gather *gather, const char *call, const struct view *view,
-                              struct reach *reach, char *reason, size_t reason_bytes) {
+static ncclResult_t try_turns(struct gather *gather, const char *call, struct view *view, struct reach *reach,
+                              char *reason, size_t reason_bytes) {
   char own_reason[COMM_REASON_BYTES];
   uint32_t turns = 0, pair_turns = 0;
   for (;;) {
@@ -246,8 +259,10 @@ ncclResult_t reach_try(struct gather *gather, const char *call, const struct bac
   }
   for (uint32_t i = 0; result == ncclSuccess && i < REACH_MEMORIES; i++) {
     view.memory = order[i];
+    memset(view.failed, 0, view.process_count);
     if (anybody_shares(&view, reach)) result = try_turns(gather, call, &view, reach, reason, reason_bytes);
   }
   os_free(view.first_rank);
+  os_free(view.failed);
   return result;
 }
