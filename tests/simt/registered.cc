@@ -19,6 +19,7 @@ cudaError_t tutti_cudart_DeviceSynchronize(void);
 }
 
 struct registration {
+  void *pointer; /* as it was registered */
   uint8_t *host, *device;
   size_t bytes;
   struct registration *next;
@@ -52,7 +53,7 @@ static cudaError_t register_locked(void *pointer, size_t bytes, void **device) {
   if (second == MAP_FAILED) return cudaSuccess;
   struct registration *fresh = (struct registration *)malloc(sizeof *fresh);
   if (fresh == NULL || mprotect(host, whole, PROT_NONE) != 0) abort();
-  *fresh = {host, (uint8_t *)second, whole, registrations};
+  *fresh = {pointer, host, (uint8_t *)second, whole, registrations};
   registrations = fresh;
   made += 1;
   *device = second;
@@ -78,7 +79,7 @@ static struct registration *registration_take(const void *pointer) {
   pthread_mutex_lock(&mutex);
   for (struct registration **place = &registrations; *place != NULL && taken == NULL;
        place = &(*place)->next) {
-    if ((*place)->host != pointer) continue;
+    if ((*place)->pointer != pointer) continue;
     taken = *place;
     *place = taken->next;
     break;

@@ -55,7 +55,7 @@ static const char *cure_of(cudaError_t error) {
 static ncclResult_t mapping_open_shm(struct ipc_mapping *mapping, const char *whose) {
   struct share_ticket ticket;
   memcpy(&ticket, mapping->piece.handle, sizeof ticket);
-  TRY(cuda_shm_map(&ticket, whose, &mapping->pages));
+  TRY(cuda_shm_map(&ticket, mapping->piece.bytes, whose, &mapping->pages));
   mapping->base = mapping->pages.device;
   return ncclSuccess;
 }
@@ -157,7 +157,10 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
 
 /* ---- memory of the host ---- */
 
-/* A page that other processes map in a trial; its first word is the token. */
+/* What other processes map in a trial: a block as long as the longest pieces, so that limits on addresses and
+ * sizes show, of which the first page alone is used. Its first word is the token. */
+#define PROBE_BYTES (UINT64_C(64) << 20)
+#define PROBE_PAGE_BYTES UINT64_C(4096)
 static struct {
   struct shm_pages pages;
   struct share_ticket ticket;
@@ -167,8 +170,8 @@ static struct {
 static ncclResult_t shm_probe_make(void) {
   if (shm_probe.pages.host != NULL) return ncclSuccess;
   shm_probe.token = os_entropy();
-  TRY(share_alloc(sizeof shm_probe.token, &shm_probe.pages.host, &shm_probe.ticket));
-  shm_probe.pages.bytes = shm_probe.ticket.bytes;
+  TRY(share_alloc(PROBE_BYTES, &shm_probe.pages.host, &shm_probe.ticket));
+  shm_probe.pages.bytes = PROBE_PAGE_BYTES;
   memcpy(shm_probe.pages.host, &shm_probe.token, sizeof shm_probe.token);
   return ncclSuccess;
 }
@@ -178,7 +181,7 @@ void cuda_ipc_probe_close(void) { cuda_shm_free(&shm_probe.pages); }
 /* Registers this process's page, and reads the peer's on the device. */
 static ncclResult_t shm_try(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
   struct ipc_piece piece = {
-      handle->shm.owner[0], handle->shm.number | IPC_NUMBER_OF_SHM, handle->shm.bytes, {0}};
+      handle->shm.owner[0], handle->shm.number | IPC_NUMBER_OF_SHM, PROBE_PAGE_BYTES, {0}};
   struct ipc_mapping *mapping = NULL;
   uint64_t token = 0;
   char whose[64];

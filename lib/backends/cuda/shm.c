@@ -43,7 +43,7 @@ static void pages_unregister(struct shm_pages *pages) {
 
 /* The pages are taken first: a registration beyond a limit would end the process. */
 ncclResult_t cuda_shm_make(uint64_t bytes, struct shm_pages *pages, struct share_ticket *ticket) {
-  struct shm_pages fresh = {NULL, NULL, bytes};
+  struct shm_pages fresh = {NULL, NULL, bytes, bytes};
   TRY(share_alloc(bytes, &fresh.host, ticket));
   ncclResult_t result = share_reserve(fresh.host, 0, bytes);
   if (result == ncclSuccess) result = cuda_shm_register(&fresh, "this process");
@@ -59,8 +59,9 @@ void cuda_shm_free(struct shm_pages *pages) {
   pages->host = NULL;
 }
 
-ncclResult_t cuda_shm_map(const struct share_ticket *ticket, const char *whose, struct shm_pages *pages) {
-  struct shm_pages mapped = {NULL, NULL, ticket->bytes};
+ncclResult_t cuda_shm_map(const struct share_ticket *ticket, uint64_t bytes, const char *whose,
+                          struct shm_pages *pages) {
+  struct shm_pages mapped = {NULL, NULL, bytes, ticket->bytes};
   TRY(share_map(ticket, &mapped.host));
   const ncclResult_t result = cuda_shm_register(&mapped, whose);
   if (result == ncclSuccess) *pages = mapped;
@@ -71,6 +72,6 @@ ncclResult_t cuda_shm_map(const struct share_ticket *ticket, const char *whose, 
 void cuda_shm_unmap(struct shm_pages *pages) {
   if (pages->host == NULL) return;
   pages_unregister(pages);
-  share_unmap(pages->host, pages->bytes);
+  share_unmap(pages->host, pages->mapped_bytes);
   pages->host = NULL;
 }

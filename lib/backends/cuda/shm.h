@@ -7,15 +7,16 @@
 #include "base/share.h"
 
 struct shm_pages {
-  void *host;      /* NULL: none */
-  uint8_t *device; /* where devices access them; NULL: not registered */
-  uint64_t bytes;
+  void *host;                   /* NULL: none */
+  uint8_t *device;              /* where devices access them; NULL: not registered */
+  uint64_t bytes, mapped_bytes; /* bytes: those that are registered; mapped_bytes: all of the block */
 };
 
 /* Pages of this process, zeroed, and the ticket by which others map them. */
 ncclResult_t cuda_shm_make(uint64_t bytes, struct shm_pages *pages, struct share_ticket *ticket);
-/* Pages of another process. `whose` names it in messages. */
-ncclResult_t cuda_shm_map(const struct share_ticket *ticket, const char *whose, struct shm_pages *pages);
+/* The first `bytes` of another process's block. `whose` names it in messages. */
+ncclResult_t cuda_shm_map(const struct share_ticket *ticket, uint64_t bytes, const char *whose,
+                          struct shm_pages *pages);
 /* Both are registered afterwards; pages that are already are left as they are. */
 ncclResult_t cuda_shm_register(struct shm_pages *pages, const char *whose);
 /* They end when no kernel of this process uses the pages any more. Pages without address are allowed. */
