@@ -36,6 +36,11 @@ struct failure {
   uint32_t peer, more;       /* a process that failed, and how many others did */
 };
 
+bool reach_allows(const struct reach_process *one, const struct reach_process *other,
+                  enum reach_memory memory) {
+  return ((one->denied[memory] >> other->place | other->denied[memory] >> one->place) & 1) == 0;
+}
+
 static const struct peer_info *info_of(const struct view *view, uint32_t process_index) {
   return (const struct peer_info *)view->ranks[view->first_rank[process_index] - 1].info;
 }

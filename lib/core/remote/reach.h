@@ -26,10 +26,8 @@ struct reach {
 };
 
 /* False if nothing of this kind is mapped between the two, which are of one host. */
-static inline bool reach_allows(const struct reach_process *one, const struct reach_process *other,
-                                enum reach_memory memory) {
-  return ((one->denied[memory] >> other->place | other->denied[memory] >> one->place) & 1) == 0;
-}
+bool reach_allows(const struct reach_process *one, const struct reach_process *other,
+                  enum reach_memory memory);
 
 /* Call on all processes after gather_wait. `model` is a device-side half whose peer info was gathered. On
  * failure `reason` has the message. The caller frees reach->processes, also on failure. */
