@@ -145,8 +145,8 @@ static struct device_net_end gather_ends[2][2]; /* of channel 0, by rank; 0: the
 static void gather_connect(uint32_t channel, uint32_t receiver) {
   struct device_net_end ends_made[2];
   const uint32_t sender = 1 - receiver;
-  const struct device_conn_name in = {sender, channel, 0, PROTO_SIMPLE, false};
-  const struct device_conn_name out = {receiver, channel, 0, PROTO_SIMPLE, true};
+  const struct device_conn_name in = {sender, channel, 0, PROTO_SIMPLE, false, false};
+  const struct device_conn_name out = {receiver, channel, 0, PROTO_SIMPLE, true, false};
   struct net_handle handle;
   check(proxy_receive_open(proxies[receiver], &in, &handle), "receive_open");
   check(emu_device_ops()->conn_net(comms[receiver], &in, &ends_made[1]), "conn_net");
@@ -223,7 +223,7 @@ static void over_sockets(uint32_t channel_count) {
 int main(int argc, char **argv) {
   const double seconds = argc > 1 ? atof(argv[1]) : 3;
   const struct fake_options options = {.seed = 1};
-  struct device_conn_name name = {0, 0, CONN_MESSAGE, PROTO_SIMPLE, false};
+  struct device_conn_name name = {0, 0, CONN_MESSAGE, PROTO_SIMPLE, false, false};
   struct net_handle handle;
   setenv("TUTTI_EMU", "mode=threads", 1);
   fake_net_reset(&options);

@@ -253,7 +253,7 @@ static ncclResult_t invite(struct process *process, const struct work *work, uin
   struct invitations *to = &all[peer / process->ranks_each];
   if (to->count == LINKS_MAX) return ncclInternalError;
   struct invitation *fresh = &to->list[to->count++];
-  const struct device_conn_name name = {peer, work->channel_index, conn_index, work->proto, false};
+  const struct device_conn_name name = {peer, work->channel_index, conn_index, work->proto, false, false};
   fresh->sender = peer;
   fresh->name = name;
   fresh->name.peer = work->rank;

@@ -207,7 +207,7 @@ static struct ipc_conn_handle good_conn(bool sends, uint8_t proto) {
 }
 
 static bool conn_passes(const struct ipc_conn_handle *handle, bool own_sends, uint8_t proto) {
-  const struct device_conn_name name = {1, 0, 0, proto, own_sends};
+  const struct device_conn_name name = {1, 0, 0, proto, own_sends, false};
   struct device_conn_handle sent;
   struct ipc_conn_handle read;
   ipc_conn_handle_write(handle, &sent);
@@ -258,9 +258,48 @@ static void test_bad_conns(void **state) {
   assert_false(conn_passes(&handle, false, SLOTS_AT_SENDER));
 }
 
+/* The same with both pieces in memory of the host: each as long as its ticket says, at most. */
+static struct ipc_conn_handle host_conn(bool sends, uint64_t end_bytes, uint64_t buffer_bytes) {
+  struct ipc_conn_handle handle = good_conn(sends, PROTO_SIMPLE);
+  const struct share_ticket end = {1, {2, 3}, 4, end_bytes}, buffer = {1, {2, 3}, 5, buffer_bytes};
+  handle.end_piece.number |= IPC_NUMBER_OF_SHM;
+  memcpy(handle.end_piece.handle, &end, sizeof end);
+  if (!ipc_conn_has_slots(sends, PROTO_SIMPLE)) return handle;
+  handle.buffer_number |= IPC_NUMBER_OF_SHM;
+  memcpy(handle.buffer_handle, &buffer, sizeof buffer);
+  return handle;
+}
+
+static bool host_conn_passes(const struct ipc_conn_handle *handle, bool on_host) {
+  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, handle->sends == 0, on_host};
+  struct device_conn_handle sent;
+  struct ipc_conn_handle read;
+  ipc_conn_handle_write(handle, &sent);
+  return ipc_conn_handle_read(&sent, &name, &limits, &read);
+}
+
+static void test_host_conns(void **state) {
+  const uint64_t end_bytes = 4 << 20, buffer_bytes = 64 << 20;
+  struct ipc_conn_handle handle;
+  (void)state;
+  for (int sends = 0; sends < 2; sends++) {
+    handle = host_conn(sends != 0, end_bytes, buffer_bytes);
+    assert_true(host_conn_passes(&handle, true));
+    assert_false(host_conn_passes(&handle, false)); /* the two agree which pairs share what */
+    handle = good_conn(sends != 0, PROTO_SIMPLE);
+    assert_false(host_conn_passes(&handle, true));
+    handle = host_conn(sends != 0, end_bytes - 1, buffer_bytes);
+    assert_false(host_conn_passes(&handle, true));
+  }
+  handle = host_conn(false, end_bytes, buffer_bytes - 1);
+  assert_false(host_conn_passes(&handle, true));
+  handle = host_conn(false, end_bytes, buffer_bytes), handle.buffer_number = 2;
+  assert_false(host_conn_passes(&handle, true));
+}
+
 /* Any bytes get an answer, and an accepted handle lies within its pieces. */
 static void test_any_bytes(void **state) {
-  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true};
+  const struct device_conn_name name = {1, 0, 0, PROTO_SIMPLE, true, false};
   struct device_conn_handle sent;
   struct ipc_conn_handle handle = good_conn(false, PROTO_SIMPLE), read;
   uint64_t draw = 3;
@@ -467,15 +506,15 @@ static void test_memory_handles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take_and_give),  cmocka_unit_test(test_fresh),
-      cmocka_unit_test(test_many),           cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_handles),        cmocka_unit_test(test_bad_handles),
-      cmocka_unit_test(test_conns),          cmocka_unit_test(test_bad_conns),
-      cmocka_unit_test(test_any_bytes),      cmocka_unit_test(test_regions),
-      cmocka_unit_test(test_gone),           cmocka_unit_test(test_late_answer),
-      cmocka_unit_test(test_fence),          cmocka_unit_test(test_graph_hold),
-      cmocka_unit_test(test_pushed_out),     cmocka_unit_test(test_lasting),
-      cmocka_unit_test(test_memory_handles),
+      cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
+      cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_handles),       cmocka_unit_test(test_bad_handles),
+      cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
+      cmocka_unit_test(test_host_conns),    cmocka_unit_test(test_any_bytes),
+      cmocka_unit_test(test_regions),       cmocka_unit_test(test_gone),
+      cmocka_unit_test(test_late_answer),   cmocka_unit_test(test_fence),
+      cmocka_unit_test(test_graph_hold),    cmocka_unit_test(test_pushed_out),
+      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_memory_handles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint
     return ranks->ops->device->comm_connect(ranks->comms[sender], ranks->comms[receiver], work->channel_index,
                                             conn_index, work->proto);
   struct net_handle handle;
-  struct device_conn_name name = {sender, work->channel_index, conn_index, work->proto, false};
+  struct device_conn_name name = {sender, work->channel_index, conn_index, work->proto, false, false};
   TRY(proxy_receive_open(world.proxies[receiver], &name, &handle));
   name.peer = receiver;
   name.sends = true;
@@ -1076,7 +1076,7 @@ static void pxn_names_what_fails(void **state) {
 
 /* A broadcast between two ranks went through rank 1; the next one must fail. */
 static struct pxn_block *pxn_pair_open(struct call *first, struct call *second, struct device_pxn *pxn) {
-  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
+  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true, false};
   const struct fake_options options = {.seed = 3};
   via_pxn = true;
   pair_open(first, FUNC_BROADCAST, &options, tiny);
@@ -1152,7 +1152,7 @@ static void a_pxn_proxy_is_made_once(void **state) {
   (void)state;
   pxn_pair_open(&first, &second, &pxn);
   const uint32_t count = proxy_pxn_count();
-  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true};
+  const struct device_conn_name name = {1, 0, CONN_COLLECTIVE, PROTO_SIMPLE, true, false};
   const struct net_handle handle = {{0}};
   good(pxn_open(&world.ranks, 0, &name, &handle), "again");
   assert_int_equal(proxy_pxn_count(), count);

@@ -129,7 +129,7 @@ static void ranks_by_device(void **state) {
   for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8};
   assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
   assert_non_null(rails);
-  struct device_conn_name name = {13, 0, CONN_MESSAGE, PROTO_SIMPLE, true};
+  struct device_conn_name name = {13, 0, CONN_MESSAGE, PROTO_SIMPLE, true, false};
   const uint32_t device = rails_device(rails, 2, &name, 8, &over);
   for (uint32_t rank = 0; rank < 8; rank++) {
     assert_int_equal(rails_device(rails, rank, &name, 8, &over), device);

@@ -473,8 +473,8 @@ static void pair_close(struct pair *pair) {
 }
 
 static ncclResult_t pair_connect(struct pair *pair, uint32_t channel, uint8_t proto) {
-  const struct device_conn_name at_receiver = {0, channel, 0, proto, false},
-                                at_sender = {1, channel, 0, proto, true};
+  const struct device_conn_name at_receiver = {0, channel, 0, proto, false, false},
+                                at_sender = {1, channel, 0, proto, true, false};
   struct device_conn_handle handle;
   TRY(pair->ops->process->conn_export(pair->comms[1], &at_receiver, &handle));
   return pair->ops->process->conn_import(pair->comms[0], &at_sender, &handle);
@@ -482,8 +482,8 @@ static ncclResult_t pair_connect(struct pair *pair, uint32_t channel, uint8_t pr
 
 /* Slots that rank 1 reads at rank 0: each end has what the other one maps. */
 static ncclResult_t pair_connect_reading(struct pair *pair, uint32_t channel) {
-  const struct device_conn_name at_receiver = {0, channel, 0, SLOTS_AT_SENDER, false},
-                                at_sender = {1, channel, 0, SLOTS_AT_SENDER, true};
+  const struct device_conn_name at_receiver = {0, channel, 0, SLOTS_AT_SENDER, false, false},
+                                at_sender = {1, channel, 0, SLOTS_AT_SENDER, true, false};
   struct device_conn_handle handle;
   TRY(pair->ops->process->conn_export(pair->comms[0], &at_sender, &handle));
   TRY(pair->ops->process->conn_import(pair->comms[1], &at_receiver, &handle));
@@ -592,7 +592,7 @@ static void test_reach(void **state) {
 static ncclResult_t refused_slots(struct pair *pair, const struct device_conn_handle *handle) {
   const struct plan_limits *limits = &pair->comms[1]->config.limits;
   const uint32_t wanted[2] = {limits->slots, limits->step_bytes[PROTO_SIMPLE]};
-  const struct device_conn_name at_sender = {1, 3, 1, PROTO_SIMPLE, true};
+  const struct device_conn_name at_sender = {1, 3, 1, PROTO_SIMPLE, true, false};
   struct device_conn_handle bad = *handle;
   size_t at = 0;
   while (at + sizeof wanted <= sizeof bad.bytes && memcmp(bad.bytes + at, wanted, sizeof wanted) != 0)
@@ -608,8 +608,8 @@ static void test_bad_handles(void **state) {
   (void)state;
   struct pair pair;
   struct device_conn_handle handle, bad;
-  const struct device_conn_name at_receiver = {0, 3, 0, PROTO_SIMPLE, false};
-  struct device_conn_name at_sender = {1, 3, 0, PROTO_SIMPLE, true};
+  const struct device_conn_name at_receiver = {0, 3, 0, PROTO_SIMPLE, false, false};
+  struct device_conn_name at_sender = {1, 3, 0, PROTO_SIMPLE, true, false};
   uint32_t refused = 0;
   assert_int_equal(pair_open(&pair), ncclSuccess);
   assert_int_equal(pair.ops->process->conn_export(pair.comms[1], &at_receiver, &handle), ncclSuccess);

@@ -83,6 +83,7 @@ struct device_conn_name {
   uint32_t channel_index, conn_index;
   uint8_t proto; /* whose slots are meant: an enum work_proto or, within a host, SLOTS_AT_SENDER */
   bool sends;    /* the end that names it is the sender */
+  bool on_host;  /* between processes whose devices do not reach each other: in memory of the host */
 };
 
 /* How a sender of another process of this host maps a connection that its receiver has made: opaque. */

@@ -3,6 +3,7 @@
  * connection consists of. */
 #include "core/connect.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/array.h"
@@ -23,17 +24,36 @@ struct connect_lack {
   struct device_conn_name name; /* as this rank names it */
 };
 
-static void connect_log(const struct ncclComm *comm, const struct device_conn_name *name, const char *via) {
-  log_trace(LOG_P2P, "Channel %02u/%u : %u -> %u via %s%s, connection %u, protocol %u", name->channel_index,
-            name->conn_index, name->sends ? comm->rank : name->peer, name->sends ? name->peer : comm->rank,
-            via, name->proto == SLOTS_AT_SENDER ? "/read" : "", name->conn_index, slots_proto(name->proto));
+/* In NCCL's words, where it has the transport. */
+static const char *connect_via(const struct ncclComm *comm, const struct device_conn_name *name,
+                               enum remote_transport transport) {
+  if (transport == TRANSPORT_NETWORK) return "network";
+  if (transport == TRANSPORT_LOCAL) return comm->ops->name;
+  if (name->on_host) return "SHM/direct/direct";
+  return strcmp(comm->ops->name, "cuda") == 0 ? "P2P/IPC" : "shared memory";
+}
+
+/* Between processes as NCCL does: at INFO, by the sender. */
+static void connect_log(const struct ncclComm *comm, const struct device_conn_name *name,
+                        enum remote_transport transport) {
+  char text[160];
+  snprintf(text, sizeof text, "Channel %02u/%u : %u -> %u via %s%s, connection %u, protocol %u",
+           name->channel_index, name->conn_index, name->sends ? comm->rank : name->peer,
+           name->sends ? name->peer : comm->rank, connect_via(comm, name, transport),
+           name->proto == SLOTS_AT_SENDER ? "/read" : "", name->conn_index, slots_proto(name->proto));
+  if (transport == TRANSPORT_LOCAL || !name->sends) log_trace(LOG_P2P, "%s", text);
+  else
+    log_info(LOG_INIT | (transport == TRANSPORT_NETWORK ? LOG_NET
+                         : name->on_host                ? LOG_SHM
+                                                        : LOG_P2P),
+             "%s", text);
 }
 
 static ncclResult_t connect_here(struct ncclComm *comm, const struct device_conn_name *name) {
   struct device_comm *self = comm->device_comm, *other = comm->shared->device_comms[name->peer];
   TRY(comm->ops->device->comm_connect(name->sends ? self : other, name->sends ? other : self,
                                       name->channel_index, name->conn_index, name->proto));
-  connect_log(comm, name, comm->ops->name);
+  connect_log(comm, name, TRANSPORT_LOCAL);
   return ncclSuccess;
 }
 
@@ -67,7 +87,7 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
 /* Connects with the answer of the other end's process. */
 static ncclResult_t connect_answered(struct ncclComm *comm, const struct device_conn_name *name,
                                      enum remote_transport transport, const union remote_answer *answer) {
-  connect_log(comm, name, transport == TRANSPORT_SHARED ? "shared memory" : "network");
+  connect_log(comm, name, transport);
   if (transport == TRANSPORT_SHARED)
     return comm->ops->process->conn_import(comm->device_comm, name, &answer->shared);
   return connect_over_network(comm, name, &answer->network);
@@ -103,8 +123,9 @@ static ncclResult_t connect_peer(struct ncclComm *comm, const struct work *work,
       remote ? remote_transport_to(remote, comm->rank, peer) : TRANSPORT_LOCAL;
   const uint32_t conn_index = work_link_conn(work, peer, sending);
   const uint8_t slots = transport == TRANSPORT_NETWORK ? work->proto : work_slots(work);
+  const bool on_host = remote != NULL && remote_on_host(remote, comm->rank, peer);
   const struct connect_lack lack = {connect_link_of(peer, sending, conn_index, slots, work->channel_index),
-                                    {peer, work->channel_index, conn_index, slots, sending}};
+                                    {peer, work->channel_index, conn_index, slots, sending, on_host}};
   if (peer == comm->rank && work->conn_index != CONN_SWITCH) return ncclSuccess;
   if (connect_table_has(&comm->connections, lack.link)) return ncclSuccess;
   TRY(connect_reserve(comm));

@@ -1,6 +1,6 @@
 /* processes.c: one process per rank. The program starts itself once for each rank. The ranks run every
- * collective with sizes of each protocol, check the results, split, call with different counts, lose one
- * process, and go on with the rest.
+ * collective with sizes of each protocol, check the results, split, call with different counts, abort, lose
+ * one process, and go on with the rest.
  *
  *   processes [RANKS] [timed]
  *
@@ -324,6 +324,27 @@ static void phase_mismatch(void) {
   say("a mismatch is reported to all ranks");
 }
 
+/* A child process that ends changes nothing. Then rank 0 gives up while the others wait for it. */
+static void phase_abort(void) {
+  ncclComm_t comm = comm_new(self.rank, self.size);
+  int status = 0;
+  all_reduce(comm, 30000);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  NEED(child < 0 || waitpid(child, &status, 0) != child || status != 0);
+  all_reduce(comm, 30000);
+  meet(self.size);
+  if (self.rank != 0) {
+    const ncclResult_t called =
+        ncclAllReduce(self.in, self.out, 30000, ncclInt32, ncclSum, comm, self.stream);
+    NEED(called != ncclSuccess && called != ncclRemoteError);
+    NEED(poll_error(comm) != ncclRemoteError);
+  }
+  NEED(ncclCommAbort(comm));
+  stream_renew();
+  say("an abort is reported to all ranks");
+}
+
 /* The last rank is killed while the others wait for it; they go on without it. */
 static void phase_kill(void) {
   ncclComm_t comm = comm_new(self.rank, self.size);
@@ -359,6 +380,7 @@ static int run_rank(void) {
   phase_repeat();
   phase_outputs();
   phase_mismatch();
+  phase_abort();
   if (self.size > 2) phase_kill();
   free(self.host);
   return 0;

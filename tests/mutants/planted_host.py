@@ -312,12 +312,29 @@ REACH = 'lib/core/remote/reach.c'
 plant(REACH, 'other_hosts_are_tried',
       'info_of(view, a)->host == info_of(view, b)->host;', 'view->process_count > 0;', 'test_reach',
       'test_hosts')
-plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? last : view->own_process;',
+plant(REACH, 'always_oneself_is_apart', 'failed == 1 && tried > 1 ? failure->peer : view->own_process;',
       'view->own_process;', 'test_reach', 'test_one_apart', quick=True)
 plant(REACH, 'all_of_many_are_tried', 'count <= ALL_TRIED_MOST + 1 ||', 'count > 0 ||', 'test_reach',
       'test_many')
-plant(REACH, 'hosts_never_given_up', 'const bool whole_host = turn >= TURNS_MOST;',
-      'const bool whole_host = false;', 'test_reach', 'test_hosts')
+plant(REACH, 'hosts_never_given_up', ': turns >= TURNS_MOST;', ': false;', 'test_reach', 'test_hosts')
+plant(REACH, 'pairs_are_everybody', 'failure->about.detail = replaced ? places : EVERYBODY;',
+      'failure->about.detail = EVERYBODY;', 'test_reach', 'test_pairs', quick=True)
+plant(REACH, 'memory_of_the_host_tried_for_all',
+      'return view->memory == REACH_DEVICE || !both_offer(view, a, b, REACH_DEVICE) ||', 'return true ||',
+      'test_reach', 'test_pairs')
+plant(REACH, 'one_end_alone_denies',
+      '(one->denied[memory] >> other->place | other->denied[memory] >> one->place)',
+      '(one->denied[memory] >> other->place)', 'test_reach', 'test_pairs')
+plant(REACH, 'nothing_replaces_the_hosts_memory',
+      '_DEVICE && both_offer(view, view->own_process, processes[i], REACH_HOST);', '_DEVICE;', 'test_reach',
+      'test_no_pages')
+plant('lib/core/bootstrap/gather.c', 'details_of_failures_lost',
+      'gather->agree_detail = agreement.detail;', '', 'test_reach', 'test_pairs')
+IPC_HANDLE = 'lib/backends/cuda/ipc_handle.c'
+plant(IPC_HANDLE, 'either_memory_will_do', 'ipc_piece_on_host(piece) == on_host && (!on_host ||',
+      '(!on_host ||', 'test_ipc', 'test_host_conns')
+plant(IPC_HANDLE, 'pieces_beyond_their_tickets', 'ticket.bytes >= piece->bytes', 'ticket.bytes > 0',
+      'test_ipc', 'test_host_conns')
 plant(ROOT, 'failure_about_the_speaker',
       'root->agree_about = said.process_index < root->process_count ? said.process_index : process->number;',
       'root->agree_about = process->number;', 'test_reach', 'test_one_apart')

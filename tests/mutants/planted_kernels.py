@@ -83,6 +83,7 @@ PROCESSES_RING = scenario('Ring', 'Simple', 'all_gather -b 4M -e 4M -n 3', 'SIMT
                           program='bench', processes=2)
 PROCESSES_DIRECT = scenario('Direct', 'Simple', 'all_gather -b 4M -e 4M -n 3', program='bench', processes=2)
 PROCESSES_WRAP = scenario('Ring', 'LL', '0 500 1', processes=2)
+PROCESSES_SHM = scenario('Ring', 'LL', '0 500 1', 'NCCL_P2P_DISABLE=1', processes=2)
 READS = 'NCCL_P2P_READ_ENABLE=1'
 READ_SIMPLE = scenario('Ring', 'Simple', env=READS)
 READ_LONG = scenario('Ring', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384 ' + READS)
@@ -522,6 +523,14 @@ plant(CUDA + 'conn_remote.c', 'slots_at_the_beginning_of_a_piece',
       PROCESSES_WRAP)
 plant(CUDA + 'conn_remote.c', 'end_at_the_beginning_of_a_piece', 'remote->end->base + @handle->end@;', '0',
       'wrong|hang|crash|error', PROCESSES_WRAP._replace(processes=3))
+plant(CUDA + 'conn_remote.c', 'end_not_in_memory_of_the_host', 'return @conn->on_host@ ? ARENA_SHM :',
+      'false', 'error', PROCESSES_SHM, '.')
+plant(CUDA + 'arena.c', 'own_pages_by_the_hosts_address', 'base = @piece->pages.device@;',
+      'piece->pages.host', 'crash', PROCESSES_SHM)
+plant(CUDA + 'ipc.c', 'peers_pages_by_the_hosts_address', 'mapping->base = @mapping->pages.device@;',
+      '(uint8_t *)mapping->pages.host', 'crash|error', PROCESSES_SHM, '.')
+plant(CUDA + 'ipc.c', 'pieces_of_the_host_look_like_devices',
+      'piece->device_index == @ARENA_SHM@ ? IPC_NUMBER', 'UINT32_MAX', 'error', PROCESSES_SHM, '.')
 plant(CUDA + 'ipc_region.c', 'shift_is_an_address', '*shift = @region->answers[peer] - region->base@;',
       'region->answers[peer]', 'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',

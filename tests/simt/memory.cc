@@ -52,6 +52,7 @@ struct shared_file {
   int pid, file;
   size_t bytes;
   uint64_t pages;
+  int ipc_namespace;
 };
 static_assert(sizeof(struct shared_file) <= sizeof(cudaIpcMemHandle_t), "a handle has space for it");
 
@@ -233,10 +234,29 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
   return tutti_cudart_PointerGetAttributes(attributes, is_freed ? NULL : pointer);
 }
 
+void simt_memory_add(void *base, size_t bytes) {
+  struct allocation mapped = {};
+  mapped.base = (uint8_t *)base;
+  mapped.bytes = bytes;
+  mapped.file = -1;
+  allocation_add(&mapped);
+}
+
+void simt_memory_drop(void *base) {
+  struct allocation taken;
+  if (!allocation_take(base, &taken)) abort();
+}
+
+/* SIMT_IPC_NAMESPACE=N: only processes with the same number map each other's memory, like containers. */
+static int ipc_namespace(void) {
+  const char *text = getenv("SIMT_IPC_NAMESPACE");
+  return text != NULL ? atoi(text) : 0;
+}
+
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
   struct allocation found;
   if (!allocation_copy(pointer, &found) || found.file < 0) return cudaErrorInvalidValue;
-  const struct shared_file shared = {getpid(), found.file, found.bytes, found.pages};
+  const struct shared_file shared = {getpid(), found.file, found.bytes, found.pages, ipc_namespace()};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &shared, sizeof shared);
   return cudaSuccess;
@@ -247,6 +267,7 @@ cudaError_t cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsi
   char path[64];
   (void)flags;
   memcpy(&shared, &handle, sizeof shared);
+  if (shared.ipc_namespace != ipc_namespace()) return cudaErrorInvalidValue;
   snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return cudaErrorInvalidValue;

@@ -9,6 +9,10 @@
  * is_shared: other processes can map it. */
 bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t *id, bool *is_shared);
 
+/* Memory of other processes, or of the host, that devices access here: until it is dropped. */
+void simt_memory_add(void *base, size_t bytes);
+void simt_memory_drop(void *base);
+
 /* Waits while another thread of the process waits for a device in order to free or unmap memory: a driver
  * launches no kernel meanwhile. */
 void simt_memory_settle(void);

@@ -2,6 +2,7 @@
  * needs little memory, and a large one few pieces. */
 #include "backends/cuda/arena.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "backends/cuda/device.h"
@@ -12,13 +13,13 @@
 #define PIECE_LEAST_HOST (UINT64_C(1) << 18)
 #define PIECE_MOST (UINT64_C(64) << 20) /* except for larger blocks */
 
-static struct arena_piece *pieces[DEVICES_MAX + 1];
-static uint64_t held_bytes[DEVICES_MAX + 1], last_number;
+static struct arena_piece *pieces[ARENA_SHM + 1];
+static uint64_t held_bytes[ARENA_SHM + 1], last_number;
 
 uint64_t cuda_arena_bytes(uint32_t device_index) { return held_bytes[device_index]; }
 
 static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
-  const bool host = device_index == ARENA_HOST;
+  const bool host = device_index >= ARENA_HOST;
   const uint64_t grain = host ? PIECE_LEAST_HOST : PIECE_GRAIN;
   uint64_t bytes = held_bytes[device_index] / 2;
   if (bytes < (host ? PIECE_LEAST_HOST : PIECE_LEAST)) bytes = host ? PIECE_LEAST_HOST : PIECE_LEAST;
@@ -28,24 +29,38 @@ static uint64_t piece_bytes(uint32_t device_index, uint64_t least) {
   return (bytes + grain - 1) / grain * grain;
 }
 
+static ncclResult_t piece_alloc(struct arena_piece *piece, uint64_t bytes) {
+  struct share_ticket ticket;
+  void *base = NULL;
+  static_assert(sizeof ticket <= sizeof piece->handle, "a handle holds a ticket");
+  if (piece->device_index == ARENA_SHM) {
+    TRY(cuda_shm_make(bytes, &piece->pages, &ticket));
+    memcpy(&piece->handle, &ticket, sizeof ticket);
+    piece->has_handle = true;
+    base = piece->pages.device;
+  } else {
+    TRY(piece->device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base)
+                                          : cuda_zeroed_device(bytes, &base));
+  }
+  piece->base = (uint8_t *)base;
+  return ncclSuccess;
+}
+
 static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct arena_piece **made) {
   const uint64_t bytes = piece_bytes(device_index, least);
-  void *base = NULL;
   struct arena_piece *piece = (struct arena_piece *)os_alloc(sizeof *piece);
   if (piece == NULL || !extents_open(&piece->extents, bytes)) {
     os_free(piece);
     return log_no_memory("device %u: noting a piece of its memory", device_index);
   }
-  const ncclResult_t result =
-      device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base) : cuda_zeroed_device(bytes, &base);
+  piece->device_index = device_index;
+  const ncclResult_t result = piece_alloc(piece, bytes);
   if (result != ncclSuccess) {
     extents_close(&piece->extents);
     os_free(piece);
     return result;
   }
-  piece->base = (uint8_t *)base;
   piece->number = ++last_number;
-  piece->device_index = device_index;
   piece->next = pieces[device_index];
   pieces[device_index] = piece;
   held_bytes[device_index] += bytes;
@@ -86,18 +101,19 @@ void cuda_arena_give(struct arena_block *block) {
 }
 
 static void piece_free(struct arena_piece *piece) {
+  cudaError_t error = cudaSuccess;
   held_bytes[piece->device_index] -= piece->extents.bytes;
-  const cudaError_t error =
-      piece->device_index == ARENA_HOST ? cudaFreeHost(piece->base) : cudaFree(piece->base);
+  if (piece->device_index == ARENA_SHM) cuda_shm_free(&piece->pages);
+  else error = piece->device_index == ARENA_HOST ? cudaFreeHost(piece->base) : cudaFree(piece->base);
   if (error != cudaSuccess) cudaGetLastError();
   extents_close(&piece->extents);
   os_free(piece);
 }
 
 void cuda_arena_trim(void) {
-  for (uint32_t i = 0; i <= DEVICES_MAX; i++)
+  for (uint32_t i = 0; i <= ARENA_SHM; i++)
     for (struct arena_piece **place = &pieces[i], *piece; (piece = *place) != NULL;) {
-      if (piece->extents.taken_bytes > 0 || piece->has_handle) {
+      if (piece->extents.taken_bytes > 0 || (piece->has_handle && i != ARENA_SHM)) {
         place = &piece->next;
         continue;
       }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "backends/cuda/extent.h"
+#include "backends/cuda/shm.h"
 #include "base/err.h"
 
 #define DEVICES_MAX 64
@@ -20,7 +21,8 @@ struct arena_piece {
   uint32_t device_index;
   struct extents extents;
   bool has_handle;
-  cudaIpcMemHandle_t handle;
+  cudaIpcMemHandle_t handle; /* of ARENA_SHM: a struct share_ticket */
+  struct shm_pages pages;    /* of ARENA_SHM */
   struct arena_piece *next;
 };
 
@@ -30,14 +32,17 @@ struct arena_block {
   struct extent extent;
 };
 
-#define ARENA_HOST DEVICES_MAX /* instead of a device: pinned host memory that all devices can access */
+/* Instead of a device: pinned host memory that all devices can access, also of other processes (SHM). */
+#define ARENA_HOST DEVICES_MAX
+#define ARENA_SHM (DEVICES_MAX + 1)
 
 ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block);
 /* Frees a block that no kernel, here or in another process, uses any more. A block without address is
  * allowed; afterwards it has none. */
 void cuda_arena_give(struct arena_block *block);
 /* Frees pieces without used blocks that were never exported to another process, which may still have them
- * mapped. For a process without ranks, because it may wait for its kernels. */
+ * mapped; other processes have their own hold on shared memory of the host. For a process without ranks,
+ * because it may wait for its kernels. */
 void cuda_arena_trim(void);
 /* Gets the handle by which other processes map the piece: the same at every call. */
 ncclResult_t cuda_arena_handle(struct arena_piece *piece);

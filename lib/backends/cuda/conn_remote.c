@@ -1,5 +1,6 @@
 /* conn_remote.c: connections whose other end is a rank of another process of this host. Each end is a block
- * on its own rank's device that the other process maps, so each rank polls its own memory. Blocks that a
+ * on its own rank's device that the other process maps, so each rank polls its own memory, or of the host if
+ * the devices do not reach each other. Blocks that a
  * process still has mapped when the owner's rank closes are kept until that process has left them or has
  * ended. The content of handles is checked before it is used as an address. */
 #include <assert.h>
@@ -23,6 +24,10 @@ struct cuda_conn_remote {
 
 static struct cuda_conn *kept;
 
+static uint32_t own_arena(const struct cuda_conn *conn) {
+  return conn->on_host ? ARENA_SHM : conn->remote->device_index;
+}
+
 static struct arena_block *own_block(struct cuda_conn *conn) {
   return conn->remote->sends ? &conn->sender_block : &conn->receiver_block;
 }
@@ -45,10 +50,12 @@ static ncclResult_t conn_create(struct device_comm *comm, const struct device_co
   }
   conn->remote = remote;
   conn->reference_count = 1;
+  conn->on_host = name->on_host;
+  comm->shm = comm->shm || name->on_host;
   remote->sends = name->sends;
   remote->device_index = comm->config.device_index;
   const struct plan_limits *limits = &comm->config.limits;
-  ncclResult_t made = cuda_arena_take(remote->device_index, IPC_END_BYTES, own_block(conn));
+  ncclResult_t made = cuda_arena_take(own_arena(conn), IPC_END_BYTES, own_block(conn));
   if (made == ncclSuccess) made = cuda_first_end(limits, name->sends, own_block(conn)->address);
   if (made != ncclSuccess) {
     cuda_arena_give(own_block(conn));
@@ -71,7 +78,7 @@ static ncclResult_t conn_slots(struct device_comm *comm, struct cuda_conn *conn,
   const uint64_t bytes = (uint64_t)limits->slots * limits->step_bytes[proto];
   struct arena_block *block = &conn->buffer_block[slots];
   if (!ipc_conn_has_slots(conn->remote->sends, slots) || block->address != NULL) return ncclSuccess;
-  TRY(cuda_arena_take(conn->remote->device_index, bytes, block));
+  TRY(cuda_arena_take(own_arena(conn), bytes, block));
   const ncclResult_t begun = cuda_first_slots(limits, proto, limits->step_bytes[proto], block->address);
   if (begun != ncclSuccess) cuda_arena_give(block);
   TRY(begun);
@@ -90,7 +97,7 @@ static ncclResult_t conn_get(struct device_comm *comm, const struct device_conn_
         comm->name, comm->config.rank, name->peer, name->channel_index, name->conn_index, name->proto);
   struct cuda_conn *conn =
       cuda_conn_find(comm, name->peer, name->channel_index, name->conn_index, name->sends);
-  if (conn != NULL && conn->remote == NULL)
+  if (conn != NULL && (conn->remote == NULL || conn->on_host != name->on_host))
     return log_fail(ncclInternalError,
                     "comm %s: rank %u has a connection with rank %u on channel %u that is of another kind",
                     comm->name, comm->config.rank, name->peer, name->channel_index);
@@ -239,6 +246,17 @@ void cuda_conn_kept_sweep(void) {
     if (!guest_left(conn)) {
       place = &conn->remote->next_kept;
       stayed += 1;
+      continue;
+    }
+    *place = conn->remote->next_kept;
+    own_end_free(conn);
+  }
+}
+
+void cuda_conn_kept_drop(void) {
+  for (struct cuda_conn **place = &kept, *conn; (conn = *place) != NULL;) {
+    if (!conn->on_host) {
+      place = &conn->remote->next_kept;
       continue;
     }
     *place = conn->remote->next_kept;

@@ -100,6 +100,7 @@ struct device_comm {
   struct cuda_side side;
   bool hosted;        /* it has a network connection, in host memory */
   bool net_on_device; /* ... except for its slots */
+  bool shm;           /* it has a connection to another process in memory of the host */
   bool overlaps;      /* a kernel may start on the device while the previous one ends */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;

@@ -586,8 +586,10 @@ static void cuda_comm_close(struct device_comm *comm) {
   comm_free(comm);
   cuda_conn_kept_sweep();
   if (comms == NULL) {
+    cuda_conn_kept_drop();
     cuda_ipc_close(cuda_ipc_take_unused(NULL));
     cuda_arena_trim();
+    cuda_ipc_probe_close();
   }
   cuda_unlock();
   cuda_scope_leave(&scope);
@@ -818,6 +820,7 @@ static const struct process_ops process_table = {
     .size = sizeof(struct process_ops),
     .comm_handle = cuda_comm_handle,
     .comm_reach = cuda_comm_reach,
+    .comm_reach_shm = cuda_comm_reach_shm,
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,

@@ -28,7 +28,7 @@ ncclResult_t cuda_ipc_offer(struct arena_piece *piece, struct ipc_piece *offer) 
   static_assert(sizeof piece->handle == IPC_HANDLE_BYTES, "as long as CUDA's handle");
   TRY(cuda_arena_handle(piece));
   offer->owner = cuda_ipc_owner();
-  offer->number = piece->number;
+  offer->number = piece->number | (piece->device_index == ARENA_SHM ? IPC_NUMBER_OF_SHM : 0);
   offer->bytes = piece->extents.bytes;
   memcpy(offer->handle, &piece->handle, sizeof piece->handle);
   return ncclSuccess;
@@ -50,6 +50,14 @@ static const char *cure_of(cudaError_t error) {
     return "device memory or addresses are used up; leave some to the library";
   return "containers need the same IPC and PID namespaces (docker run --ipc=host --pid=host) and both GPUs; "
          "NCCL_P2P_DISABLE=1 avoids the attempt";
+}
+
+static ncclResult_t mapping_open_shm(struct ipc_mapping *mapping, const char *whose) {
+  struct share_ticket ticket;
+  memcpy(&ticket, mapping->piece.handle, sizeof ticket);
+  TRY(cuda_shm_map(&ticket, mapping->piece.bytes, whose, &mapping->pages));
+  mapping->base = mapping->pages.device;
+  return ncclSuccess;
 }
 
 static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose) {
@@ -77,8 +85,8 @@ static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose)
 
 static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
   struct ipc_mapping *mapping = mappings;
-  while (mapping != NULL && (mapping->device_index != device_index || mapping->piece.owner != piece->owner ||
-                             mapping->piece.number != piece->number))
+  while (mapping != NULL && ((mapping->device_index != device_index && !ipc_piece_on_host(piece)) ||
+                             mapping->piece.owner != piece->owner || mapping->piece.number != piece->number))
     mapping = mapping->next;
   return mapping;
 }
@@ -92,7 +100,8 @@ ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
     found->device_index = device_index;
     found->piece = *piece;
     found->process = *process;
-    const ncclResult_t result = mapping_open(found, whose);
+    const ncclResult_t result =
+        ipc_piece_on_host(piece) ? mapping_open_shm(found, whose) : mapping_open(found, whose);
     if (result != ncclSuccess) {
       os_free(found);
       return result;
@@ -139,10 +148,55 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
   for (struct ipc_mapping *next; taken != NULL; taken = next) {
     next = taken->next;
     const struct cuda_scope scope = cuda_scope_enter(taken->device_index);
-    if (cudaIpcCloseMemHandle(taken->base) != cudaSuccess) cudaGetLastError();
+    if (ipc_piece_on_host(&taken->piece)) cuda_shm_unmap(&taken->pages);
+    else if (cudaIpcCloseMemHandle(taken->base) != cudaSuccess) cudaGetLastError();
     cuda_scope_leave(&scope);
     os_free(taken);
   }
+}
+
+/* ---- memory of the host ---- */
+
+/* What other processes map in a trial: a block as long as the longest pieces, so that limits on addresses and
+ * sizes show, of which the first page alone is used. Its first word is the token. */
+#define PROBE_BYTES (UINT64_C(64) << 20)
+#define PROBE_PAGE_BYTES UINT64_C(4096)
+static struct {
+  struct shm_pages pages;
+  struct share_ticket ticket;
+  uint64_t token;
+} shm_probe;
+
+static ncclResult_t shm_probe_make(void) {
+  if (shm_probe.pages.host != NULL) return ncclSuccess;
+  shm_probe.token = os_entropy();
+  TRY(share_alloc(PROBE_BYTES, &shm_probe.pages.host, &shm_probe.ticket));
+  shm_probe.pages.bytes = PROBE_PAGE_BYTES;
+  memcpy(shm_probe.pages.host, &shm_probe.token, sizeof shm_probe.token);
+  return ncclSuccess;
+}
+
+void cuda_ipc_probe_close(void) { cuda_shm_free(&shm_probe.pages); }
+
+/* Registers this process's page, and reads the peer's on the device. */
+static ncclResult_t shm_try(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
+  struct ipc_piece piece = {
+      handle->shm.owner[0], handle->shm.number | IPC_NUMBER_OF_SHM, PROBE_PAGE_BYTES, {0}};
+  struct ipc_mapping *mapping = NULL;
+  uint64_t token = 0;
+  char whose[64];
+  memcpy(piece.handle, &handle->shm, sizeof handle->shm);
+  snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)handle->process.number);
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  ncclResult_t result = cuda_shm_register(&shm_probe.pages, "this process");
+  if (result == ncclSuccess) result = cuda_ipc_map(device_index, &piece, &handle->process, whose, &mapping);
+  if (result == ncclSuccess) result = cuda_memory_fetch(&token, mapping->base, sizeof token);
+  if (result == ncclSuccess && token != handle->shm_token)
+    result = log_fail(ncclSystemError, "device %u reads other data in shared memory of %s than it wrote",
+                      device_index, whose);
+  cuda_ipc_unmap(mapping);
+  cuda_scope_leave(&scope);
+  return result;
 }
 
 /* ---- handles ---- */
@@ -176,11 +230,19 @@ static ncclResult_t handle_fill(const struct device_comm *comm, struct ipc_comm_
   content->level = (uint32_t)topology_level();
   content->process = *cuda_ipc_self();
   if (content->level == PATH_LOC) content->flags |= IPC_NO_SHARING;
-  if (content->flags != 0) return ncclSuccess;
+  if ((content->flags & IPC_NO_SHARING) != 0) return ncclSuccess;
   TRY(probe_make(device_index));
   TRY(cuda_ipc_offer(block->piece, &content->piece));
   content->probe = block->extent.offset;
   content->token = probes[device_index].token;
+  return ncclSuccess;
+}
+
+static ncclResult_t shm_fill(struct ipc_comm_handle *content) {
+  if (param_int(PARAM_SHM_DISABLE) != 0) content->flags |= IPC_NO_SHM;
+  else if (shm_probe_make() != ncclSuccess) return ncclSystemError;
+  content->shm = shm_probe.ticket;
+  content->shm_token = shm_probe.token;
   return ncclSuccess;
 }
 
@@ -191,9 +253,13 @@ ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handl
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   if (handle_fill(comm, &content) != ncclSuccess) {
     content.flags |= IPC_NO_SHARING;
-    log_info(LOG_INIT | LOG_P2P,
-             "comm %s: rank %u shares no memory with other processes, and takes the network", comm->name,
-             comm->config.rank);
+    log_info(LOG_INIT | LOG_P2P, "comm %s: rank %u shares no memory of its device with other processes",
+             comm->name, comm->config.rank);
+  }
+  if (shm_fill(&content) != ncclSuccess) {
+    content.flags |= IPC_NO_SHM;
+    log_info(LOG_INIT | LOG_SHM, "comm %s: rank %u shares no memory of the host with other processes: %s",
+             comm->name, comm->config.rank, log_last_error());
   }
   cuda_scope_leave(&scope);
   cuda_unlock();
@@ -243,14 +309,37 @@ static bool reach_find(uint32_t device_index, uint32_t peer, const struct ipc_co
   return level_allows(device_index, peer, handle) && reach_try(device_index, peer, handle) == ncclSuccess;
 }
 
+/* Called with the lock held. */
+static bool shm_find(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
+  if (param_int(PARAM_SHM_DISABLE) != 0 || (handle->flags & IPC_NO_SHM) != 0) return false;
+  if (handle->shm.number == shm_probe.ticket.number) return true;
+  return share_possible(&handle->shm) && shm_probe.pages.host != NULL &&
+         shm_try(device_index, peer, handle) == ncclSuccess;
+}
+
+static ncclResult_t handle_read(const struct device_comm *comm, uint32_t peer,
+                                const struct device_comm_handle *handle, struct ipc_comm_handle *content) {
+  if (ipc_comm_handle_read(handle, content)) return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "comm %s: what rank %u says of its device is not understood; use the same build and "
+                  "backend on all ranks",
+                  comm != NULL ? comm->name : "to be", peer);
+}
+
+ncclResult_t cuda_comm_reach_shm(struct device_comm *comm, uint32_t peer,
+                                 const struct device_comm_handle *handle, bool *reach) {
+  struct ipc_comm_handle content;
+  TRY(handle_read(comm, peer, handle, &content));
+  cuda_lock();
+  *reach = shm_find(comm != NULL ? comm->config.device_index : cuda_device_in_use(), peer, &content);
+  cuda_unlock();
+  return ncclSuccess;
+}
+
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach) {
   struct ipc_comm_handle content;
-  if (!ipc_comm_handle_read(handle, &content))
-    return log_fail(ncclInvalidUsage,
-                    "comm %s: what rank %u says of its device is not understood; use the same build and "
-                    "backend on all ranks",
-                    comm != NULL ? comm->name : "to be", peer);
+  TRY(handle_read(comm, peer, handle, &content));
   cuda_lock();
   *reach = reach_find(comm != NULL ? comm->config.device_index : cuda_device_in_use(), peer, &content);
   cuda_unlock();

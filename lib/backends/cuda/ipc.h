@@ -1,6 +1,7 @@
 /* ipc.h: device memory of other processes of this host, mapped piece by piece. A piece is opened once per
- * device of this process, and reference-counted. Unused mappings are closed when no rank is open, because
- * closing may wait for kernels. Called with cuda_mutex held. It knows nothing of connections. */
+ * device of this process (of memory of the host: once), and reference-counted. Unused mappings are closed
+ * when no rank is open, because closing may wait for kernels. Called with cuda_mutex held. It knows nothing
+ * of connections. */
 #ifndef TUTTI_BACKENDS_CUDA_IPC_H
 #define TUTTI_BACKENDS_CUDA_IPC_H
 
@@ -12,6 +13,7 @@ struct ipc_mapping {
   uint8_t *base;
   uint32_t device_index, use_count;
   struct ipc_piece piece;
+  struct shm_pages pages; /* of memory of the host */
   struct os_process process;
   struct ipc_mapping *next;
 };
@@ -35,6 +37,10 @@ const struct os_process *cuda_ipc_self(void);
 ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach);
+ncclResult_t cuda_comm_reach_shm(struct device_comm *comm, uint32_t peer,
+                                 const struct device_comm_handle *handle, bool *reach);
+/* Frees what other processes tried to map, when no rank is open. */
+void cuda_ipc_probe_close(void);
 
 /* ipc_region.c */
 void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts);
@@ -56,8 +62,8 @@ void cuda_regions_close(struct device_comm *comm);
  * rank's conns_mutex held. */
 bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift);
 
-/* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, mapped
- * by the other process. */
+/* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, or of
+ * the host (device_conn_name.on_host), mapped by the other process. */
 ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn_name *name,
                               struct device_conn_handle *handle);
 ncclResult_t cuda_conn_import(struct device_comm *comm, const struct device_conn_name *name,
@@ -71,5 +77,7 @@ void cuda_conn_remote_leave(const struct cuda_conn *conn);
 void cuda_conn_remote_free(struct cuda_conn *conn);
 /* Frees kept memory whose other end has left. */
 void cuda_conn_kept_sweep(void);
+/* Frees all kept memory of the host, when no rank is open: others keep what they have mapped of it. */
+void cuda_conn_kept_drop(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* ipc_handle.c: see ipc_handle.h. Data from other processes is copied first, then checked. */
 #include "backends/cuda/ipc_handle.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define HANDLE_MAGIC UINT64_C(0x7475747469677031)
@@ -8,6 +9,8 @@
 #define REGION_MAGIC UINT64_C(0x7475747469677231)
 #define PIECE_BYTES_MOST (UINT64_C(1) << 40)
 #define ALIGNED 128u
+
+static_assert(sizeof(struct share_ticket) <= IPC_HANDLE_BYTES, "a piece holds it");
 
 void ipc_comm_handle_write(const struct ipc_comm_handle *content, struct device_comm_handle *handle) {
   memset(handle, 0, sizeof *handle);
@@ -34,15 +37,26 @@ void ipc_conn_handle_write(const struct ipc_conn_handle *content, struct device_
   memcpy(handle->bytes, &(uint64_t){CONN_MAGIC}, sizeof(uint64_t));
 }
 
+/* In device memory or in memory of the host, as this end is. A piece of the host is as long as its ticket
+ * states. */
+static bool piece_is_due(const struct ipc_piece *piece, bool on_host) {
+  struct share_ticket ticket;
+  memcpy(&ticket, piece->handle, sizeof ticket);
+  return ipc_piece_on_host(piece) == on_host && (!on_host || ticket.bytes >= piece->bytes);
+}
+
 bool ipc_conn_handle_read(const struct device_conn_handle *handle, const struct device_conn_name *name,
                           const struct plan_limits *limits, struct ipc_conn_handle *content) {
+  struct ipc_piece buffer;
   memcpy(content, handle->bytes, sizeof *content);
   if (content->magic != CONN_MAGIC || content->sends != (name->sends ? 0u : 1u) ||
       content->proto != name->proto || content->end_piece.owner == 0 ||
+      !piece_is_due(&content->end_piece, name->on_host) ||
       !within(content->end, IPC_END_BYTES, content->end_piece.bytes))
     return false;
   if (!ipc_conn_has_slots(content->sends != 0, name->proto)) return true;
-  return content->slots == limits->slots &&
+  ipc_conn_buffer_piece(content, &buffer);
+  return piece_is_due(&buffer, name->on_host) && content->slots == limits->slots &&
          content->step_bytes == limits->step_bytes[slots_proto(name->proto)] &&
          within(content->buffer, (uint64_t)content->slots * content->step_bytes, content->buffer_bytes);
 }

@@ -10,23 +10,29 @@
 #include "backends/backend.h"
 #include "backends/cuda/path.h"
 #include "base/os.h"
+#include "base/share.h"
 
 #define IPC_HANDLE_BYTES 64
 
-/* One piece of a process's device memory. */
+/* One piece of a process's device memory, or of memory of the host that devices access (IPC_NUMBER_OF_SHM).
+ */
 struct ipc_piece {
   uint64_t owner; /* the process's number: random, never 0 */
   uint64_t number;
   uint64_t bytes;
-  uint8_t handle[IPC_HANDLE_BYTES];
+  uint8_t handle[IPC_HANDLE_BYTES]; /* of CUDA, or a struct share_ticket */
 };
 
-#define IPC_NO_SHARING 1u /* forbidden by the process's settings, or unsupported by its device */
+/* Forbidden by the process's settings, or unsupported: of device memory, of memory of the host. */
+#define IPC_NO_SHARING 1u
+#define IPC_NO_SHM 2u
 
 struct ipc_comm_handle {
   uint64_t magic;
-  struct ipc_piece piece; /* any piece of the device, for a trial mapping */
-  uint64_t probe, token;  /* offset of the token in it, and its value */
+  struct ipc_piece piece;  /* any piece of the device, for a trial mapping */
+  uint64_t probe, token;   /* offset of the token in it, and its value */
+  struct share_ticket shm; /* of a page that begins with shm_token */
+  uint64_t shm_token;
   struct os_process process;
   char bus_id[PATH_NAME_BYTES];
   uint32_t flags;
@@ -63,6 +69,12 @@ static_assert(sizeof(struct ipc_memory_handle) <= DEVICE_MEMORY_HANDLE_BYTES, "a
 
 /* Distinguishes the numbers of the process's own pieces from those of the program's allocations. */
 #define IPC_NUMBER_OF_REGION (UINT64_C(1) << 63)
+/* And those of memory of the host. */
+#define IPC_NUMBER_OF_SHM (UINT64_C(1) << 62)
+
+static inline bool ipc_piece_on_host(const struct ipc_piece *piece) {
+  return (piece->number & IPC_NUMBER_OF_SHM) != 0;
+}
 
 void ipc_comm_handle_write(const struct ipc_comm_handle *content, struct device_comm_handle *handle);
 /* False for a handle that a build of this version cannot have written. */

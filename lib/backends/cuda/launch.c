@@ -237,7 +237,7 @@ static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan
     const bool chain = plan->works[i].func == FUNC_BROADCAST;
     if (bytes >= (chain ? BULK_CHAIN_BYTES : BULK_PART_BYTES)) most = size_max(most, bytes);
   }
-  return comm->overlaps && plan->limits.direct && !comm->hosted && most > 0;
+  return comm->overlaps && plan->limits.direct && !comm->hosted && !comm->shm && most > 0;
 }
 
 #define WARP_LL_BYTES (32u * 8)     /* one line per thread */

@@ -152,6 +152,7 @@ static void root_frame(struct control_conn *conn, uint32_t kind, const uint8_t *
     gather->agree_code = agreement.code;
     gather->agree_about =
         agreement.process_index < gather->roster.process_count ? agreement.process_index : 0;
+    gather->agree_detail = agreement.detail;
     gather->agree_turn = agreement.turn;
   } else if (kind == FRAME_FAIL && wire_take(&reader, &fail, sizeof fail)) {
     wire_take_text(&reader, text, sizeof text);
@@ -533,12 +534,12 @@ const struct sock_address *gather_address(const struct gather *gather, uint32_t 
 
 /* ---- agreeing ---- */
 
-ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_t *about, char *reason,
-                                size_t reason_bytes) {
+ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, struct gather_about *about,
+                                char *reason, size_t reason_bytes) {
   const uint64_t begin_ns = os_time_ns();
   control_lock();
   const uint32_t turn = gather->agree_turn + 1;
-  const struct wire_agreement said = {turn, (int32_t)own, *about, 0};
+  const struct wire_agreement said = {turn, (int32_t)own, about->process_index, 0, about->detail};
   char text[WIRE_TEXT_MOST] = "";
   if (own != ncclSuccess) snprintf(text, sizeof text, "%s", reason);
   control_send(gather->root, FRAME_AGREE, &said, sizeof said, text, strlen(text));
@@ -551,14 +552,15 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
   /* An agreement that has arrived counts even if the root has closed right after. */
   const bool decided = gather->agree_turn == turn && !gather->cancelled;
   ncclResult_t result = decided ? ncclSuccess : gather->code;
-  *about = GATHER_NO_PROCESS;
+  about->process_index = GATHER_NO_PROCESS;
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", gather->reason);
   } else if (gather->agree_code != ncclSuccess) {
     const bool known = gather->agree_code > ncclSuccess && gather->agree_code < ncclNumResults;
     result = known ? (ncclResult_t)gather->agree_code : ncclRemoteError;
     snprintf(reason, reason_bytes, "%s", gather->agree_text);
-    *about = gather->agree_about;
+    about->process_index = gather->agree_about;
+    about->detail = gather->agree_detail;
   }
   gather->cost.agree_ns += os_time_ns() - begin_ns;
   control_unlock();
@@ -566,7 +568,7 @@ ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_
 }
 
 ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes) {
-  uint32_t about = gather->roster.process_index;
+  struct gather_about about = {gather->roster.process_index, 0};
   return gather_agree_about(gather, own, &about, reason, reason_bytes);
 }
 

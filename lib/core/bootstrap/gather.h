@@ -62,11 +62,15 @@ const struct sock_address *gather_address(const struct gather *gather, uint32_t 
  * lowest process that failed. May be called again: each call is one more agreement. */
 ncclResult_t gather_agree(struct gather *gather, ncclResult_t own, char *reason, size_t reason_bytes);
 /* As gather_agree(), for failures that the processes may recover from. *about is in: the process that caused
- * the own failure; out: the process that caused the failure all agree on. GATHER_NO_PROCESS: no process
- * caused it, or the gather itself has failed. */
+ * the own failure, and what the caller says of it; out: those of the failure all agree on.
+ * GATHER_NO_PROCESS: no process caused it, or the gather itself has failed. */
 #define GATHER_NO_PROCESS UINT32_MAX
-ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, uint32_t *about, char *reason,
-                                size_t reason_bytes);
+struct gather_about {
+  uint32_t process_index;
+  uint64_t detail;
+};
+ncclResult_t gather_agree_about(struct gather *gather, ncclResult_t own, struct gather_about *about,
+                                char *reason, size_t reason_bytes);
 /* From any thread: ends the gather for all processes; `why` is like "rank 3 was aborted". */
 void gather_cancel(struct gather *gather, ncclResult_t code, const char *why);
 void gather_close(struct gather *gather);

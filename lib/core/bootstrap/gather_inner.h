@@ -54,6 +54,7 @@ struct gather {
   uint32_t agree_turn; /* of the last agreement */
   int32_t agree_code;
   uint32_t agree_about;
+  uint64_t agree_detail;
   char agree_text[WIRE_TEXT_MOST];
   bool news; /* a process was lost or has failed before there was a watch to report it to */
   struct wire_fail news_about;

@@ -262,6 +262,7 @@ static void process_agree(struct root *root, struct root_process *process, struc
     root->agree_code = said.code;
     root->agree_process = process->number;
     root->agree_about = said.process_index < root->process_count ? said.process_index : process->number;
+    root->agree_detail = said.detail;
     wire_take_text(reader, root->scratch, sizeof root->scratch);
     snprintf(root->agree_text, sizeof root->agree_text, "%s", root->scratch);
   }
@@ -270,7 +271,8 @@ static void process_agree(struct root *root, struct root_process *process, struc
     root_fail(root, ncclRemoteError, "a process left before all had agreed");
     return;
   }
-  const struct wire_agreement agreement = {said.turn, root->agree_code, root->agree_about, 0};
+  const struct wire_agreement agreement = {said.turn, root->agree_code, root->agree_about, 0,
+                                           root->agree_detail};
   root_send_all(root, FRAME_AGREED, &agreement, sizeof agreement, root->agree_text);
   root->agree_turn = said.turn;
   root->agree_count = 0;

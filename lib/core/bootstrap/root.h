@@ -38,6 +38,7 @@ struct root {
   uint64_t begin_ns, due_ns, status_ns, status_gap_ns, suspect_ns;
   ncclResult_t code;
   uint32_t agree_turn, agree_count, agree_process, agree_about;
+  uint64_t agree_detail;
   int32_t agree_code;
   char reason[WIRE_TEXT_MOST], suspicion[WIRE_TEXT_MOST], agree_text[WIRE_TEXT_MOST], scratch[WIRE_TEXT_MOST];
   /* root forwarding */

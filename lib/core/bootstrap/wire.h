@@ -69,6 +69,7 @@ struct wire_agreement {
   uint32_t turn;
   int32_t code;
   uint32_t process_index, zero; /* the process that a failure is about */
+  uint64_t detail;              /* of the failure, for who asks to agree */
 };
 struct wire_fail {
   uint32_t process_index;

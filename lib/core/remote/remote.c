@@ -53,7 +53,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   const struct plan_limits *limits = &comm->settings.plan.limits;
   struct settings_paths paths = {true, true};
   uint32_t device_count = 0;
-  bool reach = false;
+  bool reach = false, reach_shm = false;
   memset(info, 0, sizeof *info);
   TRY(ops->device->count(&device_count));
   TRY(ops->device->node(comm->device_index, &info->node));
@@ -61,6 +61,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
     ops->process->order_offer();
     TRY(ops->process->comm_handle(model, &info->device));
     TRY(ops->process->comm_reach(model, comm->rank, &info->device, &reach));
+    TRY(ops->process->comm_reach_shm(model, comm->rank, &info->device, &reach_shm));
   }
   TRY(info_paths(comm, device_count, &paths));
   TRY(info_device(comm, info));
@@ -73,7 +74,8 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   info->device_index = comm->device_index;
   info->process = os_pid();
   info->present = 1;
-  info->shareable = reach;
+  info->offers = (uint8_t)((reach ? 1u << REACH_DEVICE : 0) | (reach_shm ? 1u << REACH_HOST : 0));
+  info->peer_access = paths.peer_access;
   info->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
   info->ll128 = paths.ll128;
   info->rank_order = comm->settings.plan.rank_order;
@@ -84,36 +86,60 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
 
 /* ---- The table ---- */
 
+/* Two processes of one host. */
+static bool remote_maps(const struct remote_rank *a, const struct remote_rank *b, enum reach_memory memory) {
+  return (a->info->offers & b->info->offers & 1u << memory) != 0 &&
+         reach_allows(&a->process, &b->process, memory);
+}
+
 static bool remote_same_group(const struct remote_rank *a, const struct remote_rank *b) {
   const bool one_node = a->info->host == b->info->host && a->info->node == b->info->node;
   if (a->process_index == b->process_index) return one_node;
-  return one_node && a->info->shareable && b->info->shareable;
+  return one_node && (remote_maps(a, b, REACH_DEVICE) || remote_maps(a, b, REACH_HOST));
 }
 
-/* The first rank of a group identifies it. */
+/* User memory is mapped within a group, or only within a process. */
+static bool remote_same_p2p_domain(const struct remote_rank *a, const struct remote_rank *b) {
+  if (a->group != b->group) return false;
+  if (a->process_index == b->process_index) return a->info->peer_access && b->info->peer_access;
+  return a->info->direct && b->info->direct && remote_maps(a, b, REACH_DEVICE);
+}
+
+/* The first set whose ranks all match this one; its first rank identifies it. */
+static uint32_t set_find(const struct remote *remote, const uint32_t *sets, uint32_t rank,
+                         bool (*matches)(const struct remote_rank *a, const struct remote_rank *b)) {
+  for (uint32_t first = 0; first < rank; first++) {
+    bool fits = sets[first] == first;
+    for (uint32_t i = first; fits && i < rank; i++)
+      fits = sets[i] != first || matches(&remote->ranks[i], &remote->ranks[rank]);
+    if (fits) return first;
+  }
+  return rank;
+}
+
 static void remote_find_groups(struct remote *remote) {
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
-    uint32_t first = 0;
-    while (!remote_same_group(&remote->ranks[first], &remote->ranks[rank])) first += 1;
+    const uint32_t first = set_find(remote, remote->groups, rank, remote_same_group);
     remote->ranks[rank].group = remote->groups[rank] = first;
     remote->networked = remote->networked || first != 0;
   }
 }
 
-/* User memory is mapped within a group, or only within a process. */
-static bool remote_same_p2p_domain(const struct remote_rank *a, const struct remote_rank *b) {
-  return a->group == b->group && (b->info->direct || a->process_index == b->process_index);
-}
-
 static void remote_find_p2p_domains(struct remote *remote) {
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
-    uint32_t first = 0;
-    while (!remote_same_p2p_domain(&remote->ranks[first], &remote->ranks[rank])) first += 1;
+    const uint32_t first = set_find(remote, remote->p2p_domains, rank, remote_same_p2p_domain);
     remote->p2p_domains[rank] = first;
     remote->shows =
         remote->shows || (remote->ranks[first].process_index != remote->ranks[rank].process_index &&
                           remote->shared->ops->process->conn_both_ends());
+    for (uint32_t i = 0; i < rank && !remote->on_host; i++) remote->on_host = remote_on_host(remote, i, rank);
   }
+}
+
+bool remote_on_host(const struct remote *remote, uint32_t own_rank, uint32_t rank) {
+  const struct remote_rank *own = &remote->ranks[own_rank], *other = &remote->ranks[rank];
+  return own->group == other->group && own->process_index != other->process_index &&
+         !remote_maps(own, other, REACH_DEVICE);
 }
 
 enum remote_transport remote_transport_to(const struct remote *remote, uint32_t own_rank, uint32_t rank) {
@@ -195,7 +221,7 @@ static ncclResult_t remote_check_devices(const struct remote *remote) {
 }
 
 static ncclResult_t remote_take_infos(struct remote *remote, const struct gather *gather,
-                                      const uint32_t *ranks, const uint8_t *apart) {
+                                      const uint32_t *ranks, const struct reach *reach) {
   const struct gather_rank *said = gather_ranks(gather);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
     const struct gather_rank *gathered = &said[ranks[rank]];
@@ -208,7 +234,7 @@ static ncclResult_t remote_take_infos(struct remote *remote, const struct gather
     remote->infos[rank].host_name[sizeof remote->infos[rank].host_name - 1] = '\0';
     remote->ranks[rank].info = &remote->infos[rank];
     remote->ranks[rank].process_index = gathered->process_index;
-    if (apart[gathered->process_index]) remote->infos[rank].shareable = 0;
+    remote->ranks[rank].process = reach->processes[gathered->process_index];
   }
   TRY(remote_check_settings(remote));
   return remote_check_devices(remote);
@@ -254,7 +280,7 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
 }
 
 ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secret,
-                           const struct gather *gather, const uint32_t *ranks, const uint8_t *apart,
+                           const struct gather *gather, const uint32_t *ranks, const struct reach *reach,
                            struct remote **out) {
   struct remote *remote = (struct remote *)os_alloc(sizeof *remote);
   if (!remote) return log_no_memory("a table of %u ranks", shared->rank_count);
@@ -267,7 +293,7 @@ ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secr
   ncclResult_t result = ncclSuccess;
   if (!remote_alloc(remote, shared->rank_count))
     result = log_no_memory("a table of %u ranks", shared->rank_count);
-  if (result == ncclSuccess) result = remote_take_infos(remote, gather, ranks, apart);
+  if (result == ncclSuccess) result = remote_take_infos(remote, gather, ranks, reach);
   if (result != ncclSuccess) {
     remote_free(remote);
     return result;
@@ -350,6 +376,7 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
                                  .paths = {true, true},
                                  .networked = remote->networked,
                                  .net_ll = remote_has_ll(remote)};
+  uint32_t domain_count = 0;
   struct settings other;
   memset(&other, 0, sizeof other);
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
@@ -358,8 +385,11 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
     other.plan.limits.p2p_channel_count = info->p2p_channel_count;
     other.plan.limits.p2p_channels_per_peer = info->p2p_channels_per_peer;
     settings_agree(settings, &other);
-    ranks.paths.ll128 = ranks.paths.ll128 && info->ll128;
+    ranks.paths.ll128 = ranks.paths.ll128 && info->ll128 && !remote->on_host;
+    domain_count += remote->p2p_domains[rank] == rank;
   }
+  /* With memory of the host alone, kernels are those of devices without peer access. */
+  if (remote->on_host && domain_count == ranks.rank_count) ranks.paths.peer_access = false;
   remote_add_devices(remote, &ranks);
   settings_log_devices(&ranks);
   if (settings_settle(settings, &ranks).named)
@@ -417,6 +447,7 @@ static bool request_is_sane(const struct remote *remote, const struct remote_req
          request->name.channel_index < PLAN_CHANNELS_MAX && request->name.conn_index < 4 &&
          slots_are_sane(request) && (!request->name.sends || sends_too(remote, request)) &&
          request->transport == remote_transport_to(remote, request->rank, request->name.peer) &&
+         request->name.on_host == remote_on_host(remote, request->rank, request->name.peer) &&
          request->transport != TRANSPORT_LOCAL;
 }
 

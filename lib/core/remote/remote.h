@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "core/bootstrap/gather.h"
 #include "core/proxy/proxy.h"
+#include "core/remote/reach.h"
 #include "core/settings/settings.h"
 
 struct remote;
@@ -48,8 +49,9 @@ struct peer_info {
   uint32_t device_index, node; /* node: within the process, if there is a network between its nodes */
   int32_t process, color, key_order;
   uint8_t present;     /* 0: a rank without color, which gets no communicator */
-  uint8_t shareable;   /* other processes of the host can map its memory ... */
-  uint8_t direct;      /* ... including user memory */
+  uint8_t offers;      /* bits of enum reach_memory: what other processes of the host can map of it ... */
+  uint8_t direct;      /* ... including user memory, of its device */
+  uint8_t peer_access; /* its device reaches the others of its process */
   uint8_t ll128;       /* 128-byte stores are not torn on its node */
   uint8_t rank_order;  /* TUTTI_SUM_ORDER=rank */
   uint8_t reads_slots; /* NCCL_P2P_READ_ENABLE */
@@ -62,6 +64,7 @@ struct remote_rank {
   uint32_t process_index;
   uint32_t group; /* ranks of one group map each other's memory or are in one process */
   const struct peer_info *info;
+  struct reach_process process; /* what its process shares with others of the host */
 };
 
 /* The watch over the processes of one gather; shared by the communicators made by that gather. */
@@ -74,6 +77,7 @@ struct remote {
   uint64_t wire_key;    /* its name */
   uint32_t own_process, process_count;
   bool networked;                 /* some ranks reach each other only over networks */
+  bool on_host;                   /* some ranks have their connections in memory of the host */
   bool shows;                     /* some ranks map user memory of other processes */
   struct sock_address *addresses; /* by process: its control server */
   struct remote_rank *ranks;      /* by rank */
@@ -101,10 +105,10 @@ struct remote {
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info);
 
 /* Creates everything except watch and proxies from the peer info of all ranks, which is copied, and the
- * process of each rank. `apart`, by process: 1 if no memory is mapped to or from it (reach.h).
+ * process of each rank.
  * ncclInvalidUsage, naming two ranks, if their settings do not match. */
 ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secret,
-                           const struct gather *gather, const uint32_t *ranks, const uint8_t *apart,
+                           const struct gather *gather, const uint32_t *ranks, const struct reach *reach,
                            struct remote **remote);
 /* Adjusts a local rank's settings to those of all ranks. */
 void remote_settle(const struct remote *remote, struct settings *settings);
@@ -125,6 +129,8 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
                                 struct remote **remote);
 
 enum remote_transport remote_transport_to(const struct remote *remote, uint32_t own_rank, uint32_t rank);
+/* True if memory of the host is shared, because their devices do not reach each other (TRANSPORT_SHARED). */
+bool remote_on_host(const struct remote *remote, uint32_t own_rank, uint32_t rank);
 
 /* One watch for all communicators of a gather; each holds a reference. They join before it begins: a loss is
  * reported once, to those that have joined. */

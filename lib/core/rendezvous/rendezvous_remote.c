@@ -238,7 +238,7 @@ static ncclResult_t conduct_shared(struct conduct *conduct, uint32_t begin, uint
   if (!shared) return log_no_memory("%s: %u ranks", rendezvous->first.call, end - begin);
   rendezvous->shared = child ? rendezvous->shared : NULL;
   conduct->shared_states[conduct->shared_count++] = shared;
-  TRY(remote_create(shared, secret, conduct->gather, conduct->ranks, conduct->reach.apart, &shared->remote));
+  TRY(remote_create(shared, secret, conduct->gather, conduct->ranks, &conduct->reach, &shared->remote));
   TRY(shared_settle(shared, conduct->comms));
   TRY(shared_open_comms(shared, conduct->comms, child));
   return shared_order_prepare(shared);
@@ -409,7 +409,7 @@ static void *conduct_body(void *argument) {
   else rendezvous_end(conduct.rendezvous, result, conduct.reason);
   if (conduct.holds) conduct.ops->process->order_hold(-1);
   rendezvous_unlock(conduct.ops);
-  os_free(conduct.reach.apart);
+  os_free(conduct.reach.processes);
   os_free(conduct.shared_states);
   os_free(conduct.members);
   os_free(conduct.ranks);

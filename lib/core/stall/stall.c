@@ -81,7 +81,7 @@ static struct stall_rank *rank_find(struct stall *stall, uint32_t rank) {
 static void answer_conn(struct remote *remote, const struct stall_question *question,
                         struct stall_reply *reply) {
   const struct device_conn_name name = {question->peer, question->channel_index, question->conn_index,
-                                        question->proto, question->sends != 0};
+                                        question->proto, question->sends != 0, false};
   struct proxy_state state;
   if (!question->has_conn || !remote->proxies[question->rank]) return;
   if (!proxy_comm_state(remote->proxies[question->rank], &name, &state)) return;
