@@ -65,7 +65,8 @@ for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv
   done
 done
 for option in Ring:LL Ring:Simple Tree:LL Tree:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple; do
-  NCCL_ALGO="allreduce:${option%:*}" NCCL_PROTO=${option#*:} bench 3 all_reduce -b 40 -e $most -f 37 && only SHM
+  NCCL_ALGO="allreduce:${option%:*}" NCCL_PROTO=${option#*:} bench 3 all_reduce -b 40 -e $most -f 37 &&
+    only SHM
   check $? "all_reduce via SHM gives right results by $option"
 done
 for protocol in LL Simple; do
@@ -103,14 +104,16 @@ bench 3 alltoall -b 128 -e 4K -f 32 && via '0>1=network 0>2=network 1>0=network 
 check $? "NCCL_SHM_DISABLE=1 in one process: the network to it, SHM between the others"
 each=
 SIMT_NO_REGISTER=1 bench 2 all_reduce -b 128 -e 4K -f 32 && only network &&
-  grep -q 'WARN .*cudaHostRegister failed with CUDA error 801 .*NCCL_SHM_DISABLE=1 avoids the attempt' "$work/log"
+  grep -q 'WARN .*cudaHostRegister failed with CUDA error 801 .*NCCL_SHM_DISABLE=1 avoids the attempt' \
+    "$work/log"
 check $? "where the driver refuses to register memory, the network, and the log says why"
-(ulimit -f 120000 && NCCL_DEBUG_SUBSYS=ALL bench 2 all_reduce -b 128 -e 4K -f 32) && only network &&
+# Blocks are of 512 or 1024 bytes, by shell.
+(ulimit -f 60000 && NCCL_DEBUG_SUBSYS=ALL bench 2 all_reduce -b 128 -e 4K -f 32) && only network &&
   grep -q 'INFO .*shares no memory of the host with other processes: .*ulimit -f' "$work/log"
-check $? "with files of at most 60 MiB, the network, and the log says why"
+check $? "with files of at most 59 MiB, the network, and the log says why"
 ! (ulimit -f 204800 && NCCL_PROTO=Simple NCCL_BUFFSIZE=268435456 bench 2 all_reduce -b 4K -e 4K) &&
   grep -q 'shared memory: .* MiB are more than .*ulimit -f' "$work/log"
-check $? "a limit that is met later, here 100 MiB, ends the call, and the message says which"
+check $? "a limit that is met later, here of 256 MiB, ends the call, and the message says which"
 unset NCCL_P2P_DISABLE
 
 each=$work/pairs

@@ -205,7 +205,8 @@ static const struct {
   const char *name, *value, *text;
 } telling[] = {
     {"NCCL_P2P_DISABLE", "1", "GPUs do not reach each other's memory: much slower"},
-    {"NCCL_SHM_DISABLE", "1", "processes of a host do not share memory: over a network, much slower"},
+    {"NCCL_SHM_DISABLE", "1",
+     "processes whose GPUs do not reach each other share no memory either: over a network, much slower"},
     {"NCCL_P2P_LEVEL", NULL, "keeps GPUs beyond that path from each other's memory"},
     {"NCCL_ALGO", NULL, "overrules the choice of algorithms"},
     {"NCCL_PROTO", NULL, "overrules the choice of protocols"},
