@@ -30,6 +30,9 @@ status=0
 # one LIBRARY FILE COLLECTIVE: adds `COLLECTIVE BYTES LIBRARY MICROSECONDS GB/S` for each size to $work/rows.
 one() {
   library=$1 file=$2 collective=$3
+  unset NCCL_COMM_ID
+  # NVIDIA's library does not learn the id from `tutti launch`.
+  [ "$library" != nccl ] || export NCCL_COMM_ID=127.0.0.1:$((20000 + $$ % 20000))
   rm -f "$work"/log.*
   # Flags are a list of words.
   # shellcheck disable=SC2086
