@@ -317,7 +317,7 @@ static void test_any_bytes(void **state) {
 /* ---- regions ---- */
 
 static struct region *add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
-  struct region *region = region_add(regions, base, bytes, id);
+  struct region *region = region_add(regions, base, bytes, id, false);
   assert_non_null(region);
   region->offered = true;
   region->piece.number = id;
@@ -452,7 +452,7 @@ static void test_pushed_out(void **state) {
   assert_true(next_gone(&regions, 0, 2));
   assert_false(next_gone(&regions, 0, 0));
   os_alloc_fail_at(1);
-  assert_null(region_add(&regions, 1, 1, 1));
+  assert_null(region_add(&regions, 1, 1, 1, false));
   os_alloc_fail_at(0);
   assert_in_range(regions.count, REGIONS_MOST - 1, REGIONS_MOST);
   regions_free(&regions);
@@ -478,6 +478,131 @@ static void test_lasting(void **state) {
   settle(&regions);
   assert_true(next_gone(&regions, 0, 1));
   regions_free(&regions);
+}
+
+/* ---- pieces of mapped ranges ---- */
+
+static struct region *add_piece(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id,
+                                uint64_t answer) {
+  struct region *region = region_add(regions, base, bytes, id, true);
+  assert_non_null(region);
+  region->offered = region->mappable = true;
+  region->piece.number = id;
+  region->answers[0] = answer;
+  return region;
+}
+
+static bool shift_is(struct regions *regions, uint64_t address, uint64_t bytes, uint64_t wanted) {
+  uint64_t shift = 0;
+  return region_shift(regions, address, bytes, 0, &shift) && shift == wanted;
+}
+
+/* A buffer is mapped where all of its pieces are, at one shift. */
+static void test_pieces(void **state) {
+  struct regions regions = {.rank_count = 1};
+  uint64_t shift = 0;
+  (void)state;
+  add_piece(&regions, 1200, 200, 2, 91200);
+  struct region *low = add_piece(&regions, 1000, 200, 1, 91000);
+  struct region *high = add_piece(&regions, 1400, 100, 3, REGION_ASKED);
+  assert_int_equal(regions.piece_count, 3);
+  assert_int_equal(regions.count, 0);
+  assert_true(shift_is(&regions, 1000, 200, 90000));
+  assert_true(shift_is(&regions, 1100, 300, 90000));
+  assert_false(region_shift(&regions, 1100, 301, 0, &shift)); /* not yet in the last one */
+  region_answer(high, 0, 91400);
+  assert_true(shift_is(&regions, 1100, 400, 90000));
+  assert_true(shift_is(&regions, 1499, 1, 90000));
+  assert_false(region_shift(&regions, 1100, 401, 0, &shift)); /* nothing is mapped there */
+  assert_false(region_shift(&regions, 900, 10, 0, &shift));
+  assert_ptr_equal(region_beside(&regions, low), region_of_piece(&regions, 2));
+  region_retire(&regions, region_of_piece(&regions, 2));
+  assert_false(region_shift(&regions, 1100, 300, 0, &shift));
+  add_piece(&regions, 1200, 200, 4, 71200); /* in another place of the peer */
+  assert_false(region_shift(&regions, 1100, 300, 0, &shift));
+  assert_true(shift_is(&regions, 1200, 200, 70000));
+  assert_false(region_shift(&regions, 1300, 200, 0, &shift));
+  regions_free(&regions);
+}
+
+/* A peer that cannot map a piece yet is asked again later, and less often each time. */
+static void test_later(void **state) {
+  struct regions regions = {.rank_count = 1};
+  (void)state;
+  struct region *region = add_piece(&regions, 1000, 200, 1, REGION_ASKED);
+  uint32_t before = 0;
+  for (int turn = 0; turn < 4; turn++) {
+    region_answer(region, 0, DEVICE_REGION_LATER);
+    assert_int_equal(region->answers[0], REGION_UNASKED);
+    assert_true(region->later_uses > before);
+    before = region->later_uses;
+  }
+  for (int turn = 0; turn < 40; turn++) region_answer(region, 0, DEVICE_REGION_LATER);
+  assert_in_range(region->later_uses, before, 1000);
+  region_answer(region, 0, 0);
+  assert_int_equal(region->answers[0], REGION_REFUSED);
+  region_retire(&regions, region);
+  assert_null(regions.gone);
+}
+
+/* Many pieces do not displace other memory, nor it them. */
+static void test_pieces_pushed_out(void **state) {
+  struct regions regions = {.rank_count = 1};
+  (void)state;
+  struct region *first = add(&regions, 1, 1, 1);
+  for (uint64_t i = 0; i <= REGION_PIECES_MOST; i++)
+    add_piece(&regions, 1000 * (i + 1), 1000, i + 2, REGION_UNASKED);
+  assert_int_equal(regions.piece_count, REGION_PIECES_MOST);
+  assert_ptr_equal(region_find(&regions, 1), first);
+  assert_null(region_find(&regions, 1000));
+  assert_non_null(region_find(&regions, 2000));
+  regions_free(&regions);
+}
+
+static bool memory_handle_passes(const struct ipc_memory_handle *handle) {
+  struct ipc_memory_handle read;
+  struct device_memory_handle sent;
+  ipc_memory_handle_write(handle, &sent);
+  return ipc_memory_handle_read(&sent, &read);
+}
+
+static void test_range_handles(void **state) {
+  const struct ipc_memory_handle good = {
+      .piece = {.owner = 5, .bytes = 2 << 20, .number = 3 | IPC_NUMBER_OF_REGION},
+      .range = {.base = 1 << 30, .bytes = 8 << 20, .offset = 6 << 20, .kind = IPC_DESCRIPTOR}};
+  struct ipc_memory_handle handle = good;
+  (void)state;
+  assert_true(memory_handle_passes(&handle));
+  handle.range.kind = IPC_FABRIC;
+  assert_true(memory_handle_passes(&handle));
+  handle.range.kind = IPC_KINDS;
+  assert_false(memory_handle_passes(&handle));
+  handle = good, handle.range.offset += 1; /* beyond the end of the range */
+  assert_false(memory_handle_passes(&handle));
+  handle = good, handle.range.offset = UINT64_MAX;
+  assert_false(memory_handle_passes(&handle));
+  handle = good, handle.range.bytes = 1 << 20;
+  assert_false(memory_handle_passes(&handle));
+  handle = good, handle.range.bytes = IPC_RANGE_BYTES_MOST + 1;
+  assert_false(memory_handle_passes(&handle));
+}
+
+/* What a work reads and writes, from the addresses that it is given. */
+static void test_buffer_bytes(void **state) {
+  struct work work = {.count = 10, .element_bytes = 4, .rank_count = 3};
+  (void)state;
+  work.func = FUNC_ALL_REDUCE;
+  assert_int_equal(work_in_bytes(&work), 40);
+  assert_int_equal(work_out_bytes(&work), 40);
+  work.func = FUNC_ALL_GATHER;
+  assert_int_equal(work_in_bytes(&work), 40);
+  assert_int_equal(work_out_bytes(&work), 120);
+  work.func = FUNC_REDUCE_SCATTER;
+  assert_int_equal(work_in_bytes(&work), 120);
+  assert_int_equal(work_out_bytes(&work), 40);
+  work.func = FUNC_ALL_TO_ALL;
+  assert_int_equal(work_in_bytes(&work), 120);
+  assert_int_equal(work_out_bytes(&work), 120);
 }
 
 static void test_memory_handles(void **state) {
@@ -506,15 +631,18 @@ static void test_memory_handles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take_and_give), cmocka_unit_test(test_fresh),
-      cmocka_unit_test(test_many),          cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_handles),       cmocka_unit_test(test_bad_handles),
-      cmocka_unit_test(test_conns),         cmocka_unit_test(test_bad_conns),
-      cmocka_unit_test(test_host_conns),    cmocka_unit_test(test_any_bytes),
-      cmocka_unit_test(test_regions),       cmocka_unit_test(test_gone),
-      cmocka_unit_test(test_late_answer),   cmocka_unit_test(test_fence),
-      cmocka_unit_test(test_graph_hold),    cmocka_unit_test(test_pushed_out),
-      cmocka_unit_test(test_lasting),       cmocka_unit_test(test_memory_handles),
+      cmocka_unit_test(test_take_and_give),  cmocka_unit_test(test_fresh),
+      cmocka_unit_test(test_many),           cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_handles),        cmocka_unit_test(test_bad_handles),
+      cmocka_unit_test(test_conns),          cmocka_unit_test(test_bad_conns),
+      cmocka_unit_test(test_any_bytes),      cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_gone),           cmocka_unit_test(test_late_answer),
+      cmocka_unit_test(test_fence),          cmocka_unit_test(test_graph_hold),
+      cmocka_unit_test(test_pushed_out),     cmocka_unit_test(test_lasting),
+      cmocka_unit_test(test_memory_handles), cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_later),          cmocka_unit_test(test_pieces_pushed_out),
+      cmocka_unit_test(test_range_handles),  cmocka_unit_test(test_buffer_bytes),
+      cmocka_unit_test(test_host_conns),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

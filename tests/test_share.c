@@ -208,6 +208,52 @@ static void test_fork(void **state) {
   share_free(block.memory);
 }
 
+/* ---- descriptors of other memory ---- */
+
+struct passed {
+  struct share_ticket ticket;
+  int end; /* of a pipe */
+};
+
+/* Fetches the pipe's end, which it has not inherited. */
+static int child_fetches(void *argument) {
+  const struct passed *passed = (const struct passed *)argument;
+  int fetched = -1;
+  if (close(passed->end) != 0) return 2;
+  const uint32_t descriptors = process_descriptors();
+  if (share_fetch(&passed->ticket, &fetched) != ncclSuccess) return 3;
+  if (process_descriptors() != descriptors + 1) return 4;
+  return write(fetched, "text", 4) == 4 && close(fetched) == 0 ? 0 : 5;
+}
+
+static void test_pass(void **state) {
+  (void)state;
+  struct passed passed, other;
+  int ends[2], fetched = -1;
+  char text[8] = "";
+  const uint32_t threads = os_thread_count();
+  assert_int_equal(pipe(ends), 0);
+  const uint32_t descriptors = process_descriptors();
+  passed.end = other.end = ends[1];
+  assert_int_equal(share_pass(ends[1], &passed.ticket), ncclSuccess);
+  assert_int_equal(share_pass(ends[0], &other.ticket), ncclSuccess);
+  assert_true(share_possible(&passed.ticket));
+  assert_int_equal(in_child(child_fetches, &passed), 0);
+  assert_int_equal(read(ends[0], text, sizeof text), 4);
+  assert_string_equal(text, "text");
+  share_pass_end(&passed.ticket);
+  assert_int_equal(share_fetch(&passed.ticket, &fetched), ncclRemoteError); /* given back */
+  assert_int_equal(share_fetch(&other.ticket, &fetched), ncclSuccess);
+  close(fetched);
+  share_pass_end(&other.ticket);
+  share_pass_end(&other.ticket); /* a second time */
+  assert_int_equal(process_descriptors(), descriptors);
+  for (int tries = 0; tries < 15000 && os_thread_count() > threads; tries++) os_sleep_ms(1);
+  assert_int_equal(os_thread_count(), threads);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 /* ---- requests from other processes ---- */
 
 static int owner_socket(const struct share_ticket *ticket) {
@@ -658,7 +704,7 @@ int main(void) {
       TEST(test_no_pages),    TEST(test_small_files),  TEST(test_arena),
       TEST(test_small_arena), TEST(test_arena_fork),   TEST(test_many_connections),
       TEST(test_reach),       TEST(test_bad_handles),  TEST(test_failing_allocations),
-      TEST(test_reading),     TEST(test_reading_late),
+      TEST(test_reading),     TEST(test_reading_late), TEST(test_pass),
   };
   alarm(120);
   struct pair pair; /* allocates the emulator's permanent memory before blocks are counted */

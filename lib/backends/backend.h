@@ -93,10 +93,12 @@ struct device_conn_handle {
 };
 
 /* Users' memory that a rank shows to ranks of other processes of its host, as the owner names it: opaque. */
-#define DEVICE_MEMORY_HANDLE_BYTES 128
+#define DEVICE_MEMORY_HANDLE_BYTES 192
 struct device_memory_handle {
   uint8_t bytes[DEVICE_MEMORY_HANDLE_BYTES];
 };
+/* In place of the address at which it is mapped: not yet, since what was there before is still mapped. */
+#define DEVICE_REGION_LATER 1u
 
 /* Where kernels run on the process's own threads, user memory is in a proxy's reach, and data need not pass
  * through the slots: a sender's lane may leave it where it lies (zero copy) instead of writing it to its

@@ -32,6 +32,7 @@
 #define SHARE_CHECK_BYTES (1u << 20) /* bytes reserved between two checks of the free memory */
 #define SHARE_PIECE_BYTES (4u << 20)
 #define LOCK_MS 500u
+#define PASSED_BYTES 1u /* in tickets of what is passed on: its size is not known here */
 #define MIB (1024.0 * 1024.0)
 
 struct block {
@@ -40,6 +41,13 @@ struct block {
   size_t bytes;
   int fd; /* -1: inherited over a fork and private since */
   bool offered;
+  uint64_t number;
+};
+
+/* Another library's memory. */
+struct passed {
+  struct passed *next;
+  int fd; /* the caller's */
   uint64_t number;
 };
 
@@ -66,6 +74,7 @@ struct server {
 static struct {
   os_mutex lock;
   struct block *blocks;
+  struct passed *passed;
   struct mapped *mapped;
   struct server *server; /* while a block is shared */
   bool at_fork;
@@ -193,7 +202,22 @@ static bool control_read(struct msghdr *header, int *fd) {
   return same_user;
 }
 
-/* Sends a block's descriptor; never blocks. If the answer cannot be sent, the client asks again. */
+/* The descriptor of a block or of what is passed on, and its size; -1: there is none. Locked. */
+static int offer_find(uint64_t number, uint64_t *bytes) {
+  for (const struct block *block = share.blocks; block != NULL; block = block->next) {
+    if (!block->offered || block->number != number) continue;
+    *bytes = block->bytes;
+    return block->fd;
+  }
+  for (const struct passed *passed = share.passed; passed != NULL; passed = passed->next) {
+    if (passed->number != number) continue;
+    *bytes = PASSED_BYTES;
+    return passed->fd;
+  }
+  return -1;
+}
+
+/* Sends a descriptor; never blocks. If the answer cannot be sent, the client asks again. */
 static void server_answer(int fd, const struct share_message *question, bool same_user,
                           const struct sockaddr_un *to, socklen_t to_bytes) {
   struct share_message answer = {SHARE_MAGIC, question->number, 0};
@@ -207,17 +231,15 @@ static void server_answer(int fd, const struct share_message *question, bool sam
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   os_mutex_lock(&share.lock);
-  const struct block *block = same_user ? share.blocks : NULL;
-  while (block != NULL && !(block->offered && block->number == question->number)) block = block->next;
-  if (block != NULL) {
-    answer.bytes = block->bytes;
+  const int offered = same_user ? offer_find(question->number, &answer.bytes) : -1;
+  if (offered >= 0) {
     header.msg_control = &control;
     header.msg_controllen = CMSG_SPACE(sizeof(int));
     struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &block->fd, sizeof block->fd);
+    memcpy(CMSG_DATA(rights), &offered, sizeof offered);
   }
   sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   os_mutex_unlock(&share.lock);
@@ -300,6 +322,7 @@ static ncclResult_t server_start(void) {
 static struct server *server_take_idle(void) {
   for (const struct block *block = share.blocks; block != NULL; block = block->next)
     if (block->offered) return NULL;
+  if (share.passed != NULL) return NULL;
   struct server *server = share.server;
   share.server = NULL;
   return server;
@@ -329,6 +352,11 @@ static void fork_child(void) {
     block->fd = -1;
     block->offered = false;
   }
+  for (struct passed *passed = share.passed, *next; passed != NULL; passed = next) {
+    next = passed->next;
+    os_free(passed);
+  }
+  share.passed = NULL;
   if (share.server != NULL) {
     close(share.server->fd);
     os_free(share.server);
@@ -676,6 +704,47 @@ void share_unmap(void *memory, size_t bytes) {
   if (mapped == NULL) return;
   munmap(memory, bytes);
   os_free(mapped);
+}
+
+/* ---- descriptors of other memory ---- */
+
+ncclResult_t share_pass(int descriptor, struct share_ticket *ticket) {
+  struct passed *passed = (struct passed *)os_alloc(sizeof *passed);
+  if (passed == NULL) return log_no_memory("shared memory: noting a descriptor");
+  passed->fd = descriptor;
+  passed->number = os_entropy();
+  os_mutex_lock(&share.lock);
+  fork_watch();
+  const ncclResult_t result = server_start();
+  if (result == ncclSuccess) {
+    passed->next = share.passed;
+    share.passed = passed;
+    *ticket = (struct share_ticket){
+        share_host(), {share.server->owner[0], share.server->owner[1]}, passed->number, PASSED_BYTES};
+  }
+  os_mutex_unlock(&share.lock);
+  if (result != ncclSuccess) os_free(passed);
+  return result;
+}
+
+void share_pass_end(const struct share_ticket *ticket) {
+  os_mutex_lock(&share.lock);
+  struct passed **place = &share.passed;
+  while (*place != NULL && (*place)->number != ticket->number) place = &(*place)->next;
+  struct passed *passed = *place;
+  if (passed != NULL) *place = passed->next;
+  struct server *idle = server_take_idle();
+  os_mutex_unlock(&share.lock);
+  server_stop(idle);
+  os_free(passed);
+}
+
+ncclResult_t share_fetch(const struct share_ticket *ticket, int *descriptor) {
+  return block_fetch(ticket, descriptor);
+}
+
+void share_close(int descriptor) {
+  if (descriptor >= 0) close(descriptor);
 }
 
 /* ---- rings ---- */

@@ -43,6 +43,14 @@ void share_free(void *memory);
  * ncclRemoteError: the owner has ended or does not answer. */
 ncclResult_t share_map(const struct share_ticket *ticket, void **memory);
 void share_unmap(void *memory, size_t bytes);
+/* A descriptor of memory that another library made, for as long as it is passed on: fetched as a block's, by
+ * whoever has the ticket. It stays the caller's. ncclSystemError: the thread that passes it on cannot start.
+ */
+ncclResult_t share_pass(int descriptor, struct share_ticket *ticket);
+void share_pass_end(const struct share_ticket *ticket);
+/* The descriptor, a new one that the caller closes. */
+ncclResult_t share_fetch(const struct share_ticket *ticket, int *descriptor);
+void share_close(int descriptor); /* -1 is allowed */
 /* A bell wakes the process that shares a block: the address of its thread. share_ring() never blocks; rings
  * may be lost if very many arrive at once. False: nothing is shared, or the ring was not sent.
  * share_signal_to() sets the wake (wake.h) that received rings signal; -1: none. */

@@ -143,6 +143,19 @@ PRIM_FN uint8_t slots_proto(uint8_t slots) {
   return slots == SLOTS_AT_SENDER ? (uint8_t)PROTO_SIMPLE : slots;
 }
 
+/* Bytes of the operation's input and output on this rank, from the addresses that its works are given. */
+PRIM_FN size_t work_in_bytes(const struct work *work) {
+  const bool parts =
+      work->func == FUNC_REDUCE_SCATTER || work->func == FUNC_ALL_TO_ALL || work->func == FUNC_SCATTER;
+  return work->count * work->element_bytes * (parts ? work->rank_count : 1);
+}
+
+PRIM_FN size_t work_out_bytes(const struct work *work) {
+  const bool parts =
+      work->func == FUNC_ALL_GATHER || work->func == FUNC_ALL_TO_ALL || work->func == FUNC_GATHER;
+  return work->count * work->element_bytes * (parts ? work->rank_count : 1);
+}
+
 /* A work with WORK_SHOWS_INPUT: from every rank that reads the input in place the work receives sums of it
  * before it ends, which shows that the input was read. */
 PRIM_FN bool work_returns_sums(const struct work *work) {

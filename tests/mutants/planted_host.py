@@ -441,3 +441,21 @@ plant('lib/core/proxy/proxy_progress_idle.c', 'idle_connections_are_not_looked_a
       'false', 'test_ibv_run', 'test_reconnect')
 plant('lib/backends/emu/net_end.c', 'zero_copy_memory_is_not_waited_for',
       '__atomic_load_n(&direct->holds, __ATOMIC_RELAXED) == 0', 'true', 'test_ibv_run', 'test_registered')
+
+# ---- memory of programs that other processes map
+
+REGION = 'lib/backends/cuda/region.c'
+plant(REGION, 'neighbour_of_a_retired_piece_stays', 'if (each->beside == region) each->beside = NULL;', ';',
+      'test_ipc', 'test_pieces')
+plant(REGION, 'pieces_that_are_mapped_elsewhere_taken', 'if (!first && found != *shift) return false;', '',
+      'test_ipc', 'test_pieces', quick=True)
+plant(REGION, 'only_the_first_piece_is_looked_at', 'if (address + bytes <= region->base + region->bytes)',
+      'if (address <= region->base + region->bytes)', 'test_ipc', 'test_pieces')
+plant(REGION, 'later_is_taken_for_never', 'region->answers[peer] = REGION_UNASKED; return;',
+      'region->answers[peer] = REGION_REFUSED; return;', 'test_ipc', 'test_later')
+plant(REGION, 'pieces_displace_other_memory', 'region->is_piece == piece) last = region;',
+      'true) last = region;', 'test_ipc', 'test_pieces_pushed_out')
+plant('lib/backends/cuda/ipc_handle.c', 'piece_beyond_its_range_taken',
+      '&& range->offset <= range->bytes - piece_bytes', '', 'test_ipc', 'test_range_handles')
+plant(SHARE, 'passed_descriptor_stays', 'if (passed != NULL) *place = passed->next;', '', 'test_share',
+      'test_pass')

@@ -93,6 +93,9 @@ READ_SLOTS = scenario('', '', 'sender', READS + ' TUTTI_EMU=mode=threads,devices
 MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mismatch')
 MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
 ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
+VMM_REMAP, VMM_USED, VMM_SLEPT = (
+    scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
+    for arguments in ('remap 3', 'used 0', 'used 1'))
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
@@ -531,8 +534,23 @@ plant(CUDA + 'ipc.c', 'peers_pages_by_the_hosts_address', 'mapping->base = @mapp
       '(uint8_t *)mapping->pages.host', 'crash|error', PROCESSES_SHM, '.')
 plant(CUDA + 'ipc.c', 'pieces_of_the_host_look_like_devices',
       'piece->device_index == @ARENA_SHM@ ? IPC_NUMBER', 'UINT32_MAX', 'error', PROCESSES_SHM, '.')
-plant(CUDA + 'ipc_region.c', 'shift_is_an_address', '*shift = @region->answers[peer] - region->base@;',
-      'region->answers[peer]', 'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
+plant(CUDA + 'region.c', 'shift_is_an_address',
+      'const uint64_t found = @region->answers[peer] - region->base@;', 'region->answers[peer]',
+      'wrong|hang|crash|error', PROCESSES_DIRECT, '.')
+plant(CUDA + 'region.c', 'first_piece_stands_for_all',
+      'if (@address + bytes <= region->base + region->bytes@) return true;', 'true', 'wrong|hang|crash|error',
+      VMM_REMAP, '.')
+plant(CUDA + 'ipc_region.c', 'number_of_a_piece_not_compared',
+      'if (@region->id == id_now(address, region->base, region->is_piece)@) return region;', 'true',
+      'wrong|hang|crash|error', VMM_REMAP, '.')
+plant(CUDA + 'ipc_window.c', 'other_memory_has_the_same_number',
+      'hash_mix(hash_mix(HASH_SEED, cuda_memory_id(address)), @block@)', '1', 'wrong|hang|crash|error',
+      VMM_REMAP, '.')
+plant(CUDA + 'ipc_window.c', 'pieces_at_the_beginning_of_the_window',
+      'memory->range.offset = @memory->base - range@;', '0', 'wrong', VMM_USED, 'did not access')
+plant(CUDA + 'ipc_window.c', 'place_of_an_ended_mapping_stays_taken',
+      '@place_give(window, (uint64_t)(base - window->base));@', '', 'wrong', VMM_SLEPT, 'no memory of others|'
+      'did not access')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
       'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
       READ_SLOTS, 'must be at the sender')

@@ -164,7 +164,7 @@ def library_build(pool, build, folder):
     objects = [job.result() for job in jobs] + [folder + '/planted.o']
     built = {os.path.basename(target) for target in objects}
     elsewhere = {name + '.cc.o' for name in ('block', 'runtime', 'memory', 'memory_limit', 'registered',
-                                             'graph_objects', 'watch', 'order', 'driver')}
+                                             'graph_objects', 'watch', 'order', 'driver', 'driver_memory')}
     for path in sorted(glob.glob(build + '/obj/tests/simt/*.o*')):
         name = os.path.basename(path)
         if name not in elsewhere and name.replace('.os', '.o') not in built:
@@ -179,15 +179,15 @@ def library_build(pool, build, folder):
 
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
             'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c', 'again': 'tests/gpu/again.c',
-            'plans': 'tests/gpu/plans.c'}
+            'plans': 'tests/gpu/plans.c', 'vmm': 'tests/gpu/vmm.c'}
 
 
 def programs_build(pool, build, folder):
     wanted = {fault.run.program for fault in FAULTS} & set(PROGRAMS)
     jobs = [pool.submit(call, [CC, '-O1', '-w', '-o', os.path.join(folder, name), PROGRAMS[name],
-                               '-Itests', '-Ilib', '-I' + build + '/include',
+                               '-Itests/simt/include', '-Itests', '-Ilib', '-I' + build + '/include',
                                '-I' + build + '/include/tutti-emu',
-                               '-L' + build + '/lib', '-ltutti-cudart', '-lnccl', '-lpthread'])
+                               '-L' + build + '/lib', '-ltutti-cudart', '-lnccl', '-lpthread', '-ldl'])
             for name in sorted(wanted)]
     for job in jobs:
         job.result()

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "driver_memory.h"
 #include "memory.h"
 #include "order.h"
 
@@ -66,14 +67,40 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
   return CUDA_SUCCESS;
 }
 
+/* Of an address in a range. The id of the buffer is the range's: only the block tells what is mapped. */
+static CUresult range_attribute(const struct driver_memory *memory, void *data,
+                                CUpointer_attribute attribute) {
+  const bool mapped = memory->bytes > 0;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = memory->range; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = memory->range_bytes; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)data = mapped; return CUDA_SUCCESS;
+    default: break;
+  }
+  if (!mapped) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = memory->range_id; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = memory->block_id; break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = memory->types; break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(void **)data = NULL; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)data = 0; break;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  struct driver_memory memory;
   uint64_t begin = 0, id = 0;
   size_t bytes = 0;
   bool is_shared = false;
+  if (driver_memory_find(address, &memory)) return range_attribute(&memory, data, attribute);
   if (!simt_memory_find(address, &begin, &bytes, &id, &is_shared)) return CUDA_ERROR_INVALID_VALUE;
-  if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) *(unsigned long long *)data = id;
-  else *(int *)data = is_shared;
-  return CUDA_SUCCESS;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = id; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)data = is_shared; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
 }
 
 struct count_wait {

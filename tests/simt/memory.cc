@@ -39,6 +39,7 @@ struct allocation {
   int file, device;
   uint64_t id;
   uint64_t pages; /* in memory_limit.cc: of the file */
+  bool mapped;    /* by cuMemMap (driver_memory.cc) */
   struct allocation *next;
 };
 
@@ -60,7 +61,7 @@ static void allocation_add(const struct allocation *content) {
   struct allocation *fresh = (struct allocation *)malloc(sizeof *fresh);
   if (fresh == NULL) abort();
   *fresh = *content;
-  if (cudaGetDevice(&fresh->device) != cudaSuccess) abort();
+  if (!fresh->mapped && cudaGetDevice(&fresh->device) != cudaSuccess) abort();
   pthread_mutex_lock(&mutex);
   fresh->id = ++last_id;
   fresh->next = allocations;
@@ -204,12 +205,35 @@ static void device_wait(int device) {
   cudaSetDevice(before);
 }
 
+/* ---- what cuMemMap maps ---- */
+
+void simt_memory_map(void *base, size_t bytes, int device) {
+  struct allocation mapped = {};
+  mapped.base = (uint8_t *)base;
+  mapped.bytes = bytes;
+  mapped.file = -1;
+  mapped.device = device;
+  mapped.mapped = true;
+  allocation_add(&mapped);
+}
+
+void simt_memory_unmap(void *base) {
+  struct allocation taken;
+  if (!allocation_copy(base, &taken)) abort();
+  device_wait(taken.device);
+  if (!allocation_take(base, &taken)) abort();
+  order_forget(taken.base, taken.bytes);
+}
+
+/* ---- what cudaMalloc allocates ---- */
+
 static bool large_begins(const void *pointer, struct allocation *found) {
   return allocation_copy(pointer, found) && found->base == pointer && found->file >= 0;
 }
 
 cudaError_t cudaFree(void *pointer) {
   struct allocation taken;
+  if (pointer != NULL && allocation_copy(pointer, &taken) && taken.mapped) return cudaErrorInvalidValue;
   if (pointer != NULL && large_begins(pointer, &taken)) device_wait(taken.device);
   if (pointer == NULL || !allocation_take(pointer, &taken)) return tutti_cudart_Free(pointer);
   order_forget(taken.base, taken.bytes);
@@ -226,7 +250,15 @@ cudaError_t cudaFree(void *pointer) {
 /* The runtime takes kept addresses for an allocation of its own. */
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
   const uint8_t *at = (const uint8_t *)pointer;
+  struct allocation found;
   bool is_freed = false;
+  if (allocation_copy(pointer, &found) && found.mapped) {
+    *attributes = {};
+    attributes->type = cudaMemoryTypeDevice;
+    attributes->device = found.device;
+    attributes->devicePointer = (void *)(uintptr_t)pointer;
+    return cudaSuccess;
+  }
   pthread_mutex_lock(&mutex);
   for (const struct allocation *each = freed; each != NULL && !is_freed; each = each->next)
     is_freed = at >= each->base && at < each->base + each->raw_bytes;
@@ -287,7 +319,7 @@ cudaError_t cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsi
 
 cudaError_t cudaIpcCloseMemHandle(void *pointer) {
   struct allocation taken;
-  if (!allocation_copy(pointer, &taken) || taken.raw != NULL) return cudaErrorInvalidValue;
+  if (!allocation_copy(pointer, &taken) || taken.raw != NULL || taken.mapped) return cudaErrorInvalidValue;
   device_wait(taken.device);
   if (!allocation_take(pointer, &taken)) return cudaErrorInvalidValue;
   munmap(taken.base, whole_pages(taken.bytes));
@@ -315,7 +347,8 @@ cudaError_t cudaMemset(void *pointer, int value, size_t bytes) {
   return error;
 }
 
-/* ---- stream operations on another process's memory, which the emulated runtime does not know ---- */
+/* ---- stream operations on mapped memory and on another process's, which the emulated runtime does not know
+ * ---- */
 
 struct errand {
   void *to;

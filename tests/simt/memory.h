@@ -12,6 +12,10 @@ bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t 
 /* Memory of other processes, or of the host, that devices access here: until it is dropped. */
 void simt_memory_add(void *base, size_t bytes);
 void simt_memory_drop(void *base);
+/* Memory that cuMemMap has mapped for a device, until it is unmapped, which waits for the device as cudaFree
+ * does. */
+void simt_memory_map(void *base, size_t bytes, int device);
+void simt_memory_unmap(void *base);
 
 /* Waits while another thread of the process waits for a device in order to free or unmap memory: a driver
  * launches no kernel meanwhile. */

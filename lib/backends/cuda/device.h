@@ -102,6 +102,7 @@ struct device_comm {
   bool net_on_device; /* ... except for its slots */
   bool shm;           /* it has a connection to another process in memory of the host */
   bool overlaps;      /* a kernel may start on the device while the previous one ends */
+  bool hidden_said;   /* the log says why mapped memory stays hidden */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
   uint64_t looked_ns;                        /* time of the last check whether the device still works */
@@ -175,6 +176,8 @@ bool cuda_memory_is_plain(const void *pointer);
 /* The driver's number of the allocation, which no later one gets; 0: not memory of the driver. */
 uint64_t cuda_memory_id(uint64_t address);
 bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of the allocation */
+/* What the driver says of an address, an attribute CU_POINTER_ATTRIBUTE_*; false: nothing. */
+bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 

@@ -285,15 +285,15 @@ void *cuda_driver_function(const char *name) {
 
 typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 
-static bool pointer_ask(CUpointer_attribute attribute, const void *pointer, void *data) {
+bool cuda_pointer_ask(int attribute, uint64_t address, void *data) {
   static pointer_attribute ask; /* the same value whoever finds it first */
   if (ask == NULL) *(void **)&ask = cuda_driver_function("cuPointerGetAttribute");
-  return ask != NULL && ask(data, attribute, (CUdeviceptr)(uintptr_t)pointer) == CUDA_SUCCESS;
+  return ask != NULL && ask(data, (CUpointer_attribute)attribute, (CUdeviceptr)address) == CUDA_SUCCESS;
 }
 
 uint64_t cuda_memory_id(uint64_t address) {
   unsigned long long id = 0;
-  return pointer_ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, (const void *)(uintptr_t)address, &id) ? id : 0;
+  return cuda_pointer_ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, address, &id) ? id : 0;
 }
 
 typedef CUresult (*address_range)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
@@ -311,7 +311,8 @@ bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes) {
 
 bool cuda_memory_is_plain(const void *pointer) {
   int capable = 0;
-  return pointer_ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer, &capable) && capable != 0;
+  return cuda_pointer_ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (uintptr_t)pointer, &capable) &&
+         capable != 0;
 }
 
 /* A buffer may span several ranges of mapped memory, so only plain memory has an end that is known. */

@@ -83,6 +83,12 @@ static ncclResult_t mapping_open(struct ipc_mapping *mapping, const char *whose)
                   whose);
 }
 
+static ncclResult_t window_open(struct ipc_mapping *mapping, const struct ipc_range *range, int descriptor,
+                                const char *whose) {
+  return cuda_window_map(mapping->device_index, &mapping->piece, range, descriptor, whose, &mapping->window,
+                         &mapping->base);
+}
+
 static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
   struct ipc_mapping *mapping = mappings;
   while (mapping != NULL && ((mapping->device_index != device_index && !ipc_piece_on_host(piece)) ||
@@ -91,8 +97,10 @@ static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_
   return mapping;
 }
 
-ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
-                          const struct os_process *process, const char *whose, struct ipc_mapping **mapping) {
+/* `range` NULL: a piece of cudaMalloc. */
+static ncclResult_t mapping_take(uint32_t device_index, const struct ipc_piece *piece,
+                                 const struct os_process *process, const struct ipc_range *range,
+                                 int descriptor, const char *whose, struct ipc_mapping **mapping) {
   struct ipc_mapping *found = mapping_find(device_index, piece);
   if (found == NULL) {
     found = (struct ipc_mapping *)os_alloc(sizeof *found);
@@ -100,8 +108,9 @@ ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
     found->device_index = device_index;
     found->piece = *piece;
     found->process = *process;
-    const ncclResult_t result =
-        ipc_piece_on_host(piece) ? mapping_open_shm(found, whose) : mapping_open(found, whose);
+    const ncclResult_t result = ipc_piece_on_host(piece) ? mapping_open_shm(found, whose)
+                                : range != NULL          ? window_open(found, range, descriptor, whose)
+                                                         : mapping_open(found, whose);
     if (result != ncclSuccess) {
       os_free(found);
       return result;
@@ -112,6 +121,17 @@ ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
   found->use_count += 1;
   *mapping = found;
   return ncclSuccess;
+}
+
+ncclResult_t cuda_ipc_map(uint32_t device_index, const struct ipc_piece *piece,
+                          const struct os_process *process, const char *whose, struct ipc_mapping **mapping) {
+  return mapping_take(device_index, piece, process, NULL, -1, whose, mapping);
+}
+
+ncclResult_t cuda_ipc_map_in_range(uint32_t device_index, const struct ipc_memory_handle *handle,
+                                   int descriptor, const char *whose, struct ipc_mapping **mapping) {
+  return mapping_take(device_index, &handle->piece, &handle->process, &handle->range, descriptor, whose,
+                      mapping);
 }
 
 void cuda_ipc_unmap(struct ipc_mapping *mapping) {
@@ -149,6 +169,7 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
     next = taken->next;
     const struct cuda_scope scope = cuda_scope_enter(taken->device_index);
     if (ipc_piece_on_host(&taken->piece)) cuda_shm_unmap(&taken->pages);
+    else if (taken->window != NULL) cuda_window_unmap(taken->window, taken->base, taken->piece.bytes);
     else if (cudaIpcCloseMemHandle(taken->base) != cudaSuccess) cudaGetLastError();
     cuda_scope_leave(&scope);
     os_free(taken);

@@ -74,8 +74,15 @@ void ipc_memory_handle_write(const struct ipc_memory_handle *content, struct dev
   memcpy(handle->bytes, &(uint64_t){REGION_MAGIC}, sizeof(uint64_t));
 }
 
+static bool range_holds(const struct ipc_range *range, uint64_t piece_bytes) {
+  if (range->kind == IPC_LEGACY) return true;
+  return range->kind < IPC_KINDS && range->bytes <= IPC_RANGE_BYTES_MOST && piece_bytes <= range->bytes &&
+         range->offset <= range->bytes - piece_bytes;
+}
+
 bool ipc_memory_handle_read(const struct device_memory_handle *handle, struct ipc_memory_handle *content) {
   memcpy(content, handle->bytes, sizeof *content);
   return content->magic == REGION_MAGIC && content->piece.owner != 0 && content->piece.bytes > 0 &&
-         content->piece.bytes <= PIECE_BYTES_MOST && (content->piece.number & IPC_NUMBER_OF_REGION) != 0;
+         content->piece.bytes <= PIECE_BYTES_MOST && (content->piece.number & IPC_NUMBER_OF_REGION) != 0 &&
+         range_holds(&content->range, content->piece.bytes);
 }

@@ -59,10 +59,27 @@ static_assert(sizeof(struct ipc_conn_handle) <= DEVICE_CONN_HANDLE_BYTES, "a han
 #define IPC_LEFT_OFFSET 384u
 #define IPC_END_BYTES 512u
 
+/* How a piece of the program's memory is exported. */
+enum ipc_kind {
+  IPC_LEGACY,     /* cudaMalloc: a handle of cudaIpcGetMemHandle */
+  IPC_DESCRIPTOR, /* cuMemCreate: a descriptor, passed beside the handle */
+  IPC_FABRIC,     /* cuMemCreate: a CUmemFabricHandle */
+  IPC_KINDS
+};
+
+/* The range of addresses in which the owner has mapped a piece of cuMemCreate: peers map it at the same place
+ * of a range of their own, so that buffers may lie in several pieces. */
+struct ipc_range {
+  uint64_t base, bytes, offset; /* offset: of the piece */
+  uint32_t kind;                /* enum ipc_kind */
+};
+#define IPC_RANGE_BYTES_MOST (UINT64_C(1) << 44)
+
 /* Memory of the program that is exported to a peer. */
 struct ipc_memory_handle {
   uint64_t magic;
   struct ipc_piece piece;
+  struct ipc_range range; /* kind IPC_LEGACY: the rest is 0 */
   struct os_process process;
 };
 static_assert(sizeof(struct ipc_memory_handle) <= DEVICE_MEMORY_HANDLE_BYTES, "a handle holds it");

@@ -1,13 +1,15 @@
-/* ipc_region.c: outputs that kernels of other processes store into. A rank exports the allocation of an
- * output when the output is used again, and each peer maps the whole allocation; later offers contain the
- * peer's addresses. At each launch the driver's id of the allocation shows whether an address still refers to
- * the same memory. It promises that unmapping, which may wait for kernels, is done without a lock. */
+/* ipc_region.c: outputs that kernels of other processes store into, and inputs that they read. A rank exports
+ * the allocation of a buffer when the buffer is used again, and each peer maps the whole allocation; later
+ * offers contain the peer's addresses. A buffer in mapped ranges has as many allocations as pieces. At each
+ * launch the driver's id of the allocation shows whether an address still refers to the same memory. It
+ * promises that unmapping, which may wait for kernels, is done without a lock. */
 #include <cuda.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
+#include "base/param.h"
 
 #define USES_BEFORE_ASKED 2u             /* memory that is used once is not worth exporting */
 #define REGION_GRAIN (UINT64_C(2) << 20) /* smaller allocations share an exported page with others */
@@ -26,71 +28,153 @@ static bool is_mappable(const struct device_comm *comm, const struct region *reg
          cuda_memory_is_plain(base);
 }
 
+/* How a piece of a mapped range can be exported, or IPC_LEGACY: not at all. */
+static uint32_t piece_kind(struct device_comm *comm, const struct mapped_memory *memory) {
+  struct cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, (const void *)(uintptr_t)memory->base) != cudaSuccess) {
+    cudaGetLastError();
+    return IPC_LEGACY;
+  }
+  if (attributes.type != cudaMemoryTypeDevice || attributes.device != (int)comm->config.device_index)
+    return IPC_LEGACY;
+  if ((memory->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return IPC_DESCRIPTOR;
+  const bool fabric = (memory->handle_types & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+  if (fabric && param_int(PARAM_MNNVL_ENABLE) != 0) return IPC_FABRIC;
+  if (!comm->hidden_said)
+    log_info(
+        LOG_REG,
+        "comm %s: rank %u: other processes cannot map the memory of cuMemCreate at 0x%llx, and its data goes "
+        "through slots: %s",
+        comm->name, comm->config.rank, (unsigned long long)memory->base,
+        fabric ? "it allows fabric handles only, which NCCL_MNNVL_ENABLE=0 excludes"
+               : "it was created without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR in requestedHandleTypes");
+  comm->hidden_said = true;
+  return IPC_LEGACY;
+}
+
+static struct region *piece_add(struct device_comm *comm, const struct mapped_memory *memory) {
+  struct region *region = region_add(&comm->regions, memory->base, memory->bytes, memory->id, true);
+  if (region == NULL) return NULL;
+  region->range = memory->range;
+  region->range.kind = piece_kind(comm, memory);
+  region->mappable = region->range.kind != IPC_LEGACY;
+  return region;
+}
+
+static uint64_t id_now(uint64_t address, uint64_t base, bool is_piece) {
+  return is_piece ? cuda_mapped_id(address, base) : cuda_memory_id(address);
+}
+
 /* The region of the memory that is at this address now. */
 static struct region *region_now(struct device_comm *comm, uint64_t address) {
   uint64_t base = 0, bytes = 0;
-  const uint64_t id = cuda_memory_id(address);
+  struct mapped_memory mapped;
   struct region *region;
   while ((region = region_find(&comm->regions, address)) != NULL) {
-    if (region->id == id) return region;
+    if (region->id == id_now(address, region->base, region->is_piece)) return region;
     region_retire(&comm->regions, region);
   }
+  if (cuda_mapped_find(address, &mapped)) return piece_add(comm, &mapped);
+  const uint64_t id = cuda_memory_id(address);
   if (id == 0 || !cuda_memory_range(address, &base, &bytes)) return NULL;
-  region = region_add(&comm->regions, base, bytes, id);
+  region = region_add(&comm->regions, base, bytes, id, false);
   if (region != NULL) region->mappable = is_mappable(comm, region);
   return region;
 }
 
-static bool region_offer(struct region *region) {
+static bool region_export(struct region *region, int *descriptor) {
   cudaIpcMemHandle_t handle;
+  if (region->range.kind != IPC_LEGACY)
+    return (region->range.kind == IPC_FABRIC && region->offered) ||
+           cuda_mapped_export(region->base, region->range.kind, descriptor, region->piece.handle);
   if (region->offered) return true;
   if (cudaIpcGetMemHandle(&handle, (void *)(uintptr_t)region->base) != cudaSuccess) {
     cudaGetLastError();
+    return false;
+  }
+  memcpy(region->piece.handle, &handle, sizeof handle);
+  return true;
+}
+
+static bool region_offer(struct region *region, int *descriptor) {
+  if (!region_export(region, descriptor)) {
     region->mappable = false;
     return false;
   }
   region->piece.owner = cuda_ipc_owner();
   region->piece.number = region->id | IPC_NUMBER_OF_REGION;
   region->piece.bytes = region->bytes;
-  memcpy(region->piece.handle, &handle, sizeof handle);
   region->offered = true;
   return true;
 }
 
-static void handle_write(const struct ipc_piece *piece, struct device_memory_handle *handle) {
+static void handle_write(const struct ipc_piece *piece, const struct ipc_range *range,
+                         struct device_memory_handle *handle) {
   struct ipc_memory_handle content;
   memset(&content, 0, sizeof content);
   content.piece = *piece;
+  if (range != NULL) content.range = *range;
   content.process = *cuda_ipc_self();
   ipc_memory_handle_write(&content, handle);
 }
 
-void cuda_region_check(struct device_comm *comm, const void *memory, bool lasts) {
+static void region_use(struct region *region, bool lasts) {
+  if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
+  if (region->later_uses > 0) region->later_uses -= 1;
+  if (lasts) region->lasts = true;
+}
+
+/* More pieces than are noted would displace each other at every launch. */
+static bool is_shown_in_pieces(const struct region *first, size_t bytes) {
+  return bytes / (REGION_PIECES_MOST / 2) < first->bytes;
+}
+
+void cuda_region_check(struct device_comm *comm, const void *memory, size_t bytes, bool lasts) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const uint64_t end = (uint64_t)(uintptr_t)memory + bytes;
   cuda_conns_lock(comm);
   struct region *region = region_now(comm, (uint64_t)(uintptr_t)memory);
-  if (region != NULL && region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
-  if (region != NULL && lasts) region->lasts = true;
+  const bool shown = region != NULL && is_shown_in_pieces(region, bytes);
+  while (region != NULL) {
+    region_use(region, lasts);
+    const uint64_t next = region->base + region->bytes;
+    region = shown && region->mappable && next < end ? region_now(comm, next) : NULL;
+  }
   cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
 }
 
-/* Called with the lock held. */
-static bool region_wanted(struct device_comm *comm, uint64_t address, uint32_t peer,
-                          struct device_memory_handle *handle) {
-  struct region *region = region_find(&comm->regions, address);
-  if (region == NULL || !region->mappable || region->answers[peer] != REGION_UNASKED) return false;
-  if ((region->use_count < USES_BEFORE_ASKED && !region->lasts) || !region_offer(region)) return false;
-  region->answers[peer] = REGION_ASKED;
-  handle_write(&region->piece, handle);
-  return true;
+static bool region_is_due(const struct region *region, uint32_t peer) {
+  return region->answers[peer] == REGION_UNASKED && region->later_uses == 0;
 }
 
-bool cuda_region_ask(struct device_comm *comm, const void *memory, uint32_t peer,
-                     struct device_memory_handle *handle) {
+/* All of the buffer can be mapped; *due: the first of its regions that the peer is to be asked for, or NULL.
+ */
+static bool buffer_find(struct regions *regions, uint64_t address, size_t bytes, uint32_t peer,
+                        struct region **due) {
+  const uint64_t end = address + bytes;
+  *due = NULL;
+  for (struct region *region = region_find(regions, address); region != NULL;
+       region = region_beside(regions, region)) {
+    if (!region->mappable || region->answers[peer] == REGION_REFUSED) return false;
+    if (region->use_count < USES_BEFORE_ASKED && !region->lasts) return false;
+    if (*due == NULL && region_is_due(region, peer)) *due = region;
+    if (end <= region->base + region->bytes) return true;
+  }
+  return false;
+}
+
+bool cuda_region_ask(struct device_comm *comm, const void *memory, size_t bytes, uint32_t peer,
+                     struct device_memory_handle *handle, int *descriptor) {
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  struct region *region = NULL;
   cuda_conns_lock(comm);
-  const bool wanted = region_wanted(comm, (uint64_t)(uintptr_t)memory, peer, handle);
+  const bool wanted = buffer_find(&comm->regions, (uint64_t)(uintptr_t)memory, bytes, peer, &region) &&
+                      region != NULL && region_offer(region, descriptor);
+  if (wanted) {
+    region->answers[peer] = REGION_ASKED;
+    handle_write(&region->piece, &region->range, handle);
+  }
   cuda_conns_unlock(comm);
   cuda_scope_leave(&scope);
   return wanted;
@@ -102,15 +186,13 @@ void cuda_region_answered(struct device_comm *comm, uint32_t peer, const struct 
   if (!ipc_memory_handle_read(handle, &content)) return;
   cuda_conns_lock(comm);
   struct region *region = region_of_piece(&comm->regions, content.piece.number);
-  if (region != NULL) region->answers[peer] = address > REGION_REFUSED ? address : REGION_REFUSED;
+  if (region != NULL) region_answer(region, peer, address);
   cuda_conns_unlock(comm);
 }
 
-bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t peer, uint64_t *shift) {
-  const struct region *region = region_find(&comm->regions, (uint64_t)(uintptr_t)output);
-  if (region == NULL || region->answers[peer] <= REGION_REFUSED) return false;
-  *shift = region->answers[peer] - region->base;
-  return true;
+bool cuda_region_shift(struct device_comm *comm, const void *memory, size_t bytes, uint32_t peer,
+                       uint64_t *shift) {
+  return region_shift(&comm->regions, (uint64_t)(uintptr_t)memory, bytes, peer, shift);
 }
 
 /* ---- what the program has freed ---- */
@@ -120,7 +202,7 @@ bool cuda_region_shift(struct device_comm *comm, const void *output, uint32_t pe
 struct look {
   uint64_t base, id;
   uint32_t device_index;
-  bool freed;
+  bool is_piece, freed;
 };
 #define LOOKS_MOST 512u /* per call; the next call goes on */
 
@@ -131,7 +213,8 @@ static uint32_t looks_collect(struct look *looks, uint32_t *skip) {
     if (!cuda_conns_try_lock(comm)) continue;
     for (const struct region *region = comm->regions.first; region != NULL; region = region->next)
       if (region->offered && passed++ >= *skip && count < LOOKS_MOST)
-        looks[count++] = (struct look){region->base, region->id, comm->config.device_index, false};
+        looks[count++] =
+            (struct look){region->base, region->id, comm->config.device_index, region->is_piece, false};
     cuda_conns_unlock(comm);
   }
   cuda_unlock();
@@ -144,7 +227,7 @@ static bool looks_ask(struct look *looks, uint32_t count) {
   bool freed = false;
   for (uint32_t i = 0; i < count; i++) {
     const struct cuda_scope scope = cuda_scope_enter(looks[i].device_index);
-    looks[i].freed = cuda_memory_id(looks[i].base) != looks[i].id;
+    looks[i].freed = id_now(looks[i].base, looks[i].base, looks[i].is_piece) != looks[i].id;
     cuda_scope_leave(&scope);
     freed = freed || looks[i].freed;
   }
@@ -209,14 +292,14 @@ bool cuda_region_gone(struct device_comm *comm, uint32_t *peer, struct device_me
   if (!cuda_conns_try_lock(comm)) return false;
   const bool gone = region_next_gone(&comm->regions, peer, &piece);
   cuda_conns_unlock(comm);
-  if (gone) handle_write(&piece, handle);
+  if (gone) handle_write(&piece, NULL, handle);
   return gone;
 }
 
 /* ---- graphs ---- */
 
 struct graph_holds {
-  uint32_t count;
+  uint32_t count, most;
   struct region_hold *holds[];
 };
 
@@ -226,24 +309,39 @@ static void CUDART_CB graph_holds_drop(void *argument) {
   os_free(holds);
 }
 
-static bool graph_hold(struct device_comm *comm, const void *memory, struct graph_holds *holds) {
-  struct region *region = memory != NULL ? region_find(&comm->regions, (uint64_t)(uintptr_t)memory) : NULL;
-  if (region == NULL || !region->offered) return true;
+static bool region_hold_once(struct region *region, struct graph_holds *holds) {
+  if (!region->offered) return true;
   for (uint32_t i = 0; i < holds->count; i++)
     if (holds->holds[i] == region->hold) return true;
+  if (holds->count == holds->most) return false;
   holds->holds[holds->count] = region_hold(region);
   if (holds->holds[holds->count] == NULL) return false;
   holds->count += 1;
   return true;
 }
 
+static bool graph_hold(struct device_comm *comm, const void *memory, size_t bytes,
+                       struct graph_holds *holds) {
+  struct regions *regions = &comm->regions;
+  const uint64_t address = (uint64_t)(uintptr_t)memory;
+  struct region *region = memory != NULL ? region_find(regions, address) : NULL;
+  for (; region != NULL; region = region_beside(regions, region)) {
+    if (!region_hold_once(region, holds)) return false;
+    if (address + bytes <= region->base + region->bytes) return true;
+  }
+  return true;
+}
+
 ncclResult_t cuda_regions_leave(struct device_comm *comm, const struct plan *plan, cudaGraph_t graph) {
   cudaUserObject_t object = NULL;
+  const uint32_t most = comm->regions.count + comm->regions.piece_count;
   struct graph_holds *holds =
-      (struct graph_holds *)os_alloc(sizeof *holds + 2 * plan->work_count * sizeof holds->holds[0]);
+      (struct graph_holds *)os_alloc(sizeof *holds + (most + 1) * sizeof holds->holds[0]);
   bool held = holds != NULL;
+  if (held) holds->most = most;
   for (uint32_t i = 0; i < plan->work_count && held; i++)
-    held = graph_hold(comm, plan->buffers[i].in, holds) && graph_hold(comm, plan->buffers[i].out, holds);
+    held = graph_hold(comm, plan->buffers[i].in, work_in_bytes(&plan->works[i]), holds) &&
+           graph_hold(comm, plan->buffers[i].out, work_out_bytes(&plan->works[i]), holds);
   if (!held) {
     if (holds != NULL) graph_holds_drop(holds);
     return log_no_memory("rank %u: noting the memory that a graph shows", comm->config.rank);
@@ -277,7 +375,8 @@ static struct cuda_guest_region **guest_place(struct device_comm *comm, const st
 
 /* Called with the lock held. */
 static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const struct ipc_memory_handle *handle,
-                              uint64_t *address) {
+                              int descriptor, uint64_t *address) {
+  const uint32_t device_index = comm->config.device_index;
   struct cuda_guest_region **place = guest_place(comm, &handle->piece), *guest = *place;
   char whose[64];
   if (guest == NULL) {
@@ -285,7 +384,9 @@ static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const str
     if (guest == NULL) return log_no_memory("noting memory of rank %u", peer);
     snprintf(whose, sizeof whose, "rank %u (process %d)", peer, (int)handle->process.number);
     const ncclResult_t result =
-        cuda_ipc_map(comm->config.device_index, &handle->piece, &handle->process, whose, &guest->mapping);
+        handle->range.kind == IPC_LEGACY
+            ? cuda_ipc_map(device_index, &handle->piece, &handle->process, whose, &guest->mapping)
+            : cuda_ipc_map_in_range(device_index, handle, descriptor, whose, &guest->mapping);
     if (result != ncclSuccess) {
       os_free(guest);
       return result;
@@ -298,19 +399,21 @@ static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const str
 }
 
 ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
-                             const struct device_memory_handle *handle, uint64_t *address) {
+                             const struct device_memory_handle *handle, int descriptor, uint64_t *address) {
   struct ipc_memory_handle content;
-  if (!ipc_memory_handle_read(handle, &content))
+  if (!ipc_memory_handle_read(handle, &content) || (content.range.kind == IPC_DESCRIPTOR && descriptor < 0))
     return log_fail(ncclInvalidUsage,
                     "comm %s: what rank %u says of its memory is not understood; use the same build on all "
                     "ranks",
                     comm->name, peer);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   cuda_lock();
-  const ncclResult_t result = guest_map(comm, peer, &content, address);
+  const ncclResult_t result = guest_map(comm, peer, &content, descriptor, address);
   cuda_unlock();
   cuda_scope_leave(&scope);
-  return result;
+  if (result != ncclInProgress) return result;
+  *address = DEVICE_REGION_LATER;
+  return ncclSuccess;
 }
 
 static void guest_drop(struct cuda_guest_region **place) {

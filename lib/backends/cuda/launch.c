@@ -136,10 +136,19 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
-/* Caches the last result, because the works of a plan use few allocations. */
+/* Caches results, because the works of a plan use few buffers: whether the process's other devices reach the
+ * last one, and the peers' shifts of it. */
+#define SHIFTS_KEPT 16u
 struct reach_asked {
   const void *memory;
   bool reached;
+  struct {
+    const void *memory;
+    size_t bytes;
+    uint32_t peer;
+    bool found;
+    uint64_t shift;
+  } shifts[SHIFTS_KEPT]; /* by peer modulo SHIFTS_KEPT */
 };
 
 static bool memory_reached(struct reach_asked *asked, const void *memory) {
@@ -148,13 +157,29 @@ static bool memory_reached(struct reach_asked *asked, const void *memory) {
   return asked->reached;
 }
 
+static bool shift_of_peer(struct device_comm *comm, const void *memory, size_t bytes, uint32_t peer,
+                          struct reach_asked *asked, uint64_t *shift) {
+  const uint32_t i = peer % SHIFTS_KEPT;
+  if (asked->shifts[i].memory != memory || asked->shifts[i].bytes != bytes || asked->shifts[i].peer != peer) {
+    asked->shifts[i].memory = memory;
+    asked->shifts[i].bytes = bytes;
+    asked->shifts[i].peer = peer;
+    asked->shifts[i].shift = 0;
+    asked->shifts[i].found = cuda_region_shift(comm, memory, bytes, peer, &asked->shifts[i].shift);
+  }
+  *shift = asked->shifts[i].shift;
+  return asked->shifts[i].found;
+}
+
 /* The shift from an address of this rank's memory to that of a link's peer; false: it must stay hidden. */
 static bool shift_find(struct device_comm *comm, const struct work *work, uint32_t index, bool sends,
                        const void *memory, struct reach_asked *asked, uint64_t *shift) {
   const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
   const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends);
+  const size_t bytes = sends ? work_in_bytes(work) : work_out_bytes(work);
   *shift = 0;
-  return conn->remote == NULL ? memory_reached(asked, memory) : cuda_region_shift(comm, memory, peer, shift);
+  if (conn->remote == NULL) return memory_reached(asked, memory);
+  return memory != NULL && shift_of_peer(comm, memory, bytes, peer, asked, shift);
 }
 
 /* Either all links of a work offer its output, or none. */
@@ -188,7 +213,9 @@ static void bind_plan(struct device_comm *comm, const struct plan *plan, bool as
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
-  struct reach_asked out_asked = {NULL, false}, in_asked = {NULL, false};
+  struct reach_asked out_asked, in_asked;
+  memset(&out_asked, 0, sizeof out_asked);
+  memset(&in_asked, 0, sizeof in_asked);
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];

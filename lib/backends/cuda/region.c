@@ -20,6 +20,37 @@ struct region *region_find(struct regions *regions, uint64_t address) {
   return NULL;
 }
 
+struct region *region_beside(struct regions *regions, struct region *region) {
+  if (region->beside == NULL) region->beside = region_find(regions, region->base + region->bytes);
+  return region->beside;
+}
+
+bool region_shift(struct regions *regions, uint64_t address, uint64_t bytes, uint32_t peer, uint64_t *shift) {
+  struct region *region = region_find(regions, address);
+  for (bool first = true; region != NULL; first = false) {
+    if (region->answers[peer] <= REGION_REFUSED) return false;
+    const uint64_t found = region->answers[peer] - region->base;
+    if (!first && found != *shift) return false;
+    *shift = found;
+    if (address + bytes <= region->base + region->bytes) return true;
+    region = region_beside(regions, region);
+  }
+  return false;
+}
+
+#define LATER_USES_MOST 64u
+
+void region_answer(struct region *region, uint32_t peer, uint64_t address) {
+  if (address == DEVICE_REGION_LATER) {
+    region->later = region->later < LATER_USES_MOST ? 2 * region->later + 1 : LATER_USES_MOST;
+    region->later_uses = region->later;
+    region->answers[peer] = REGION_UNASKED;
+    return;
+  }
+  region->later = 0;
+  region->answers[peer] = address > REGION_REFUSED ? address : REGION_REFUSED;
+}
+
 static struct region *list_find(struct region *region, uint64_t number) {
   while (region != NULL && (!region->offered || region->piece.number != number)) region = region->next;
   return region;
@@ -70,7 +101,10 @@ static bool is_mapped(const struct region *region, uint32_t rank_count) {
 
 void region_retire(struct regions *regions, struct region *region) {
   *region_place(regions, region) = region->next;
-  regions->count -= 1;
+  if (region->is_piece) regions->piece_count -= 1;
+  else regions->count -= 1;
+  for (struct region *each = regions->first; each != NULL; each = each->next)
+    if (each->beside == region) each->beside = NULL;
   if (!is_mapped(region, regions->rank_count)) {
     region_free(region);
     return;
@@ -79,24 +113,27 @@ void region_retire(struct regions *regions, struct region *region) {
   regions->gone = region;
 }
 
-static void push_out(struct regions *regions) {
+static void push_out(struct regions *regions, bool piece) {
   struct region *last = NULL;
   for (struct region *region = regions->first; region != NULL; region = region->next)
-    if (!region->lasts) last = region;
+    if (!region->lasts && region->is_piece == piece) last = region;
   if (last != NULL) region_retire(regions, last);
 }
 
-struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id) {
-  if (regions->count >= REGIONS_MOST) push_out(regions);
+struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id,
+                          bool is_piece) {
+  uint32_t *count = is_piece ? &regions->piece_count : &regions->count;
+  if (*count >= (is_piece ? REGION_PIECES_MOST : REGIONS_MOST)) push_out(regions, is_piece);
   struct region *region =
       (struct region *)os_alloc(sizeof *region + regions->rank_count * sizeof region->answers[0]);
   if (region == NULL) return NULL;
   region->base = base;
   region->bytes = bytes;
   region->id = id;
+  region->is_piece = is_piece;
   region->next = regions->first;
   regions->first = region;
-  regions->count += 1;
+  *count += 1;
   return region;
 }
 

@@ -7,7 +7,9 @@
 
 #include "backends/cuda/ipc_handle.h"
 
-#define REGIONS_MOST 64 /* per rank, besides those of graphs; evicted least recently used first */
+/* Per rank, besides those of graphs; evicted least recently used first. */
+#define REGIONS_MOST 64
+#define REGION_PIECES_MOST 4096 /* of mapped ranges: programs map 2 MiB or 20 MiB at a time */
 
 /* A peer's reply; any larger value is the address at which it has mapped the region. */
 #define REGION_UNASKED 0u
@@ -19,9 +21,13 @@ struct region_hold;
 
 struct region {
   uint64_t base, bytes;
-  uint64_t id; /* the driver's id of the allocation: never reused */
+  uint64_t id; /* of the allocation, by the driver's numbers: never reused */
   uint32_t use_count;
+  uint32_t later_uses, later; /* uses before it is asked for again, and how many they were last time */
   bool mappable, offered;
+  bool is_piece;            /* of a range of addresses in which memory is mapped */
+  struct ipc_range range;   /* ... if so */
+  struct region *beside;    /* the one that begins where this one ends, if it was looked for */
   bool lasts;               /* never evicted: used by a graph, or registered */
   bool fenced, settled;     /* of a region that is gone: `fence` is set, and no kernel offers the region */
   uint64_t fence;           /* number of the rank's blocks that were launched when it was gone */
@@ -33,16 +39,24 @@ struct region {
 
 /* The regions of a rank; all zero except rank_count is empty. */
 struct regions {
-  uint32_t rank_count, count;
+  uint32_t rank_count, count; /* count: without pieces */
+  uint32_t piece_count;
   struct region *first; /* most recently used */
   struct region *gone;  /* freed by the program, or evicted: some peers still have them mapped */
 };
 
 /* Finds the region that contains an address and moves it to the front; NULL: none. */
 struct region *region_find(struct regions *regions, uint64_t address);
+/* The region that begins where this one ends; NULL: none. */
+struct region *region_beside(struct regions *regions, struct region *region);
+/* The shift from a buffer's addresses to those at which a peer has mapped it; false: it has not mapped all of
+ * it, or parts of it elsewhere. */
+bool region_shift(struct regions *regions, uint64_t address, uint64_t bytes, uint32_t peer, uint64_t *shift);
+/* Notes a peer's reply: an address, DEVICE_REGION_LATER or 0. */
+void region_answer(struct region *region, uint32_t peer, uint64_t address);
 /* Adds a region at the front, for an allocation that has none; NULL if memory is out. May evict another
  * region. */
-struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id);
+struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id, bool is_piece);
 /* Retires a region whose memory is no longer the program's. */
 void region_retire(struct regions *regions, struct region *region);
 /* Finds a region by its piece's number, also one that is gone; NULL: none. */

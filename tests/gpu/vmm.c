@@ -1,0 +1,599 @@
+/* clang-format off */
+/* vmm.c: buffers in memory of cuMemCreate, which programs map piece by piece in ranges of addresses, and
+ * unmap and map anew while ranks of other processes have it mapped. The program starts one process per rank;
+ * results are checked after each call.
+ *
+ *     vmm [MODE [NUMBER [RANKS]]]
+ *
+ *     direct    buffers of one piece
+ *     pieces    buffers over several pieces, which begin anywhere in one
+ *     remap     NUMBER turns: other memory at the same addresses, and addresses without memory beside them
+ *     sleep     NUMBER turns: all memory is given back, and other memory is mapped at the same addresses
+ *     freed     memory is back when it was unmapped, without a call of the library
+ *     graph     memory that a graph shows is in use until the graph is destroyed
+ *     noexport  memory of which no handle may be made
+ *     fabric    memory of which fabric handles alone may be made
+ *     threads   ranks of one process, whose devices may access their own memory only
+ *     used      over fibres, after NUMBER turns of sleep: ends when a kernel uses another process's memory
+ *
+ * Without arguments, all but used, and fabric only if the driver has such handles. Prints what is wrong, or
+ * what was run and `ok`. */
+/* clang-format on */
+#define _GNU_SOURCE
+#include <cuda.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "calls.h"
+
+enum { COUNT_MOST = 400000, PIECES = 3, TOO_FEW_DEVICES = 77, NO_DRIVER = 78 };
+#define GRAIN ((size_t)2 << 20)
+
+static struct {
+  __typeof__(cuMemCreate) *create;
+  __typeof__(cuMemRelease) *release;
+  __typeof__(cuMemAddressReserve) *reserve;
+  __typeof__(cuMemAddressFree) *unreserve;
+  __typeof__(cuMemMap) *map;
+  __typeof__(cuMemSetAccess) *set_access;
+  __typeof__(cuMemUnmap) *unmap;
+} driver;
+
+/* Where the processes meet. */
+static struct rendezvous {
+  int arrived, turn;
+  int id_is_set;
+  ncclUniqueId id;
+} * rendezvous;
+
+/* A range of addresses, and what is mapped in it. */
+struct buffer {
+  CUdeviceptr range;
+  CUmemGenericAllocationHandle pieces[PIECES];
+  int count, device;
+  CUmemAllocationHandleType types;
+};
+
+static struct {
+  int rank, size, round;
+  size_t count; /* elements of a rank's part */
+  ncclComm_t comm;
+  cudaStream_t stream;
+  struct buffer in_buffer, out_buffer;
+  int *in, *out, *host;
+} run;
+
+/* ---- the driver ---- */
+
+static bool driver_load(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (library == NULL) return false;
+  *(void **)&driver.create = dlsym(library, "cuMemCreate");
+  *(void **)&driver.release = dlsym(library, "cuMemRelease");
+  *(void **)&driver.reserve = dlsym(library, "cuMemAddressReserve");
+  *(void **)&driver.unreserve = dlsym(library, "cuMemAddressFree");
+  *(void **)&driver.map = dlsym(library, "cuMemMap");
+  *(void **)&driver.set_access = dlsym(library, "cuMemSetAccess");
+  *(void **)&driver.unmap = dlsym(library, "cuMemUnmap");
+  return driver.create && driver.release && driver.reserve && driver.unreserve && driver.map &&
+         driver.set_access && driver.unmap;
+}
+
+static CUresult memory_create(const struct buffer *buffer, CUmemGenericAllocationHandle *handle) {
+  CUmemAllocationProp properties;
+  memset(&properties, 0, sizeof properties);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = buffer->types;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = buffer->device;
+  return driver.create(handle, GRAIN, &properties, 0);
+}
+
+static void piece_map(struct buffer *buffer, int piece) {
+  const CUdeviceptr address = buffer->range + (CUdeviceptr)piece * GRAIN;
+  CUmemAccessDesc access;
+  memset(&access, 0, sizeof access);
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = buffer->device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  NEED(memory_create(buffer, &buffer->pieces[piece]));
+  NEED(driver.map(address, GRAIN, 0, buffer->pieces[piece], 0));
+  NEED(driver.set_access(address, GRAIN, &access, 1));
+}
+
+static void piece_unmap(struct buffer *buffer, int piece) {
+  NEED(driver.unmap(buffer->range + (CUdeviceptr)piece * GRAIN, GRAIN));
+  NEED(driver.release(buffer->pieces[piece]));
+}
+
+static void buffer_open(struct buffer *buffer, int device, int count, CUmemAllocationHandleType types) {
+  *buffer = (struct buffer){.count = count, .device = device, .types = types};
+  NEED(driver.reserve(&buffer->range, (PIECES + 1) * GRAIN, 0, 0, 0));
+  for (int piece = 0; piece < count; piece++) piece_map(buffer, piece);
+}
+
+static void buffer_close(struct buffer *buffer) {
+  for (int piece = 0; piece < buffer->count; piece++) piece_unmap(buffer, piece);
+  NEED(driver.unreserve(buffer->range, (PIECES + 1) * GRAIN));
+}
+
+static int *buffer_at(const struct buffer *buffer, size_t offset) {
+  return (int *)(uintptr_t)(buffer->range + offset);
+}
+
+/* ---- processes ---- */
+
+static void barrier(void) {
+  const int turn = __atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE);
+  if (__atomic_add_fetch(&rendezvous->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
+    __atomic_store_n(&rendezvous->arrived, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
+}
+
+static void run_open(void) {
+  int devices = 0;
+  NEED(cudaGetDeviceCount(&devices));
+  if (!driver_load()) exit(NO_DRIVER);
+  const bool shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
+  if (devices < run.size && !shares) exit(TOO_FEW_DEVICES);
+  NEED(cudaSetDevice(run.rank % devices));
+  NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
+  if (run.rank == 0) {
+    NEED(ncclGetUniqueId(&rendezvous->id));
+    __atomic_store_n(&rendezvous->id_is_set, 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
+  NEED(ncclCommInitRank(&run.comm, run.size, rendezvous->id, run.rank));
+  run.host = (int *)malloc(COUNT_MOST * RANKS_MAX * sizeof *run.host);
+  NEED(run.host == NULL);
+}
+
+/* ---- values ---- */
+
+static int value(int rank, size_t i) { return (int)(i % 1009) * 31 + rank * 7 + run.round * 1013; }
+
+static int sum_at(size_t i) {
+  int sum = 0;
+  for (int rank = 0; rank < run.size; rank++) sum += value(rank, i);
+  return sum;
+}
+
+static int expected(enum call call, size_t i) {
+  const int peer = (int)(i / run.count), before = (run.rank + run.size - 1) % run.size;
+  switch (call) {
+    case ALL_REDUCE: return sum_at(i);
+    case REDUCE_SCATTER: return sum_at((size_t)run.rank * run.count + i);
+    case ALL_GATHER: return value(peer, i % run.count);
+    case BROADCAST: return value(run.size - 1, i);
+    case ALL_TO_ALL: return value(peer, (size_t)run.rank * run.count + i % run.count);
+    default: return value(before, i);
+  }
+}
+
+static size_t out_count(enum call call) {
+  return call == ALL_GATHER || call == ALL_TO_ALL ? run.count * (size_t)run.size : run.count;
+}
+
+static size_t in_count(enum call call) {
+  return call == REDUCE_SCATTER || call == ALL_TO_ALL ? run.count * (size_t)run.size : run.count;
+}
+
+static void fill(enum call call) {
+  run.round += 1;
+  for (size_t i = 0; i < in_count(call); i++) run.host[i] = value(run.rank, i);
+  NEED(cudaMemcpyAsync(run.in, run.host, in_count(call) * sizeof(int), cudaMemcpyHostToDevice, run.stream));
+  NEED(cudaMemsetAsync(run.out, 0xee, out_count(call) * sizeof(int), run.stream));
+  NEED(cudaStreamSynchronize(run.stream));
+}
+
+static void call_start(enum call call) {
+  const struct call_arguments arguments = {run.in,   run.out,      run.count, ncclInt32, run.rank,
+                                           run.size, run.size - 1, run.comm,  run.stream};
+  const bool grouped = call == EXCHANGE;
+  if (grouped) NEED(ncclGroupStart());
+  call_make(call, &arguments);
+  if (grouped) NEED(ncclGroupEnd());
+}
+
+static void call_check(enum call call) {
+  const size_t count = out_count(call);
+  NEED(cudaMemcpyAsync(run.host, run.out, count * sizeof(int), cudaMemcpyDeviceToHost, run.stream));
+  NEED(cudaStreamSynchronize(run.stream));
+  for (size_t i = 0; i < count; i++) {
+    if (run.host[i] == expected(call, i)) continue;
+    printf("wrong: %s on rank %d, round %d: element %zu is %d, not %d\n", call_names[call], run.rank,
+           run.round, i, run.host[i], expected(call, i));
+    exit(1);
+  }
+}
+
+static void call_checked(enum call call) {
+  fill(call);
+  call_start(call);
+  call_check(call);
+}
+
+static const enum call called[] = {REDUCE_SCATTER, ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, EXCHANGE};
+enum { CALLED = sizeof called / sizeof *called };
+
+/* A peer maps a buffer at its second use. */
+static void calls_make(int uses) {
+  for (int c = 0; c < CALLED; c++)
+    for (int use = 0; use < uses; use++) call_checked(called[c]);
+}
+
+/* ---- memory ---- */
+
+static size_t free_bytes(void) {
+  size_t bytes = 0, total = 0;
+  NEED(cudaMemGetInfo(&bytes, &total));
+  return bytes;
+}
+
+/* Until the memory of this device is back; no peer may wait in a collective meanwhile. */
+static void await_free(size_t bytes) {
+  while (free_bytes() < bytes) usleep(50);
+}
+
+static int entries(const char *path) {
+  DIR *folder = opendir(path);
+  int count = 0;
+  NEED(folder == NULL);
+  while (readdir(folder) != NULL) count += 1;
+  closedir(folder);
+  return count;
+}
+
+/* The data begins `before` bytes before the second piece. */
+static void buffers_open(int pieces, size_t before, CUmemAllocationHandleType types) {
+  int device = 0;
+  NEED(cudaGetDevice(&device));
+  buffer_open(&run.in_buffer, device, pieces, types);
+  buffer_open(&run.out_buffer, device, pieces, types);
+  run.in = buffer_at(&run.in_buffer, before > 0 ? GRAIN - before : 0);
+  run.out = buffer_at(&run.out_buffer, before > 0 ? GRAIN - before - 8 : 0);
+}
+
+static void buffers_close(void) {
+  buffer_close(&run.in_buffer);
+  buffer_close(&run.out_buffer);
+}
+
+#define POSIX CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+static void direct(void) {
+  run.count = 1200;
+  buffers_open(1, 0, POSIX);
+  calls_make(4);
+  buffers_close();
+}
+
+static void pieces(void) {
+  run.count = 2000;
+  buffers_open(2, 4012, POSIX);
+  calls_make(3);
+  buffers_close();
+  run.count = COUNT_MOST;
+  buffers_open(PIECES, 8012, POSIX);
+  for (int use = 0; use < 3; use++) call_checked(ALL_GATHER);
+  for (int use = 0; use < 3; use++) call_checked(ALL_REDUCE);
+  buffers_close();
+}
+
+/* ---- other memory at the same addresses ---- */
+
+static void piece_replace(struct buffer *buffer, int piece) {
+  piece_unmap(buffer, piece);
+  piece_map(buffer, piece);
+}
+
+static void remap(int turns) {
+  run.count = 2000;
+  buffers_open(2, 4012, POSIX);
+  calls_make(2);
+  for (int turn = 0; turn < turns; turn++) {
+    piece_replace(&run.out_buffer, turn % 2);
+    if (turn % 3 == 0) piece_replace(&run.in_buffer, 1);
+    calls_make(2);
+  }
+  /* Only what is in the first piece is used from now on. */
+  piece_unmap(&run.in_buffer, 1);
+  piece_unmap(&run.out_buffer, 1);
+  run.in_buffer.count = run.out_buffer.count = 1;
+  run.in = buffer_at(&run.in_buffer, 0);
+  run.out = buffer_at(&run.out_buffer, 4);
+  calls_make(3);
+  buffers_close();
+}
+
+static void sleep_turn(size_t most) {
+  for (int piece = 0; piece < 2; piece++) {
+    piece_unmap(&run.in_buffer, piece);
+    piece_unmap(&run.out_buffer, piece);
+  }
+  await_free(most);
+  barrier();
+  for (int piece = 0; piece < 2; piece++) {
+    piece_map(&run.in_buffer, piece);
+    piece_map(&run.out_buffer, piece);
+  }
+  calls_make(3);
+  barrier();
+}
+
+static void sleep_turns(int turns) {
+  run.count = 2000;
+  buffers_open(2, 4012, POSIX);
+  calls_make(3);
+  barrier();
+  const size_t most = free_bytes() + 4 * GRAIN;
+  const int descriptors = entries("/proc/self/fd");
+  for (int turn = 0; turn < turns; turn++) sleep_turn(most);
+  /* What is mapped of others may be more or less than at the beginning. */
+  const int most_descriptors = descriptors + 4 * (run.size - 1);
+  if (entries("/proc/self/fd") > most_descriptors) {
+    printf("wrong: rank %d had %d descriptors, and has %d\n", run.rank, descriptors,
+           entries("/proc/self/fd"));
+    exit(1);
+  }
+  buffers_close();
+}
+
+static void freed(void) {
+  run.count = 1200;
+  buffers_open(1, 0, POSIX);
+  calls_make(3);
+  barrier();
+  const size_t before = free_bytes();
+  buffers_close();
+  await_free(before + 2 * GRAIN);
+  barrier();
+}
+
+static void graph(void) {
+  cudaGraph_t captured;
+  cudaGraphExec_t exec;
+  run.count = 2000;
+  buffers_open(2, 4012, POSIX);
+  calls_make(2); /* the library allocates what it needs */
+  NEED(cudaStreamBeginCapture(run.stream, cudaStreamCaptureModeThreadLocal));
+  call_start(ALL_GATHER);
+  NEED(cudaStreamEndCapture(run.stream, &captured));
+  NEED(cudaGraphInstantiate(&exec, captured, 0));
+  for (int launch = 0; launch < 3; launch++) {
+    fill(ALL_GATHER);
+    NEED(cudaGraphLaunch(exec, run.stream));
+    call_check(ALL_GATHER);
+  }
+  barrier();
+  const size_t before = free_bytes();
+  buffers_close();
+  buffers_open(2, 4012, POSIX); /* others are shown and back */
+  calls_make(2);
+  barrier();
+  buffers_close();
+  await_free(before);
+  if (getenv("SIMT_MEMORY") != NULL && free_bytes() > before) {
+    puts("wrong: a graph's buffer was unmapped before the graph was destroyed");
+    exit(1);
+  }
+  barrier();
+  NEED(cudaGraphExecDestroy(exec));
+  NEED(cudaGraphDestroy(captured));
+  await_free(before + 4 * GRAIN);
+  barrier();
+}
+
+/* ---- memory that cannot be exported, or otherwise ---- */
+
+static void noexport(void) {
+  run.count = 2000;
+  buffers_open(2, 4012, CU_MEM_HANDLE_TYPE_NONE);
+  calls_make(3);
+  buffers_close();
+}
+
+static void fabric(void) {
+  struct buffer probe = {.types = CU_MEM_HANDLE_TYPE_FABRIC};
+  CUmemGenericAllocationHandle handle;
+  if (cudaGetDevice(&probe.device) != cudaSuccess || memory_create(&probe, &handle) != CUDA_SUCCESS) {
+    puts("vmm: the driver makes no fabric handles");
+    return;
+  }
+  NEED(driver.release(handle));
+  run.count = 2000;
+  buffers_open(2, 4012, CU_MEM_HANDLE_TYPE_FABRIC);
+  calls_make(3);
+  barrier();
+  const size_t before = free_bytes();
+  buffers_close();
+  await_free(before + 4 * GRAIN);
+  barrier();
+}
+
+/* ---- ranks of one process ---- */
+
+static void threads(int ranks) {
+  enum { COUNT = 5000 };
+  static int host[COUNT];
+  ncclComm_t comms[RANKS_MAX];
+  cudaStream_t streams[RANKS_MAX];
+  struct buffer buffers[RANKS_MAX];
+  if (!driver_load()) exit(NO_DRIVER);
+  if (need_device_count() < ranks) exit(TOO_FEW_DEVICES);
+  need_comms(comms, ranks);
+  for (int rank = 0; rank < ranks; rank++) {
+    need_device(rank);
+    NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
+    buffer_open(&buffers[rank], rank, 2, POSIX);
+  }
+  for (int turn = 0; turn < 3; turn++) {
+    for (int rank = 0; rank < ranks; rank++) {
+      for (int i = 0; i < COUNT; i++) host[i] = i + rank + turn;
+      NEED(cudaMemcpyAsync(buffer_at(&buffers[rank], GRAIN - 4012), host, sizeof host, cudaMemcpyHostToDevice,
+                           streams[rank]));
+      NEED(cudaStreamSynchronize(streams[rank]));
+    }
+    NEED(ncclGroupStart());
+    for (int rank = 0; rank < ranks; rank++) {
+      int *const data = buffer_at(&buffers[rank], GRAIN - 4012);
+      NEED(ncclAllReduce(data, data, COUNT, ncclInt32, ncclSum, comms[rank], streams[rank]));
+    }
+    NEED(ncclGroupEnd());
+    for (int rank = 0; rank < ranks; rank++) {
+      NEED(cudaMemcpyAsync(host, buffer_at(&buffers[rank], GRAIN - 4012), sizeof host, cudaMemcpyDeviceToHost,
+                           streams[rank]));
+      NEED(cudaStreamSynchronize(streams[rank]));
+      for (int i = 0; i < COUNT; i++) NEED(host[i] != (i + turn) * ranks + ranks * (ranks - 1) / 2);
+    }
+    for (int rank = 0; rank < ranks; rank++) piece_replace(&buffers[rank], turn % 2);
+  }
+  for (int rank = 0; rank < ranks; rank++) {
+    buffer_close(&buffers[rank]);
+    NEED(cudaStreamDestroy(streams[rank]));
+    NEED(ncclCommDestroy(comms[rank]));
+  }
+}
+
+/* ---- proof of the direct access ---- */
+
+static void on_fault(int signal) {
+  (void)signal;
+  _exit(0);
+}
+
+/* What this process has mapped of others' devices cannot be accessed any more. Over fibres alone: there
+ * memory is a file that is named after its device. */
+static void foreign_close(void) {
+  char line[512], name[64];
+  unsigned long begin = 0, end = 0;
+  int device = 0, closed = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  NEED(maps == NULL);
+  while (fgets(line, sizeof line, maps) != NULL) {
+    const char *file = strstr(line, "memfd:simt-");
+    if (file == NULL || sscanf(line, "%lx-%lx", &begin, &end) != 2 ||
+        sscanf(file, "memfd:simt-%d%63s", &device, name) < 1 || device == run.rank)
+      continue;
+    NEED(mprotect((void *)begin, end - begin, PROT_NONE));
+    closed += 1;
+  }
+  fclose(maps);
+  if (closed > 0) return;
+  printf("wrong: rank %d has no memory of others mapped\n", run.rank);
+  exit(1);
+}
+
+static void used(int turns) {
+  run.count = 2000;
+  buffers_open(2, 4012, getenv("SIMT_FABRIC") != NULL ? CU_MEM_HANDLE_TYPE_FABRIC : POSIX);
+  calls_make(3);
+  barrier();
+  const size_t most = free_bytes() + 4 * GRAIN;
+  for (int turn = 0; turn < turns; turn++) sleep_turn(most);
+  const bool last = run.rank == run.size - 1;
+  if (last) foreign_close();
+  if (last) signal(SIGSEGV, on_fault);
+  fill(ALL_GATHER);
+  barrier();
+  call_start(ALL_GATHER);
+  cudaStreamSynchronize(run.stream);
+  if (!last) _exit(0); /* the other one has ended */
+  printf("wrong: the kernel of rank %d did not access the memory of others\n", run.rank);
+  exit(1);
+}
+
+/* ---- the whole ---- */
+
+static bool run_mode(const char *mode, int number) {
+  if (strcmp(mode, "direct") == 0) direct();
+  else if (strcmp(mode, "pieces") == 0) pieces();
+  else if (strcmp(mode, "remap") == 0) remap(number);
+  else if (strcmp(mode, "sleep") == 0) sleep_turns(number);
+  else if (strcmp(mode, "freed") == 0) freed();
+  else if (strcmp(mode, "graph") == 0) graph();
+  else if (strcmp(mode, "noexport") == 0) noexport();
+  else if (strcmp(mode, "fabric") == 0) fabric();
+  else if (strcmp(mode, "used") == 0) used(number);
+  else return false;
+  return true;
+}
+
+static void rank_main(const char *mode, int number) {
+  run_open();
+  if (mode == NULL) {
+    direct();
+    pieces();
+    remap(3);
+    sleep_turns(3);
+    freed();
+    graph();
+    noexport();
+    fabric();
+  } else if (!run_mode(mode, number)) {
+    fprintf(stderr, "vmm: no mode is called %s\n", mode);
+    exit(2);
+  }
+  NEED(ncclCommDestroy(run.comm));
+  exit(0);
+}
+
+static int wait_all(const pid_t *children, int count) {
+  int failed = 0;
+  for (int ended = 0; ended < count; ended++) {
+    int status = 0;
+    wait(&status);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    if (failed == 0) failed = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    for (int i = 0; i < count; i++) kill(children[i], SIGTERM);
+  }
+  return failed;
+}
+
+/* In a process of their own, so that this one never opens a device. */
+static int threads_apart(int ranks) {
+  const pid_t child = fork();
+  NEED(child < 0);
+  if (child == 0) {
+    threads(ranks);
+    exit(0);
+  }
+  return wait_all(&child, 1);
+}
+
+static int processes(const char *mode, int number) {
+  pid_t children[RANKS_MAX];
+  for (int rank = 0; rank < run.size; rank++) {
+    run.rank = rank;
+    children[rank] = fork();
+    NEED(children[rank] < 0);
+    if (children[rank] == 0) rank_main(mode, number);
+  }
+  return wait_all(children, run.size);
+}
+
+int main(int argc, char **argv) {
+  const char *mode = argc > 1 ? argv[1] : NULL;
+  const int number = argc > 2 ? atoi(argv[2]) : 3;
+  int failed = 0;
+  run.size = argc > 3 ? atoi(argv[3]) : 2;
+  NEED(run.size < 2 || run.size > RANKS_MAX);
+  void *shared = mmap(NULL, sizeof *rendezvous, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(shared == MAP_FAILED);
+  rendezvous = (struct rendezvous *)shared;
+  if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size);
+  if (failed == 0 && (mode == NULL || strcmp(mode, "threads") != 0)) failed = processes(mode, number);
+  const bool left_out = failed == TOO_FEW_DEVICES || failed == NO_DRIVER;
+  if (left_out) printf("vmm: needs %s: ok\n", failed == NO_DRIVER ? "a driver" : "two devices");
+  else printf("vmm: %s, %d ranks: %s\n", mode != NULL ? mode : "all", run.size, failed ? "FAILED" : "ok");
+  return left_out ? 0 : failed;
+}
