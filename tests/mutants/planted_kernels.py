@@ -93,9 +93,9 @@ READ_SLOTS = scenario('', '', 'sender', READS + ' TUTTI_EMU=mode=threads,devices
 MISMATCH = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='mismatch')
 MISMATCH_BROADCAST = scenario('', '', 'broadcast', 'TUTTI_EMU=mode=threads,devices=3', program='mismatch')
 ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort')
-VMM_REMAP, VMM_USED, VMM_SLEPT = (
+VMM_REMAP, VMM_USED = (
     scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
-    for arguments in ('remap 3', 'used 0', 'used 1'))
+    for arguments in ('remap 3', 'used 0'))
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
@@ -548,9 +548,6 @@ plant(CUDA + 'ipc_window.c', 'other_memory_has_the_same_number',
       VMM_REMAP, '.')
 plant(CUDA + 'ipc_window.c', 'pieces_at_the_beginning_of_the_window',
       'memory->range.offset = @memory->base - range@;', '0', 'wrong', VMM_USED, 'did not access')
-plant(CUDA + 'ipc_window.c', 'place_of_an_ended_mapping_stays_taken',
-      '@place_give(window, (uint64_t)(base - window->base));@', '', 'wrong', VMM_SLEPT, 'no memory of others|'
-      'did not access')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
       'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
       READ_SLOTS, 'must be at the sender')
