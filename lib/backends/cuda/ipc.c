@@ -201,8 +201,10 @@ void cuda_ipc_probe_close(void) { cuda_shm_free(&shm_probe.pages); }
 
 /* Registers this process's page, and reads the peer's on the device. */
 static ncclResult_t shm_try(uint32_t device_index, uint32_t peer, const struct ipc_comm_handle *handle) {
-  struct ipc_piece piece = {
-      handle->shm.owner[0], handle->shm.number | IPC_NUMBER_OF_SHM, PROBE_PAGE_BYTES, {0}};
+  struct ipc_piece piece = {handle->shm.owner[0],
+                            (handle->shm.number & ~IPC_NUMBER_OF_REGION) | IPC_NUMBER_OF_SHM,
+                            PROBE_PAGE_BYTES,
+                            {0}};
   struct ipc_mapping *mapping = NULL;
   uint64_t token = 0;
   char whose[64];
