@@ -585,6 +585,10 @@ static void test_range_handles(void **state) {
   assert_false(memory_handle_passes(&handle));
   handle = good, handle.range.bytes = IPC_RANGE_BYTES_MOST + 1;
   assert_false(memory_handle_passes(&handle));
+  handle.piece.number = IPC_NUMBER_OF_SHM | 3;
+  assert_true(ipc_piece_on_host(&handle.piece));
+  handle.piece.number |= IPC_NUMBER_OF_REGION; /* a hash, of which any bits may be set */
+  assert_false(ipc_piece_on_host(&handle.piece));
 }
 
 /* What a work reads and writes, from the addresses that it is given. */

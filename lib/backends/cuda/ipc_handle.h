@@ -86,11 +86,12 @@ static_assert(sizeof(struct ipc_memory_handle) <= DEVICE_MEMORY_HANDLE_BYTES, "a
 
 /* Distinguishes the numbers of the process's own pieces from those of the program's allocations. */
 #define IPC_NUMBER_OF_REGION (UINT64_C(1) << 63)
-/* And those of memory of the host. */
+/* And, among the process's own, those of memory of the host. */
 #define IPC_NUMBER_OF_SHM (UINT64_C(1) << 62)
 
+/* The other bits of a program's allocation are any: its number may be a hash. */
 static inline bool ipc_piece_on_host(const struct ipc_piece *piece) {
-  return (piece->number & IPC_NUMBER_OF_SHM) != 0;
+  return (piece->number & (IPC_NUMBER_OF_REGION | IPC_NUMBER_OF_SHM)) == IPC_NUMBER_OF_SHM;
 }
 
 void ipc_comm_handle_write(const struct ipc_comm_handle *content, struct device_comm_handle *handle);
