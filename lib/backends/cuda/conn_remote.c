@@ -1,8 +1,8 @@
 /* conn_remote.c: connections whose other end is a rank of another process of this host. Each end is a block
- * on its own rank's device that the other process maps, so each rank polls its own memory, or of the host if
- * the devices do not reach each other. Blocks that a
- * process still has mapped when the owner's rank closes are kept until that process has left them or has
- * ended. The content of handles is checked before it is used as an address. */
+ * on its own rank's device that the other process maps, or in memory of the host if the devices do not reach
+ * each other, so each rank polls its own memory. Blocks that a process still has mapped when the owner's rank
+ * closes are kept until that process has left them or has ended. The content of handles is checked before it
+ * is used as an address. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
