@@ -20,11 +20,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "calls.h"
+#include "rendezvous.h"
 
 enum {
   COUNT = 1200, /* elements of a rank's part */
@@ -35,13 +35,6 @@ enum {
 };
 #define GRAIN ((size_t)2 << 20) /* other processes map allocations of this size and more */
 #define BYTES (GRAIN + (GRAIN >> 1))
-
-/* Where the processes meet. */
-static struct rendezvous {
-  int arrived, turn;
-  int id_is_set;
-  ncclUniqueId id;
-} * rendezvous;
 
 static struct {
   int rank, size, round;
@@ -55,14 +48,7 @@ static struct {
 
 /* ---- processes ---- */
 
-static void barrier(void) {
-  const int turn = __atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE);
-  if (__atomic_add_fetch(&rendezvous->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
-    __atomic_store_n(&rendezvous->arrived, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
-  }
-  while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
-}
+static void barrier(void) { rendezvous_barrier(run.size); }
 
 static void run_open(void) {
   int devices = 0;
@@ -70,12 +56,7 @@ static void run_open(void) {
   if (devices < run.size) exit(TOO_FEW_DEVICES);
   NEED(cudaSetDevice(run.rank));
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
-  if (run.rank == 0) {
-    NEED(ncclGetUniqueId(&rendezvous->id));
-    __atomic_store_n(&rendezvous->id_is_set, 1, __ATOMIC_RELEASE);
-  }
-  while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
-  NEED(ncclCommInitRank(&run.comm, run.size, rendezvous->id, run.rank));
+  rendezvous_comm(&run.comm, run.size, run.rank);
 }
 
 /* ---- values ---- */
@@ -498,9 +479,7 @@ int main(int argc, char **argv) {
   pid_t children[RANKS_MAX];
   run.size = argc > 4 ? atoi(argv[4]) : 2;
   NEED(run.size < 2 || run.size > RANKS_MAX);
-  void *shared = mmap(NULL, sizeof *rendezvous, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  NEED(shared == MAP_FAILED);
-  rendezvous = (struct rendezvous *)shared;
+  rendezvous_open();
   for (int rank = 0; rank < run.size; rank++) {
     run.rank = rank;
     run.common = seed;

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "rendezvous.h"
 
 enum { COUNT_MOST = 400000, PIECES = 3, TOO_FEW_DEVICES = 77, NO_DRIVER = 78 };
 #define GRAIN ((size_t)2 << 20)
@@ -45,13 +46,6 @@ static struct {
   __typeof__(cuMemSetAccess) *set_access;
   __typeof__(cuMemUnmap) *unmap;
 } driver;
-
-/* Where the processes meet. */
-static struct rendezvous {
-  int arrived, turn;
-  int id_is_set;
-  ncclUniqueId id;
-} * rendezvous;
 
 /* A range of addresses, and what is mapped in it. */
 struct buffer {
@@ -130,14 +124,7 @@ static int *buffer_at(const struct buffer *buffer, size_t offset) {
 
 /* ---- processes ---- */
 
-static void barrier(void) {
-  const int turn = __atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE);
-  if (__atomic_add_fetch(&rendezvous->arrived, 1, __ATOMIC_ACQ_REL) == run.size) {
-    __atomic_store_n(&rendezvous->arrived, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
-  }
-  while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
-}
+static void barrier(void) { rendezvous_barrier(run.size); }
 
 static void run_open(void) {
   int devices = 0;
@@ -147,12 +134,7 @@ static void run_open(void) {
   if (devices < run.size && !shares) exit(TOO_FEW_DEVICES);
   NEED(cudaSetDevice(run.rank % devices));
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
-  if (run.rank == 0) {
-    NEED(ncclGetUniqueId(&rendezvous->id));
-    __atomic_store_n(&rendezvous->id_is_set, 1, __ATOMIC_RELEASE);
-  }
-  while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
-  NEED(ncclCommInitRank(&run.comm, run.size, rendezvous->id, run.rank));
+  rendezvous_comm(&run.comm, run.size, run.rank);
   run.host = (int *)malloc(COUNT_MOST * RANKS_MAX * sizeof *run.host);
   NEED(run.host == NULL);
 }
@@ -603,9 +585,7 @@ int main(int argc, char **argv) {
   int failed = 0;
   run.size = argc > 3 ? atoi(argv[3]) : 2;
   NEED(run.size < 2 || run.size > RANKS_MAX);
-  void *shared = mmap(NULL, sizeof *rendezvous, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  NEED(shared == MAP_FAILED);
-  rendezvous = (struct rendezvous *)shared;
+  rendezvous_open();
   if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size);
   if (failed == 0 && (mode == NULL || strcmp(mode, "threads") != 0)) failed = processes(mode, number);
   const bool left_out = failed == TOO_FEW_DEVICES || failed == NO_DRIVER;

@@ -1,0 +1,42 @@
+/* rendezvous.h: what the processes of a program share, one a rank: a barrier and the communicator's id. */
+#ifndef TUTTI_TESTS_GPU_RENDEZVOUS_H
+#define TUTTI_TESTS_GPU_RENDEZVOUS_H
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "need.h"
+
+static struct rendezvous {
+  int arrived, turn;
+  int id_is_set;
+  ncclUniqueId id;
+} * rendezvous;
+
+/* Before the processes are started. */
+static inline void rendezvous_open(void) {
+  void *shared = mmap(NULL, sizeof *rendezvous, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(shared == MAP_FAILED);
+  rendezvous = (struct rendezvous *)shared;
+}
+
+static inline void rendezvous_barrier(int size) {
+  const int turn = __atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE);
+  if (__atomic_add_fetch(&rendezvous->arrived, 1, __ATOMIC_ACQ_REL) == size) {
+    __atomic_store_n(&rendezvous->arrived, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
+}
+
+/* The communicator of all processes, on the selected device. */
+static inline void rendezvous_comm(ncclComm_t *comm, int size, int rank) {
+  if (rank == 0) {
+    NEED(ncclGetUniqueId(&rendezvous->id));
+    __atomic_store_n(&rendezvous->id_is_set, 1, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
+  NEED(ncclCommInitRank(comm, size, rendezvous->id, rank));
+}
+
+#endif
