@@ -1,7 +1,7 @@
 /* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
  * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
- * captured: every result is right. Then a rank repeats a call where another one makes a different call, and
- * the error has the number of the operation that differs. */
+ * captured: every result is right. `again differs` is a wrong program: a rank repeats a call where another one
+ * makes a different call, and the error has the number of the operation that differs. */
 #include <pthread.h>
 #include <string.h>
 
@@ -154,7 +154,7 @@ static void refuse(struct rank *ranks, int which) {
   for (int i = 0; i < rank_count; i++) NEED(ncclCommAbort(comms[i]));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   struct rank ranks[RANKS_MAX];
   rank_count = need_ranks();
   need_shared_devices(rank_count);
@@ -162,11 +162,15 @@ int main(void) {
     printf("again: needs two ranks: ok\n");
     return 0;
   }
+  if (argc > 1 && strcmp(argv[1], "differs") == 0) {
+    refuse(ranks, 0);
+    refuse(ranks, rank_count - 1);
+    printf("again: a different call among repeated ones is refused: ok\n");
+    return 0;
+  }
   need_comms(comms, rank_count);
   threads_run(ranks, rank_main);
   for (int i = 0; i < rank_count; i++) NEED(ncclCommDestroy(comms[i]));
-  refuse(ranks, 0);
-  refuse(ranks, rank_count - 1);
   printf("again: repeated calls of %d ranks: ok\n", rank_count);
   return 0;
 }

@@ -56,14 +56,15 @@ static void calls(void) {
   }
 }
 
-/* The second call of the group reads what the first one has copied; the streams join. */
+/* Two streams join for the group, whose calls have no order and therefore write apart. */
 static void group(void) {
   set(3);
   NEED(ncclGroupStart());
   call(3, out, streams[0]);
-  NEED(ncclAllReduce(out, out + COUNT, COUNT, ncclFloat, ncclSum, comm, streams[1]));
+  NEED(ncclAllReduce(in, out + COUNT, COUNT, ncclFloat, ncclSum, comm, streams[1]));
   NEED(ncclGroupEnd());
   check("a group's first call", out, 3, 1);
+  check("a group's second call", out + COUNT, 3, 1);
 }
 
 static void scaled(void) {
