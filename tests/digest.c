@@ -19,20 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RANKS_MAX 16 /* more than the programs of tests/gpu have */
 #include "gpu/calls.h"
 
-#define RANKS_MAX 16
 #define TYPES 12
 #define SHIFT_MAX 3 /* maximum number of elements before a buffer in its allocation */
-
-#define NEED(call)                                                             \
-  do {                                                                         \
-    const int status_ = (int)(call);                                           \
-    if (status_ != 0) {                                                        \
-      printf("failed: %s: %d (%s)\n", #call, status_, ncclGetLastError(NULL)); \
-      exit(1);                                                                 \
-    }                                                                          \
-  } while (0)
 
 static const char *const type_names[TYPES] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
                                               "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};

@@ -272,12 +272,14 @@ static void test_refused(void **state) {
   assert_int_equal(handshake_both(NULL, NULL, "no such communicator", &dialed), HANDSHAKE_DONE);
   assert_int_equal(dialed, ncclRemoteError);
   assert_last_error("refused: no such communicator");
+  assert_int_equal(handshake_both(NULL, NULL, "no\nsuch\x1b[2J communicator", &dialed), HANDSHAKE_DONE);
+  assert_last_error("refused: no?such?[2J communicator"); /* no lines or commands for the reader's terminal */
   char longest[300];
   memset(longest, 'x', sizeof longest - 1);
   longest[sizeof longest - 1] = '\0';
   assert_int_equal(handshake_both("s", "s", longest, &dialed), HANDSHAKE_DONE);
   assert_int_equal(dialed, ncclRemoteError);
-  assert_true(handshake_counted().refused == before.refused + 2);
+  assert_true(handshake_counted().refused == before.refused + 3);
 }
 
 /* ---- malformed connections ---- */

@@ -1,7 +1,7 @@
 /* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
  * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
- * captured: every result is right. `again differs` is a wrong program: a rank repeats a call where another one
- * makes a different call, and the error has the number of the operation that differs. */
+ * captured: every result is right. `again differs` is a wrong program: a rank repeats a call where another
+ * one makes a different call, and the error has the number of the operation that differs. */
 #include <pthread.h>
 #include <string.h>
 

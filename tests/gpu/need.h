@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifndef RANKS_MAX
 #define RANKS_MAX 8
+#endif
 
 #define NEED(call)                                                                                         \
   do {                                                                                                     \

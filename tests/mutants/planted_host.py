@@ -41,9 +41,10 @@ plant(HANDSHAKE, 'proof_not_compared', 'if (!memeql_sec(proof, handshake->other,
       'test_handshake', 'test_wrong_secret', quick=True)
 plant(HANDSHAKE, 'server_not_proved', 'return memeql_sec(proof, reply->proof, PROOF_BYTES);',
       'return proof[0] == proof[0];', 'test_handshake', 'test_impostors')
-plant(HANDSHAKE, 'challenge_not_drawn', 'head_fill(&head, MESSAGE_CHALLENGE); nonce_draw(head.nonce);',
-      'head_fill(&head, MESSAGE_CHALLENGE);', 'test_handshake', 'test_replay')
-plant(HANDSHAKE, 'reply_not_in_the_proof', 'proved.welcome = welcome;', 'proved.welcome = 1;',
+plant(HANDSHAKE, 'challenge_not_drawn', 'if (!os_random(head.nonce, sizeof head.nonce)) return false;',
+      'memset(head.nonce, 1, sizeof head.nonce);', 'test_handshake', 'test_replay')
+plant(HANDSHAKE, 'reply_not_in_the_proof', 'proved.welcome = answer.head.welcome;',
+      'proved.welcome = 1;',
       'test_handshake',
       'test_turned_answer')
 plant(HANDSHAKE, 'handshake_without_deadline',
@@ -52,11 +53,13 @@ plant(HANDSHAKE, 'handshake_without_deadline',
 plant(HANDSHAKE, 'magic_waited_for', 'return handshake->phase != PHASE_HELLO ||', 'return true ||',
       'test_handshake',
       'test_strangers')
-plant(HANDSHAKE, 'version_not_compared', 'if (hello.version != HANDSHAKE_VERSION) {', 'if (false) {',
+plant(HANDSHAKE, 'version_not_compared', 'if (hello.version != HANDSHAKE_VERSION)', 'if (false)',
       'test_handshake',
       'test_wrong_version')
-plant(HANDSHAKE, 'strangers_letters_in_the_log', "if (*letter < ' ' || *letter > '~') *letter = '?';", ';',
-      'test_handshake', 'test_odd_servers')
+plant(HANDSHAKE, 'sentences_of_strangers_in_the_log', 'client->refusal != REFUSAL_SAID || !is_proved)',
+      'client->refusal != REFUSAL_SAID)', 'test_handshake', 'test_odd_servers')
+plant(HANDSHAKE, 'lines_of_peers_in_the_log', 'text_clean((char *)client->reply, SENTENCE_BYTES);', '',
+      'test_handshake', 'test_refused')
 
 # ---- shared memory
 
@@ -159,8 +162,9 @@ plant(BOOTSTRAP, 'version_of_an_id_not_compared', 'if (content.version != NCCL_V
       'if (false) {', 'test_bootstrap', 'test_ids')
 plant(BOOTSTRAP, 'dropped_id_holds_the_server', 'inside this process alone"); control_leave(); }',
       'inside this process alone"); }', 'test_bootstrap', 'test_many_ids')
-plant(BOOTSTRAP, 'held_root_holds_the_server', 'id_register(id->nonce, id->lasting); control_leave();',
-      'id_register(id->nonce, id->lasting);', 'test_bootstrap', 'test_comm_id')
+plant(BOOTSTRAP, 'held_root_holds_the_server',
+      'id_register(&id->secret, id->lasting, id->local); control_leave();',
+      'id_register(&id->secret, id->lasting, id->local);', 'test_bootstrap', 'test_comm_id')
 plant(ROOT, 'rank_twice_not_seen', 'if (root->ranks[rank]) {', 'if (root->ranks[rank] && false) {',
       'test_gather', 'test_contradictions')
 plant(ROOT, 'count_not_compared', '} else if (said->rank_count != root->rank_count) {', '} else if (false) {',
@@ -224,8 +228,9 @@ plant(PROXY_CONN, 'unsettled_behind_a_kernel', 'if (!conn->direct) return;', 're
       'a_kernel_that_*', quick=True)
 plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.end;',
       'conn->end.tail) >= flight->slice.begin;', 'test_proxy', 'every_option_comes_out_exact', quick=True)
-plant(PROXY_CONN, 'empty_ll_steps_rewrite_nothing', 'proxy_ll_put(conn, flight); /* an empty',
-      'if (!slice->skipped) proxy_ll_put(conn, flight); /* an empty', 'test_proxy', 'no_old_line_counts')
+plant(PROXY_CONN, 'empty_ll_steps_rewrite_nothing',
+      'proxy_ll_put(conn, flight); /* also for an empty',
+      'if (slice->bytes > 0) proxy_ll_put(conn, flight); /* also for an empty', 'test_proxy', 'no_old_line_counts')
 plant('lib/backends/emu/net_end.c', 'll_slots_are_not_rewritten',
       'if (line_cleans_at(step->line, step->flag_bits, conn->slots))', 'if (false)', 'test_proxy',
       'no_old_line_counts', quick=True)
@@ -434,8 +439,8 @@ plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end,
       'test_ibv', 'test_reconnect')
 plant(IBV + 'silence.c', 'silent_queue_pairs_are_left_alone', 'limit_ns > 0 && ', 'limit_ns == 0 && ',
       'test_ibv_wires', 'test_forgotten')
-plant(IBV + 'reconnect.c', 'parts_of_words_are_taken_for_words', 'end->told = true, end->wire.received = 0;',
-      'end->told = true;', 'test_ibv_wires', 'test_wires')
+plant(IBV + 'reconnect.c', 'parts_of_words_are_taken_for_words', 'end->asked = true, end->wire.received = 0;',
+      'end->asked = true;', 'test_ibv_wires', 'test_wires')
 plant('lib/core/proxy/proxy_progress_idle.c', 'idle_connections_are_not_looked_at',
       'due && conn->idle_look == NET_LOOK_LATER',
       'false', 'test_ibv_run', 'test_reconnect')

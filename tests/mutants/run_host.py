@@ -5,9 +5,10 @@
 
 Tries the quick bugs of planted_host.py, or all, or those of these names. Each is compiled with the build's
 flags, linked in place of the original and run with only the named tests, which must pass without the bug and
-with it fail, crash, or exceed FAULT_SECONDS. Prints one `ok - `, `not ok - ` or `skip - ` line each; the exit
-status is 0 if no line is `not ok`. Everything is built in DIR/mutants_host; the folder of a bug that was
-missed is kept. DIR must have a build of the tests."""
+with it fail, crash, or exceed FAULT_SECONDS. Prints one `ok - `, `not ok - ` or `skip - ` line each; a fault
+whose file no longer has what it replaces is `not ok` whether or not it is tried. The exit status is 0 if no
+line is `not ok`. Everything is built in DIR/mutants_host; the folder of a bug that was missed is kept. DIR
+must have a build of the tests."""
 import argparse
 import concurrent.futures
 import os
@@ -18,7 +19,7 @@ import subprocess
 import sys
 
 from planted_host import FAULTS
-from run import CC, ROOT, call, one_line, planted_text
+from run import CC, ROOT, call, one_line, planted_at, planted_text
 
 FLAGS = ['-std=c11', '-O2', '-fPIC', '-ffp-contract=off', '-fno-semantic-interposition', '-D_GNU_SOURCE',
          '-Ilib', '-Ilib/backends/emu', '-Ilib/backends/emu/cudart/include']
@@ -88,6 +89,16 @@ def first_words(output):
     return one_line(re.sub(r'^[: ]*(\[ +\S+ +\] (--- )?)+', '', lines[0]), 110)
 
 
+def stale(faults):
+    """A sentence for each fault whose file no longer has what it replaces."""
+    for fault in faults:
+        try:
+            with open(os.path.join(ROOT, fault.file), encoding='utf-8') as file:
+                planted_at(file.read(), fault)
+        except (RuntimeError, OSError) as error:
+            yield 'fault %s: %s' % (fault.name, error)
+
+
 def try_sound(base, program, tests, number):
     folder = os.path.join(base.folder, 'sound%d' % number)
     kind, output = run_tests(base.link(folder, program, []), tests, SOUND_SECONDS)
@@ -133,6 +144,9 @@ def main():
     options = parser.parse_args()
     faults = [fault for fault in FAULTS
               if (fault.name in options.names if options.names else options.all or fault.quick)]
+    old = list(stale(FAULTS))
+    for line in old:
+        print('not ok - ' + line, flush=True)
     base = Base(os.path.abspath(options.build))
     with concurrent.futures.ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         pairs = sorted({(fault.program, fault.tests) for fault in faults})
@@ -143,7 +157,7 @@ def main():
             outcome, line = job.result()
             outcomes.append(outcome)
             print('%s - %s' % (outcome, line), flush=True)
-    return 1 if 'not ok' in outcomes else 0
+    return 1 if old or 'not ok' in outcomes else 0
 
 
 if __name__ == '__main__':
