@@ -19,7 +19,9 @@
  * Without arguments, all but used, and fabric only if the driver has such handles. Prints what is wrong, or
  * what was run and `ok`. */
 /* clang-format on */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <cuda.h>
 #include <dirent.h>
 #include <dlfcn.h>

@@ -230,7 +230,8 @@ plant(PROXY_CONN, 'sent_before_it_is_there', 'conn->end.tail) >= flight->slice.e
       'conn->end.tail) >= flight->slice.begin;', 'test_proxy', 'every_option_comes_out_exact', quick=True)
 plant(PROXY_CONN, 'empty_ll_steps_rewrite_nothing',
       'proxy_ll_put(conn, flight); /* also for an empty',
-      'if (slice->bytes > 0) proxy_ll_put(conn, flight); /* also for an empty', 'test_proxy', 'no_old_line_counts')
+      'if (slice->bytes > 0) proxy_ll_put(conn, flight); /* also for an empty', 'test_proxy',
+      'no_old_line_counts')
 plant('lib/backends/emu/net_end.c', 'll_slots_are_not_rewritten',
       'if (line_cleans_at(step->line, step->flag_bits, conn->slots))', 'if (false)', 'test_proxy',
       'no_old_line_counts', quick=True)
