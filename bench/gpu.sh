@@ -23,7 +23,8 @@
 #     OUT=bench/results    where raw output goes, appended to gpu-<date>.txt
 #     PROTO=               between hosts, NCCL_PROTO of this library alone: what each protocol takes
 #     GPUS="1 2 4"         numbers of GPUs to check, as far as they are there; bench takes the largest, and
-#                          some checks do
+#                          some checks do. With NCCL_MULTI_RANK_GPU_ENABLE=1, numbers of ranks, which share
+#                          the GPUs: check digests and check sanitizer alone
 #     ROUNDS=3             times that the two libraries take turns; the table has medians
 #     MINUTES=8            longest time of one part
 #     QUICK=1              few sizes, one round: tries the script itself
@@ -577,7 +578,9 @@ summary() {
 
 present=$(gpu_names | wc -l)
 gpus=
-for n in ${GPUS:-1 2 4}; do [ "$n" -gt "$present" ] || gpus="$gpus $n"; done
+for n in ${GPUS:-1 2 4}; do
+  [ "$n" -gt "$present" ] && [ "${NCCL_MULTI_RANK_GPU_ENABLE:-0}" != 1 ] || gpus="$gpus $n"
+done
 gpus=${gpus# }
 [ -n "$gpus" ] || { echo "not ok - nvidia-smi tells of $present GPUs here: nothing to check" >&2; exit 1; }
 gpus_falling=$(echo "$gpus" | tr ' ' '\n' | sort -rn | tr '\n' ' ')

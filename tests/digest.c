@@ -1,5 +1,5 @@
-/* digest.c: runs every collective with every type and operator on N devices, out of place and in place, and
- * prints a digest of each result, one line per case:
+/* digest.c: runs every collective with every type and operator on N ranks, out of place and in place, and
+ * prints a digest of each result, one line per case; ranks share devices if there are fewer:
  *
  *     collective type operator count out-of-place in-place       (in place `-` if NCCL has no such form)
  *
@@ -63,7 +63,7 @@ static void fill(struct run *run, uint64_t salt, bool in_place) {
       const uint64_t word = mix(mix(salt * 977 + (uint64_t)r) + i);
       memcpy(run->host + i, &word, 8);
     }
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaMemcpy(in_place ? rank->out : rank->in, run->host, run->buffer_bytes, cudaMemcpyHostToDevice));
     if (!in_place) NEED(cudaMemset(rank->out, 0x5a, run->buffer_bytes));
   }
@@ -73,7 +73,7 @@ static void fill(struct run *run, uint64_t salt, bool in_place) {
 static uint64_t digest(struct run *run) {
   uint64_t hash = 0;
   for (int r = 0; r < run->rank_count; r++) {
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamSynchronize(run->ranks[r].stream));
     NEED(cudaMemcpy(run->host, run->ranks[r].out, run->buffer_bytes, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < run->buffer_bytes; i += 8) {
@@ -168,11 +168,11 @@ static void all_cases(struct run *run) {
 
 static void open_ranks(struct run *run) {
   ncclComm_t comms[RANKS_MAX];
-  NEED(ncclCommInitAll(comms, run->rank_count, NULL));
+  need_comms(comms, run->rank_count);
   for (int r = 0; r < run->rank_count; r++) {
     struct rank *rank = &run->ranks[r];
     rank->comm = comms[r];
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaStreamCreate(&rank->stream));
     NEED(cudaMalloc((void **)&rank->in, run->capacity_bytes));
     NEED(cudaMalloc((void **)&rank->out, run->capacity_bytes));
@@ -182,7 +182,7 @@ static void open_ranks(struct run *run) {
 static void close_ranks(struct run *run) {
   for (int r = 0; r < run->rank_count; r++) {
     struct rank *rank = &run->ranks[r];
-    NEED(cudaSetDevice(r));
+    need_device(r);
     NEED(cudaFree(rank->in));
     NEED(cudaFree(rank->out));
     NEED(cudaStreamDestroy(rank->stream));
@@ -207,6 +207,7 @@ int main(int argc, char **argv) {
   static struct run run;
   run.rank_count = argc > 1 ? atoi(argv[1]) : 2;
   if (run.rank_count < 1 || run.rank_count > RANKS_MAX) return 2;
+  need_shared_devices(run.rank_count);
   for (int i = 2; i < argc; i++) run_count(&run, (size_t)atol(argv[i]));
   if (argc > 2) return 0;
   run_count(&run, 1);

@@ -11,12 +11,14 @@ enum { COUNT = 256, LONG_COUNT = 60000, REPEATS = 12, SIZES = 14, DIFFERS_AT = 9
 
 static int rank_count;
 static ncclComm_t comms[RANKS_MAX];
+static pthread_barrier_t all_idle;
 
 struct rank {
   pthread_t thread;
   int index;
   cudaStream_t stream, other;
   float *in, *out;
+  float *host; /* page-locked: a copy of other memory keeps the launches of ranks on this device back */
 };
 
 static void memory_take(struct rank *rank) {
@@ -24,19 +26,22 @@ static void memory_take(struct rank *rank) {
   NEED(cudaMalloc((void **)&rank->out, LONG_COUNT * sizeof *rank->out));
 }
 
+/* cudaFree waits for all kernels of a device, also for those of another rank that wait for this one. */
 static void memory_give(struct rank *rank) {
   NEED(cudaStreamSynchronize(rank->stream));
   NEED(cudaStreamSynchronize(rank->other));
+  pthread_barrier_wait(&all_idle);
   NEED(cudaFree(rank->in));
   NEED(cudaFree(rank->out));
+  pthread_barrier_wait(&all_idle);
 }
 
 /* Rank r has r + round + i % 7 in element i. */
 static void input_set(struct rank *rank, cudaStream_t stream, int count, int round) {
-  static _Thread_local float host[LONG_COUNT];
   NEED(cudaStreamSynchronize(stream));
-  for (int i = 0; i < count; i++) host[i] = (float)(rank->index + round + i % 7);
-  NEED(cudaMemcpyAsync(rank->in, host, (size_t)count * sizeof *host, cudaMemcpyHostToDevice, stream));
+  for (int i = 0; i < count; i++) rank->host[i] = (float)(rank->index + round + i % 7);
+  NEED(cudaMemcpyAsync(rank->in, rank->host, (size_t)count * sizeof *rank->host, cudaMemcpyHostToDevice,
+                       stream));
 }
 
 static void sum(struct rank *rank, cudaStream_t stream, int count) {
@@ -44,7 +49,7 @@ static void sum(struct rank *rank, cudaStream_t stream, int count) {
 }
 
 static void output_check(struct rank *rank, cudaStream_t stream, int count, int round) {
-  static _Thread_local float host[LONG_COUNT];
+  float *const host = rank->host;
   NEED(cudaMemcpyAsync(host, rank->out, (size_t)count * sizeof *host, cudaMemcpyDeviceToHost, stream));
   NEED(cudaStreamSynchronize(stream));
   for (int i = 0; i < count; i++) {
@@ -96,6 +101,7 @@ static void *rank_main(void *argument) {
   need_device(rank->index);
   NEED(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
   NEED(cudaStreamCreateWithFlags(&rank->other, cudaStreamNonBlocking));
+  NEED(cudaMallocHost((void **)&rank->host, LONG_COUNT * sizeof *rank->host));
   memory_take(rank);
   for (int round = 0; round < REPEATS; round++) once(rank, rank->stream, COUNT, round);
   for (int round = 0; round < REPEATS; round++) {
@@ -115,6 +121,7 @@ static void *rank_main(void *argument) {
   capture(rank, 3);
   for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
   memory_give(rank);
+  NEED(cudaFreeHost(rank->host));
   return NULL;
 }
 
@@ -168,8 +175,10 @@ int main(int argc, char **argv) {
     printf("again: a different call among repeated ones is refused: ok\n");
     return 0;
   }
+  NEED(pthread_barrier_init(&all_idle, NULL, (unsigned)rank_count));
   need_comms(comms, rank_count);
   threads_run(ranks, rank_main);
+  NEED(pthread_barrier_destroy(&all_idle));
   for (int i = 0; i < rank_count; i++) NEED(ncclCommDestroy(comms[i]));
   printf("again: repeated calls of %d ranks: ok\n", rank_count);
   return 0;

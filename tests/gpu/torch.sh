@@ -7,7 +7,8 @@
 #     tests/gpu/torch.sh [collectives|groups|train|graphs|memory|abort|overlap|ctypes]...
 #
 #     BUILD=build               has lib/libnccl.so.2, libtutti-cuda.so and libtutti-audit.so
-#     GPUS="1 2 4"              numbers of GPUs; those above the machine's are left out
+#     GPUS="1 2 4"              numbers of ranks; those above the machine's GPUs are left out, unless
+#                               NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share them
 #     LIBRARY=tutti             or nccl, PyTorch's own, to test the programs themselves; or both
 #     MODE=preload               or audit, path (LD_LIBRARY_PATH), installed (the wheel's own file is ours)
 #     OUT=                      folder for outputs; default: a temporary one, which is removed
@@ -151,7 +152,7 @@ part() {
 for name; do
   [ -e "$here/torch_$name.py" ] || { echo "torch.sh: no part $name" >&2; exit 2; }
   for count in ${GPUS:-1 2 4}; do
-    [ "$count" -gt "$present" ] || part "$name" "$count"
+    [ "$count" -gt "$present" ] && [ "${NCCL_MULTI_RANK_GPU_ENABLE:-0}" != 1 ] || part "$name" "$count"
   done
 done
 [ "$failures" -eq 0 ] || echo "$failures runs failed"

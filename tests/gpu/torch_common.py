@@ -16,6 +16,8 @@ import torch.distributed as dist
 RANK = int(os.environ.get('RANK', '0'))
 SIZE = int(os.environ.get('WORLD_SIZE', '1'))
 LOCAL = int(os.environ.get('LOCAL_RANK', '0'))
+if os.environ.get('NCCL_MULTI_RANK_GPU_ENABLE') == '1':
+    LOCAL %= max(torch.cuda.device_count(), 1)  # ranks share the devices
 GLOO = os.environ.get('TUTTI_TEST_BACKEND') == 'gloo'
 DEVICE = torch.device('cpu') if GLOO else torch.device('cuda', LOCAL)
 PATIENCE = timedelta(seconds=40)
