@@ -90,10 +90,9 @@ static_assert(sizeof(struct fifo_receiver) == 3 * FIFO_LINE_BYTES, "both ends ma
  * lanes have many links and use few of them at a time. */
 #ifdef PRIM_COMPACT
 #define FIFO_EACH_LINK(i, count, set) \
-  for (uint32_t i = fifo_next_link(set, 0); i < (count); i = fifo_next_link(set, i + 1))
-PRIM_FN uint32_t fifo_next_link(link_set set, uint32_t from) {
-  const link_set left = from < STEP_LINKS_MAX ? set >> from : 0;
-  return left != 0 ? from + (uint32_t)__builtin_ctzll(left) : STEP_LINKS_MAX;
+  for (uint32_t i = fifo_lowest_link(set); i < (count); i = fifo_lowest_link((set) & ~(link_set)1 << i))
+PRIM_FN uint32_t fifo_lowest_link(link_set set) {
+  return set != 0 ? (uint32_t)__builtin_ctzll(set) : STEP_LINKS_MAX;
 }
 #elif PRIM_ALGOS > 1
 #define FIFO_EACH_LINK(i, count, set)    \
