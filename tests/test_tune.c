@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,41 @@ static void test_direct_over_simple(void **state) {
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, rows[i].proto);
     if (choice.proto == PROTO_SIMPLE && choice.algo != ALGO_RING) assert_true(choice.channel_count <= 24);
+    graph_free(&graph);
+  }
+}
+
+/* Two GPUs that do not reach each other: what 2 x H200 chose best, and its times within a quarter. */
+static void test_over_memory_of_the_host(void **state) {
+  static const struct {
+    uint8_t func;
+    size_t bytes;
+    uint8_t algo, proto;
+    double measured_us;
+  } rows[] = {{FUNC_ALL_REDUCE, 256, ALGO_DIRECT, PROTO_LL, 7.5},
+              {FUNC_ALL_REDUCE, 4 * KIB, ALGO_RING, PROTO_LL, 11.5},
+              {FUNC_ALL_REDUCE, 64 * KIB, ALGO_RING, PROTO_LL, 14.5},
+              {FUNC_ALL_REDUCE, 256 * KIB, ALGO_DIRECT, PROTO_SIMPLE, 23.5},
+              {FUNC_ALL_REDUCE, 16 * MIB, ALGO_RING, PROTO_SIMPLE, 539},
+              {FUNC_ALL_GATHER, 1 * KIB, ALGO_DIRECT, PROTO_LL, 9.3},
+              {FUNC_ALL_GATHER, 16 * KIB, ALGO_RING, PROTO_LL, 10.6},
+              {FUNC_ALL_GATHER, 1 * MIB, ALGO_DIRECT, PROTO_SIMPLE, 32.3}};
+  (void)state;
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    assert_int_equal(graph_flat(2, &graph), ncclSuccess);
+    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
+    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.limits.channel_count = 32;
+    request.settings.limits.on_host = true;
+    request.settings.proto_mask[rows[i].func] &= ~(1u << PROTO_LL128);
+    assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
+    if (choice.algo != rows[i].algo || choice.proto != rows[i].proto ||
+        fabs(choice.time_us / rows[i].measured_us - 1) > 0.25)
+      fail_msg("row %u: algorithm %u, protocol %u, %.1f us", i, choice.algo, choice.proto, choice.time_us);
     graph_free(&graph);
   }
 }
@@ -949,6 +985,7 @@ int main(void) {
       cmocka_unit_test(test_quick_direct),
       cmocka_unit_test(test_one_shot_or_two),
       cmocka_unit_test(test_direct_over_simple),
+      cmocka_unit_test(test_over_memory_of_the_host),
       cmocka_unit_test(test_choices),
       cmocka_unit_test(test_choices_of_cores),
       cmocka_unit_test(test_ll_between_hosts),

@@ -204,6 +204,7 @@ enum record_input_name {
   INPUT_FIRST_STEP,
   INPUT_RANK_ORDER, /* without this row: false */
   INPUT_READS_SLOTS,
+  INPUT_ON_HOST, /* without this row: false */
   INPUT_NAMES
 };
 struct record_input {

@@ -44,6 +44,7 @@ static const struct number numbers[] = {
     NUMBER(INPUT_NET_PLAIN, net_plain),
     NUMBER_OF(INPUT_FIRST_STEP, limits.first_step, true),
     NUMBER_OF(INPUT_READS_SLOTS, reads_slots, true),
+    NUMBER_OF(INPUT_ON_HOST, limits.on_host, true),
 };
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 

@@ -28,6 +28,7 @@ struct query {
   bool quick;   /* plan_limits.quick_protos has the protocol */
   bool ordered; /* sums are in rank order */
   bool proxied; /* some of its links are behind a network and use proxies */
+  bool on_host; /* plan_limits.on_host */
 };
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
@@ -122,6 +123,38 @@ static double direct_us(const struct query *q) {
   if (ring->intra_path > GRAPH_NVL)
     time_us += direct->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
   return time_us + q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+}
+
+/* ---- measured: GPUs that do not reach each other ---- */
+
+/* Bus bandwidth to bytes of the operation per second. */
+static double bus_to_algorithm(const struct query *q) {
+  if (q->algo == ALGO_RING || q->algo == ALGO_NVLS || q->algo == ALGO_NVLS_TREE) {
+    const bool message = q->func == FUNC_SEND || q->func == FUNC_RECV;
+    return message ? 1 : (double)q->ranks / ring_hops(q->func, q->ranks);
+  }
+  return q->func == FUNC_ALL_REDUCE ? 0.5 : 1;
+}
+
+static bool is_on_host(const struct query *q) {
+  return q->on_host && q->nodes == 1 && q->ranks > 1 && (q->algo == ALGO_RING || algo_is_direct(q->algo));
+}
+
+/* The second of two shots was not measured: it counts as a ring's hop. */
+static double host_us(const struct query *q) {
+  const struct tune_measured_host *host = &tune_measured_host;
+  const uint8_t proto = q->proto;
+  if (algo_is_direct(q->algo)) {
+    const double second_us = q->algo == ALGO_TWO_SHOT ? host->ring_hop_us[proto] : 0;
+    const double gbps =
+        least(host->direct_channel_gbps[proto] * q->channel_count, host->direct_all_gbps[proto]);
+    return host->direct_base_us[proto] + second_us +
+           q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+  }
+  const uint32_t hops = ring_hops(q->func, q->ranks);
+  const double gbps = least(host->ring_channel_gbps[proto] * q->channel_count, host->ring_all_gbps[proto]);
+  return host->ring_base_us[proto] + hops * host->ring_hop_us[proto] +
+         q->bytes / (1000.0 * gbps * bus_to_algorithm(q));
 }
 
 /* ---- measured: cores that share memory ---- */
@@ -269,15 +302,6 @@ static double bus_gbps(const struct query *q) {
     case ALGO_COLLNET_CHAIN: return network_bus_gbps(q, gbps);
     default: return ring_bus_gbps(q, gbps, channels);
   }
-}
-
-/* Bus bandwidth to bytes of the operation per second. */
-static double bus_to_algorithm(const struct query *q) {
-  if (q->algo == ALGO_RING || q->algo == ALGO_NVLS || q->algo == ALGO_NVLS_TREE) {
-    const bool message = q->func == FUNC_SEND || q->func == FUNC_RECV;
-    return message ? 1 : (double)q->ranks / ring_hops(q->func, q->ranks);
-  }
-  return q->func == FUNC_ALL_REDUCE ? 0.5 : 1;
 }
 
 /* Fraction of a tree's bandwidth by size. */
@@ -441,12 +465,14 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               (double)bytes,
                               ((request->settings.limits.quick_protos >> proto) & 1) != 0,
                               rules_order(request, func),
-                              request->settings.limits.reserved_bytes != 0};
+                              request->settings.limits.reserved_bytes != 0,
+                              request->settings.limits.on_host};
   if (algo == ALGO_CUSTOM) return INFINITY;
   if (request->settings.limits.cores)
     return request->settings.limits.reserved_bytes != 0 ? sockets_us(&query) : cores_us(&query);
   if (query.ordered && query.proxied && nodes > 1 && query.speed->inter_gbps > 0)
     return joined_order_us(&query);
+  if (is_on_host(&query)) return host_us(&query);
   if (algo_is_direct(algo)) return nodes > 1 ? network_direct_us(&query) : direct_us(&query);
   if (is_joined(&query)) return joined_us(&query);
   if (algo == ALGO_RING && (graph_is_measured(graph) || request->rank_count == 1))
@@ -465,6 +491,8 @@ static const char *figures_text(const struct plan_request *request) {
   if (request->settings.limits.cores)
     return request->settings.limits.reserved_bytes != 0 ? "figures of sockets between cores"
                                                         : "figures of CPU cores";
+  if (request->settings.limits.on_host && request->graph->node_count == 1)
+    return "figures of H200 GPUs over memory of the host, as measured";
   if (graph_is_measured(request->graph)) return "figures of NVLink between H200 GPUs, as measured";
   if (request_is_joined(request)) return "figures fitted to tutti sim";
   return "figures of NCCL's published model";

@@ -64,6 +64,18 @@ const struct tune_measured_pair tune_measured_pair = {{86, 110, 153}, {92, 107, 
  * 16 KiB to 2 MiB. */
 const struct tune_measured_messages tune_measured_messages = {15.5, 345, {78, 200, 324}};
 
+/* Two H200, one process each, over PCIe 5 with NCCL_P2P_DISABLE=1: all_reduce and all_gather of 64 bytes to
+ * 1 MiB over 1, 4, 8 and 32 channels, to 16 MiB over 32; fits within a fifth. A direct collective's lines are
+ * few (four KiB take 13 us longer than one line), but its Simple needs no ring's hops. LL128 was measured of
+ * rings alone, and is used only if NCCL_PROTO names it. */
+const struct tune_measured_host tune_measured_host = {.ring_base_us = {7.8, 8, 12},
+                                                      .ring_hop_us = {1.8, 3.6, 8},
+                                                      .ring_channel_gbps = {2.9, 4, 26},
+                                                      .ring_all_gbps = {17, 18.8, 31},
+                                                      .direct_base_us = {7.5, 11.6, 12.2},
+                                                      .direct_channel_gbps = {0.33, 4, 6},
+                                                      .direct_all_gbps = {0.33, 17, 24.4}};
+
 /* Two cores, 8 bytes to 64 KiB: LL up to some 150 bytes, then Simple, OneShot up to 64 KiB; fits within a
  * tenth. A hop of Simple costs cache misses, which for the first hop overlap with the launch. */
 const struct tune_measured_cores tune_measured_cores = {

@@ -71,6 +71,16 @@ struct tune_measured_messages {
 };
 extern const struct tune_measured_messages tune_measured_messages;
 
+/* One node whose GPUs do not reach each other: data passes through memory of the host. A ring: time = base +
+ * hops * hop + bytes / rate; a direct collective: time = base + bytes sent per rank / rate. */
+struct tune_measured_host {
+  double ring_base_us[PROTO_COUNT], ring_hop_us[PROTO_COUNT];
+  double ring_channel_gbps[PROTO_COUNT], ring_all_gbps[PROTO_COUNT];
+  double direct_base_us[PROTO_COUNT];
+  double direct_channel_gbps[PROTO_COUNT], direct_all_gbps[PROTO_COUNT];
+};
+extern const struct tune_measured_host tune_measured_host;
+
 /* CPU cores that share memory: time = base + sequential hops + bytes stored per rank / rate. */
 struct tune_measured_cores {
   double base_us[PROTO_COUNT], hop_us[PROTO_COUNT], gbps[PROTO_COUNT];

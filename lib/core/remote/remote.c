@@ -374,6 +374,7 @@ static void remote_add_devices(const struct remote *remote, struct settings_rank
 void remote_settle(const struct remote *remote, struct settings *settings) {
   struct settings_ranks ranks = {.rank_count = remote->shared->rank_count,
                                  .paths = {true, true},
+                                 .on_host = remote->on_host,
                                  .networked = remote->networked,
                                  .net_ll = remote_has_ll(remote)};
   uint32_t domain_count = 0;

@@ -345,6 +345,7 @@ uint64_t settings_digest(const struct settings *settings) {
                               limits->protos,
                               limits->algos_last,
                               limits->cores,
+                              limits->on_host,
                               settings->plan.algos_off,
                               settings->p2p_net_chunk_bytes,
                               limits->quick_protos,
@@ -414,6 +415,7 @@ static void settings_take_devices(struct settings *settings, const struct settin
 
 struct settings_losses settings_settle(struct settings *settings, const struct settings_ranks *ranks) {
   struct settings_losses losses = {settings_take_paths(settings, &ranks->paths), false};
+  settings->plan.limits.on_host = ranks->on_host || !ranks->paths.peer_access;
   settings_take_devices(settings, ranks);
   if (!ranks->networked) return losses;
   plan_limits_reserve(&settings->plan.limits);

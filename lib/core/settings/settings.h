@@ -64,6 +64,7 @@ bool settings_take_paths(struct settings *settings, const struct settings_paths 
 struct settings_ranks {
   uint32_t rank_count;
   struct settings_paths paths;
+  bool on_host;       /* some of them pass data through memory of their host */
   bool networked;     /* some of them reach others over networks alone */
   bool net_ll;        /* these networks carry LL (network_ops.net_ll) */
   bool share_devices; /* several of them are on one device */
