@@ -11,7 +11,8 @@
  *     holder    a process ends while it has another one's memory mapped
  *     owner     a process ends while another one has its memory mapped
  *
- * Without arguments, reuse, stress and graph. Where memory of the device is counted for all processes
+ * Without arguments, reuse, stress and graph; reuse alone if ranks share a device (the others count its
+ * memory). Where memory of the device is counted for all processes
  * (a GPU, or SIMT_MEMORY) it must come back without a call of the library.
  * Prints what is wrong, or what was run and `ok`. */
 /* clang-format on */
@@ -51,10 +52,7 @@ static struct {
 static void barrier(void) { rendezvous_barrier(run.size); }
 
 static void run_open(void) {
-  int devices = 0;
-  NEED(cudaGetDeviceCount(&devices));
-  if (devices < run.size) exit(TOO_FEW_DEVICES);
-  NEED(cudaSetDevice(run.rank));
+  if (!rendezvous_device(run.size, run.rank)) exit(TOO_FEW_DEVICES);
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
   rendezvous_comm(&run.comm, run.size, run.rank);
 }
@@ -446,8 +444,7 @@ static void rank_main(const char *mode, int number) {
   run_open();
   if (mode == NULL) {
     reuse(1);
-    stress(10);
-    graph();
+    if (!need_shares(run.size)) stress(10), graph();
   } else if (!run_mode(mode, number)) {
     fprintf(stderr, "leases: no mode is called %s\n", mode);
     exit(2);

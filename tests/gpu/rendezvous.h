@@ -29,6 +29,14 @@ static inline void rendezvous_barrier(int size) {
   while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
 }
 
+/* Selects the rank's device; false if there are too few, and NCCL_MULTI_RANK_GPU_ENABLE does not let ranks
+ * share them. */
+static inline int rendezvous_device(int size, int rank) {
+  if (need_shares(size) && getenv("NCCL_MULTI_RANK_GPU_ENABLE") == NULL) return 0;
+  need_device(rank);
+  return 1;
+}
+
 /* The communicator of all processes, on the selected device. */
 static inline void rendezvous_comm(ncclComm_t *comm, int size, int rank) {
   if (rank == 0) {

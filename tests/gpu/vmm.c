@@ -129,12 +129,8 @@ static int *buffer_at(const struct buffer *buffer, size_t offset) {
 static void barrier(void) { rendezvous_barrier(run.size); }
 
 static void run_open(void) {
-  int devices = 0;
-  NEED(cudaGetDeviceCount(&devices));
   if (!driver_load()) exit(NO_DRIVER);
-  const bool shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
-  if (devices < run.size && !shares) exit(TOO_FEW_DEVICES);
-  NEED(cudaSetDevice(run.rank % devices));
+  if (!rendezvous_device(run.size, run.rank)) exit(TOO_FEW_DEVICES);
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
   rendezvous_comm(&run.comm, run.size, run.rank);
   run.host = (int *)malloc(COUNT_MOST * RANKS_MAX * sizeof *run.host);
@@ -589,6 +585,7 @@ int main(int argc, char **argv) {
   NEED(run.size < 2 || run.size > RANKS_MAX);
   rendezvous_open();
   if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size);
+  if (failed == TOO_FEW_DEVICES && mode == NULL) failed = 0; /* those of processes may share one */
   if (failed == 0 && (mode == NULL || strcmp(mode, "threads") != 0)) failed = processes(mode, number);
   const bool left_out = failed == TOO_FEW_DEVICES || failed == NO_DRIVER;
   if (left_out) printf("vmm: needs %s: ok\n", failed == NO_DRIVER ? "a driver" : "two devices");
