@@ -26,14 +26,18 @@ static void memory_take(struct rank *rank) {
   NEED(cudaMalloc((void **)&rank->out, LONG_COUNT * sizeof *rank->out));
 }
 
-/* cudaFree waits for all kernels of a device, also for those of another rank that wait for this one. */
+/* cudaFree waits for all kernels of its device, also for those of another rank that wait for this one. */
+static void all_wait(void) {
+  if (need_shares(rank_count)) pthread_barrier_wait(&all_idle);
+}
+
 static void memory_give(struct rank *rank) {
   NEED(cudaStreamSynchronize(rank->stream));
   NEED(cudaStreamSynchronize(rank->other));
-  pthread_barrier_wait(&all_idle);
+  all_wait();
   NEED(cudaFree(rank->in));
   NEED(cudaFree(rank->out));
-  pthread_barrier_wait(&all_idle);
+  all_wait();
 }
 
 /* Rank r has r + round + i % 7 in element i. */
