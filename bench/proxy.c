@@ -1,7 +1,8 @@
 /* proxy.c: what the proxies' engine costs when nothing is to be carried, and how long a small message takes:
  * two ranks of threads mode and a network within the process. Prints the share of a core that the process
  * uses while it sleeps for SECONDS with no connection, with one that waits for its sender, with one that is
- * made and has carried messages; and the median of sends to and fro of 8 bytes, in microseconds. Then, over
+ * made and has carried messages; and the median of sends to and fro of 8 bytes, in microseconds; and how late
+ * a message leaves whose kernel begins long after its launch, with the share of a core until then. Then, over
  * sockets, small all-gathers of a host that is one ahead: what each costs whoever launches it while the
  * engine is at work, and from a kernel's tail to the other's, both ways; with and without other connections.
  * From the repository's root, behind a build with its tests:
@@ -23,7 +24,7 @@
 #include "core/proxy/proxy.h"
 #include "fake_net.h"
 
-enum { ROUNDS = 2000, GATHER_BYTES = 512, CHANNELS = 32 };
+enum { ROUNDS = 2000, GATHER_BYTES = 512, CHANNELS = 32, LATE_ROUNDS = 50 };
 
 static struct device_comm *comms[2];
 static struct proxy_comm *proxies[2];
@@ -58,8 +59,8 @@ static struct plan_limits limits;
 
 static void open_rank(uint32_t rank, const struct net_ops *net, uint32_t device_count) {
   const struct device_comm_config config = {1, rank, 2, rank, limits, "bench"};
-  check(emu_device_ops()->comm_open(&config, &comms[rank]), "comm_open");
-  const struct proxy_comm_call call = {.ops = emu_device_ops(),
+  check(emu_backend()->device->comm_open(&config, &comms[rank]), "comm_open");
+  const struct proxy_comm_call call = {.ops = emu_backend(),
                                        .device_comm = comms[rank],
                                        .comm_key = 9,
                                        .rank = rank,
@@ -74,7 +75,7 @@ static void open_rank(uint32_t rank, const struct net_ops *net, uint32_t device_
 static void close_ranks(void) {
   for (uint32_t rank = 0; rank < 2; rank++) {
     proxy_comm_close(proxies[rank]);
-    emu_device_ops()->comm_close(comms[rank]);
+    emu_backend()->device->comm_close(comms[rank]);
   }
 }
 
@@ -138,6 +139,36 @@ static void messages(void) {
   proxy_ops_free(ops[1]);
 }
 
+/* A message is launched behind another kernel, which ends after `wait_ms`: from the first store of its own
+ * kernel to the receiver's tail. The message before it was number `before`. */
+static void late_kernel(uint32_t wait_ms, uint64_t before) {
+  static double times[LATE_ROUNDS];
+  struct proxy_ops *ops[2] = {message_of(0), message_of(1)};
+  double waited = 0, used = 0;
+  for (uint64_t i = 0; i < LATE_ROUNDS; i++) {
+    const uint64_t step = ends[0].slots + before + i + 1, launched = os_time_ns();
+    const double used_before = cpu_seconds();
+    proxy_ops_post(ops[0]);
+    proxy_ops_post(ops[1]);
+    usleep(wait_ms * 1000 + (useconds_t)(i * 37 % 1000)); /* not in step with the naps */
+    used += cpu_seconds() - used_before;
+    const uint64_t begin = os_time_ns();
+    waited += (double)(begin - launched) * 1e-9;
+    __atomic_store_n(ends[0].tail, step, __ATOMIC_RELEASE);
+    while (__atomic_load_n(ends[1].tail, __ATOMIC_ACQUIRE) != step) continue;
+    times[i] = (double)(os_time_ns() - begin) * 1e-3;
+    __atomic_store_n(ends[1].head, step, __ATOMIC_RELEASE);
+    while (!proxy_comm_idle(proxies[0]) || !proxy_comm_idle(proxies[1])) os_yield();
+  }
+  qsort(times, LATE_ROUNDS, sizeof times[0], compare);
+  printf(
+      "a kernel that begins %4u ms later: %7.1f us to tail (median of %d), %7.1f us the ninth tenth; "
+      "%5.2f %% of a core\n",
+      wait_ms, times[LATE_ROUNDS / 2], LATE_ROUNDS, times[LATE_ROUNDS * 9 / 10], 100 * used / waited);
+  proxy_ops_free(ops[0]);
+  proxy_ops_free(ops[1]);
+}
+
 /* ---- all-gathers over sockets ---- */
 
 static struct device_net_end gather_ends[2][2]; /* of channel 0, by rank; 0: the sender's */
@@ -149,9 +180,9 @@ static void gather_connect(uint32_t channel, uint32_t receiver) {
   const struct device_conn_name out = {receiver, channel, 0, PROTO_SIMPLE, true, false};
   struct net_handle handle;
   check(proxy_receive_open(proxies[receiver], &in, &handle), "receive_open");
-  check(emu_device_ops()->conn_net(comms[receiver], &in, &ends_made[1]), "conn_net");
+  check(emu_backend()->network->conn_net(comms[receiver], &in, &ends_made[1]), "conn_net");
   check(proxy_send_open(proxies[sender], &out, &handle), "send_open");
-  check(emu_device_ops()->conn_net(comms[sender], &out, &ends_made[0]), "conn_net");
+  check(emu_backend()->network->conn_net(comms[sender], &out, &ends_made[0]), "conn_net");
   if (channel != 0) return;
   gather_ends[sender][0] = ends_made[0];
   gather_ends[receiver][1] = ends_made[1];
@@ -227,18 +258,22 @@ int main(int argc, char **argv) {
   struct net_handle handle;
   setenv("TUTTI_EMU", "mode=threads", 1);
   fake_net_reset(&options);
-  check(emu_device_ops()->device_limits(&limits), "limits");
+  check(emu_backend()->device->limits(&limits), "limits");
   plan_limits_reserve(&limits);
   for (uint32_t rank = 0; rank < 2; rank++) open_rank(rank, fake_net_ops(), 1);
   idle("no connection", seconds);
   check(proxy_receive_open(proxies[1], &name, &handle), "receive_open");
-  check(emu_device_ops()->conn_net(comms[1], &name, &ends[1]), "conn_net");
+  check(emu_backend()->network->conn_net(comms[1], &name, &ends[1]), "conn_net");
   idle("a connection that waits for its sender", seconds);
   name.peer = 1;
   name.sends = true;
   check(proxy_send_open(proxies[0], &name, &handle), "send_open");
-  check(emu_device_ops()->conn_net(comms[0], &name, &ends[0]), "conn_net");
+  check(emu_backend()->network->conn_net(comms[0], &name, &ends[0]), "conn_net");
   messages();
+  late_kernel(10, ROUNDS);
+  late_kernel(40, ROUNDS + LATE_ROUNDS);
+  late_kernel(200, ROUNDS + 2 * LATE_ROUNDS);
+  late_kernel(1000, ROUNDS + 3 * LATE_ROUNDS);
   idle("a connection without an operation", seconds);
   close_ranks();
   over_sockets(1);

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/wake.h"
 #include "core/proxy/proxy.h"
 #include "core/proxy/proxy_pxn.h"
 #include "schedule/transfer.h"
@@ -1042,6 +1043,112 @@ static void a_kernel_that_was_aborted_gets_nothing(void **state) {
   world_close();
 }
 
+/* ---- kernels that begin late ---- */
+
+/* The shorter the cheaper, at most 4 % of a core, and never longer than what is left. */
+static void naps_are_as_short_as_their_cost_allows(void **state) {
+  (void)state;
+  assert_int_equal(proxy_watch_nap_us(100, 1000), 20);
+  for (uint64_t cost_us = 1; cost_us < 40; cost_us++)
+    assert_int_equal(proxy_watch_nap_us(cost_us * 1000, 1000), 24 * cost_us);
+  assert_int_equal(proxy_watch_nap_us(60000, 1000), 1000);
+  assert_int_equal(proxy_watch_nap_us(60000, 100), 100);
+  assert_int_equal(proxy_watch_nap_us(100, 7), 7);
+}
+
+static struct device_net_end late_ends[2]; /* by rank; the test plays the kernels */
+
+/* A message of 8 bytes from rank 0 to rank 1. */
+static struct proxy_ops *late_message(uint32_t rank) {
+  const bool sends = rank == 0;
+  struct work work = {.func = sends ? FUNC_SEND : FUNC_RECV,
+                      .algo = ALGO_RING,
+                      .proto = PROTO_SIMPLE,
+                      .conn_index = CONN_MESSAGE,
+                      .element_bytes = 1,
+                      .chunk_steps = 1,
+                      .slice_steps = 1,
+                      .rank = rank,
+                      .rank_count = 2,
+                      .send_count = sends,
+                      .recv_count = !sends,
+                      .count = 8,
+                      .part_count = 8,
+                      .chunk_count = 8,
+                      .last_chunk_count = 8};
+  struct plan_batch batch = {0, 0, 1};
+  struct plan_buffers buffers = {NULL, NULL, NULL};
+  const struct plan plan = {.rank = rank,
+                            .rank_count = 2,
+                            .work_count = 1,
+                            .batch_count = 1,
+                            .works = &work,
+                            .buffers = &buffers,
+                            .batches = &batch,
+                            .limits = world.ranks.limits};
+  const struct device_conn_name name = {1 - rank, 0, CONN_MESSAGE, PROTO_SIMPLE, sends, false};
+  struct proxy_ops *ops = NULL;
+  work.send_peer[0] = work.recv_peer[0] = 1 - rank;
+  good(link_open(&world.ranks, &work, 1 - rank, sends), "connect");
+  good(proxy_ops_create(world.proxies[rank], &plan, world.remote[rank], &ops), "ops");
+  good(world.ranks.ops->network->conn_net(world.ranks.comms[rank], &name, &late_ends[rank]), "ends");
+  return ops;
+}
+
+static void looks_wait(uint64_t looks) {
+  for (int i = 0; i < 15000 && proxy_watch_stats().looks < looks; i++) os_sleep_ms(1);
+  assert_true(proxy_watch_stats().looks >= looks);
+}
+
+static void watched_wait(uint64_t count) {
+  for (int i = 0; i < 15000 && proxy_watch_count() != count; i++) os_sleep_ms(1);
+  assert_int_equal(proxy_watch_count(), count);
+}
+
+static void *late_kernel(void *argument) {
+  looks_wait(*(const uint64_t *)argument);
+  __atomic_store_n(late_ends[0].tail, late_ends[0].slots + 1, __ATOMIC_RELEASE);
+  return NULL;
+}
+
+/* While a kernel is waited for, the engine looks, and a look finds the kernel's first store: without one this
+ * test's own watch would go on for an hour. What waits for the network is not watched. */
+static void kernels_that_begin_late_are_watched(void **state) {
+  (void)state;
+  const struct fake_options options = {.seed = 1};
+  struct proxy_watch watch = {.most_us = UINT64_C(3600000000)};
+  uint64_t cost_ns = 0;
+  os_thread kernel;
+  memset(world.remote, 1, sizeof world.remote);
+  fake_net_reset(&options);
+  world_open("slots=4,chunk=64K,channels=1,direct=0", 1, true, 2);
+  struct proxy_ops *receive = late_message(1), *send = late_message(0);
+  const struct proxy_watch_stats before = proxy_watch_stats();
+  proxy_ops_post(send);
+  watched_wait(1);
+  uint64_t looks = before.looks + 3;
+  looks_wait(looks);
+  good(wake_open(&watch.wake), "wake");
+  watch.waiting = proxy_watch_count();
+  watch.cpu_ns = os_thread_cpu_ns();
+  looks += 10;
+  assert_true(os_thread_start(&kernel, late_kernel, &looks));
+  proxy_watch(&watch, &cost_ns);
+  os_thread_join(kernel);
+  wake_close(watch.wake);
+  assert_true(proxy_watch_stats().found > before.found);
+  assert_true(cost_ns > 0);
+  watched_wait(0); /* the network has it until the receive is posted */
+  proxy_ops_post(receive);
+  watched_wait(1); /* the receiver's kernel has not read it */
+  __atomic_store_n(late_ends[1].head, late_ends[1].slots + 1, __ATOMIC_RELEASE);
+  watched_wait(0);
+  good(world.ranks.ops->device->wait_until(proxies_idle, NULL, 60000), "idle");
+  proxy_ops_free(send);
+  proxy_ops_free(receive);
+  world_close();
+}
+
 /* ---- ranks of other processes send ---- */
 
 static void pxn_carries_every_collective(void **state) {
@@ -1183,6 +1290,8 @@ int main(void) {
       cmocka_unit_test_teardown(large_data_skips_its_slots, world_drop),
       cmocka_unit_test_teardown(a_kernel_that_ended_sends_no_zero_copy, world_drop),
       cmocka_unit_test_teardown(a_kernel_that_was_aborted_gets_nothing, world_drop),
+      cmocka_unit_test(naps_are_as_short_as_their_cost_allows),
+      cmocka_unit_test_teardown(kernels_that_begin_late_are_watched, world_drop),
       cmocka_unit_test_teardown(pxn_carries_every_collective, world_drop),
       cmocka_unit_test_teardown(pxn_names_what_fails, world_drop),
       cmocka_unit_test_teardown(pxn_takes_no_nonsense, world_drop),

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -169,6 +170,14 @@ void os_sleep_ms(unsigned ms) {
 }
 
 void os_yield(void) { sched_yield(); }
+
+uint64_t os_thread_cpu_ns(void) {
+  struct timespec used = {0, 0};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return (uint64_t)used.tv_sec * NS_PER_SECOND + (uint64_t)used.tv_nsec;
+}
+
+void os_thread_wakes_exactly(void) { prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); }
 
 uint64_t os_file_bytes_most(void) {
   struct rlimit limit;

@@ -40,9 +40,12 @@ bool os_random(void *data, size_t bytes);
 const char *os_env(const char *name); /* getenv */
 /* Sets the variable unless it is set. For code that runs while no other thread does. */
 void os_env_default(const char *name, const char *value);
-const char *const *os_environ(void);  /* NULL-terminated "NAME=value" list */
+const char *const *os_environ(void); /* NULL-terminated "NAME=value" list */
 void os_sleep_ms(unsigned ms);
 void os_yield(void);
+uint64_t os_thread_cpu_ns(void); /* time of a core that the calling thread has used */
+/* Its sleeps end when they are due, not up to 50 us later, when a core would wake for others as well. */
+void os_thread_wakes_exactly(void);
 /* For each turn of a loop that waits for another core: the processor does less meanwhile. */
 static inline void os_spin(void) {
 #if defined(__x86_64__)

@@ -29,13 +29,14 @@ void wake_signal(int wake) {
   while (write(wake, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
-void wake_wait(int wake, const int *descriptors, uint32_t count, uint64_t timeout_us) {
+bool wake_wait(int wake, const int *descriptors, uint32_t count, uint64_t timeout_us) {
   struct pollfd polls[WAKE_DESCRIPTORS_MAX + 1];
   const struct timespec timeout = {(time_t)(timeout_us / 1000000), (long)(timeout_us % 1000000) * 1000};
   uint64_t taken;
   if (count > WAKE_DESCRIPTORS_MAX) count = WAKE_DESCRIPTORS_MAX;
   polls[0] = (struct pollfd){wake, POLLIN, 0};
   for (uint32_t i = 0; i < count; i++) polls[i + 1] = (struct pollfd){descriptors[i], POLLIN, 0};
-  ppoll(polls, count + 1, timeout_us != UINT64_MAX ? &timeout : NULL, NULL);
+  if (ppoll(polls, count + 1, timeout_us != UINT64_MAX ? &timeout : NULL, NULL) == 0) return false;
   while (read(wake, &taken, sizeof taken) < 0 && errno == EINTR) {}
+  return true;
 }

@@ -14,7 +14,7 @@
 ncclResult_t wake_open(int *wake);
 void wake_close(int wake); /* -1 is allowed */
 void wake_signal(int wake);
-/* timeout_us UINT64_MAX: no timeout. Clears the signal. */
-void wake_wait(int wake, const int *descriptors, uint32_t count, uint64_t timeout_us);
+/* timeout_us UINT64_MAX: no timeout. Clears the signal. False after the timeout. */
+bool wake_wait(int wake, const int *descriptors, uint32_t count, uint64_t timeout_us);
 
 #endif

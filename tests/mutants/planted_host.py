@@ -267,6 +267,13 @@ plant(PROXY_CONN, 'leave_beyond_what_is_posted', 'conn->end.pooled ? conn->steps
 plant(PROXY_OPS, 'every_message_has_the_first_set',
       'backend_slots_key(name->channel_index, place, name->sends));',
       'backend_slots_key(name->channel_index, place & 1, name->sends));', 'test_faults', 'test_guarded')
+plant('lib/core/proxy/proxy_watch.c', 'naps_of_a_fifth_of_a_core', '#define SHARE 25u', '#define SHARE 5u',
+      'test_proxy', 'naps_are_as_short_as_their_cost_allows')
+plant(PROXY, 'late_kernels_not_watched', 'if (state == ENGINE_WAITS && waiting > 0)', 'if (false)',
+      'test_proxy', 'kernels_that_begin_late_are_watched', quick=True)
+plant(PROXY_CONN, 'unread_data_not_watched', 'return conn->n_done < conn->n_transmitted && conn->comm',
+      'return false && conn->comm', 'test_proxy', 'kernels_that_begin_late_are_watched')
+
 PXN, PXN_CLIENT = 'lib/core/proxy/proxy_pxn.c', 'lib/core/proxy/proxy_pxn_client.c'
 plant(PXN, 'slices_not_checked', 'if (!slice_is_sane(conn, &slice)) {', 'if (false) {', 'test_proxy',
       'pxn_takes_no_nonsense', quick=True)

@@ -1,9 +1,9 @@
 /* proxy.c: the engine: the communicators of the process, and the thread that progresses them. In a
  * deterministic emulator it is a service that makes one action per turn. Otherwise it has a thread, which
  * spins while something moves, yields for a while, and then sleeps until it is woken, a network's descriptor
- * is ready, or a short time has passed (kernels change counters without a wake). Without pending operations
- * it sleeps without timeout. If kernels progress the connections that they wait for, the thread sleeps and
- * takes over when they have stopped. */
+ * is ready, or a short time has passed (kernels change counters without a wake: proxy_watch.c). Without
+ * pending operations it sleeps without timeout. If kernels progress the connections that they wait for, the
+ * thread sleeps and takes over when they have stopped. */
 #include "core/proxy/proxy.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@
 
 #define SPIN_NS 100000u   /* time to spin once nothing moves */
 #define YIELD_NS 300000u  /* time to poll and yield after that */
-#define NAP_US 100u       /* between polls while operations are pending */
+#define NAP_US 100u       /* at most between polls while operations are pending */
 #define NAP_LONG_US 1000u /* the same, if they have made no progress for LONG_NS */
 #define LONG_NS 50000000u
 #define CONNECT_US 10000u /* between polls while connections are being made and nothing else is pending */
@@ -365,14 +365,18 @@ static uint64_t nap_us(int state, uint64_t still_ns, bool driven) {
 /* A thread that posts from here on is either seen by the last turn, or sees that the engine sleeps. True if
  * something moved, or another thread woke this one: a kernel that was just posted changes its counters
  * without a wake, so the thread polls as after a move. */
-static bool thread_sleep(uint64_t since_ns, bool driven) {
+static bool thread_sleep(uint64_t since_ns, bool driven, uint64_t *nap_cost_ns) {
   int descriptors[WAKE_DESCRIPTORS_MAX];
   bool idle_news = false;
   __atomic_store_n(&engine.asleep, driven ? ENGINE_NAPS : ENGINE_SLEEPS, __ATOMIC_SEQ_CST);
+  const uint64_t cpu_ns = os_thread_cpu_ns(), waiting = proxy_watch_count();
   const int state = thread_turn(&idle_news);
   if (state != ENGINE_MOVED && !idle_news && __atomic_load_n(&engine.stop, __ATOMIC_SEQ_CST) == 0) {
     const uint32_t count = state >= ENGINE_LOOKS ? 0 : descriptors_of(descriptors, WAKE_DESCRIPTORS_MAX);
-    wake_wait(engine.wake, descriptors, count, nap_us(state, os_time_ns() - since_ns, driven));
+    const uint64_t most_us = nap_us(state, os_time_ns() - since_ns, driven);
+    const struct proxy_watch watch = {engine.wake, descriptors, count, most_us, waiting, cpu_ns};
+    if (state == ENGINE_WAITS && waiting > 0) proxy_watch(&watch, nap_cost_ns);
+    else wake_wait(engine.wake, descriptors, count, most_us);
   }
   const bool roused = __atomic_exchange_n(&engine.asleep, ENGINE_AWAKE, __ATOMIC_SEQ_CST) == ENGINE_AWAKE;
   if (idle_news) engine.ops->device->lock(), engine.ops->device->unlock();
@@ -417,8 +421,9 @@ static bool thread_ends(void) {
 }
 
 static void *thread_body(void *argument) {
-  uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0;
+  uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0, nap_cost_ns = 0;
   (void)argument;
+  os_thread_wakes_exactly();
   while (!thread_ends()) {
     bool idle_news = false;
     if (thread_is_spared(&seen_driven, &driven_ns)) {
@@ -433,7 +438,7 @@ static void *thread_body(void *argument) {
       since_ns = now_ns;
     } else if ((driven && state >= ENGINE_LOOKS) ||
                now_ns - since_ns > (state == ENGINE_WAITS ? SPIN_NS + YIELD_NS : SPIN_NS)) {
-      if (thread_sleep(since_ns, driven)) since_ns = os_time_ns();
+      if (thread_sleep(since_ns, driven, &nap_cost_ns)) since_ns = os_time_ns();
     } else if (now_ns - since_ns > SPIN_NS) {
       os_yield();
     }

@@ -596,6 +596,17 @@ static bool recv_advance(struct proxy_conn *conn) {
   return true;
 }
 
+/* With PXN the process that sends moves head, and sees what the kernel stores. */
+bool proxy_conn_waits_for_kernel(const struct proxy_conn *conn) {
+  if (conn->connection == NULL || conn->pxn_client != NULL) return false;
+  if (conn->name.sends)
+    return conn->n_transmitted < conn->n_posted &&
+           !proxy_conn_is_filled(conn, &conn->flights[conn->n_transmitted % PROXY_SLICES_MAX]);
+  return conn->n_done < conn->n_transmitted &&
+         conn->comm->call.ops->network->net_load(conn->end.conn, conn->end.head) <
+             conn->flights[conn->n_done % PROXY_SLICES_MAX].slice.end;
+}
+
 static bool conn_advance(struct proxy_conn *conn) {
   if (conn->pxn_client != NULL) return pxn_client_advance(conn);
   if (conn->connection == NULL) return conn_connect(conn);

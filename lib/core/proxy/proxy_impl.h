@@ -212,6 +212,9 @@ void proxy_comm_fail(struct proxy_comm *comm, ncclResult_t code, const char *for
 /* True if a sender's kernel has filled the slice. */
 bool proxy_conn_is_filled(const struct proxy_conn *conn, const struct proxy_flight *flight);
 
+/* True if the connection can go on as soon as its kernel stores a counter or lines. */
+bool proxy_conn_waits_for_kernel(const struct proxy_conn *conn);
+
 /* proxy_ll.c. The connection uses LL from now on; `end` is its LL end. Idempotent. */
 ncclResult_t proxy_ll_open(struct proxy_conn *conn, const struct device_net_end *end);
 /* Releases the registration and, once the network no longer uses it, the memory. */
@@ -238,6 +241,26 @@ ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t 
 /* proxy_progress_idle.c. Progresses idle connections whose networks need it; returns when to do it again. */
 #define PROXY_PROGRESS_IDLE_US 100000u
 enum net_look proxy_comm_progress_idle(struct proxy_comm *comm);
+
+/* proxy_watch.c. Sleeps at most `most_us`, until the wake, one of the descriptors, or a kernel's store on a
+ * connection that waits for it. */
+struct proxy_watch {
+  int wake;
+  const int *descriptors;
+  uint32_t descriptor_count;
+  uint64_t most_us;
+  uint64_t waiting; /* proxy_watch_count() before the last turn, which moved nothing, ... */
+  uint64_t cpu_ns;  /* ... and os_thread_cpu_ns() then */
+};
+uint64_t proxy_watch_count(void); /* connections that wait for kernels */
+/* *cost_ns, 0 before the first call, is what a nap takes of a core. */
+void proxy_watch(const struct proxy_watch *watch, uint64_t *cost_ns);
+uint64_t proxy_watch_nap_us(uint64_t cost_ns, uint64_t most_us);
+/* Of the process, for tests: looks at what kernels store, and those that found something. */
+struct proxy_watch_stats {
+  uint64_t looks, found;
+};
+struct proxy_watch_stats proxy_watch_stats(void);
 
 /* proxy_memory.c. NULL if this memory is not registered with the communicator, or the network rejects it. */
 void *proxy_conn_registration(struct proxy_conn *conn, const void *data, size_t bytes);
