@@ -133,8 +133,13 @@ for ranks in 2 3 4 5 6 7 8; do
 done
 for shape in 2x1 3x1 4x1 2x2 3x2 2x4 4x1/2; do several_processes $shape 8192; done
 races
-# Long copies have the kernel for copy engines.
-try 1x2 3000000 "SIMT_CAPABILITY=90 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring NCCL_PROTO=Simple" all_gather broadcast
+# Long copies have the kernel for copy engines: rings, chains, which go by slots, slots that are read at their
+# sender, messages.
+long="SIMT_CAPABILITY=90 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring NCCL_PROTO=Simple"
+try 1x2 3000000 "$long" all_gather
+try 1x2 7000000 "$long SIMT_SEED=1" broadcast
+try 1x2 3000000 "$long SIMT_SEED=2 NCCL_P2P_READ_ENABLE=1" all_gather
+try 1x3 4000000 "$long SIMT_SEED=3" all_to_all exchange
 
 for shape in $(awk '!seen[$0]++' "$work/shapes"); do
   name=$(echo "$shape" | tr / _)

@@ -151,6 +151,24 @@ NCCL_LL_BUFFSIZE=131072 near "allreduce:Direct;$direct" 2 1500 0 all_reduce:all_
 check $? "so have several lines of a thread, from step $first"
 unset NCCL_ALGO
 unset NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE SIMT_KERNELS SIMT_CAPABILITY
+# Copy engines: rings, messages, and chains, which go by slots. Their copies are as late as the program
+# allows, or, with a seed, at any time before. Edges go by instructions.
+export NCCL_PROTO=Simple SIMT_KERNELS="$work/copies-kernels"
+for seed in 0 1 2; do
+  export SIMT_SEED=$seed
+  for option in all_gather:3:3M sendrecv:3:1048580 alltoall:3:3M broadcast:2:4M; do
+    IFS=: read -r collective ranks bytes <<EOF
+$option
+EOF
+    : >"$work/copies-kernels"
+    ctas=1 bench "$collective" -g "$ranks" -b "$bytes" -e "$bytes" && grep -qx bulk "$work/copies-kernels"
+    check $? "$collective by copy engines gives right results, seed $seed"
+    case $collective$seed${QUICK:+quick} in broadcast[12]* | *2 | *quick) continue ;; esac
+    SIMT_RACES=1 ctas=1 bench "$collective" -g 2 -b "$bytes" -e "$bytes"
+    check $? "no two accesses of $collective by copy engines race, seed $seed"
+  done
+done
+unset NCCL_PROTO SIMT_KERNELS SIMT_SEED
 missing=
 for kernel in $(sed -n 's/^  CALL(\([a-z0-9_]*\), .*/\1/p' "$here/simt/kernels.cc"); do
   grep -qx "$kernel" "$work/kernels" || missing="$missing $kernel"

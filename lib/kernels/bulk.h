@@ -47,70 +47,7 @@ struct bulk {
   bool ended;                       /* no more descriptors follow */
 };
 
-extern __shared__ __align__(128) uint8_t bulk_memory[];
 __shared__ uint64_t bulk_barriers[PRIM_WARPS_MAX][BULK_STAGES];
-
-/* ---- instructions ---- */
-
-PRIM_FN uint32_t bulk_memory_bytes(void) {
-  uint32_t bytes;
-  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  return bytes;
-}
-
-PRIM_FN void bulk_barrier_open(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
-}
-
-PRIM_FN void bulk_barrier_close(uint32_t barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
-}
-
-PRIM_FN void bulk_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :
-               : "r"(barrier), "r"(bytes)
-               : "memory");
-}
-
-PRIM_FN void bulk_await(uint32_t barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-}
-
-PRIM_FN void bulk_load(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               :
-               : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
-PRIM_FN void bulk_store(uint8_t *to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-               :
-               : "l"(to), "r"(from), "r"(bytes)
-               : "memory");
-}
-
-PRIM_FN void bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
-
-/* Waits until the tiles that this thread stored, except the last, have been read from shared memory. */
-PRIM_FN void bulk_await_left(void) { asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory"); }
-
-/* Waits until all but the last BULK_LAG tiles are stored, as if by this thread's own instructions. */
-PRIM_FN void bulk_await_stored(void) {
-  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(BULK_LAG) : "memory");
-}
-
-PRIM_FN void bulk_await_all_stored(void) { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
-
-/* Orders what a peer, or this block, stored by instructions before later loads by copy engines. */
-PRIM_FN void bulk_fence_loads(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
 
 /* ---- descriptors as tiles ---- */
 
@@ -193,12 +130,12 @@ PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
     const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
     bulk->first = span->first + bulk_skip(span);
     cursor->fresh = false;
-    bulk_fence_loads();
+    prim_bulk_fence(); /* what a peer, or this block, stored by instructions comes before the loads */
   }
   if (prim_lane() == 0) {
     const uint32_t bytes = bulk_tile_length(cursor), barrier = bulk->barriers + 8 * bulk->load_stage;
-    bulk_expect(barrier, bytes);
-    bulk_load(bulk_stage(bulk, bulk->load_stage), bulk->first + cursor->offset, bytes, barrier);
+    prim_arrivals_expect(barrier, bytes);
+    prim_bulk_load(bulk_stage(bulk, bulk->load_stage), bulk->first + cursor->offset, bytes, barrier);
   }
   prim_converge();
   bulk->load_stage = bulk_turn(bulk->load_stage);
@@ -208,14 +145,15 @@ PRIM_FN void bulk_load_tile(struct bulk *bulk, struct bulk_cursor *cursor) {
 /* Each tile is one group of stores. */
 PRIM_FN void bulk_store_tile(struct bulk *bulk, const struct bulk_cursor *cursor) {
   const struct prim_descriptor *span = bulk_descriptor(bulk, cursor->descriptor);
-  bulk_await(bulk->barriers + 8 * bulk->store_stage, bulk->parities >> bulk->store_stage & 1);
+  const uint32_t barrier = bulk->barriers + 8 * bulk->store_stage;
+  while (prim_arrivals_ended(barrier, bulk->parities >> bulk->store_stage & 1) == 0) {}
   if (prim_lane() == 0) {
     const uint32_t bytes = bulk_tile_length(cursor), stage = bulk_stage(bulk, bulk->store_stage);
     const uint64_t offset = bulk_skip(span) + cursor->offset;
-    bulk_store(span->out + offset, stage, bytes);
-    SPAN_EACH_OTHER(k, span) bulk_store(span->other[k] + offset, stage, bytes);
-    bulk_commit();
-    bulk_await_left();
+    prim_bulk_store(span->out + offset, stage, bytes);
+    SPAN_EACH_OTHER(k, span) prim_bulk_store(span->other[k] + offset, stage, bytes);
+    prim_bulk_group_end();
+    PRIM_BULK_AWAIT_READ(1); /* all tiles but this one have left their stages */
   }
   prim_converge();
   bulk->parities ^= 1u << bulk->store_stage;
@@ -234,7 +172,7 @@ PRIM_FN void bulk_declare(struct bulk *bulk, uint32_t descriptors) {
  * for. */
 PRIM_FN void bulk_declare_late(struct bulk *bulk, uint32_t passed) {
   if (bulk->next != bulk->declared && bulk->stored - bulk->next_stored >= BULK_LAG) {
-    if (prim_lane() == 0) bulk_await_stored();
+    if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);
     bulk_declare(bulk, bulk->next);
   }
   if (bulk->next == bulk->declared && passed != bulk->declared) {
@@ -245,7 +183,7 @@ PRIM_FN void bulk_declare_late(struct bulk *bulk, uint32_t passed) {
 
 PRIM_FN void bulk_declare_all(struct bulk *bulk, uint32_t passed) {
   if (passed == bulk->declared) return;
-  if (prim_lane() == 0) bulk_await_all_stored();
+  if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(0);
   bulk_declare(bulk, passed);
   bulk->next = passed;
 }
@@ -280,7 +218,7 @@ PRIM_FN bool bulk_look(struct bulk *bulk) {
 /* A warp group's share of the block's stages is proportional to its warps. */
 PRIM_FN void bulk_open(struct bulk *bulk, const struct compute_warp *compute) {
   const struct prim *prim = &compute->prim;
-  const uint32_t warps = blockDim.x / PRIM_WARP, bytes = bulk_memory_bytes();
+  const uint32_t warps = blockDim.x / PRIM_WARP, bytes = prim_requested_bytes();
   const uint32_t first = prim->first_compute_warp - 1, behind = first + 1 + prim->compute_warps;
   const uint32_t begin = bytes * first / warps / 128 * 128;
   const uint32_t end = behind + 1 >= warps ? bytes : bytes * behind / warps / 128 * 128;
@@ -289,15 +227,15 @@ PRIM_FN void bulk_open(struct bulk *bulk, const struct compute_warp *compute) {
   bulk->index = compute->index / PRIM_WARP;
   bulk->copy_warps = (uint32_t)size_min(prim->compute_warps, size_max(1, share));
   bulk->stage_bytes = (end - begin) / bulk->copy_warps / BULK_STAGES / 256 * 256;
-  bulk->memory = (uint32_t)__cvta_generic_to_shared(bulk_memory) + begin;
+  bulk->memory = prim_requested_place() + begin;
   bulk->memory += bulk->index * BULK_STAGES * bulk->stage_bytes;
-  bulk->barriers = (uint32_t)__cvta_generic_to_shared(bulk_barriers[threadIdx.x / PRIM_WARP]);
+  bulk->barriers = prim_shared_place(bulk_barriers[threadIdx.x / PRIM_WARP]);
   bulk->issued = bulk->loaded = bulk->stored = bulk->declared = bulk->next = bulk->next_stored = 0;
   bulk->load_stage = bulk->store_stage = bulk->parities = 0;
   bulk->ended = false;
   if (prim_lane() == 0) {
-    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_open(bulk->barriers + 8 * i);
-    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+    for (uint32_t i = 0; i < BULK_STAGES; i++) prim_arrivals_open(bulk->barriers + 8 * i);
+    prim_arrivals_fence();
   }
   prim_converge();
 }
@@ -305,7 +243,7 @@ PRIM_FN void bulk_open(struct bulk *bulk, const struct compute_warp *compute) {
 PRIM_FN void bulk_close(const struct bulk *bulk) {
   prim_converge();
   if (prim_lane() == 0)
-    for (uint32_t i = 0; i < BULK_STAGES; i++) bulk_barrier_close(bulk->barriers + 8 * i);
+    for (uint32_t i = 0; i < BULK_STAGES; i++) prim_arrivals_close(bulk->barriers + 8 * i);
 }
 
 /* Returns with no copy in flight, at the end of descriptors and after an abort. */

@@ -203,6 +203,80 @@ PRIM_FN void prim_await_dependencies(void) {
 #endif
 }
 
+/* ---- copies by copy engines (compute capability 9.0) ---- */
+
+/* The shared memory that the launch requests: its bytes, and its address in shared memory. */
+PRIM_FN uint32_t prim_requested_bytes(void) {
+  uint32_t bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
+PRIM_FN uint32_t prim_requested_place(void) {
+  extern __shared__ __align__(128) uint8_t prim_requested[];
+  return prim_shared_place(prim_requested);
+}
+
+/* A barrier in shared memory that loads complete: each of its phases ends when one thread has said how many
+ * bytes it expects, and these have arrived. Phases have the parities 0 and 1 in turn. */
+PRIM_FN void prim_arrivals_open(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+}
+
+/* Before copy engines use barriers that this thread has opened. */
+PRIM_FN void prim_arrivals_fence(void) {
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
+PRIM_FN void prim_arrivals_close(uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+
+PRIM_FN void prim_arrivals_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/* Waits for some time; not 0 if the phase of that parity has ended. */
+PRIM_FN uint32_t prim_arrivals_ended(uint32_t barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(ended)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return ended;
+}
+
+/* From memory to shared memory. Addresses and bytes are multiples of 16. */
+PRIM_FN void prim_bulk_load(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+/* From shared memory; in the thread's open group of stores, which prim_bulk_group_end() ends. */
+PRIM_FN void prim_bulk_store(uint8_t *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+
+PRIM_FN void prim_bulk_group_end(void) { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+
+/* Waits until all of this thread's groups but the last `but` (a constant) have been read from shared memory,
+ * or are stored as if by its own instructions. */
+#define PRIM_BULK_AWAIT_READ(but) \
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : PRIM_CONSTANT(but) : "memory")
+#define PRIM_BULK_AWAIT_STORED(but) \
+  asm volatile("cp.async.bulk.wait_group %0;" : : PRIM_CONSTANT(but) : "memory")
+
+/* Orders what this thread has seen stored by instructions before its later copies by copy engines. */
+PRIM_FN void prim_bulk_fence(void) { asm volatile("fence.proxy.async.global;" : : : "memory"); }
+
 /* ---- pairs of small floats: the bits of kernels/types.h for every operand, NaN included ---- */
 
 #define WORD_PAIR(function, instruction)                                    \

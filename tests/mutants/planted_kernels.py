@@ -19,7 +19,7 @@ Fault = namedtuple('Fault', 'name file find replace shows says run')
 
 # Kernels that are compiled with the faults; launches of other kernels have none.
 KERNELS = ('ll', 'll128', 'simple', 'll_links', 'links', 'direct_ll', 'direct_once', 'direct_once_lines',
-           'direct_simple')
+           'direct_simple', 'bulk', 'mixed')
 
 # Changes without a fault: spans of the two types that wrap.c uses, which compile in a fifth of the time.
 ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_TYPE) }',
@@ -729,3 +729,96 @@ weaken(DIRECT_LL, 'cleaned_lines_of_other_lanes_without_a_fence', '@__syncwarp()
        late(STREAMS_LL, 'TUTTI_FIRST_STEP=4294967273'))
 weaken(COMPUTE, 'own_input_used_before_it_has_arrived', '@prim_fetch_end();@ PRIM_EACH_WORD(k) words[k]', '',
        RING_LL, 'wrong')
+
+# ---- bulk copies. Copies are as late as the program allows, and garbage is where a load has not ended.
+
+BULK = 'kernels/bulk.h'
+LONG_COPIES = scenario('Ring', 'Simple', '3 270000 1')          # some of their spans have edges
+ODD_COPIES = scenario('Ring', 'Simple', '3 270001 1')           # some have ends that are aligned differently
+STEP_COPIES = stepped(LONG_COPIES)
+SEND = 'sendrecv -g 2 -b 1048580 -e 1048580'                    # a message has an edge
+RACE_SEND = raced(scenario('', 'Simple', SEND, program='bench'))
+CHAIN = scenario('Ring', 'Simple', 'broadcast -g 2 -b 4M -e 4M', program='bench') # it goes by slots
+STEP_CHAIN, RACE_CHAIN = stepped(CHAIN), raced(CHAIN)
+BATCHES = scenario('', 'Simple', 'alltoall -g 8 -b 8M -e 8M', program='bench')
+plant(BULK, 'bulk_stages_turned_too_early', 'index + 1 == @BULK_STAGES@ ? 0', 'BULK_STAGES - 1', 'wrong',
+      LONG_COPIES)
+plant(BULK, 'bulk_load_into_the_same_stage', '@bulk->load_stage = bulk_turn(bulk->load_stage);@', '',
+      'wrong|hang|error', LONG_COPIES, '.')
+plant(BULK, 'bulk_stages_loaded_too_far_ahead', 'bulk.loaded - bulk.stored < @BULK_STAGES - 1@',
+      'BULK_STAGES', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_stages_of_all_warps_are_one', '@bulk->index * BULK_STAGES * bulk->stage_bytes@', '0',
+      'wrong', LONG_COPIES)
+plant(BULK, 'bulk_stages_too_long', 'bulk->copy_warps / @BULK_STAGES@ /', '2', 'error', LONG_COPIES,
+      'of shared memory that the launch requests')
+plant(BULK, 'bulk_stage_reused_before_it_is_read', 'PRIM_BULK_AWAIT_READ(@1@)', '2', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_stage_never_awaited', '@PRIM_BULK_AWAIT_READ(1);@', '', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_load_not_awaited',
+      '@while (prim_arrivals_ended(barrier, bulk->parities >> bulk->store_stage & 1) == 0) {}@', '',
+      'wrong|error', LONG_COPIES)
+plant(BULK, 'bulk_load_awaited_at_the_next_barrier', 'barrier = bulk->barriers + 8 * @bulk->store_stage@;',
+      'bulk_turn(bulk->store_stage)', 'wrong|hang|error', LONG_COPIES, '.')
+plant(BULK, 'bulk_parity_stays', '@bulk->parities ^= 1u << bulk->store_stage;@', '', 'wrong|error',
+      LONG_COPIES, '.')
+plant(BULK, 'bulk_parity_of_the_phase_before', '@bulk->parities >> bulk->store_stage & 1@',
+      '(bulk->parities >> bulk->store_stage & 1) ^ 1', 'wrong|error|hang', LONG_COPIES, '.')
+plant(BULK, 'bulk_load_expects_too_little', 'prim_arrivals_expect(barrier, @bytes@)', 'bytes - 16', 'hang',
+      LONG_COPIES)
+plant(BULK, 'bulk_declared_before_it_is_stored', '@if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);@',
+      '', 'wrong|steps', STEP_CHAIN, 'ends, but byte .* was not written|wrong elements')
+plant(BULK, 'bulk_declared_a_tile_too_early', 'bulk->stored - bulk->next_stored >= @BULK_LAG@)',
+      'BULK_LAG - 1', 'wrong|steps', STEP_CHAIN, 'ends, but byte .* was not written|wrong elements')
+plant(BULK, 'bulk_declared_when_all_but_three_are_stored', 'PRIM_BULK_AWAIT_STORED(@BULK_LAG@)',
+      'BULK_LAG + 1', 'wrong|steps', STEP_CHAIN, 'ends, but byte .* was not written|wrong elements')
+plant(BULK, 'bulk_last_tile_not_awaited', 'PRIM_BULK_AWAIT_STORED(@0@)', '1', 'wrong|error', LONG_COPIES, '.')
+plant(BULK, 'bulk_descriptor_declared_before_its_tiles', 'bulk_declare(bulk, @bulk->next@);', 'passed',
+      'wrong|steps', STEP_CHAIN, '.')
+plant(BULK, 'bulk_group_not_ended', '@prim_bulk_group_end();@', '', 'error', LONG_COPIES,
+      'a thread ends while one of its bulk copies is in flight')
+plant(BULK, 'bulk_last_tile_too_long', '(uint32_t)size_min(@cursor->bytes - cursor->offset@,',
+      'cursor->tile_bytes', 'wrong|error|steps', STEP_COPIES, '.')
+plant(BULK, 'bulk_last_tile_too_short', '(uint32_t)size_min(@cursor->bytes - cursor->offset@,',
+      '(cursor->bytes - cursor->offset) / 32 * 16 + 16', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_last_tile_forgotten', 'if (@cursor->offset < cursor->bytes@) return true;',
+      'cursor->offset + cursor->tile_bytes <= cursor->bytes', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_tile_of_two_warps', 'cursor->before = @(uint32_t)((cursor->before + tiles) % '
+      'bulk->copy_warps)@;', 'bulk->index % 2', 'wrong|steps', STEP_COPIES, '.')
+plant(BULK, 'bulk_tiles_shared_unevenly', 'cursor->before = @(uint32_t)((cursor->before + tiles) % '
+      'bulk->copy_warps)@;', '0', 'equal', LONG_COPIES,
+      'each span is still cut into the same tiles; the first warps have more of them')
+plant(BULK, 'bulk_first_vector_misplaced', 'return @(16 - (uint32_t)((uintptr_t)span->first % 16)) % 16@;',
+      '(uint32_t)((uintptr_t)span->first % 16)', 'error', LONG_COPIES, 'not multiples of 16')
+plant(BULK, 'bulk_copy_of_ends_aligned_differently', 'if (@places % 16 != 0@ ||', 'false', 'error',
+      ODD_COPIES, 'not multiples of 16')
+plant(BULK, 'bulk_edges_forgotten', '@compute_span(compute, span, cursor->bytes > 0);@',
+      'if (cursor->bytes == 0) compute_span(compute, span, false);', 'wrong', LONG_COPIES)
+plant(BULK, 'bulk_barriers_left_open', 'prim_lane() == 0) for (uint32_t i = 0; @i < BULK_STAGES@; i++) '
+      'prim_arrivals_close(', 'false', 'error', BATCHES, 'a barrier of loads is opened twice')
+plant(BULK, 'bulk_barriers_without_a_fence', '@prim_arrivals_fence();@', '', 'error', LONG_COPIES,
+      'opened without a fence')
+plant(BULK, 'bulk_end_not_seen', 'bulk->issued = @bulk->ended ? issued - 1 : issued@;', 'issued',
+      'error|hang|wrong|crash', LONG_COPIES, '.')
+plant('kernels/kernel_mixed.cu', 'bulk_shared_memory_not_allowed',
+      'return @cudaFuncSetAttribute(kernels[LAUNCH_KERNEL_BULK], '
+      'cudaFuncAttributeMaxDynamicSharedMemorySize, most)@;', 'cudaSuccess', 'error', LONG_COPIES, 'invalid')
+deviate(BULK, 'bulk_vectors_moved_twice', 'compute_span(compute, span, @cursor->bytes > 0@);', 'false',
+        LONG_COPIES, 'written 2 times')
+weaken(BULK, 'bulk_loads_without_a_fence', '@prim_bulk_fence();@', '', RACE_CHAIN, 'race',
+       'then: block . of device ., a copy engine for thread')
+weaken(BULK, 'bulk_done_without_a_release',
+       '@prim_post(&prim_shared.done[threadIdx.x / PRIM_WARP], descriptors);@',
+       '*(volatile uint32_t *)&prim_shared.done[threadIdx.x / PRIM_WARP] = descriptors;', RACE_SEND)
+weaken(BULK, 'bulk_descriptors_without_an_acquire', 'seen = @prim_peek(&bulk->queue->issued)@;',
+       '(uint32_t)simt_load(&bulk->queue->issued, ' + STRONG, RACE_SEND)
+weaken(BULK, 'bulk_descriptor_read_by_lanes_apart', '@prim_converge_reads();@ /* descriptors are read', '',
+       RACE_SEND)
+weaken(BULK, 'bulk_done_before_all_lanes_have_moved', 'cursor->bytes > 0); @prim_converge();@', '',
+       RACE_SEND)
+weaken(BULK, 'bulk_barriers_used_before_they_are_open', 'prim_arrivals_fence(); } @prim_converge();@', '',
+       RACE_SEND, 'equal', 'the warp meets after each load, before its lanes wait for it')
+weaken(BULK, 'bulk_barriers_closed_before_all_lanes_have_waited',
+       'bulk_close(const struct bulk *bulk) { @prim_converge();@', '', RACE_SEND, 'equal',
+       'the warp meets after each tile, when its lanes have waited for it')
+weaken(BULK, 'bulk_stage_reused_before_it_is_read_in_order', '@PRIM_BULK_AWAIT_READ(1);@', '', RACE_SEND)
+weaken(BULK, 'bulk_tail_posted_before_it_is_stored',
+       '@if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);@', '', RACE_CHAIN)

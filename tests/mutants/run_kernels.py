@@ -163,8 +163,9 @@ def library_build(pool, build, folder):
     call([CC, '-O1', '-fPIC', '-c', folder + '/planted.c', '-o', folder + '/planted.o'])
     objects = [job.result() for job in jobs] + [folder + '/planted.o']
     built = {os.path.basename(target) for target in objects}
-    elsewhere = {name + '.cc.o' for name in ('block', 'runtime', 'memory', 'memory_limit', 'registered',
-                                             'graph_objects', 'watch', 'order', 'driver', 'driver_memory')}
+    elsewhere = {name + '.cc.o' for name in ('block', 'copy_engine', 'runtime', 'memory', 'memory_limit',
+                                             'registered', 'graph_objects', 'watch', 'order', 'driver',
+                                             'driver_memory')}
     for path in sorted(glob.glob(build + '/obj/tests/simt/*.o*')):
         name = os.path.basename(path)
         if name not in elsewhere and name.replace('.os', '.o') not in built:

@@ -12,6 +12,7 @@
 
 #include <initializer_list>
 
+#include "copy_engine.h"
 #include "order.h"
 #include "random.h"
 #include "watch.h"
@@ -120,6 +121,7 @@ static void fibre_leave(void) { simt_switch(&here->now->stack_top, here->schedul
 
 static void fibre_main(void) {
   here->body(here->argument);
+  copy_engine_thread_end();
   here->now->ended = true;
   here->ended_count += 1;
   fibre_leave();
@@ -129,10 +131,13 @@ static void fibre_main(void) {
 void simt_yield(void) { fibre_leave(); }
 
 void simt_stir(void) {
-  struct block *block = here;
-  if (block->random == 0) return;
-  if (random_below(&block->random, STIR_ONE_IN) == 0) fibre_leave();
+  if (!simt_chance(STIR_ONE_IN)) return;
+  copy_engine_stir();
+  fibre_leave();
 }
+
+bool simt_chance(uint32_t one_in) { return here->random != 0 && random_below(&here->random, one_in) == 0; }
+uint32_t simt_draw(uint32_t bound) { return random_below(&here->random, bound); }
 
 /* ---- waits ---- */
 
@@ -263,8 +268,7 @@ void simt_store_pair(void *address, uint64_t low, uint64_t high, enum simt_kind 
   const bool back = order_is_on && !whole && here->random != 0 && random_below(&here->random, 2) != 0;
   align_check(address, 16);
   memory_store(&words[back ? 1 : 0], 8, back ? high : low, kind, place);
-  if (order_is_on && !whole && here->random != 0 && random_below(&here->random, TEAR_ONE_IN) == 0)
-    fibre_leave();
+  if (order_is_on && !whole && simt_chance(TEAR_ONE_IN)) fibre_leave();
   memory_store(&words[back ? 0 : 1], 8, back ? low : high, kind, place);
 }
 
@@ -382,8 +386,8 @@ static uint64_t seed_of(uint32_t index) {
   return seed == 0 ? 0 : (seed + index + 1) * 0x9e3779b97f4a7c15u;
 }
 
-void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread_count, int slow_warp,
-                    void (*body)(void *), void *argument) {
+void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread_count,
+                    size_t requested_bytes, int slow_warp, void (*body)(void *), void *argument) {
   if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
     give_up("a block does not consist of whole warps");
   struct block *block = block_make(thread_count);
@@ -399,6 +403,7 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
   block->order = order_block_begin(launch, thread_count, block->stacks, block_bytes(thread_count));
   for (const simt_index *each : {&threadIdx, &blockIdx, &blockDim}) watch_ignore(each, sizeof *each);
   watch_ignore(block->stacks, block_bytes(thread_count));
+  copy_engine_block_begin(thread_count, requested_bytes);
   while (block->ended_count < thread_count) {
     order_turn_begin();
     /* Fibres behind a gate that has just opened are ready in the next sweep. */
@@ -409,6 +414,7 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
     order_turn_end();
     sched_yield();
   }
+  copy_engine_block_end();
   watch_block_end();
   order_block_end(block->order);
   here = NULL;

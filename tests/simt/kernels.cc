@@ -6,6 +6,7 @@
 
 #include "kernels/launch.h"
 #include "kernels/link_test.h"
+#include "copy_engine.h"
 #include "kernels.h"
 #include "order.h"
 #include "steps.h"
@@ -59,6 +60,7 @@ static thread_local volatile char shared_touched;
 
 static void kernel_shared_begin(void *memory, size_t bytes) {
   memset(memory, 0xd1, bytes);
+  copy_engine_declared(memory, bytes);
   order_forget(memory, bytes);
   watch_ignore(memory, bytes);
 }

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-enum { SIMT_PARAMETERS = 6, SIMT_DEVICES = 64 };
+enum { SIMT_PARAMETERS = 6, SIMT_DEVICES = 64, SIMT_KERNELS_MOST = 64 };
 
 struct simt_kernel {
   const char *name;

@@ -21,6 +21,7 @@
 #include "watch.h"
 
 enum { GRAIN = 4, PAGE = 4096, BARRIERS = 16, RESTING_BLOCKS = 8, READS_LOOKED_AT = 64, REPEATED = 8 };
+enum { COPY_ENGINE = 1 << 15 }; /* in a thread's name: a copy engine that works for it */
 
 typedef std::vector<uint32_t> times;
 typedef std::shared_ptr<const times> clock_ref; /* null: nothing is known */
@@ -69,6 +70,7 @@ struct order_thread {
   known knows;                /* without its own time */
   known fenced[ORDER_SCOPES]; /* what a strong write releases to readers in that scope */
   known seen[ORDER_SCOPES];   /* released by writes there that it has read; a fence acquires it */
+  clock_ref engines;          /* the accesses that its copy engines' next copies follow */
   struct repeated repeated[REPEATED];
 };
 
@@ -90,6 +92,7 @@ struct order_block {
   size_t own_bytes;
   std::vector<order_thread> threads;
   struct barrier barriers[BARRIERS];
+  uint32_t first_engine; /* its number, or 0: no copy was begun; a thread is the first one */
 };
 
 /* Launches of a stream: what has ended, and what had ended before the first of those that overlap. */
@@ -112,7 +115,7 @@ static std::unordered_map<const void *, stream_state> streams;
 static std::unordered_map<int, known> copied; /* by device: what the host's last copy there follows */
 static std::vector<resting> rests;
 static times now_of;                                  /* by thread */
-static std::vector<std::pair<uint32_t, int>> name_of; /* by thread: its block's index and its device */
+static std::vector<std::pair<uint32_t, int>> name_of; /* by thread: its block, its index; and its device */
 static uint32_t block_count, forgotten;               /* times that memory was forgotten */
 static thread_local struct order_block *current;
 
@@ -217,9 +220,10 @@ static void place_print(const void *place) {
 }
 
 static void epoch_print(const char *when, const struct epoch *epoch, bool writes) {
-  fprintf(stderr, "simt:   %s: block %u of device %d, thread %u (%s%s)\n", when,
-          name_of[epoch->thread].first >> 16, name_of[epoch->thread].second,
-          name_of[epoch->thread].first & 0xffff, epoch->strong ? "strong " : "", writes ? "write" : "read");
+  const uint32_t name = name_of[epoch->thread].first;
+  fprintf(stderr, "simt:   %s: block %u of device %d, %sthread %u (%s%s)\n", when, name >> 16,
+          name_of[epoch->thread].second, (name & COPY_ENGINE) != 0 ? "a copy engine for " : "",
+          name & (COPY_ENGINE - 1), epoch->strong ? "strong " : "", writes ? "write" : "read");
   place_print(epoch->place);
 }
 
@@ -232,9 +236,12 @@ static void epoch_print(const char *when, const struct epoch *epoch, bool writes
   _exit(99);
 }
 
+/* Copies of an engine do not follow each other. */
+static bool is_engine(const struct epoch *epoch) { return (name_of[epoch->thread].first & COPY_ENGINE) != 0; }
+
 /* One instruction of a warp, by which all its lanes write the same value. */
 static bool is_same_store(const struct epoch *before, bool wrote, const struct epoch *now, bool writes) {
-  return wrote && writes && before->place == now->place &&
+  return wrote && writes && before->place == now->place && !is_engine(before) &&
          name_of[before->thread].second == name_of[now->thread].second &&
          name_of[before->thread].first / SIMT_WARP == name_of[now->thread].first / SIMT_WARP;
 }
@@ -244,7 +251,7 @@ static void epochs_check(const std::vector<epoch> &before, bool wrote, const str
                          const order_thread *thread, uintptr_t address, bool strict) {
   const clock_ref &clock = wrote ? thread->knows.all : thread->knows.reads;
   for (const struct epoch &each : before)
-    if (each.thread != now->thread && (each.bytes & now->bytes) != 0 &&
+    if ((each.thread != now->thread || is_engine(now)) && (each.bytes & now->bytes) != 0 &&
         (strict || !(each.strong && now->strong)) && !is_same_store(&each, wrote, now, writes) &&
         !clock_covers(clock, each.thread, each.time))
       race_report(address, &each, wrote, now, writes);
@@ -260,8 +267,8 @@ static void epochs_add(std::vector<epoch> *list, const struct epoch *now, const 
   for (size_t i = 0; i < list->size(); i++) {
     const struct epoch each = (*list)[i];
     const bool covered = (each.bytes & ~now->bytes) == 0;
-    const bool follows =
-        each.thread == now->thread || clock_covers(thread->knows.all, each.thread, each.time);
+    const bool follows = (each.thread == now->thread && !is_engine(now)) ||
+                         clock_covers(thread->knows.all, each.thread, each.time);
     const bool weaker = each.strong || !now->strong; /* a weak access races with more than a strong one */
     if (!(covered && follows && weaker)) (*list)[kept++] = each;
   }
@@ -305,6 +312,32 @@ static void grain_write(struct grain *grain, order_thread *thread, uint32_t how)
   grain->device = (uint32_t)current->launch->device;
 }
 
+/* `repeated`: where to note the grains, or NULL. */
+static void grains_access(uintptr_t begin, uintptr_t end, uint32_t how, enum order_scope scope,
+                          const void *place, order_thread *thread, struct repeated *repeated) {
+  const bool writes = (how & ORDER_WRITE) != 0;
+  for (uintptr_t at = begin / GRAIN * GRAIN; at < end; at += GRAIN) {
+    struct grain *grain = grain_at(at);
+    const uint32_t first = at < begin ? (uint32_t)(begin - at) : 0,
+                   last = end - at < GRAIN ? (uint32_t)(end - at) : (uint32_t)GRAIN;
+    const struct epoch now = {thread->id, now_of[thread->id], (uint8_t)((1u << last) - (1u << first)),
+                              (how & ORDER_STRONG) != 0, place};
+    if (repeated != NULL) repeated->grains[(at - begin) / GRAIN % 2] = grain;
+    if (!writes || (how & ORDER_ADDS) != 0) grain_read(grain, thread, how, scope);
+    epochs_check(grain->writes, true, &now, writes, thread, at,
+                 (how & ORDER_LINE) != 0 && grain->takes.empty());
+    if (writes) {
+      epochs_check(grain->reads, false, &now, writes, thread, at, false);
+      epochs_check(grain->takes, false, &now, writes, thread, at, false);
+      grain->takes.clear();
+      epochs_add(&grain->writes, &now, thread);
+      grain_write(grain, thread, how);
+    } else {
+      epochs_add(&grain->reads, &now, thread);
+    }
+  }
+}
+
 void order_access(const void *address, uint32_t bytes, uint32_t how, enum order_scope scope,
                   const void *place) {
   const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
@@ -325,26 +358,7 @@ void order_access(const void *address, uint32_t bytes, uint32_t how, enum order_
     return;
   }
   if (may_repeat) *repeated = {begin, bytes, how, now_of[thread->id], forgotten, {}, {}};
-  for (uintptr_t at = begin / GRAIN * GRAIN; at < end; at += GRAIN) {
-    struct grain *grain = grain_at(at);
-    const uint32_t first = at < begin ? (uint32_t)(begin - at) : 0,
-                   last = end - at < GRAIN ? (uint32_t)(end - at) : (uint32_t)GRAIN;
-    const struct epoch now = {thread->id, now_of[thread->id], (uint8_t)((1u << last) - (1u << first)),
-                              (how & ORDER_STRONG) != 0, place};
-    if (may_repeat) repeated->grains[(at - begin) / GRAIN % 2] = grain;
-    if (!writes || (how & ORDER_ADDS) != 0) grain_read(grain, thread, how, scope);
-    epochs_check(grain->writes, true, &now, writes, thread, at,
-                 (how & ORDER_LINE) != 0 && grain->takes.empty());
-    if (writes) {
-      epochs_check(grain->reads, false, &now, writes, thread, at, false);
-      epochs_check(grain->takes, false, &now, writes, thread, at, false);
-      grain->takes.clear();
-      epochs_add(&grain->writes, &now, thread);
-      grain_write(grain, thread, how);
-    } else {
-      epochs_add(&grain->reads, &now, thread);
-    }
-  }
+  grains_access(begin, end, how, scope, place, thread, may_repeat ? repeated : NULL);
 }
 
 void order_take(const void *address, uint32_t bytes, const void *place) {
@@ -415,7 +429,57 @@ void order_pass(uint32_t id, uint64_t phase) {
 void order_await_previous(void) {
   if (current == NULL) return;
   known_join(&thread_now()->knows, current->launch->previous);
+  clock_join(&thread_now()->engines, current->launch->previous.all);
   for (known &fenced : thread_now()->fenced) known_join(&fenced, current->launch->previous);
+}
+
+static uint32_t ids_take(uint32_t thread_count, int device) {
+  for (size_t i = 0; i + RESTING_BLOCKS < rests.size(); i++) {
+    if (rests[i].thread_count != thread_count || rests[i].device != device) continue;
+    const uint32_t first_id = rests[i].first_id;
+    rests.erase(rests.begin() + (long)i);
+    return first_id;
+  }
+  const uint32_t first_id = (uint32_t)now_of.size();
+  now_of.resize(first_id + thread_count, 1);
+  name_of.resize(first_id + thread_count);
+  return first_id;
+}
+
+/* ---- copy engines ---- */
+
+uint32_t order_engine_copy(uint32_t engine, const void *from, const void *to, uint32_t bytes,
+                           const void *place) {
+  if (current == NULL) return 0;
+  if (current->first_engine == 0) current->first_engine = ids_take(ORDER_ENGINES, current->launch->device);
+  if (engine >= ORDER_ENGINES) abort();
+  const order_thread *thread = thread_now();
+  order_thread copies = {};
+  copies.id = current->first_engine + engine;
+  copies.knows = {thread->engines, thread_snapshot(thread).reads};
+  name_of[copies.id] = name_of[thread->id];
+  name_of[copies.id].first |= COPY_ENGINE;
+  const uintptr_t source = (uintptr_t)from, target = (uintptr_t)to;
+  grains_access(source, source + bytes, ORDER_READ, ORDER_SYSTEM, place, &copies, NULL);
+  grains_access(target, target + bytes, ORDER_WRITE, ORDER_SYSTEM, place, &copies, NULL);
+  return now_of[copies.id]++;
+}
+
+void order_engine_ended(uint32_t engine, uint32_t time, bool only_reads) {
+  if (current == NULL || time == 0) return;
+  order_thread *thread = thread_now();
+  const uint32_t id = current->first_engine + engine;
+  times ended;
+  times_set(&ended, id, time);
+  const clock_ref clock = clock_of(std::move(ended));
+  clock_join(&thread->knows.reads, clock);
+  if (only_reads) return;
+  clock_join(&thread->knows.all, clock);
+  clock_join(&thread->engines, clock);
+}
+
+void order_fence_engines(void) {
+  if (current != NULL) thread_now()->engines = thread_snapshot(thread_now()).all;
 }
 
 /* ---- launches and blocks ---- */
@@ -447,19 +511,6 @@ void order_launch_end(struct order_launch *launch) {
   delete launch;
 }
 
-static uint32_t ids_take(uint32_t thread_count, int device) {
-  for (size_t i = 0; i + RESTING_BLOCKS < rests.size(); i++) {
-    if (rests[i].thread_count != thread_count || rests[i].device != device) continue;
-    const uint32_t first_id = rests[i].first_id;
-    rests.erase(rests.begin() + (long)i);
-    return first_id;
-  }
-  const uint32_t first_id = (uint32_t)now_of.size();
-  now_of.resize(first_id + thread_count, 1);
-  name_of.resize(first_id + thread_count);
-  return first_id;
-}
-
 struct order_block *order_block_begin(struct order_launch *launch, uint32_t thread_count, const void *own,
                                       size_t own_bytes) {
   if (launch == NULL) return NULL;
@@ -475,6 +526,7 @@ struct order_block *order_block_begin(struct order_launch *launch, uint32_t thre
   for (uint32_t i = 0; i < thread_count; i++) {
     block->threads[i].id = block->first_id + i;
     block->threads[i].knows = launch->begin;
+    block->threads[i].engines = launch->begin.all;
     for (known &fenced : block->threads[i].fenced) fenced = launch->begin;
     name_of[block->first_id + i] = {blockIdx.x << 16 | i, launch->device};
   }
@@ -491,6 +543,7 @@ void order_block_end(struct order_block *block) {
     known_add_thread(&gathered, &block->threads[i], i > 0 ? &block->threads[i - 1] : NULL);
   known_join(&block->launch->ended, known_of(std::move(gathered)));
   rests.push_back({block->first_id, block->thread_count, block->launch->device});
+  if (block->first_engine != 0) rests.push_back({block->first_engine, ORDER_ENGINES, block->launch->device});
   current = NULL;
   order_turn_end();
   delete block;

@@ -63,6 +63,22 @@ void order_arrive(uint32_t id, uint64_t phase);
 void order_pass(uint32_t id, uint64_t phase);
 void order_await_previous(void);
 
+/* ---- copy engines ----
+ *
+ * Their accesses occur at any time between the copy's beginning and the end that a thread sees. They are
+ * ordered behind what the thread that begins the copy has read, behind the writes that it had seen at its
+ * last order_fence_engines(), and behind copies whose ends it has seen itself. PTX would also count a fence
+ * of another thread, which the kernels do not rely on. `engine`: below ORDER_ENGINES, chosen by the caller;
+ * the copies of an engine end in the order of their times, as far as their ends are seen. */
+enum { ORDER_ENGINES = 64 };
+
+/* The running thread begins a copy; returns its time. */
+uint32_t order_engine_copy(uint32_t engine, const void *from, const void *to, uint32_t bytes,
+                           const void *place);
+/* It has seen that the engine's copies up to that time have ended, or have read all that they read. */
+void order_engine_ended(uint32_t engine, uint32_t time, bool only_reads);
+void order_fence_engines(void);
+
 /* The host has copied from or to that memory when all launches on its device had ended. */
 void order_copy(int device, const void *memory, size_t bytes, bool writes);
 /* A stream of the device has waited for the count: what was released to it has happened before. */

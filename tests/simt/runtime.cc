@@ -17,6 +17,7 @@ static size_t kernel_count;
 static void (*kernel_begin_block)(void);
 
 void simt_kernels_offer(const struct simt_kernel *rows, size_t count, void (*begin_block)(void)) {
+  if (count > SIMT_KERNELS_MOST) abort();
   kernel_rows = rows;
   kernel_count = count;
   kernel_begin_block = begin_block;
@@ -86,9 +87,19 @@ static void multiprocessor_give(int device) {
 
 /* ---- a launch ---- */
 
+/* Shared memory that a launch may request, by kernel: as much as every kernel may, or what it was allowed. */
+enum { SHARED_USUAL = 48 << 10 };
+static size_t shared_allowed[SIMT_KERNELS_MOST];
+
+static size_t shared_most(const struct simt_kernel *kernel) {
+  const size_t allowed = __atomic_load_n(&shared_allowed[kernel - kernel_rows], __ATOMIC_RELAXED);
+  return allowed > SHARED_USUAL ? allowed : (size_t)SHARED_USUAL;
+}
+
 struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
+  size_t shared_bytes; /* that it requests */
   int slow_warp, device;
   const void *stream;
   bool overlaps;    /* it may begin before the stream's previous launch has ended */
@@ -117,8 +128,8 @@ static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
   kernel_begin_block();
   watch_block_begin(job->launch->kernel->name, job->launch->parameters, job->index);
-  simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->slow_warp, thread_body,
-                 (void *)job->launch);
+  simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->shared_bytes,
+                 job->launch->slow_warp, thread_body, (void *)job->launch);
   multiprocessor_give(job->launch->device);
   return NULL;
 }
@@ -148,12 +159,14 @@ static int slow_warp(void) {
 }
 
 static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
-                                       void **parameters, cudaStream_t stream, bool overlaps) {
+                                       void **parameters, size_t shared_bytes, cudaStream_t stream,
+                                       bool overlaps) {
   struct simt_launch *launch = (struct simt_launch *)calloc(1, sizeof *launch);
   if (launch == NULL) return NULL;
   launch->kernel = kernel;
   launch->block_count = grid.x;
   launch->thread_count = block.x;
+  launch->shared_bytes = shared_bytes;
   launch->slow_warp = slow_warp();
   if (cudaGetDevice(&launch->device) != cudaSuccess || launch->device >= SIMT_DEVICES) abort();
   launch->stream = (const void *)stream;
@@ -177,13 +190,13 @@ static bool drops_launches(void) {
 }
 
 static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **parameters,
-                               cudaStream_t stream, bool overlaps) {
+                               size_t shared_bytes, cudaStream_t stream, bool overlaps) {
   const struct simt_kernel *kernel = kernel_find(entry);
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (kernel == NULL) return cudaErrorInvalidValue;
+  if (kernel == NULL || shared_bytes > shared_most(kernel)) return cudaErrorInvalidValue;
   if (drops_launches()) return cudaSuccess;
   kernel_note(kernel, block.x);
-  struct simt_launch *launch = launch_make(kernel, grid, block, parameters, stream, overlaps);
+  struct simt_launch *launch = launch_make(kernel, grid, block, parameters, shared_bytes, stream, overlaps);
   if (launch == NULL) return cudaErrorMemoryAllocation;
   simt_memory_settle();
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
@@ -195,8 +208,7 @@ static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **
 
 cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **parameters, size_t shared_bytes,
                              cudaStream_t stream) {
-  (void)shared_bytes;
-  return launch_send(entry, grid, block, parameters, stream, false);
+  return launch_send(entry, grid, block, parameters, shared_bytes, stream, false);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry, void **parameters) {
@@ -204,7 +216,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *en
   for (unsigned int i = 0; i < config->numAttrs; i++)
     overlaps |= config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                 config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
-  return launch_send(entry, config->gridDim, config->blockDim, parameters, config->stream, overlaps);
+  return launch_send(entry, config->gridDim, config->blockDim, parameters, config->dynamicSmemBytes,
+                     config->stream, overlaps);
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *entry) {
@@ -213,7 +226,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
 }
 
 cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attribute, int value) {
-  (void)entry, (void)attribute, (void)value;
+  const struct simt_kernel *kernel = kernel_find(entry);
+  if (kernel == NULL || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0)
+    return cudaErrorInvalidValue;
+  __atomic_store_n(&shared_allowed[kernel - kernel_rows], (size_t)value, __ATOMIC_RELAXED);
   return cudaSuccess;
 }
 

@@ -33,16 +33,19 @@ extern thread_local simt_index threadIdx, blockIdx, blockDim;
 
 struct order_launch;
 
-/* Runs all threads of one block; returns when they have ended. `body` is called once per thread. The warp
- * `slow_warp` (negative: from the last one; SIMT_NO_WARP: none) is slower than the others by far. `launch`:
- * for order.h, or NULL. */
-void simt_block_run(struct order_launch *launch, uint32_t block, uint32_t thread_count, int slow_warp,
-                    void (*body)(void *), void *argument);
+/* Runs all threads of one block; returns when they have ended. `body` is called once per thread.
+ * `requested_bytes`: of shared memory, besides what kernels declare. The warp `slow_warp` (negative: from the
+ * last one; SIMT_NO_WARP: none) is slower than the others by far. `launch`: for order.h, or NULL. */
+void simt_block_run(struct order_launch *launch, uint32_t block, uint32_t thread_count,
+                    size_t requested_bytes, int slow_warp, void (*body)(void *), void *argument);
 
 /* Lets the other fibres run. */
 void simt_yield(void);
 /* Yields at random, by the seed. */
 void simt_stir(void);
+/* True once in `one_in` times, and a number below `bound`, by the seed; without one never, and not called. */
+bool simt_chance(uint32_t one_in);
+uint32_t simt_draw(uint32_t bound);
 /* Passes a value to the warp and waits for all lanes; returns their values, valid until the next
  * synchronization. It orders no accesses, as votes and shuffles of a GPU; simt_sync() does. */
 const uint64_t *simt_meet(uint64_t value);
@@ -80,6 +83,29 @@ enum simt_scope { SIMT_BLOCK, SIMT_DEVICE, SIMT_SYSTEM };
 void simt_fence(enum simt_scope scope);
 /* Waits for the launch that this one overlaps. */
 void simt_await_previous(void);
+
+/* ---- bulk copies between memory and shared memory, which has addresses of 32 bits (copy_engine.cc) ----
+ *
+ * Errors end the program with a sentence: places outside of what the launch requests, misaligned places and
+ * sizes, barriers that are not open or not fenced, phases that are expected twice, copies in flight when
+ * their thread ends. */
+
+uint32_t simt_requested_bytes(void);
+uint32_t simt_requested_place(void);
+uint32_t simt_shared_place(const void *shared);
+/* Barriers: their words are accessed in the block's scope; they neither release nor acquire what threads do.
+ */
+void simt_arrivals_open(uint32_t barrier);
+void simt_arrivals_fence(void);
+void simt_arrivals_close(uint32_t barrier);
+void simt_arrivals_expect(uint32_t barrier, uint32_t bytes);
+uint32_t simt_arrivals_ended(uint32_t barrier, uint32_t parity);
+void simt_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
+void simt_bulk_store(void *to, uint32_t from, uint32_t bytes);
+void simt_bulk_group_end(void);
+/* Waits for the thread's groups but the last `but`: until they are read, or stored. */
+void simt_bulk_await(uint32_t but, bool only_reads);
+void simt_bulk_fence(void);
 
 /* ---- CUDA's names ---- */
 
@@ -131,6 +157,7 @@ static inline uint32_t atomicMin(uint32_t *address, uint32_t value) {
 }
 static inline uint4 __ldcv(const uint4 *address) { return *(const volatile uint4 *)address, *address; }
 static inline int __ffs(int value) { return __builtin_ffs(value); }
+static inline void __nanosleep(unsigned) { simt_yield(); }
 static inline long long clock64(void) { return (long long)simt_time_ns(); }
 
 #endif

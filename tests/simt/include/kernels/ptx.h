@@ -119,6 +119,27 @@ PRIM_FN void prim_converge_reads(void) { __syncwarp(); }
 PRIM_FN void prim_launch_dependents(void) {}
 PRIM_FN void prim_await_dependencies(void) { simt_await_previous(); }
 
+/* ---- copies by copy engines: they are made as late as they may be ---- */
+
+PRIM_FN uint32_t prim_shared_place(const void *place) { return simt_shared_place(place); }
+PRIM_FN uint32_t prim_requested_bytes(void) { return simt_requested_bytes(); }
+PRIM_FN uint32_t prim_requested_place(void) { return simt_requested_place(); }
+PRIM_FN void prim_arrivals_open(uint32_t barrier) { simt_arrivals_open(barrier); }
+PRIM_FN void prim_arrivals_fence(void) { simt_arrivals_fence(); }
+PRIM_FN void prim_arrivals_close(uint32_t barrier) { simt_arrivals_close(barrier); }
+PRIM_FN void prim_arrivals_expect(uint32_t barrier, uint32_t bytes) { simt_arrivals_expect(barrier, bytes); }
+PRIM_FN uint32_t prim_arrivals_ended(uint32_t barrier, uint32_t parity) {
+  return simt_arrivals_ended(barrier, parity);
+}
+PRIM_FN void prim_bulk_load(uint32_t to, const uint8_t *from, uint32_t bytes, uint32_t barrier) {
+  simt_bulk_load(to, from, bytes, barrier);
+}
+PRIM_FN void prim_bulk_store(uint8_t *to, uint32_t from, uint32_t bytes) { simt_bulk_store(to, from, bytes); }
+PRIM_FN void prim_bulk_group_end(void) { simt_bulk_group_end(); }
+#define PRIM_BULK_AWAIT_READ(but) simt_bulk_await(but, true)
+#define PRIM_BULK_AWAIT_STORED(but) simt_bulk_await(but, false)
+PRIM_FN void prim_bulk_fence(void) { simt_bulk_fence(); }
+
 /* ---- arithmetic: kernels/types.h unchanged ---- */
 
 #include "kernels/types.h"
