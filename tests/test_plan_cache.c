@@ -80,6 +80,25 @@ static uint32_t draw_ops(uint32_t rank, uint64_t *sequence, struct plan_op ops[O
   return count;
 }
 
+/* Sometimes the operations of an earlier call with the same memory, in the same order or another one. */
+static uint32_t draw_repeated(struct plan_op earlier[8][OPS_MOST], uint32_t counts[8], uint32_t rank,
+                              uint64_t *sequence, struct plan_op ops[OPS_MOST]) {
+  const uint32_t place = draw(8);
+  if (counts[place] == 0 || draw(4) == 0) {
+    counts[place] = draw_ops(rank, sequence, earlier[place]);
+    memcpy(ops, earlier[place], sizeof earlier[place]);
+    return counts[place];
+  }
+  memcpy(ops, earlier[place], sizeof earlier[place]);
+  if (draw(4) == 0) {
+    const struct plan_op first = ops[0];
+    ops[0] = ops[counts[place] - 1];
+    ops[counts[place] - 1] = first;
+  }
+  for (uint32_t i = 0; i < counts[place]; i++) ops[i].sequence = (*sequence)++;
+  return counts[place];
+}
+
 /* As a communicator does. */
 static ncclResult_t cached_build(struct plan_request *request, struct plan_memory *memory, uint32_t *found,
                                  struct plan *plan) {
@@ -117,6 +136,8 @@ static void test_random_sequences(void **state) {
   for (uint32_t rank = 0; rank < RANKS; rank++) {
     struct graph graph;
     struct plan_request request;
+    static struct plan_op earlier[8][OPS_MOST];
+    uint32_t counts[8] = {0};
     uint64_t sequence = 5;
     uint32_t found = 0;
     random_state = rank;
@@ -124,7 +145,7 @@ static void test_random_sequences(void **state) {
       struct plan_op ops[OPS_MOST];
       struct plan cached, fresh;
       request_begin(&request, &graph, rank);
-      request.op_count = draw_ops(rank, &sequence, ops);
+      request.op_count = draw_repeated(earlier, counts, rank, &sequence, ops);
       request.ops = ops;
       assert_int_equal(plan_build(&request, &fresh), ncclSuccess);
       assert_int_equal(cached_build(&request, &memory, &found, &cached), ncclSuccess);
@@ -174,10 +195,47 @@ static void test_serial(void **state) {
   plan_memory_free(&memory);
 }
 
+/* A group of collectives, with the same memory: cached at its second time, found at its third, and with other
+ * memory, or in another order, it is another group. */
+static void test_groups(void **state) {
+  (void)state;
+  static uint8_t memory_a[64], memory_b[64];
+  struct plan_memory memory;
+  struct plan_request request;
+  struct graph graph;
+  struct plan plans[4];
+  struct plan_op ops[2];
+  uint32_t found = 0;
+  memset(&memory, 0, sizeof memory);
+  memset(ops, 0, sizeof ops);
+  request_begin(&request, &graph, 1);
+  for (uint32_t i = 0; i < 2; i++)
+    ops[i] = (struct plan_op){.func = FUNC_ALL_REDUCE, .dtype = ncclFloat, .count = 4 + i};
+  for (uint32_t call = 0; call < 4; call++) {
+    for (uint32_t i = 0; i < 2; i++) ops[i].sequence = 2 * call + i;
+    ops[0].in = ops[0].out = memory_a;
+    ops[1].in = ops[1].out = memory_b;
+    request.ops = ops;
+    request.op_count = 2;
+    assert_int_equal(cached_build(&request, &memory, &found, &plans[call]), ncclSuccess);
+    assert_int_equal(found, call < 2 ? 0 : call - 1);
+  }
+  assert_true(plans[1].serial != 0 && plans[1].serial == plans[3].serial);
+  assert_true(plans[3].first_sequence == 6);
+  for (uint32_t i = 0; i < plans[3].work_count; i++)
+    assert_ptr_equal(plans[3].buffers[i].in, plans[3].works[i].count == 4 ? memory_a : memory_b);
+  ops[0].out = memory_b;
+  request.ops = ops;
+  assert_int_equal(cached_build(&request, &memory, &found, &plans[0]), ncclSuccess);
+  assert_int_equal(found, 2);
+  plan_memory_free(&memory);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_sequences),
       cmocka_unit_test(test_serial),
+      cmocka_unit_test(test_groups),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

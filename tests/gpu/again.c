@@ -1,8 +1,10 @@
 /* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
  * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
- * captured: every result is right. `again differs` is a wrong program: a rank repeats a call where another
- * one makes a different call, and the error has the number of the operation that differs. */
+ * captured, and groups repeat: every result is right. `again differs` is a wrong program: a rank repeats a
+ * call where another one makes a different call, and the error has the number of the operation that differs.
+ */
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "need.h"
@@ -81,6 +83,42 @@ static void once(struct rank *rank, cudaStream_t stream, int count, int round) {
   output_check(rank, stream, count, round);
 }
 
+/* Two sums in a group: of either half of the input, each to the same half of the output or to the other
+ * one. The inputs of both halves differ by 50 rounds. */
+static void group_once(struct rank *rank, bool crossed, int round) {
+  float *const in = rank->in, *const out = rank->out;
+  enum { HALF = LONG_COUNT / 2 };
+  for (int half = 0; half < 2; half++) {
+    rank->in = in + half * HALF;
+    input_set(rank, rank->stream, COUNT, round + 50 * half);
+  }
+  NEED(cudaStreamSynchronize(rank->stream));
+  NEED(ncclGroupStart());
+  for (int half = 0; half < 2; half++) {
+    rank->in = in + half * HALF;
+    rank->out = out + (half != crossed) * HALF;
+    sum(rank, rank->stream, COUNT);
+  }
+  NEED(ncclGroupEnd());
+  for (int half = 0; half < 2; half++) {
+    rank->out = out + (half != crossed) * HALF;
+    output_check(rank, rank->stream, COUNT, round + 50 * half);
+  }
+  rank->in = in;
+  rank->out = out;
+}
+
+static void groups(struct rank *rank) {
+  for (int round = 0; round < REPEATS; round++) group_once(rank, false, round);
+  for (int round = 0; round < 2 * REPEATS; round++) group_once(rank, round / 2 % 2, round);
+  for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
+  for (int time = 0; time < 3; time++) {
+    memory_give(rank);
+    memory_take(rank);
+    for (int round = 0; round < 3; round++) group_once(rank, time % 2, round);
+  }
+}
+
 /* Captured between two repetitions: replayed, or never launched. */
 static void capture(struct rank *rank, int replays) {
   cudaGraph_t graph;
@@ -121,6 +159,7 @@ static void *rank_main(void *argument) {
     once(rank, rank->stream, LONG_COUNT, round);
   }
   for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
+  groups(rank);
   capture(rank, 0);
   capture(rank, 3);
   for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);

@@ -274,6 +274,13 @@ plant(PROXY, 'late_kernels_not_watched', 'if (state == ENGINE_WAITS && waiting >
 plant(PROXY_CONN, 'unread_data_not_watched', 'return conn->n_done < conn->n_transmitted && conn->comm',
       'return false && conn->comm', 'test_proxy', 'kernels_that_begin_late_are_watched')
 
+PLAN_CACHE = 'lib/core/plan/plan_cache.c'
+plant(PLAN_CACHE, 'outputs_of_a_group_not_compared', 'named->in = ops[i].in, named->out = ops[i].out;',
+      'named->in = ops[i].in;', 'test_plan_cache', 'test_groups', quick=True)
+plant(PLAN_CACHE, 'group_cached_at_once', '|| group_is_repeated(*cache);', '|| true;', 'test_plan_cache',
+      'test_groups')
+plant(PLAN_CACHE, 'addresses_taken_for_names', 'if (addresses) return;', '', 'test_plan_cache', 'test_groups')
+
 PXN, PXN_CLIENT = 'lib/core/proxy/proxy_pxn.c', 'lib/core/proxy/proxy_pxn_client.c'
 plant(PXN, 'slices_not_checked', 'if (!slice_is_sane(conn, &slice)) {', 'if (false) {', 'test_proxy',
       'pxn_takes_no_nonsense', quick=True)

@@ -243,11 +243,11 @@ struct cuda_kernel {
 };
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,
                          uint32_t stream_count);
-/* In the order of the rank's kernels, on the first of the streams; without a lock: if a stream's queue is
- * full it waits for kernels, which may wait for another thread's launch. */
+/* In the order of the rank's kernels; without a lock: if a stream's queue is full it waits for kernels, which
+ * may wait for another thread's launch. */
 ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_kernel *kernel,
-                                 const union launch_any *launch, const device_stream *streams,
-                                 uint32_t stream_count, const struct cuda_capture *capture);
+                                 const union launch_any *launch, device_stream stream,
+                                 const struct cuda_capture *capture);
 
 /* launch_kept.c */
 /* Keeps a launch whose plan, of `plan_bytes`, is in the kernel's arguments, if it can be repeated. */

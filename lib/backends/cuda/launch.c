@@ -466,40 +466,54 @@ static ncclResult_t hook_capture(const struct launch_hook *hook, cudaStream_t st
   return cuda_result(error, "giving a graph what its kernel needs of the host");
 }
 
-static ncclResult_t kernel_start(const struct cuda_kernel *kernel, const union launch_any *launch,
-                                 device_stream stream) {
-  return cuda_result(step_kernel_launch(kernel->kernel, launch, kernel->block_count, kernel->warp_count,
-                                        kernel->overlaps, stream),
+/* What a launch puts on its first stream: a kernel, a kernel with a copy beside it, or only copies. */
+struct launch_content {
+  const struct cuda_kernel *kernel;
+  const union launch_any *launch;
+  const struct own_copy *aside;
+  const struct plan *plan; /* of copies */
+};
+typedef ncclResult_t (*content_enqueue)(struct device_comm *comm, const struct launch_content *content,
+                                        cudaStream_t stream);
+
+/* The only place that orders what a rank launches. */
+static ncclResult_t enqueue_in_order(struct device_comm *comm, content_enqueue enqueue,
+                                     const struct launch_content *content, const device_stream *streams,
+                                     uint32_t stream_count, const struct cuda_capture *capture) {
+  const uint32_t block_count = content->kernel != NULL ? content->kernel->block_count : 0;
+  TRY(cuda_result(cuda_order_before(&comm->order, streams, stream_count, capture), "ordering a launch"));
+  TRY(enqueue(comm, content, (cudaStream_t)streams[0]));
+  return cuda_result(cuda_order_after(&comm->order, streams, stream_count, capture, block_count),
+                     "ordering what follows a launch");
+}
+
+static ncclResult_t kernel_enqueue(struct device_comm *comm, const struct launch_content *content,
+                                   cudaStream_t stream) {
+  const struct cuda_kernel *kernel = content->kernel;
+  (void)comm;
+  return cuda_result(step_kernel_launch(kernel->kernel, content->launch, kernel->block_count,
+                                        kernel->warp_count, kernel->overlaps, stream),
                      "launching a kernel");
 }
 
-ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_kernel *kernel,
-                                 const union launch_any *launch, const device_stream *streams,
-                                 uint32_t stream_count, const struct cuda_capture *capture) {
-  TRY(cuda_result(cuda_order_before(&comm->order, streams, stream_count, capture), "ordering a kernel"));
-  TRY(kernel_start(kernel, launch, streams[0]));
-  return cuda_result(cuda_order_after(&comm->order, streams, stream_count, capture, kernel->block_count),
-                     "ordering what follows a kernel");
+static ncclResult_t kernel_and_copy_enqueue(struct device_comm *comm, const struct launch_content *content,
+                                            cudaStream_t stream) {
+  TRY(cuda_result(cuda_side_begin(&comm->side, content->aside, stream), "copying beside a kernel"));
+  TRY(kernel_enqueue(comm, content, stream));
+  return cuda_result(cuda_side_end(&comm->side, stream), "waiting for a copy beside a kernel");
 }
 
-/* The copy is ordered as the kernel is. */
-static ncclResult_t launch_enqueue_aside(const struct launch_setup *setup, const union launch_any *launch) {
-  struct device_comm *comm = setup->comm;
-  const cudaStream_t stream = (cudaStream_t)setup->streams[0];
-  TRY(cuda_result(cuda_order_before(&comm->order, setup->streams, setup->stream_count, &setup->capture),
-                  "ordering a kernel"));
-  TRY(cuda_result(cuda_side_begin(&comm->side, &setup->aside, stream), "copying beside a kernel"));
-  TRY(kernel_start(&setup->kernel, launch, setup->streams[0]));
-  TRY(cuda_result(cuda_side_end(&comm->side, stream), "waiting for a copy beside a kernel"));
-  return cuda_result(cuda_order_after(&comm->order, setup->streams, setup->stream_count, &setup->capture,
-                                      setup->kernel.block_count),
-                     "ordering what follows a kernel");
+ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_kernel *kernel,
+                                 const union launch_any *launch, device_stream stream,
+                                 const struct cuda_capture *capture) {
+  const struct launch_content content = {.kernel = kernel, .launch = launch};
+  return enqueue_in_order(comm, kernel_enqueue, &content, &stream, 1, capture);
 }
 
 static ncclResult_t launch_enqueue(const struct launch_setup *setup, const union launch_any *launch) {
-  if (setup->aside.bytes > 0) return launch_enqueue_aside(setup, launch);
-  return cuda_kernel_enqueue(setup->comm, &setup->kernel, launch, setup->streams, setup->stream_count,
-                             &setup->capture);
+  const struct launch_content content = {&setup->kernel, launch, &setup->aside, NULL};
+  return enqueue_in_order(setup->comm, setup->aside.bytes > 0 ? kernel_and_copy_enqueue : kernel_enqueue,
+                          &content, setup->streams, setup->stream_count, &setup->capture);
 }
 
 static ncclResult_t launch_by_slab(const struct launch_setup *setup, const struct plan *plan, size_t bytes,
@@ -614,23 +628,24 @@ static bool plan_is_copies(const struct plan *plan) {
 }
 
 /* In the order of the calls, as the kernel's batches would be; what channels share in one piece. */
-static int copies_enqueue(const struct plan *plan, cudaStream_t stream) {
+static ncclResult_t copies_enqueue(struct device_comm *comm, const struct launch_content *content,
+                                   cudaStream_t stream) {
+  const struct plan *plan = content->plan;
   int error = 0;
+  (void)comm;
   for (uint32_t i = 0; i < plan->work_count && error == 0; i++) {
     const struct work *work = &plan->works[i];
     const size_t bytes = work->part_offset == 0 ? work->count * work->element_bytes : 0;
     if (bytes > 0)
       error = cudaMemcpyAsync(plan->buffers[i].out, plan->buffers[i].in, bytes, cudaMemcpyDefault, stream);
   }
-  return error;
+  return cuda_result(error, "copying the data of a communicator of one rank");
 }
 
 static ncclResult_t launch_copies(const struct launch_setup *setup, const struct plan *plan) {
-  struct cuda_order *order = &setup->comm->order;
-  int error = cuda_order_before(order, setup->streams, setup->stream_count, &setup->capture);
-  if (error == 0) error = copies_enqueue(plan, (cudaStream_t)setup->streams[0]);
-  if (error == 0) error = cuda_order_after(order, setup->streams, setup->stream_count, &setup->capture, 0);
-  return cuda_result(error, "copying the data of a communicator of one rank");
+  const struct launch_content content = {.plan = plan};
+  return enqueue_in_order(setup->comm, copies_enqueue, &content, setup->streams, setup->stream_count,
+                          &setup->capture);
 }
 
 /* Ranks that share a device compare their streams at each launch (streams_are_apart). */

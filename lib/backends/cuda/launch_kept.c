@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "schedule/algo.h"
 
-#define KEPT_MAX 12u  /* as many as core remembers calls and groups (call_cache.h) */
-#define KEPT_WORKS 8u /* CALL_CACHE_WORKS */
+#define KEPT_MAX 12u   /* as many as core remembers calls and groups (call_cache.h) */
+#define KEPT_WORKS 16u /* CALL_CACHE_WORKS */
 
 /* Memory that the kernel shows to other ranks: it must still be the allocation that it was. */
 struct kept_memory {
@@ -29,9 +30,13 @@ struct cuda_kept {
   union launch_any launch;
 };
 
+/* Launches seen once: a program of ever new buffers would otherwise pay for what is never repeated. */
+#define KEPT_SEEN 16u
+
 struct cuda_kept_set {
   struct cuda_kept *kept[KEPT_MAX];
-  uint32_t next; /* index that the next one replaces */
+  uint32_t next;            /* index that the next one replaces */
+  uint64_t seen[KEPT_SEEN]; /* by hash; 0: none */
 };
 
 void cuda_kept_close(struct device_comm *comm) {
@@ -58,6 +63,8 @@ static bool work_has_remote(struct device_comm *comm, const struct work *work) {
 /* A buffer in mapped ranges may consist of several, each of which can change: only plain memory is known by
  * one number. */
 static bool memory_keep(struct cuda_kept *kept, const void *memory) {
+  for (uint32_t i = 0; i < kept->memory_count; i++)
+    if (kept->memory[i].memory == memory) return true;
   const uint64_t id = cuda_memory_is_plain(memory) ? cuda_memory_id((uintptr_t)memory) : 0;
   kept->memory[kept->memory_count++] = (struct kept_memory){memory, id};
   return id != 0;
@@ -75,9 +82,22 @@ static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_
          ((shown & WORK_SHOWS_INPUT) == 0 || memory_keep(kept, buffers->in));
 }
 
-static struct cuda_kept *kept_take(struct device_comm *comm) {
+/* True at the second time, unless the launch was forgotten meanwhile. */
+static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan) {
+  uint64_t hash = plan->serial;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].in);
+    hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].out);
+  }
+  uint64_t *seen = &set->seen[hash % KEPT_SEEN];
+  const bool repeated = *seen == hash;
+  *seen = hash;
+  return repeated;
+}
+
+static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan) {
   if (comm->kept == NULL) comm->kept = (struct cuda_kept_set *)os_alloc(sizeof *comm->kept);
-  if (comm->kept == NULL) return NULL;
+  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan)) return NULL;
   struct cuda_kept **place = &comm->kept->kept[comm->kept->next];
   comm->kept->next = (comm->kept->next + 1) % KEPT_MAX;
   if (*place == NULL) *place = (struct cuda_kept *)os_alloc(sizeof **place);
@@ -94,12 +114,12 @@ static struct cuda_kept *kept_find(const struct device_comm *comm, uint64_t seri
   return NULL;
 }
 
-/* Without memory for it, the next launch is made like this one. */
+/* Not at its first time. Without memory for it, the next launch is made like this one. */
 void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const struct cuda_kernel *kernel,
                       const union launch_any *launch, size_t plan_bytes) {
   if (plan->work_count > KEPT_WORKS || plan->serial == 0) return;
   const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers);
-  struct cuda_kept *kept = found == NULL ? kept_take(comm) : NULL;
+  struct cuda_kept *kept = found == NULL ? kept_take(comm, plan) : NULL;
   if (kept == NULL) return;
   kept->refused = false;
   kept->memory_count = 0;
@@ -126,7 +146,7 @@ static ncclResult_t kept_launch(struct device_comm *comm, struct cuda_kept *kept
   struct bound_work *works = (struct bound_work *)kept->launch.longer.plan;
   for (uint32_t i = 0; i < kept->work_count; i++)
     ((struct work *)(void *)works[i].work)->op_sequence = kept->sequences[i] + cached->first_sequence;
-  return cuda_kernel_enqueue(comm, &kept->kernel, &kept->launch, &cached->stream, 1, capture);
+  return cuda_kernel_enqueue(comm, &kept->kernel, &kept->launch, cached->stream, capture);
 }
 
 /* False, and nothing is launched: core calls cuda_launch(). */

@@ -15,7 +15,7 @@
 #define CALL_CACHE_CALLS 8
 #define CALL_CACHE_GROUPS 4
 #define CALL_CACHE_GROUP_CALLS 8 /* an all-to-all of four ranks */
-#define CALL_CACHE_WORKS 8       /* for a larger plan the time to look it up does not matter */
+#define CALL_CACHE_WORKS 16      /* for a larger plan the time to look it up does not matter */
 #define CALL_CACHE_ENTRY_WORKS 4
 
 struct collective_call;

@@ -1,14 +1,17 @@
 /* plan_cache.c: symbolic names of memory, and the plans that were built for them. A name is a number above
- * all offsets: it identifies an operation's memory, and which side of it. */
+ * all offsets: it identifies an operation's memory, and which side of it. In groups with collectives memory
+ * may overlap in ways that names do not say: they keep their addresses. */
 #include "core/plan/plan_cache.h"
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/os.h"
 #include "core/plan/plan_draft.h"
 
 #define CACHE_PLANS 8
 #define CACHE_OPS_MOST 16
+#define GROUPS_SEEN 16
 #define NAME_SHIFT 47 /* no buffer is longer than the address space */
 
 struct kept {
@@ -24,6 +27,7 @@ struct plan_cache {
   uint32_t op_count;
   uint32_t last, next; /* last: the plan found last; next: index that the next plan replaces */
   struct kept *plans[CACHE_PLANS];
+  uint64_t seen[GROUPS_SEEN]; /* groups by address that were planned, by hash; 0: none */
 };
 
 static bool op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND || op->func == FUNC_RECV; }
@@ -54,17 +58,23 @@ static void name_message(const struct plan_op *ops, uint32_t index, struct plan_
   else named->out = name;
 }
 
-/* True for one collective, or for messages. Nothing is cached if several operations' memory may overlap in
- * other ways. */
+/* False for one collective, and for messages. */
+static bool has_addresses(const struct plan_op *ops, uint32_t op_count) {
+  for (uint32_t i = 0; i < op_count && op_count > 1; i++)
+    if (!op_is_message(&ops[i])) return true;
+  return false;
+}
+
 static bool cache_can(const struct plan_op *ops, uint32_t op_count) {
   if (op_count > CACHE_OPS_MOST || op_count == 0) return false;
   for (uint32_t i = 0; i < op_count && op_count > 1; i++)
-    if (!op_is_message(&ops[i])) return false;
+    if (ops[i].scalar != NULL) return false;
   return true;
 }
 
 static void cache_name(struct plan_cache *cache, uint32_t rank, const struct plan_op *ops,
                        uint32_t op_count) {
+  const bool addresses = has_addresses(ops, op_count);
   cache->op_count = op_count;
   for (uint32_t i = 0; i < op_count; i++) {
     struct plan_op *named = &cache->ops[i];
@@ -76,13 +86,35 @@ static void cache_name(struct plan_cache *cache, uint32_t rank, const struct pla
     named->count = ops[i].count;
     named->op_arg = ops[i].op_arg;
     named->sequence = ops[i].sequence - ops[0].sequence;
-    if (op_is_message(&ops[i])) name_message(ops, i, named);
+    if (addresses) named->in = ops[i].in, named->out = ops[i].out;
+    else if (op_is_message(&ops[i])) name_message(ops, i, named);
     else name_collective(rank, &ops[i], named);
   }
 }
 
+/* A group by address is cached at its second time: a program of ever new buffers repeats none. */
+static bool group_is_repeated(struct plan_cache *cache) {
+  uint64_t hash = cache->op_count;
+  for (uint32_t i = 0; i < cache->op_count; i++) {
+    const struct plan_op *op = &cache->ops[i];
+    hash = hash_scramble(hash + (uintptr_t)op->in);
+    hash = hash_scramble(hash + (uintptr_t)op->out);
+    hash = hash_scramble(hash + op->count);
+    hash = hash_scramble(hash + op->func + ((uint64_t)op->op << 8) + ((uint64_t)op->dtype << 16));
+  }
+  uint64_t *seen = &cache->seen[hash % GROUPS_SEEN];
+  const bool repeated = *seen == hash;
+  *seen = hash;
+  return repeated;
+}
+
 /* Replaces names by addresses. `buffers` may be `names`. */
-static void plan_bind(struct plan *plan, const struct plan_buffers *names, const struct plan_op *ops) {
+static void plan_bind(struct plan *plan, const struct plan_buffers *names, const struct plan_op *ops,
+                      bool addresses) {
+  plan->first_sequence = ops[0].sequence;
+  if (addresses && plan->work_count > 0)
+    memmove(plan->buffers, names, plan->work_count * sizeof *plan->buffers);
+  if (addresses) return;
   const uint64_t below = (UINT64_C(1) << NAME_SHIFT) - 1;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint64_t in = (uintptr_t)names[i].in, out = (uintptr_t)names[i].out;
@@ -95,7 +127,6 @@ static void plan_bind(struct plan *plan, const struct plan_buffers *names, const
     plan->buffers[i].scalar = ops[0].scalar; /* only plans of one operation have any */
     plan->buffers[i].out = out_name > 0 ? (uint8_t *)(uintptr_t)out_base + (out & below) : NULL;
   }
-  plan->first_sequence = ops[0].sequence;
 }
 
 static bool kept_matches(const struct kept *kept, const struct plan_cache *cache) {
@@ -112,7 +143,7 @@ bool plan_cache_find(struct plan_cache *cache, uint32_t rank, const struct plan_
     struct kept *kept = cache->plans[index];
     if (!kept_matches(kept, cache)) continue;
     cache->last = index;
-    plan_bind(&kept->plan, kept->names, ops);
+    plan_bind(&kept->plan, kept->names, ops, has_addresses(ops, op_count));
     *plan = kept->plan;
     return true;
   }
@@ -125,7 +156,8 @@ ncclResult_t plan_cache_begin(struct plan_cache **cache, struct plan_request *re
   if (*cache == NULL) *cache = (struct plan_cache *)os_alloc(sizeof **cache);
   if (*cache == NULL) return plan_out_of_memory(request);
   cache_name(*cache, request->rank, request->ops, request->op_count);
-  request->ops = (*cache)->ops;
+  *keep = !has_addresses(request->ops, request->op_count) || group_is_repeated(*cache);
+  if (*keep) request->ops = (*cache)->ops;
   return ncclSuccess;
 }
 
@@ -154,8 +186,9 @@ static struct kept *kept_create(const struct plan_cache *cache, const struct pla
 ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request *request,
                              const struct plan_op *ops, struct plan *plan) {
   static uint64_t last_serial;
+  const bool addresses = has_addresses(ops, cache->op_count);
   if (plan->scratch_bytes != 0 || plan->hook != NULL) {
-    plan_bind(plan, plan->buffers, ops);
+    plan_bind(plan, plan->buffers, ops, addresses);
     return ncclSuccess;
   }
   struct kept *kept = kept_create(cache, plan);
@@ -165,7 +198,7 @@ ncclResult_t plan_cache_keep(struct plan_cache *cache, const struct plan_request
   os_free(cache->plans[cache->next]);
   cache->plans[cache->next] = kept;
   cache->next = (cache->next + 1) % CACHE_PLANS;
-  plan_bind(&kept->plan, kept->names, ops);
+  plan_bind(&kept->plan, kept->names, ops, addresses);
   *plan = kept->plan;
   return ncclSuccess;
 }

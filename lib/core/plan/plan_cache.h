@@ -1,7 +1,8 @@
 /* plan_cache.h: the last plans of a communicator, reused when the same operations come with other buffers. A
  * cached plan has symbolic names instead of addresses: the plan is built for names that say only which
  * operations use the same memory. So planning stays a pure function, and a cached plan equals the plan that
- * would be built. Knows nothing of communicators. */
+ * would be built. Groups of several operations with a collective are reused only with the same buffers, from
+ * the third time on. Knows nothing of communicators. */
 #ifndef TUTTI_CORE_PLAN_CACHE_H
 #define TUTTI_CORE_PLAN_CACHE_H
 
