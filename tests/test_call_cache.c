@@ -194,6 +194,30 @@ static void test_outputs(void **state) {
   on_both(outputs_body);
 }
 
+/* As many calls as the cache holds: soon none of them replaces another one, wherever its memory is. */
+static void loop_body(struct rank *self) {
+  uint64_t hashes[CALL_CACHE_CALLS];
+  struct call_cache *cache = &self->comm->call_cache;
+  for (int distance = 1; distance < 200; distance++) {
+    for (int turn = 0; turn < 4; turn++) {
+      for (int k = 0; k < CALL_CACHE_CALLS; k++)
+        EXPECT(ncclAllReduce(self->in[0], self->out[0] + k * distance, 1, ncclFloat, ncclSum, self->comm,
+                             self->stream) == ncclSuccess);
+      if (turn == 2) memcpy(hashes, cache->hashes, sizeof hashes);
+    }
+    sync(self);
+    EXPECT(memcmp(hashes, cache->hashes, sizeof hashes) == 0);
+    for (int i = 0; i < CALL_CACHE_CALLS; i++)
+      for (int k = 0; k < i; k++) EXPECT(hashes[i] != hashes[k]);
+    meet();
+  }
+}
+
+static void test_loop(void **state) {
+  (void)state;
+  on_both(loop_body);
+}
+
 static void test_many(void **state) {
   (void)state;
   for (int i = 0; i < 50; i++) on_both(many_body);
@@ -655,6 +679,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_results, begin, end),
       cmocka_unit_test_setup_teardown(test_many, begin, end),
       cmocka_unit_test_setup_teardown(test_outputs, begin, end),
+      cmocka_unit_test_setup_teardown(test_loop, begin, end),
       cmocka_unit_test_setup_teardown(test_order, begin, end),
       cmocka_unit_test_setup_teardown(test_one_thread, begin, end),
       cmocka_unit_test_setup_teardown(test_factor, begin, end),

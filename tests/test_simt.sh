@@ -251,7 +251,7 @@ cc -O1 -o "$work/again" "$here/gpu/again.c" -I"$build/include" -I"$build/include
   tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "gpu/again succeeds"
 "$tutti" trace dump "$work"/again-trace* >"$work/log" &&
-  [ "$(grep -c '^place .* flags=1 ' "$work/log")" -gt 60 ] &&
+  [ "$(grep -c '^place .* flags=1 ' "$work/log")" -ge 90 ] &&
   ! awk '$1 == "comm" { calls = launched = ""
                         for (i = 2; i <= NF; i++) {
                           split($i, field, "=")

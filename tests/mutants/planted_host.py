@@ -427,6 +427,8 @@ CALL_CACHE, GROUP = 'lib/core/comm/call_cache.c', 'lib/core/group.c'
 plant(CALL_CACHE, 'longer_group_taken',
       'cache->path->call_count == count ? cache->path : find_path(cache, NULL)',
       'cache->path', 'test_call_cache', 'test_long')
+plant(CALL_CACHE, 'calls_of_a_loop_replace_each_other', 'cache->next = (cache->next + 1) % CALL_CACHE_CALLS;',
+      'cache->next = (uint32_t)(hash >> 61);', 'test_call_cache', 'test_loop')
 plant(CALL_CACHE, 'other_output_taken', 'args->out == call->out &&', '', 'test_call_cache', 'test_paths')
 plant(CALL_CACHE, 'followed_after_others', 'cache->noted == 0 ? find_path(cache, call)',
       'cache != NULL ? find_path(cache, call)', 'test_call_cache', 'test_paths')

@@ -8,6 +8,7 @@
 #include "backends/cuda/device.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/recent.h"
 #include "schedule/algo.h"
 
 #define KEPT_MAX 12u   /* as many as core remembers calls and groups (call_cache.h) */
@@ -30,13 +31,10 @@ struct cuda_kept {
   union launch_any launch;
 };
 
-/* Launches seen once: a program of ever new buffers would otherwise pay for what is never repeated. */
-#define KEPT_SEEN 16u
-
 struct cuda_kept_set {
   struct cuda_kept *kept[KEPT_MAX];
-  uint32_t next;            /* index that the next one replaces */
-  uint64_t seen[KEPT_SEEN]; /* by hash; 0: none */
+  uint32_t next;        /* index that the next one replaces */
+  struct recent recent; /* a program of ever new buffers would otherwise pay for what is never repeated */
 };
 
 void cuda_kept_close(struct device_comm *comm) {
@@ -89,10 +87,7 @@ static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *pla
     hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].in);
     hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].out);
   }
-  uint64_t *seen = &set->seen[hash % KEPT_SEEN];
-  const bool repeated = *seen == hash;
-  *seen = hash;
-  return repeated;
+  return recent_has(&set->recent, hash);
 }
 
 static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan) {

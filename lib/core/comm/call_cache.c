@@ -1,8 +1,7 @@
-/* call_cache.c: a small table of calls, indexed by a hash of their arguments; a new call replaces the entry
- * at its index. Groups are in a short list. Promises to launch nothing that the full path would refuse. */
+/* call_cache.c: a small table of calls, found by a hash of their arguments; a new call replaces the oldest.
+ * Groups are in a short list. Promises to launch nothing that the full path would refuse. */
 #include "core/comm/call_cache.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -11,13 +10,29 @@
 #include "core/comm/collective_call.h"
 #include "core/comm/record.h"
 
-static struct call_cache_entry *call_cache_place(struct call_cache *cache,
-                                                 const struct collective_call *call) {
-  const uint64_t mixed = (uintptr_t)call->in ^ (uintptr_t)call->out >> 3 ^ (uintptr_t)call->stream ^
-                         (uint64_t)call->count << 9 ^ (uint64_t)call->func << 5;
-  return &cache->calls[mixed * HASH_STEP >> 61];
+/* Never 0. */
+static uint64_t call_hash(const struct collective_call *call) {
+  const uint64_t mixed =
+      (uintptr_t)call->in ^ (uintptr_t)call->stream ^ (uint64_t)call->count << 9 ^ (uint64_t)call->func << 5;
+  return (mixed * HASH_STEP ^ (uintptr_t)call->out) * HASH_STEP | 1;
 }
-static_assert(CALL_CACHE_CALLS == 8, "three bits of the hash choose");
+
+/* The calls of a loop never replace each other, wherever their memory is, if there are no more than entries.
+ */
+static struct call_cache_entry *find_call(struct call_cache *cache, uint64_t hash) {
+  for (uint32_t i = 0; i < CALL_CACHE_CALLS; i++)
+    if (cache->hashes[i] == hash) return &cache->calls[i];
+  return NULL;
+}
+
+static struct call_cache_entry *take_entry(struct call_cache *cache, uint64_t hash) {
+  struct call_cache_entry *entry = find_call(cache, hash);
+  if (entry != NULL) return entry;
+  entry = &cache->calls[cache->next];
+  cache->hashes[cache->next] = hash;
+  cache->next = (cache->next + 1) % CALL_CACHE_CALLS;
+  return entry;
+}
 
 static bool args_are(const struct call_cache_args *args, const struct collective_call *call) {
   return args->in == call->in && args->out == call->out && args->count == call->count &&
@@ -63,8 +78,8 @@ static bool launch(struct ncclComm *comm, uint64_t serial, const struct plan_buf
 
 bool call_cache_launch(const struct collective_call *call, ncclResult_t *result) {
   if (!call_is_quiet(call) || call->comm->queue.queued) return false; /* queued: by another thread */
-  const struct call_cache_entry *entry = call_cache_place(&call->comm->call_cache, call);
-  if (entry->serial == 0 || !args_are(&entry->args, call)) return false;
+  const struct call_cache_entry *entry = find_call(&call->comm->call_cache, call_hash(call));
+  if (entry == NULL || !args_are(&entry->args, call)) return false;
   if (entry->generation != generation_now(call->comm)) return false;
   const uint64_t ticks = ticks_now(), launched = record_launched(call->comm);
   match_begin(call->comm);
@@ -103,7 +118,7 @@ void call_cache_note(const struct collective_call *call) {
   struct call_cache *cache = &call->comm->call_cache;
   const uint64_t serial = take_serial(call->comm, 1);
   if (serial == 0 || cache->work_count > CALL_CACHE_ENTRY_WORKS || !call_keeps(call)) return;
-  struct call_cache_entry *entry = call_cache_place(cache, call);
+  struct call_cache_entry *entry = take_entry(cache, call_hash(call));
   args_set(&entry->args, call);
   entry->serial = serial;
   entry->generation = generation_now(call->comm);

@@ -33,7 +33,7 @@ struct call_cache_args {
 
 struct call_cache_entry {
   struct call_cache_args args;
-  uint64_t serial;     /* of the plan; 0: the entry is empty */
+  uint64_t serial;     /* of the plan */
   uint64_t generation; /* of memory (memory_ops.def), when the buffers were checked */
   struct plan_buffers buffers[CALL_CACHE_ENTRY_WORKS];
 };
@@ -52,7 +52,9 @@ struct call_cache_groups {
 };
 
 struct call_cache {
+  uint64_t hashes[CALL_CACHE_CALLS]; /* by entry; 0: the entry is empty */
   struct call_cache_entry calls[CALL_CACHE_CALLS];
+  uint32_t next;                    /* index that the next call replaces */
   struct call_cache_groups *groups; /* NULL before the first */
   /* the open group: number of calls that match `path`; else number of calls that were recorded in the next
    * place, more than CALL_CACHE_GROUP_CALLS if the group cannot be cached */

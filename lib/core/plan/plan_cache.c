@@ -7,11 +7,11 @@
 
 #include "base/hash.h"
 #include "base/os.h"
+#include "base/recent.h"
 #include "core/plan/plan_draft.h"
 
 #define CACHE_PLANS 8
 #define CACHE_OPS_MOST 16
-#define GROUPS_SEEN 16
 #define NAME_SHIFT 47 /* no buffer is longer than the address space */
 
 struct kept {
@@ -27,7 +27,7 @@ struct plan_cache {
   uint32_t op_count;
   uint32_t last, next; /* last: the plan found last; next: index that the next plan replaces */
   struct kept *plans[CACHE_PLANS];
-  uint64_t seen[GROUPS_SEEN]; /* groups by address that were planned, by hash; 0: none */
+  struct recent groups; /* by address, that were planned */
 };
 
 static bool op_is_message(const struct plan_op *op) { return op->func == FUNC_SEND || op->func == FUNC_RECV; }
@@ -102,10 +102,7 @@ static bool group_is_repeated(struct plan_cache *cache) {
     hash = hash_scramble(hash + op->count);
     hash = hash_scramble(hash + op->func + ((uint64_t)op->op << 8) + ((uint64_t)op->dtype << 16));
   }
-  uint64_t *seen = &cache->seen[hash % GROUPS_SEEN];
-  const bool repeated = *seen == hash;
-  *seen = hash;
-  return repeated;
+  return recent_has(&cache->groups, hash);
 }
 
 /* Replaces names by addresses. `buffers` may be `names`. */
