@@ -8,14 +8,16 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/topology/layout.h"
+#include "core/topology/machine.h"
 #include "json.h"
+#include "topo_record.h"
 #include "verb.h"
 
 enum { COLUMNS = 100, COLUMN_WIDTH = 5, MATRIX_HEAD = 8, RANKS_SHOWN = 64, RANKS_MOST = 1 << 17 };
 
 struct topo_flags {
   int64_t nodes, gpus, nics;
-  const char *machine, *file, *dump;
+  const char *machine, *file, *sysfs, *record, *dump;
   bool json;
 };
 
@@ -29,6 +31,10 @@ static const struct option_row topo_rows[] = {
      "dgx-h100 (the default), dgx-h200, dgx-a100, hgx-b200 or pcie-box"},
     {'f', "file", "FILE", OPTION_INPUT, AT(file), 0, 0,
      "read a node from NCCL's XML, as NCCL_TOPO_FILE does, instead of making it from numbers"},
+    {0, "sysfs", "DIR", OPTION_TEXT, AT(sysfs), 0, 0,
+     "read a node from /sys and NVML (this machine, with DIR /sys), or from a folder that --record made"},
+    {0, "record", "DIR", OPTION_TEXT, AT(record), 0, 0,
+     "copy what --sysfs reads to the new folder DIR; prints nothing else"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {0, "dump", "FILE", OPTION_TEXT, AT(dump), 0, 0, "also write the node to FILE as XML"},
 };
@@ -120,6 +126,25 @@ static void matrix_print(const struct paths *paths) {
   }
 }
 
+/* Each GPU's NICs, nearest first. */
+static void nets_print(const struct paths *paths) {
+  const struct topology *topology = paths->topology;
+  if (paths->net_count == 0) return;
+  printf("\nNICs of each GPU, nearest first, and GB/s from there:\n");
+  for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++) {
+    struct line line = {0, MATRIX_HEAD};
+    printf("GPU %-*d", MATRIX_HEAD - 4, topology->devices[topology->gpus[gpu]].number);
+    line.column = MATRIX_HEAD;
+    for (uint32_t turn = 0; turn < paths->net_count; turn++) {
+      const uint32_t net = paths_net_near(paths, gpu, turn);
+      const struct paths_route *route = &paths->net_gpu[gpu * paths->net_count + net];
+      line_add(&line, "  %.32s %s %.4g", topology->devices[topology->nets[net]].name,
+               paths_type_name(route->type), route->gbps);
+    }
+    printf("\n");
+  }
+}
+
 /* ---- Rings and trees ---- */
 
 static void speed_print(const char *name, const struct graph_speed *speed) {
@@ -205,8 +230,9 @@ static void trees_print(const struct graph *graph) {
 static void topo_print(const struct paths *paths, const struct graph *graph) {
   devices_print(paths->topology);
   matrix_print(paths);
-  printf("\n%u ranks on %u node%s, %u channels\n", graph->rank_count, graph->node_count,
-         graph->node_count > 1 ? "s" : "", graph->channel_count);
+  nets_print(paths);
+  printf("\n%u rank%s on %u node%s, %u channels\n", graph->rank_count, graph->rank_count > 1 ? "s" : "",
+         graph->node_count, graph->node_count > 1 ? "s" : "", graph->channel_count);
   speed_print("rings", &graph->ring_speed);
   speed_print("trees", &graph->tree_speed);
   speed_print("NVLS switches", &graph->switch_speed);
@@ -228,6 +254,18 @@ static void json_speed(struct json *json, const char *name, const struct graph_s
   json_text(json, "intra_path", paths_type_name((enum graph_path)speed->intra_path));
   json_text(json, "inter_path", paths_type_name((enum graph_path)speed->inter_path));
   json_close(json, '}');
+}
+
+static void json_nets(struct json *json, const struct paths *paths) {
+  const struct topology *topology = paths->topology;
+  json_open(json, "nics_nearest_first", '[');
+  for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++) {
+    json_open(json, NULL, '[');
+    for (uint32_t turn = 0; turn < paths->net_count; turn++)
+      json_text(json, NULL, topology->devices[topology->nets[paths_net_near(paths, gpu, turn)]].name);
+    json_close(json, ']');
+  }
+  json_close(json, ']');
 }
 
 static void json_paths(struct json *json, const struct paths *paths) {
@@ -277,6 +315,7 @@ static void topo_print_json(const struct paths *paths, const struct graph *graph
   json_number(&json, "gpus", paths->gpu_count);
   json_number(&json, "nets", paths->net_count);
   json_paths(&json, paths);
+  json_nets(&json, paths);
   json_speed(&json, "rings", &graph->ring_speed);
   json_speed(&json, "trees", &graph->tree_speed);
   json_speed(&json, "switch", &graph->switch_speed);
@@ -293,7 +332,17 @@ static enum exit_code complain(enum exit_code code) {
   return code;
 }
 
+static enum exit_code topo_open_machine(const struct topo_flags *flags, struct topology *topology) {
+  struct machine machine;
+  if (machine_open(flags->sysfs, &machine) != ncclSuccess) return complain(EXIT_INPUT);
+  ncclResult_t result = machine_find_nets(&machine);
+  if (result == ncclSuccess) result = machine_topology(&machine, (uint32_t)flags->nodes, topology);
+  machine_close(&machine);
+  return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_INPUT);
+}
+
 static enum exit_code topo_open(const struct topo_flags *flags, struct topology *topology) {
+  if (flags->sysfs != NULL) return topo_open_machine(flags, topology);
   if (flags->file != NULL) {
     if (topology_read(flags->file, (uint32_t)flags->nodes, topology) != ncclSuccess)
       return complain(EXIT_INPUT);
@@ -352,6 +401,18 @@ static enum exit_code topo_show(const struct topology *topology, const struct to
   return code;
 }
 
+static bool flags_agree(const struct topo_flags *flags) {
+  const bool numbers = flags->machine != NULL || flags->gpus != 0 || flags->nics != 0;
+  const char *whole = flags->file != NULL ? "--file" : flags->sysfs != NULL ? "--sysfs" : "--record";
+  if (numbers && (flags->file != NULL || flags->sysfs != NULL || flags->record != NULL)) {
+    fprintf(stderr, "tutti topo: %s says what a node has; leave out --machine, --gpus and --nics\n", whole);
+    return false;
+  }
+  if (flags->file == NULL || (flags->sysfs == NULL && flags->record == NULL)) return true;
+  fprintf(stderr, "tutti topo: --file is another machine than --sysfs and --record; leave one out\n");
+  return false;
+}
+
 static enum exit_code topo_run(int argc, char **argv) {
   struct topo_flags flags;
   struct topology topology;
@@ -364,10 +425,11 @@ static enum exit_code topo_run(int argc, char **argv) {
     fprintf(stderr, "tutti topo: it takes flags alone, `%s` is none (`tutti help topo`)\n", argv[operand]);
     return EXIT_USAGE;
   }
-  if (flags.file != NULL && (flags.machine != NULL || flags.gpus != 0 || flags.nics != 0)) {
-    fprintf(stderr, "tutti topo: --file says what a node has; leave out --machine, --gpus and --nics\n");
-    return EXIT_USAGE;
-  }
+  if (!flags_agree(&flags)) return EXIT_USAGE;
+  if (flags.record != NULL)
+    return topo_record(flags.sysfs != NULL ? flags.sysfs : MACHINE_SYSFS, flags.record) == ncclSuccess
+               ? EXIT_GOOD
+               : complain(EXIT_ENVIRONMENT);
   code = topo_open(&flags, &topology);
   if (code != EXIT_GOOD) return code;
   code = topo_show(&topology, &flags);
@@ -379,20 +441,30 @@ const struct verb verb_topo = {
     "topo",
     "show a cluster's devices, their paths, and the rings and trees over them",
     "[--nodes N] [--gpus G] [--nics K] [--machine MACHINE] [--json] [--dump FILE]\n"
-    "--file FILE [--nodes N] [--json] [--dump FILE]",
+    "--file FILE [--nodes N] [--json] [--dump FILE]\n"
+    "--sysfs DIR [--nodes N] [--json] [--dump FILE]\n"
+    "[--sysfs DIR] --record DIR",
     NULL,
     "  tutti topo --nodes 4\n"
     "  tutti topo --machine pcie-box --gpus 4 --dump node.xml\n"
     "  tutti topo --file node.xml --nodes 16 --json\n"
-    "  tutti topo --file - --nodes 2 <node.xml\n",
-    "Describes a cluster of equal nodes, given by numbers or by the XML that NCCL_TOPO_FILE takes: its "
-    "devices, the type of the path between any two devices of a node, and the rings and trees of a "
-    "communicator with one rank on each GPU, node by node. NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_PXN_DISABLE "
+    "  tutti topo --file - --nodes 2 <node.xml\n"
+    "  tutti topo --sysfs /sys\n"
+    "  tutti topo --record my-machine && tutti topo --sysfs my-machine\n",
+    "Describes a cluster of equal nodes, given by numbers, by the XML that NCCL_TOPO_FILE takes, or by a "
+    "machine's /sys: its devices, the type of the path between any two devices of a node, each GPU's NICs in "
+    "order, and the rings and trees of a communicator with one rank on each GPU, node by node. "
+    "NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_PXN_DISABLE "
     "and NCCL_NVB_DISABLE apply, as they do for the library.\n"
     "\n"
     "Path types, nearest first: LOC the same device, NVL NVLink, NVB NVLink through another GPU, PIX one PCI "
     "switch, PXB several PCI switches, P2C a GPU's own link to its CPU, PXN a NIC through another GPU, PHB "
-    "through the CPU, SYS through several CPUs.\n",
+    "through the CPU, SYS through several CPUs.\n"
+    "\n"
+    "From /sys come the PCI tree with the speed and width of each link, NUMA nodes, the active ports of "
+    "class/infiniband, or without any the interfaces of class/net that are up; from NVML the GPUs, their "
+    "compute capability and NVLinks. A folder that --record makes has the same files, the GPUs in nvml.xml "
+    "(NCCL's XML), and cpuinfo: it describes a machine for others to look at, and for TUTTI_SYSFS.\n",
     &topo_options,
     topo_run,
 };

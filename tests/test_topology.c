@@ -19,6 +19,7 @@
 #include "backends/cuda/path.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/pci.h"
 #include "core/settings/settings.h"
 
 /* ---- places ---- */
@@ -67,17 +68,17 @@ static void test_numa_nodes(void **state) {
 }
 
 static void test_bus_names(void **state) {
-  char name[PATH_NAME_BYTES];
+  char name[PCI_NAME_BYTES];
   (void)state;
-  assert_true(path_bus_name("0000:3B:00.0", name));
+  assert_true(pci_name("0000:3B:00.0", name));
   assert_string_equal(name, "0000:3b:00.0");
-  assert_true(path_bus_name("00000000:3B:00.0", name));
+  assert_true(pci_name("00000000:3B:00.0", name));
   assert_string_equal(name, "0000:3b:00.0");
-  assert_true(path_bus_name("00010000:01:1F.7", name));
+  assert_true(pci_name("00010000:01:1F.7", name));
   assert_string_equal(name, "10000:01:1f.7");
-  assert_false(path_bus_name("", name));
-  assert_false(path_bus_name("3b:00", name));
-  assert_false(path_bus_name("0000:3b:00.0x", name));
+  assert_false(pci_name("", name));
+  assert_false(pci_name("3b:00", name));
+  assert_false(pci_name("0000:3b:00.0x", name));
 }
 
 /* ---- a fake /sys ---- */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/cuda/path.h"
 #include "backends/cuda/topology.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -246,10 +247,10 @@ static ncclResult_t probe_make(uint32_t device_index) {
 static ncclResult_t handle_fill(const struct device_comm *comm, struct ipc_comm_handle *content) {
   const uint32_t device_index = comm->config.device_index;
   const struct arena_block *block = &probes[device_index].block;
-  char name[PATH_NAME_BYTES];
+  char name[PCI_NAME_BYTES];
   TRY(cuda_result(cudaDeviceGetPCIBusId(name, sizeof name, (int)device_index),
                   "asking for a device's place on the bus"));
-  if (!path_bus_name(name, content->bus_id)) snprintf(content->bus_id, sizeof content->bus_id, "%s", name);
+  if (!pci_name(name, content->bus_id)) snprintf(content->bus_id, sizeof content->bus_id, "%s", name);
   content->level = (uint32_t)topology_level();
   content->process = *cuda_ipc_self();
   if (content->level == PATH_LOC) content->flags |= IPC_NO_SHARING;

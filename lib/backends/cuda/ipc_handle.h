@@ -8,7 +8,7 @@
 #include <assert.h>
 
 #include "backends/backend.h"
-#include "backends/cuda/path.h"
+#include "base/pci.h"
 #include "base/os.h"
 #include "base/share.h"
 
@@ -34,7 +34,7 @@ struct ipc_comm_handle {
   struct share_ticket shm; /* of a page that begins with shm_token */
   uint64_t shm_token;
   struct os_process process;
-  char bus_id[PATH_NAME_BYTES];
+  char bus_id[PCI_NAME_BYTES];
   uint32_t flags;
   uint32_t level; /* the longest path that the process's settings allow, an enum device_path_type */
 };

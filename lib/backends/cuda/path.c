@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/os.h"
+#include "base/pci.h"
 
 static const char *const names[] = {"LOC", "NVL", "PIX", "PXB", "PHB", "SYS"};
 
@@ -25,14 +26,6 @@ bool path_level_parse(const char *text, enum device_path_type *level) {
   const long number = strtol(text, &end, 10);
   if (end == text || *end != '\0' || number < 0) return false;
   *level = numbers[number < 4 ? number : 4];
-  return true;
-}
-
-bool path_bus_name(const char *bus_id, char name[PATH_NAME_BYTES]) {
-  unsigned domain = 0, bus = 0, device = 0, function = 0;
-  char rest = 0;
-  if (sscanf(bus_id, "%8x:%2x:%2x.%1x%c", &domain, &bus, &device, &function, &rest) != 4) return false;
-  snprintf(name, PATH_NAME_BYTES, "%04x:%02x:%02x.%x", domain, bus, device, function);
   return true;
 }
 
@@ -120,10 +113,10 @@ static int numa_node(const char *place) {
 }
 
 void path_end_read(const char *sys_root, const char *bus_id, struct path_end *end) {
-  char name[PATH_NAME_BYTES], link[PATH_PLACE_BYTES], place[PATH_MAX];
+  char name[PCI_NAME_BYTES], link[PATH_PLACE_BYTES], place[PATH_MAX];
   memset(end, 0, sizeof *end);
   end->numa_node = -1;
-  if (!path_bus_name(bus_id, name)) return;
+  if (!pci_name(bus_id, name)) return;
   snprintf(link, sizeof link, "%s/bus/pci/devices/%s", sys_root, name);
   if (realpath(link, place) == NULL || strlen(place) >= sizeof end->place) return;
   memcpy(end->place, place, strlen(place) + 1);

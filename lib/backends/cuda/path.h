@@ -6,7 +6,6 @@
 
 #include "backends/backend.h"
 
-#define PATH_NAME_BYTES 32    /* length of a bus id */
 #define PATH_PLACE_BYTES 1024 /* length of a path in the PCI tree */
 
 /* A device's place in the PCI tree, from sysfs. */
@@ -22,10 +21,6 @@ const char *path_name(enum device_path_type type);
 /* Parses a level of NCCL_P2P_LEVEL: a name in any case, or an old number: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and
  * more SYS. False, with *level unchanged, for anything else. */
 bool path_level_parse(const char *text, enum device_path_type *level);
-
-/* Converts a bus id in any case, with a domain of four or eight digits ("00000000:3B:00.0"), to sysfs's
- * spelling ("0000:3b:00.0"). False if it is not a bus id. */
-bool path_bus_name(const char *bus_id, char name[PATH_NAME_BYTES]);
 
 /* PIX: both are below one switch. PXB: several switches are between them, but no host bridge. PHB: one host
  * bridge. SYS: no common ancestor, or unknown. LOC: the same place. A pure function of two places. */

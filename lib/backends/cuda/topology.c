@@ -5,17 +5,18 @@
 #include <string.h>
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/nvml.h"
 #include "backends/cuda/path.h"
 #include "base/log.h"
+#include "base/nvml.h"
 #include "base/param.h"
+#include "base/pci.h"
 
 #define SYS_ROOT "/sys"
 #define PCI_GBPS 12 /* of a slot of unknown speed: generation 3, 16 lanes, without headers */
 
 static struct device {
   bool asked;
-  char bus_id[PATH_NAME_BYTES];
+  char bus_id[PCI_NAME_BYTES];
   struct path_end end;
 } devices[DEVICES_MAX];
 

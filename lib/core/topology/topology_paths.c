@@ -282,22 +282,33 @@ static void paths_between_nets(const struct paths *paths, const struct paths_rul
     for (uint32_t net = 0; net < paths->net_count; net++) paths_to_net_over_gpu(paths, rules, gpu, net);
 }
 
-/* Nearer first: the path type into the GPU, then bandwidth, then an order that starts at the GPU's index. */
+/* Neither is nearer if path type into the GPU and bandwidth are equal. */
 static bool net_is_nearer(const struct paths *paths, uint32_t gpu, uint32_t a, uint32_t b) {
   const struct paths_route *to_a = &paths->net_gpu[gpu * paths->net_count + a];
   const struct paths_route *to_b = &paths->net_gpu[gpu * paths->net_count + b];
-  if (to_a->type != to_b->type) return to_a->type < to_b->type;
-  if (to_a->gbps != to_b->gbps) return to_a->gbps > to_b->gbps;
-  const uint32_t shift = paths->net_count - gpu % paths->net_count;
-  return (a + shift) % paths->net_count < (b + shift) % paths->net_count;
+  return to_a->type != to_b->type ? to_a->type < to_b->type : to_a->gbps > to_b->gbps;
 }
 
 static void nets_sort(const struct paths *paths, uint32_t gpu) {
   for (uint32_t net = 0; net < paths->net_count; net++) {
-    uint32_t nearer = 0;
+    uint32_t before = 0;
     for (uint32_t other = 0; other < paths->net_count; other++)
-      nearer += other != net && net_is_nearer(paths, gpu, other, net);
-    paths->near[gpu * paths->net_count + nearer] = net;
+      before +=
+          net_is_nearer(paths, gpu, other, net) || (other < net && !net_is_nearer(paths, gpu, net, other));
+    paths->near[gpu * paths->net_count + before] = net;
+  }
+}
+
+/* GPUs with the same nearest NICs begin with one after the other of them. Earlier GPUs still begin with the
+ * first. */
+static void nets_turn(const struct paths *paths, uint32_t gpu) {
+  uint32_t *near = &paths->near[gpu * paths->net_count], alike = 1, turn = 0;
+  while (alike < paths->net_count && !net_is_nearer(paths, gpu, near[0], near[alike])) alike += 1;
+  for (uint32_t other = 0; other < gpu; other++) turn += paths->near[other * paths->net_count] == near[0];
+  for (turn %= alike; turn > 0; turn--) {
+    const uint32_t first = near[0];
+    memmove(near, near + 1, (alike - 1) * sizeof *near);
+    near[alike - 1] = first;
   }
 }
 
@@ -325,6 +336,7 @@ ncclResult_t paths_find(const struct topology *topology, const struct paths_rule
   paths_between_gpus(&found, rules);
   paths_between_nets(&found, rules);
   for (uint32_t gpu = 0; gpu < found.gpu_count; gpu++) nets_sort(&found, gpu);
+  for (uint32_t gpu = found.gpu_count; gpu-- > 0 && nets > 0;) nets_turn(&found, gpu);
   *paths = found;
   return ncclSuccess;
 }

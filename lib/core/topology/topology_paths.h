@@ -51,7 +51,8 @@ void paths_free(struct paths *paths);
 /* "LOC", "NVL", ... "DIS". */
 const char *paths_type_name(enum graph_path type);
 
-/* The `turn`-th nearest net to this GPU, of net_count; among equally near nets each GPU starts at another. */
+/* The `turn`-th nearest net to this GPU, of net_count. GPUs with the same nearest nets start at different
+ * ones of them. */
 uint32_t paths_net_near(const struct paths *paths, uint32_t gpu, uint32_t turn);
 /* GB/s in one direction of all NVLinks of a GPU, and of those to switches only. */
 double paths_nvlink_gbps(const struct paths *paths, uint32_t gpu);

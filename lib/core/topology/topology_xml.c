@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/pci.h"
 #include "base/text.h"
 
 enum element { SYSTEM, CPU, PCI, GPU, NIC, NET, NVLINK, C2C, ELEMENTS };
@@ -128,11 +129,9 @@ static const struct attribute *const element_attributes[ELEMENTS] = {
 
 /* A bus id: four or eight digits of domain, then bus, device, function; stored in lower case. */
 static bool bus_id_store(const char *value, char *member) {
-  unsigned domain, bus, device, function;
-  char more;
-  if (strlen(value) > 16 || strspn(value, "0123456789abcdefABCDEF:.") != strlen(value)) return false;
-  if (sscanf(value, "%8x:%2x:%2x.%1x%c", &domain, &bus, &device, &function, &more) != 4) return false;
-  snprintf(member, TOPOLOGY_NAME_BYTES, "%04x:%02x:%02x.%x", domain, bus, device, function);
+  char name[PCI_NAME_BYTES];
+  if (!pci_name(value, name)) return false;
+  snprintf(member, TOPOLOGY_NAME_BYTES, "%s", name);
   return true;
 }
 

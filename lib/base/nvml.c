@@ -1,19 +1,22 @@
-/* nvml.c: queries libnvidia-ml.so.1, opened by name, about NVLinks, once per device. If the library is
+/* nvml.c: queries libnvidia-ml.so.1, opened by name, once per device. If the library is
  * missing, it logs this once. The few types below repeat the library's interface, which is stable. */
-#include "backends/cuda/nvml.h"
+#include "base/nvml.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-#include "backends/cuda/device.h"
-#include "backends/cuda/path.h"
 #include "base/log.h"
+#include "base/os.h"
+#include "base/pci.h"
 
 #define NVML_LIBRARY "libnvidia-ml.so.1"
-#define LINKS_MAX 36             /* more than any device has */
-#define STATUS_NVLINK 2          /* a kind of peer access */
-#define REMOTE_GPU 0             /* a kind of device at a link's other end */
+#define STATUS_NVLINK 2 /* a kind of peer access */
+#define REMOTE_GPU 0    /* kinds of devices at a link's other end */
+#define REMOTE_SWITCH 2
+#define REMOTE_UNKNOWN 255
 #define FIELD_LINK_SPEED_MBPS 90 /* MB/s of each active link */
+#define FIELD_C2C_COUNT 170
+#define FIELD_C2C_MBPS 172 /* of each */
 
 typedef struct nvml_device_handle *handle;
 
@@ -44,18 +47,18 @@ static struct {
   int (*link_remote_type)(handle device, unsigned link, unsigned *type);
   int (*p2p_status)(handle a, handle b, unsigned kind, unsigned *status);
   int (*field_values)(handle device, int count, struct field_value *values);
+  int (*capability)(handle device, int *major, int *minor);
 } nvml;
 
 /* A device as the library sees it; devices that were queried come first. */
 static struct links_of {
   bool known; /* it answered for at least one link */
   handle device;
-  char name[PATH_NAME_BYTES]; /* bus id as path_bus_name() spells it */
+  char name[PCI_NAME_BYTES]; /* bus id as pci_name() spells it */
   uint32_t active_count;
-  bool to_gpu[LINKS_MAX];                  /* of active links: a GPU is at the other end */
-  char remote[LINKS_MAX][PATH_NAME_BYTES]; /* bus id at the other end; "" if unknown, as for switches */
+  struct nvml_link links[NVML_LINKS_MAX]; /* the active ones */
   double gbps_a_link;
-} devices[DEVICES_MAX];
+} devices[NVML_GPUS_MAX];
 
 static void *function(void *library, const char *name) { return dlsym(library, name); }
 
@@ -70,6 +73,7 @@ static bool library_bind(void *library) {
   *(void **)&nvml.link_remote_type = function(library, "nvmlDeviceGetNvLinkRemoteDeviceType");
   *(void **)&nvml.p2p_status = function(library, "nvmlDeviceGetP2PStatus");
   *(void **)&nvml.field_values = function(library, "nvmlDeviceGetFieldValues");
+  *(void **)&nvml.capability = function(library, "nvmlDeviceGetCudaComputeCapability");
   return nvml.init != NULL && nvml.handle_by_bus_id != NULL && nvml.link_state != NULL;
 }
 
@@ -93,36 +97,43 @@ static bool library_open(void) {
 
 /* ---- one device ---- */
 
-static void link_note(struct links_of *of, unsigned link) {
+static void link_note(struct links_of *of, unsigned number) {
   struct pci_info remote;
-  unsigned type = REMOTE_GPU;
-  const uint32_t index = of->active_count++;
+  unsigned type = REMOTE_UNKNOWN;
+  struct nvml_link *link = &of->links[of->active_count++];
   memset(&remote, 0, sizeof remote);
-  if (nvml.link_remote != NULL && nvml.link_remote(of->device, link, &remote) == 0)
-    path_bus_name(remote.bus_id, of->remote[index]);
-  of->to_gpu[index] = nvml.link_remote_type != NULL && nvml.link_remote_type(of->device, link, &type) == 0 &&
-                      type == REMOTE_GPU;
+  if (nvml.link_remote != NULL && nvml.link_remote(of->device, number, &remote) == 0)
+    pci_name(remote.bus_id, link->remote);
+  if (nvml.link_remote_type == NULL || nvml.link_remote_type(of->device, number, &type) != 0)
+    type = REMOTE_UNKNOWN;
+  link->to_gpu = type == REMOTE_GPU;
+  link->to_switch = type == REMOTE_SWITCH;
+}
+
+/* 0 if the device has no such value. */
+static double field_read(handle device, unsigned field) {
+  struct field_value value;
+  memset(&value, 0, sizeof value);
+  value.field = field;
+  if (nvml.field_values == NULL || nvml.field_values(device, 1, &value) != 0 || value.result != 0) return 0;
+  return (double)value.value;
 }
 
 static double link_speed(handle device) {
-  struct field_value value;
-  memset(&value, 0, sizeof value);
-  value.field = FIELD_LINK_SPEED_MBPS;
-  if (nvml.field_values == NULL || nvml.field_values(device, 1, &value) != 0 || value.result != 0) return 0;
-  const double gbps = (double)value.value / 1000;
+  const double gbps = field_read(device, FIELD_LINK_SPEED_MBPS) / 1000;
   return gbps > 1 && gbps < 1000 ? gbps : 0;
 }
 
 /* NULL if it is not a bus id, or if there are too many devices. */
 static const struct links_of *device_links(const char *bus_id) {
-  char name[PATH_NAME_BYTES];
+  char name[PCI_NAME_BYTES];
   struct links_of *of = devices;
-  if (!path_bus_name(bus_id, name)) return NULL;
-  while (of < devices + DEVICES_MAX && of->name[0] != '\0' && strcmp(of->name, name) != 0) of++;
-  if (of == devices + DEVICES_MAX || of->name[0] != '\0') return of < devices + DEVICES_MAX ? of : NULL;
+  if (!pci_name(bus_id, name)) return NULL;
+  while (of < devices + NVML_GPUS_MAX && of->name[0] != '\0' && strcmp(of->name, name) != 0) of++;
+  if (of == devices + NVML_GPUS_MAX || of->name[0] != '\0') return of < devices + NVML_GPUS_MAX ? of : NULL;
   memcpy(of->name, name, sizeof name);
   if (nvml.handle_by_bus_id(bus_id, &of->device) != 0) return of;
-  for (unsigned link = 0; link < LINKS_MAX; link++) {
+  for (unsigned link = 0; link < NVML_LINKS_MAX; link++) {
     unsigned active = 0;
     if (nvml.link_state(of->device, link, &active) != 0) continue;
     of->known = true;
@@ -139,8 +150,8 @@ static uint32_t links_to(const struct links_of *of, const struct links_of *peer,
   uint32_t direct = 0;
   *indirect = 0;
   for (uint32_t i = 0; i < of->active_count; i++) {
-    if (strcmp(of->remote[i], peer->name) == 0) direct += 1;
-    else if (!of->to_gpu[i]) *indirect += 1;
+    if (strcmp(of->links[i].remote, peer->name) == 0) direct += 1;
+    else if (!of->links[i].to_gpu) *indirect += 1;
   }
   return direct;
 }
@@ -153,7 +164,7 @@ static uint32_t links_count(const struct links_of *a, const struct links_of *b) 
   return from_a < from_b ? from_a : from_b;
 }
 
-bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
+static bool links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
   unsigned status = 0;
   if (!library_open()) return false;
   const struct links_of *of_a = device_links(bus_a), *of_b = device_links(bus_b);
@@ -168,26 +179,26 @@ bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links 
 }
 
 /* The bus id of a device by the library's own index; "" if unknown. */
-static void bus_id_of(unsigned index, char bus_id[PATH_NAME_BYTES]) {
+static void bus_id_of(unsigned index, char bus_id[PCI_NAME_BYTES]) {
   handle device = NULL;
   struct pci_info info;
   bus_id[0] = '\0';
   memset(&info, 0, sizeof info);
   if (nvml.handle_by_index == NULL || nvml.device_pci == NULL || nvml.handle_by_index(index, &device) != 0 ||
-      nvml.device_pci(device, &info) != 0 || !path_bus_name(info.bus_id, bus_id))
+      nvml.device_pci(device, &info) != 0 || !pci_name(info.bus_id, bus_id))
     bus_id[0] = '\0';
 }
 
 static bool all_to_switches(const struct links_of *of, struct nvml_links *links) {
   for (uint32_t i = 0; i < of->active_count; i++)
-    if (of->to_gpu[i]) return false;
+    if (of->links[i].to_gpu) return false;
   links->count = of->active_count;
   links->gbps_a_link = of->gbps_a_link;
   return of->active_count > 0;
 }
 
-bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links) {
-  char other[PATH_NAME_BYTES];
+static bool links_everywhere(const char *bus_id, struct nvml_links *links) {
+  char other[PCI_NAME_BYTES];
   unsigned count = 0, others = 0;
   if (!library_open()) return false;
   const struct links_of *of = device_links(bus_id);
@@ -196,8 +207,64 @@ bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links) {
   for (unsigned i = 0; i < count; i++) {
     bus_id_of(i, other);
     if (other[0] == '\0' || strcmp(other, of->name) == 0) continue;
-    if (!nvml_links_between(bus_id, other, links) || links->count == 0) return false;
+    if (!links_between(bus_id, other, links) || links->count == 0) return false;
     others += 1;
   }
   return others > 0 || all_to_switches(of, links);
+}
+
+/* ---- all devices ---- */
+
+static uint32_t field_number(handle device, unsigned field, double most) {
+  const double value = field_read(device, field);
+  return value > 0 && value <= most ? (uint32_t)value : 0;
+}
+
+static bool gpu_read(unsigned index, struct nvml_gpu *gpu) {
+  int major = 0, minor = 0;
+  memset(gpu, 0, sizeof *gpu);
+  bus_id_of(index, gpu->bus_id);
+  const struct links_of *of = gpu->bus_id[0] != '\0' ? device_links(gpu->bus_id) : NULL;
+  if (of == NULL || of->device == NULL) return false;
+  if (nvml.capability != NULL && nvml.capability(of->device, &major, &minor) == 0 && major > 0 &&
+      major < 100 && minor >= 0 && minor < 10)
+    gpu->capability = (uint32_t)(10 * major + minor);
+  gpu->c2c_count = field_number(of->device, FIELD_C2C_COUNT, NVML_LINKS_MAX);
+  gpu->c2c_mbps = gpu->c2c_count > 0 ? field_number(of->device, FIELD_C2C_MBPS, 1e6) : 0;
+  gpu->link_count = of->active_count;
+  memcpy(gpu->links, of->links, sizeof gpu->links);
+  return true;
+}
+
+static uint32_t gpus_read(struct nvml_gpu *gpus, uint32_t most) {
+  unsigned present = 0;
+  uint32_t count = 0;
+  if (!library_open() || nvml.device_count == NULL || nvml.device_count(&present) != 0) return 0;
+  for (unsigned i = 0; i < present && count < most; i++) count += gpu_read(i, &gpus[count]);
+  return count;
+}
+
+/* ---- for any thread ---- */
+
+static os_mutex nvml_mutex = OS_MUTEX_INITIALIZER;
+
+bool nvml_links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
+  os_mutex_lock(&nvml_mutex);
+  const bool known = links_between(bus_a, bus_b, links);
+  os_mutex_unlock(&nvml_mutex);
+  return known;
+}
+
+bool nvml_links_everywhere(const char *bus_id, struct nvml_links *links) {
+  os_mutex_lock(&nvml_mutex);
+  const bool all = links_everywhere(bus_id, links);
+  os_mutex_unlock(&nvml_mutex);
+  return all;
+}
+
+uint32_t nvml_gpus(struct nvml_gpu *gpus, uint32_t most) {
+  os_mutex_lock(&nvml_mutex);
+  const uint32_t count = gpus_read(gpus, most);
+  os_mutex_unlock(&nvml_mutex);
+  return count;
 }
