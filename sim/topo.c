@@ -334,8 +334,9 @@ static enum exit_code complain(enum exit_code code) {
 
 static enum exit_code topo_open_machine(const struct topo_flags *flags, struct topology *topology) {
   struct machine machine;
-  if (machine_open(flags->sysfs, &machine) != ncclSuccess) return complain(EXIT_INPUT);
+  if (machine_open(flags->sysfs, NULL, &machine) != ncclSuccess) return complain(EXIT_INPUT);
   ncclResult_t result = machine_find_nets(&machine);
+  if (result == ncclSuccess && flags->file != NULL) result = machine_describe(&machine, flags->file);
   if (result == ncclSuccess) result = machine_topology(&machine, (uint32_t)flags->nodes, topology);
   machine_close(&machine);
   return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_INPUT);
@@ -403,13 +404,13 @@ static enum exit_code topo_show(const struct topology *topology, const struct to
 
 static bool flags_agree(const struct topo_flags *flags) {
   const bool numbers = flags->machine != NULL || flags->gpus != 0 || flags->nics != 0;
-  const char *whole = flags->file != NULL ? "--file" : flags->sysfs != NULL ? "--sysfs" : "--record";
+  const char *whole = flags->sysfs != NULL ? "--sysfs" : flags->file != NULL ? "--file" : "--record";
   if (numbers && (flags->file != NULL || flags->sysfs != NULL || flags->record != NULL)) {
     fprintf(stderr, "tutti topo: %s says what a node has; leave out --machine, --gpus and --nics\n", whole);
     return false;
   }
-  if (flags->file == NULL || (flags->sysfs == NULL && flags->record == NULL)) return true;
-  fprintf(stderr, "tutti topo: --file is another machine than --sysfs and --record; leave one out\n");
+  if (flags->file == NULL || flags->record == NULL) return true;
+  fprintf(stderr, "tutti topo: --record copies a machine's folder; leave out --file\n");
   return false;
 }
 
@@ -442,7 +443,7 @@ const struct verb verb_topo = {
     "show a cluster's devices, their paths, and the rings and trees over them",
     "[--nodes N] [--gpus G] [--nics K] [--machine MACHINE] [--json] [--dump FILE]\n"
     "--file FILE [--nodes N] [--json] [--dump FILE]\n"
-    "--sysfs DIR [--nodes N] [--json] [--dump FILE]\n"
+    "--sysfs DIR [--file FILE] [--nodes N] [--json] [--dump FILE]\n"
     "[--sysfs DIR] --record DIR",
     NULL,
     "  tutti topo --nodes 4\n"
@@ -464,7 +465,9 @@ const struct verb verb_topo = {
     "From /sys come the PCI tree with the speed and width of each link, NUMA nodes, the active ports of "
     "class/infiniband, or without any the interfaces of class/net that are up; from NVML the GPUs, their "
     "compute capability and NVLinks. A folder that --record makes has the same files, the GPUs in nvml.xml "
-    "(NCCL's XML), and cpuinfo: it describes a machine for others to look at, and for TUTTI_SYSFS.\n",
+    "(NCCL's XML), and cpuinfo: it describes a machine for others to look at, and for TUTTI_SYSFS. With "
+    "--file, "
+    "devices that the XML names are where it says: clouds ship such files for virtual machines.\n",
     &topo_options,
     topo_run,
 };

@@ -201,7 +201,7 @@ ncclResult_t topo_record(const char *sysfs, const char *folder) {
   char whole[PATH_BYTES];
   if (realpath(sysfs, whole) == NULL || strlen(whole) >= sizeof copy.from) return fail(sysfs, "read");
   memcpy(copy.from, whole, strlen(whole) + 1);
-  TRY(machine_open(sysfs, &machine));
+  TRY(machine_open(sysfs, NULL, &machine));
   const ncclResult_t result = record(sysfs, &machine, &copy);
   machine_close(&machine);
   return result;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # test_machines.sh: topologies of machines from folders of the shape of /sys: paths, NICs of each GPU, rings
-# and trees of each machine of tests/machines, the same by the XML of NCCL and by a recording, and folders that
-# lack something or are wrong. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
+# and trees of each machine of tests/machines, the same by the XML of NCCL and by a recording, and folders
+# that lack something or are wrong. Prints one `ok - ` or `not ok - ` line per check and fails if a check
+# failed.
 . "$(dirname "$0")/script.inc"
 unset NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_DUMP_FILE NCCL_CROSS_NIC NCCL_P2P_LEVEL TUTTI_SYSFS
 use_build
@@ -43,8 +44,8 @@ says 4 "/no/such/nvml.xml: cannot be read" --sysfs /no/such
 check $? "a folder that does not exist is refused"
 says 2 "--sysfs says what a node has; leave out --machine" --sysfs "$machines/p5" --machine dgx-h100
 check $? "--sysfs and --machine contradict each other"
-says 2 "leave one out" --sysfs "$machines/p5" --file "$work/node.xml"
-check $? "--sysfs and --file contradict each other"
+says 2 "leave out --file" --sysfs "$machines/p5" --record "$work/new" --file "$work/node.xml"
+check $? "--record and --file contradict each other"
 says 3 "$machines: cannot be made: File exists" --sysfs "$machines/p5" --record "$machines"
 check $? "a recording never replaces a folder"
 says 3 "/no/such/folder: cannot be made" --sysfs "$machines/p5" --record /no/such/folder
@@ -76,6 +77,25 @@ broken dgx-h100 && head -c 100000 /dev/urandom >"$bad/cpuinfo" &&
   find "$bad/devices/pci0000:02" -name class -exec cp "$bad/cpuinfo" {} \;
 says 0 "8 GPUs" --sysfs "$bad"
 check $? "random bytes in place of numbers are unknown values"
+# A virtual machine's own tree is flat; the file says which devices share a switch.
+cat >"$work/part.xml" <<'END'
+<system version="1">
+  <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="ffff:ff:01.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:00:16.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0000:00:05.0"/>
+    </pci>
+  </cpu>
+  <cpu numaid="1"><pci busid="0000:00:17.0"/></cpu>
+</system>
+END
+says 0 "GPU 0     LOC  SYS  PHB  PHB  PHB  PHB  PHB  PHB  PIX" --sysfs "$machines/flat-vm" \
+  --file "$work/part.xml" && grep -q "CPU 0  x86_64 GenuineIntel, 22 GB/s" "$work/log" &&
+  grep -q "GPU 1     SYS  LOC" "$work/log"
+check $? "a file that describes a part of a machine says where these devices are"
+says 4 "cannot be read" --sysfs "$machines/flat-vm" --file /no/such/file
+check $? "such a file must be there"
+
 if [ -d /sys/bus/pci ] && ! command -v nvidia-smi >/dev/null; then
   says 4 "NVML (libnvidia-ml.so.1) shows no GPU of this machine" --sysfs /sys
   check $? "a machine without GPUs says so"

@@ -87,13 +87,15 @@ static bool gpu_add(struct topology *topology, uint32_t cpu, uint32_t number, co
 }
 
 /* The GPUs below one CPU: only the machine's folder says where they are. */
-static ncclResult_t gpus_from_driver(struct topology *topology) {
+static ncclResult_t gpus_from_driver(const struct machine_known *known, struct topology *topology) {
   struct nvml_gpu *gpus = (struct nvml_gpu *)os_alloc(NVML_GPUS_MAX * sizeof *gpus);
   if (gpus == NULL) return log_no_memory("what NVML says of GPUs");
-  const uint32_t count = nvml_gpus(gpus, NVML_GPUS_MAX);
-  uint32_t cpu = 0;
+  uint32_t count = nvml_gpus(gpus, NVML_GPUS_MAX), cpu = 0;
+  const bool seen = count > 0 || known == NULL;
+  if (!seen) count = known->count;
   bool good = row_add(topology, TOPOLOGY_CPU, TOPOLOGY_NONE, &cpu) != NULL;
-  for (uint32_t i = 0; i < count && good; i++) good = gpu_add(topology, cpu, i, &gpus[i]);
+  for (uint32_t i = 0; i < count && good; i++)
+    good = gpu_add(topology, cpu, i, seen ? &gpus[i] : &known->gpus[i]);
   os_free(gpus);
   if (!good) return log_no_memory("the GPUs of this machine");
   if (count == 0)
@@ -104,21 +106,26 @@ static ncclResult_t gpus_from_driver(struct topology *topology) {
   return topology_finish("NVML", topology);
 }
 
-ncclResult_t machine_open(const char *sysfs, struct machine *machine) {
+ncclResult_t machine_open(const char *sysfs, const struct machine_known *known, struct machine *machine) {
   char path[MACHINE_PATH_BYTES];
   memset(machine, 0, sizeof *machine);
   machine->sysfs = sysfs;
   machine->nets = (struct machine_net *)os_alloc(TOPOLOGY_NETS_MAX * sizeof *machine->nets);
   if (machine->nets == NULL) return log_no_memory("the NICs of a machine");
   snprintf(path, sizeof path, "%s/nvml.xml", sysfs);
-  const ncclResult_t result =
-      is_this_machine(sysfs) ? gpus_from_driver(&machine->gpus) : topology_read(path, 1, &machine->gpus);
+  const ncclResult_t result = is_this_machine(sysfs) ? gpus_from_driver(known, &machine->gpus)
+                                                     : topology_read(path, 1, &machine->gpus);
   if (result != ncclSuccess) machine_close(machine);
   return result;
 }
 
+ncclResult_t machine_describe(struct machine *machine, const char *path) {
+  return topology_read_part(path, &machine->part);
+}
+
 void machine_close(struct machine *machine) {
   topology_free(&machine->gpus);
+  topology_free(&machine->part);
   os_free(machine->nets);
   machine->nets = NULL;
 }
@@ -390,11 +397,41 @@ static uint32_t pci_row(struct finding *finding, uint32_t parent, const struct c
   return finding_add(finding, TOPOLOGY_PCI, parent, &row);
 }
 
+/* The row of a CPU or PCI device of machine_describe(), with those above it. What the file does not say of it
+ * the folder may. */
+static uint32_t described_row(struct finding *finding, uint32_t index, const struct chain *chain) {
+  struct topology_device row = finding->machine->part.devices[index];
+  if (row.kind == TOPOLOGY_CPU) {
+    const uint32_t cpu = cpu_row(finding, row.number);
+    if (row.maker[0] != '\0') finding->found.devices[cpu] = row;
+    return cpu;
+  }
+  for (uint32_t i = 0; i < finding->found.device_count; i++)
+    if (finding->found.devices[i].kind == TOPOLOGY_PCI &&
+        strcmp(finding->found.devices[i].name, row.name) == 0)
+      return i;
+  const uint32_t parent = described_row(finding, row.parent, NULL);
+  if (chain != NULL && row.link_gts == 0) row_describe(chain, chain->count - 1, &row);
+  return finding_add(finding, TOPOLOGY_PCI, parent, &row);
+}
+
+static uint32_t described_find(const struct finding *finding, const char *name) {
+  const struct topology *part = &finding->machine->part;
+  for (uint32_t i = 0; i < part->device_count; i++)
+    if (part->devices[i].kind == TOPOLOGY_PCI && strcmp(part->devices[i].name, name) == 0) return i;
+  return TOPOLOGY_NONE;
+}
+
 /* The row of a device's PCI function, below its switches; of its CPU if its place is unknown. Between the
  * root port and the device each switch has two ports. */
 static uint32_t function_row(struct finding *finding, const char *place) {
   struct chain chain;
   chain_of(place, &chain);
+  if (chain.count > 0) {
+    chain.place[chain.ends[chain.count - 1]] = '\0'; /* a driver's folder may follow */
+    const uint32_t described = described_find(finding, chain.place + chain.begins[chain.count - 1]);
+    if (described != TOPOLOGY_NONE) return described_row(finding, described, &chain);
+  }
   const int32_t numa = chain_numa(&chain);
   uint32_t row = cpu_row(finding, numa >= 0 ? numa : finding->numa_unknown);
   for (uint32_t i = 1; i + 1 < chain.count; i += 2) row = pci_row(finding, row, &chain, i);
@@ -408,8 +445,10 @@ static void gpu_find(struct finding *finding, uint32_t gpu) {
   char path[MACHINE_PATH_BYTES], place[MACHINE_PATH_BYTES];
   snprintf(path, sizeof path, "%s/bus/pci/devices/%s", finding->machine->sysfs, pci->name);
   const bool there = folder_resolve(path, place);
-  uint32_t row = function_row(finding, there ? place : "");
-  if (!there) row = finding_add(finding, TOPOLOGY_PCI, row, pci);
+  const uint32_t described = there ? TOPOLOGY_NONE : described_find(finding, pci->name);
+  uint32_t row = described != TOPOLOGY_NONE ? described_row(finding, described, NULL)
+                                            : function_row(finding, there ? place : "");
+  if (!there && described == TOPOLOGY_NONE) row = finding_add(finding, TOPOLOGY_PCI, row, pci);
   const uint32_t added = finding_add(finding, TOPOLOGY_GPU, row, device);
   for (uint32_t i = 0; i < gpus->link_count && !finding->full; i++) {
     if (gpus->links[i].gpu != gpu) continue;

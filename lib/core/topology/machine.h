@@ -8,6 +8,7 @@
 #ifndef TUTTI_CORE_MACHINE_H
 #define TUTTI_CORE_MACHINE_H
 
+#include "base/nvml.h"
 #include "core/topology/topology.h"
 
 #define MACHINE_SYSFS "/sys"
@@ -25,6 +26,7 @@ struct machine_net {
 
 struct machine {
   const char *sysfs;        /* "/sys", or a folder of its shape */
+  struct topology part;     /* rows of machine_describe() */
   struct topology gpus;     /* PCI functions, GPUs and NVLinks, below any CPU */
   struct machine_net *nets; /* by device number */
   uint32_t net_count;
@@ -33,9 +35,20 @@ struct machine {
 /* What the settings name: TUTTI_SYSFS, or /sys. */
 const char *machine_sysfs(void);
 
-/* Reads the GPUs, by NVML or from the folder's nvml.xml; no NICs. ncclInvalidUsage: the folder has no such
- * file, or it is wrong; ncclSystemError: out of memory, or NVML shows no GPU. Free with machine_close(). */
-ncclResult_t machine_open(const char *sysfs, struct machine *machine);
+/* GPUs that the caller knows, for a machine without NVML. */
+struct machine_known {
+  const struct nvml_gpu *gpus;
+  uint32_t count;
+};
+
+/* Reads the GPUs, by NVML or from the folder's nvml.xml; no NICs. `known` may be NULL. ncclInvalidUsage: the
+ * folder has no such file, or it is wrong; ncclSystemError: out of memory, or no GPU is known. Free with
+ * machine_close(). */
+ncclResult_t machine_open(const char *sysfs, const struct machine_known *known, struct machine *machine);
+/* Reads NCCL's XML, which may describe a part of the machine, as those that clouds ship: devices that it
+ * names are where it says, not where the folder does. ncclInvalidUsage, ncclSystemError: as topology_read().
+ */
+ncclResult_t machine_describe(struct machine *machine, const char *path);
 void machine_close(struct machine *machine);
 
 /* Adds the active ports of class/infiniband, or without any the interfaces of class/net that are up and have

@@ -74,6 +74,9 @@ ncclResult_t topology_read(const char *path, uint32_t nodes, struct topology *to
 /* As topology_read(), from memory; `path` is for messages. */
 ncclResult_t topology_parse(const char *path, const char *text, size_t bytes, uint32_t nodes,
                             struct topology *topology);
+/* As topology_read(), of a file that may describe only a part of a node: its lists stay empty, and there need
+ * be no GPU. */
+ncclResult_t topology_read_part(const char *path, struct topology *topology);
 void topology_free(struct topology *topology);
 
 /* A cluster described by numbers. */

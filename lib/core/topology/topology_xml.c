@@ -319,12 +319,11 @@ static ncclResult_t parse_into(const char *path, const char *text, size_t bytes,
   if (reader.parser == NULL) return log_no_memory("%s: reading it", path);
   const ncclResult_t result = reader_run(&reader, text, bytes);
   XML_ParserFree(reader.parser);
-  TRY(result);
-  return topology_finish(path, topology);
+  return result;
 }
 
-ncclResult_t topology_parse(const char *path, const char *text, size_t bytes, uint32_t nodes,
-                            struct topology *topology) {
+static ncclResult_t text_parse(const char *path, const char *text, size_t bytes, uint32_t nodes, bool part,
+                               struct topology *topology) {
   struct topology fresh;
   memset(&fresh, 0, sizeof fresh);
   if (bytes > TOPOLOGY_FILE_BYTES_MAX)
@@ -335,19 +334,33 @@ ncclResult_t topology_parse(const char *path, const char *text, size_t bytes, ui
   const char *name = strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1;
   snprintf(fresh.name, sizeof fresh.name, "%.*s", TOPOLOGY_NAME_BYTES - 1, name);
   fresh.node_count = nodes;
-  const ncclResult_t result = parse_into(path, text, bytes, &fresh);
+  ncclResult_t result = parse_into(path, text, bytes, &fresh);
+  if (result == ncclSuccess && !part) result = topology_finish(path, &fresh);
   if (result == ncclSuccess) *topology = fresh;
   else topology_free(&fresh);
   return result;
 }
 
-ncclResult_t topology_read(const char *path, uint32_t nodes, struct topology *topology) {
+ncclResult_t topology_parse(const char *path, const char *text, size_t bytes, uint32_t nodes,
+                            struct topology *topology) {
+  return text_parse(path, text, bytes, nodes, false, topology);
+}
+
+static ncclResult_t file_parse(const char *path, uint32_t nodes, bool part, struct topology *topology) {
   size_t bytes = 0;
   char *text = os_file_read_most(path, TOPOLOGY_FILE_BYTES_MAX, &bytes);
   if (text == NULL) return log_fail(ncclSystemError, "%s: cannot be read: %s", path, strerror(errno));
-  const ncclResult_t result = topology_parse(path, text, bytes, nodes, topology);
+  const ncclResult_t result = text_parse(path, text, bytes, nodes, part, topology);
   os_free(text);
   return result;
+}
+
+ncclResult_t topology_read(const char *path, uint32_t nodes, struct topology *topology) {
+  return file_parse(path, nodes, false, topology);
+}
+
+ncclResult_t topology_read_part(const char *path, struct topology *topology) {
+  return file_parse(path, 1, true, topology);
 }
 
 /* ---- Writing ---- */
