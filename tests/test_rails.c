@@ -126,7 +126,7 @@ static void ranks_by_device(void **state) {
   uint32_t over;
   setenv("TUTTI_EMU", "devices=16,nodes=2", 1);
   param_reset();
-  for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8};
+  for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8, 0};
   assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
   assert_non_null(rails);
   struct device_conn_name name = {13, 0, CONN_MESSAGE, PROTO_SIMPLE, true, false};

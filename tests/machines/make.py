@@ -62,11 +62,6 @@ class Machine:
         place = self.function(place, name or self.bus(), pci_class, speed or own, width, numa)
         self.nets.append((device, place, gbits, ports, infiniband, down))
 
-    def interface(self, above, device, mbits, up=True):
-        place, numa, own = self.below(above)
-        place = self.function(place, self.bus(), '0x020000', own, 8, numa)
-        self.interfaces.append((device, place, mbits, up))
-
 
 def write(path, text):
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -307,11 +302,24 @@ def two_ports():
     return machine
 
 
+def two_nics():
+    """The emulated runtime's first two GPUs, each with the other's NIC beside it, at two sockets."""
+    machine = Machine(intel(143), 2)
+    machine.next_bus = 0x10
+    for numa in range(2):
+        switch = machine.switch(machine.root(numa))
+        machine.gpu(switch, 90, name='0000:%02x:00.0' % (1 + numa))
+        port = machine.below(switch)[0]
+        place = machine.function(port, '0000:%02x:00.0' % (6 - numa), '0x020000', GEN5, 16, numa)
+        machine.interfaces.append(('nic%d' % (1 - numa), place, 10000, True))
+    return machine
+
+
 MACHINES = {
     'dgx-1': dgx_1, 'dgx-a100': dgx_a100, 'dgx-h100': lambda: hgx(90, 143, True),
     'hgx-h200': lambda: hgx(90, 207, False), 'hgx-b200': lambda: hgx(100, 207, False), 'p4d': p4d, 'p5': p5,
     'roce-box': roce_box, 'l4-switches': l4_switches, 'l4-flat': l4_flat, 'gb200-tray': gb200_tray,
-    'gh200': gh200, 'flat-vm': flat_vm, 'two-ports': two_ports,
+    'gh200': gh200, 'flat-vm': flat_vm, 'two-ports': two_ports, 'two-nics': two_nics,
 }
 
 if __name__ == '__main__':

@@ -633,16 +633,21 @@ static ncclResult_t conn_listen(struct proxy_conn *conn) {
 
 /* One engine serves all NICs: sending next to another GPU means using the NIC there. */
 static uint32_t conn_device(const struct proxy_comm *comm, const struct device_conn_name *name) {
-  uint32_t over = comm->call.rank;
-  if (comm->call.rails == NULL)
-    return net_device_of(comm->net_device_count, comm->call.rank, name->channel_index);
-  const uint32_t device =
-      rails_device(comm->call.rails, comm->call.rank, name, comm->net_device_count, &over);
-  if (over != comm->call.rank)
+  const uint32_t rank = comm->call.rank;
+  uint32_t over = rank;
+  const uint32_t device = comm->call.rails == NULL
+                              ? net_device_of(comm->net_device_count, rank, name->channel_index)
+                              : rails_device(comm->call.rails, rank, name, comm->net_device_count, &over);
+  if (over != rank)
     log_info(LOG_NET | LOG_PROXY,
              "comm %s: channel %" PRIu32 ": %" PRIu32 " -> %" PRIu32 " goes by device %" PRIu32
              " at the side of rank %" PRIu32 " (PXN)",
-             comm->name, name->channel_index, comm->call.rank, name->peer, device, over);
+             comm->name, name->channel_index, rank, name->peer, device, over);
+  else if (comm->net_device_count > 1)
+    log_info(LOG_NET | LOG_PROXY,
+             "comm %s: channel %" PRIu32 ": rank %" PRIu32 " %s rank %" PRIu32 " by device %" PRIu32,
+             comm->name, name->channel_index, rank, name->sends ? "sends to" : "receives from", name->peer,
+             device);
   return device;
 }
 

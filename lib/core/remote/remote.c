@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/pci.h"
 #include "base/share.h"
 #include "core/bootstrap/control.h"
 #include "core/comm/comm.h"
@@ -43,7 +44,9 @@ static ncclResult_t info_device(const struct ncclComm *comm, struct peer_info *i
   struct device_info device;
   memset(&device, 0, sizeof device);
   TRY(comm->ops->device->info(comm->device_index, &device));
-  info->device_id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, device.bus_id) : 0;
+  char name[PCI_NAME_BYTES];
+  const bool named = pci_name(device.bus_id, name);
+  info->device_id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, named ? name : device.bus_id) : 0;
   info->blocks = device.blocks;
   return ncclSuccess;
 }
@@ -261,11 +264,25 @@ static uint32_t remote_place(const struct remote *remote, uint32_t rank) {
   return place;
 }
 
-/* Within one process the backend's nodes give the places of NICs, else the user's topology file, if any. */
+static ncclResult_t rails_of_machine(struct remote *remote, const struct rails_place *places) {
+  const struct net_ops *net = NULL;
+  uint32_t net_count = 0;
+  TRY(net_choose(&net, &net_count));
+  if (net_count < 2) return ncclSuccess; /* nothing to choose */
+  return rails_create_of_machine(remote->shared->ops, net, net_count, places, remote->shared->rank_count,
+                                 &remote->rails);
+}
+
+/* Within one process the backend's nodes give the places of NICs. Of several processes each looks at its
+ * machine, where devices are real ones, else at the user's topology file, if any. */
 static ncclResult_t remote_find_rails(struct remote *remote) {
   const uint32_t rank_count = remote->shared->rank_count;
   const bool several = remote->process_count > 1;
-  if (several && (!remote->networked || param_text(PARAM_TOPO_FILE)[0] == '\0')) return ncclSuccess;
+  uint32_t nodes = 0;
+  TRY(remote->shared->ops->device->nodes(&nodes));
+  const bool real = nodes == 0;
+  if (several && (!remote->networked || (!real && param_text(PARAM_TOPO_FILE)[0] == '\0')))
+    return ncclSuccess;
   struct rails_place *places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
   if (!places) return log_no_memory("the places of %u ranks", rank_count);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
@@ -273,8 +290,10 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
     places[rank].device = several ? remote_place(remote, rank) : info->device_index;
     places[rank].here = remote->ranks[rank].process_index == remote->own_process;
     places[rank].node = several ? remote->ranks[rank].group : info->node;
+    places[rank].device_id = info->device_id;
   }
-  const ncclResult_t result = rails_create(remote->shared->ops, places, rank_count, &remote->rails);
+  const ncclResult_t result = real ? rails_of_machine(remote, places)
+                                   : rails_create(remote->shared->ops, places, rank_count, &remote->rails);
   os_free(places);
   return result;
 }
@@ -349,7 +368,8 @@ ncclResult_t remote_create_here(struct comm_shared *shared, struct ncclComm *con
 
 /* With peer info, a rank of another process may send (PXN). Equal on all ranks. */
 static bool remote_has_ll(const struct remote *remote) {
-  return remote->shared->ops->network->net_ll(remote->rails != NULL && remote->process_count > 1);
+  return remote->shared->ops->network->net_ll(rails_over_processes(remote->rails) &&
+                                              remote->process_count > 1);
 }
 
 static bool infos_share_device(const struct peer_info *one, const struct peer_info *other) {

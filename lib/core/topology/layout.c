@@ -196,8 +196,8 @@ static ncclResult_t layout_find(const struct backend *ops, struct layout *layout
   layout->origin = origin_of_settings();
   TRY(ops->device->nodes(&node_count));
   if (node_count == 0 && *path != '\0')
-    log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s is not read: the backend '%s' does not place devices yet", path,
-             ops->name);
+    log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s: backend '%s' chooses NICs by it, and makes no graph of it yet",
+             path, ops->name);
   if (node_count == 0 || (node_count == 1 && *path == '\0')) return ncclSuccess;
   TRY(ops->device->count(&device_count));
   layout->node_count = node_count;
@@ -230,6 +230,28 @@ static uint32_t places_gpus(const struct graph_place *places, uint32_t rank_coun
   return gpus;
 }
 
+static bool has_gpus(const struct topology *topology) {
+  for (uint32_t i = 0; i < topology->device_count; i++)
+    if (topology->devices[i].kind == TOPOLOGY_GPU) return true;
+  return false;
+}
+
+/* A file that describes a part of a node, as those that clouds ship, says nothing of its GPUs: *whole is
+ * false.
+ */
+static ncclResult_t places_from_file(const char *path, uint32_t node_count, struct topology *topology,
+                                     bool *whole) {
+  TRY(topology_read_part(path, topology));
+  *whole = has_gpus(topology);
+  topology->node_count = node_count;
+  const ncclResult_t result = *whole ? topology_finish(path, topology) : ncclSuccess;
+  if (result != ncclSuccess || !*whole) topology_free(topology);
+  if (!*whole)
+    log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s has no GPU: rings and trees are those of the default machine",
+             path);
+  return result;
+}
+
 ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
                                  uint32_t channel_count, struct graph *graph) {
   const char *path = param_text(PARAM_TOPO_FILE);
@@ -242,8 +264,10 @@ ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank
   struct graph_origin origin = origin_of_settings();
   origin.nodes = spec.nodes;
   origin.gpus = spec.gpus;
-  TRY(*path != '\0' ? topology_read(path, node_count, &topology) : topology_make(&spec, &topology));
-  if (*path != '\0') origin.file_digest = layout_file_digest(path);
+  bool by_file = *path != '\0';
+  if (by_file) TRY(places_from_file(path, node_count, &topology, &by_file));
+  if (by_file) origin.file_digest = layout_file_digest(path);
+  else TRY(topology_make(&spec, &topology));
   const ncclResult_t result = layout_build(&topology, &origin, places, rank_count, channel_count, graph);
   topology_free(&topology);
   return result;

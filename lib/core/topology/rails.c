@@ -3,10 +3,13 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "core/topology/layout.h"
+#include "core/topology/rails_machine.h"
 
 /* ---- the choice ---- */
 
@@ -67,6 +70,8 @@ struct rails {
   struct paths paths;
   uint32_t rank_count;
   struct rails_place *places;
+  uint32_t *gpus; /* by rank: index into topology.gpus; TOPOLOGY_NONE: it is on another machine */
+  bool of_machine;
 };
 
 void rails_free(struct rails *rails) {
@@ -74,36 +79,114 @@ void rails_free(struct rails *rails) {
   paths_free(&rails->paths);
   topology_free(&rails->topology);
   os_free(rails->places);
+  os_free(rails->gpus);
   os_free(rails);
 }
 
-static ncclResult_t rails_fill(const struct backend *ops, const struct rails_place *places,
-                               struct rails *rails) {
+bool rails_over_processes(const struct rails *rails) { return rails != NULL && !rails->of_machine; }
+
+static struct rails *rails_alloc(const struct rails_place *places, uint32_t rank_count) {
+  struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
+  if (rails == NULL) return NULL;
+  rails->rank_count = rank_count;
+  rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
+  rails->gpus = (uint32_t *)os_alloc(rank_count * sizeof *rails->gpus);
+  if (rails->places != NULL && rails->gpus != NULL) {
+    memcpy(rails->places, places, rank_count * sizeof *places);
+    return rails;
+  }
+  rails_free(rails);
+  return NULL;
+}
+
+static ncclResult_t rails_fill(const struct backend *ops, struct rails *rails) {
   const struct paths_rules rules = layout_rules();
-  memcpy(rails->places, places, rails->rank_count * sizeof *places);
   TRY(layout_topology(ops, &rails->topology));
   if (rails->topology.net_count == 0) return ncclSuccess;
+  for (uint32_t rank = 0; rank < rails->rank_count; rank++)
+    rails->gpus[rank] = rails->places[rank].device % rails->topology.gpu_count;
   return paths_find(&rails->topology, &rules, &rails->paths);
 }
 
 ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **result) {
-  struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
-  if (rails != NULL) rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
-  if (rails == NULL || rails->places == NULL) {
-    os_free(rails);
-    return log_no_memory("the places of %u ranks", rank_count);
-  }
-  rails->rank_count = rank_count;
-  const ncclResult_t filled = rails_fill(ops, places, rails);
+  struct rails *rails = rails_alloc(places, rank_count);
+  if (rails == NULL) return log_no_memory("the places of %u ranks", rank_count);
+  const ncclResult_t filled = rails_fill(ops, rails);
   const bool empty = filled != ncclSuccess || rails->topology.net_count == 0;
   if (empty) rails_free(rails);
   if (filled == ncclSuccess) *result = empty ? NULL : rails;
   return filled;
 }
 
+/* ---- of this machine ---- */
+
+static const char *gpu_name(const struct rails *rails, uint32_t gpu) {
+  const struct topology *topology = &rails->topology;
+  return topology->devices[topology->devices[topology->gpus[gpu]].parent].name;
+}
+
+static uint32_t gpu_by_id(const struct rails *rails, uint64_t device_id) {
+  for (uint32_t gpu = 0; gpu < rails->topology.gpu_count && device_id != 0; gpu++)
+    if (hash_text(HASH_SEED, gpu_name(rails, gpu)) == device_id) return gpu;
+  return TOPOLOGY_NONE;
+}
+
+/* False if the GPU of a rank that is here is not in the topology. */
+static bool ranks_find(struct rails *rails) {
+  for (uint32_t rank = 0; rank < rails->rank_count; rank++) {
+    rails->gpus[rank] = gpu_by_id(rails, rails->places[rank].device_id);
+    if (rails->gpus[rank] != TOPOLOGY_NONE || !rails->places[rank].here) continue;
+    log_info(LOG_INIT | LOG_NET | LOG_GRAPH,
+             "the GPU of rank %u is not among those of this machine: NICs are taken in turn", rank);
+    return false;
+  }
+  return true;
+}
+
+static void nics_log(const struct rails *rails) {
+  const struct paths *paths = &rails->paths;
+  for (uint32_t rank = 0; rank < rails->rank_count; rank++) {
+    char text[512] = "";
+    const uint32_t gpu = rails->gpus[rank];
+    if (!rails->places[rank].here) continue;
+    for (uint32_t turn = 0; turn < paths->net_count; turn++) {
+      const uint32_t net = paths_net_near(paths, gpu, turn);
+      text_append(text, sizeof text, "%s%.32s %s", turn > 0 ? ", " : "",
+                  rails->topology.devices[rails->topology.nets[net]].name,
+                  paths_type_name(paths->net_gpu[(size_t)gpu * paths->net_count + net].type));
+    }
+    log_info(LOG_INIT | LOG_NET | LOG_GRAPH, "NICs of rank %u on GPU %s, nearest first: %s", rank,
+             gpu_name(rails, gpu), text);
+  }
+}
+
+ncclResult_t rails_create_of_machine(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
+                                     const struct rails_place *places, uint32_t rank_count,
+                                     struct rails **result) {
+  const struct paths_rules rules = layout_rules();
+  struct rails *rails = rails_alloc(places, rank_count);
+  if (rails == NULL) return log_no_memory("the places of %u ranks", rank_count);
+  rails->of_machine = true;
+  ncclResult_t filled = rails_topology_of_machine(ops, net, net_count, &rails->topology);
+  const bool useful = filled == ncclSuccess && rails->topology.net_count > 0 && ranks_find(rails);
+  if (useful) filled = paths_find(&rails->topology, &rules, &rails->paths);
+  if (useful && filled == ncclSuccess) {
+    nics_log(rails);
+    *result = rails;
+    return ncclSuccess;
+  }
+  rails_free(rails);
+  *result = NULL;
+  return filled;
+}
+
+/* ---- choosing ---- */
+
+/* Of a rank on a machine whose GPUs have other names: as if it had the same place there. */
 static uint32_t gpu_of(const struct rails *rails, uint32_t rank) {
-  return rails->places[rank].device % rails->topology.gpu_count;
+  const uint32_t gpu = rails->gpus[rank];
+  return gpu != TOPOLOGY_NONE ? gpu : rails->places[rank].device % rails->topology.gpu_count;
 }
 
 /* The first rank on that GPU; `others`: of any process. */
@@ -146,7 +229,7 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
 
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
                uint32_t device_count, uint32_t *device, uint32_t *over) {
-  if (rails == NULL || device_count != rails->topology.net_count) return false;
+  if (!rails_over_processes(rails) || device_count != rails->topology.net_count) return false;
   rails_answer(rails, rank, name, false, over);
   if (*over != rank) return false;
   *device = rails_answer(rails, rank, name, true, over).net;

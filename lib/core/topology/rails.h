@@ -7,6 +7,7 @@
 #define TUTTI_CORE_RAILS_H
 
 #include "backends/backend.h"
+#include "backends/net.h"
 #include "core/topology/topology_paths.h"
 
 struct rails_ask {
@@ -29,13 +30,22 @@ struct rails_answer rails_choose(const struct rails_ask *ask);
 /* As rails_choose(), for the ranks of one process. */
 struct rails;
 struct rails_place {
-  uint32_t device; /* of the rank, as layout_graph() takes them */
-  bool here;       /* the rank is in this process */
-  uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
+  uint32_t device;    /* of the rank, as layout_graph() takes them */
+  bool here;          /* the rank is in this process */
+  uint32_t node;      /* ranks with equal numbers share a node, and map each other's memory */
+  uint64_t device_id; /* hash_text() of its GPU's bus id, as pci_name() spells it; 0: unknown */
 };
 /* *rails is NULL if no NICs are known. Free with rails_free(). */
 ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
                           struct rails **rails);
+/* The same for a backend whose devices are this machine's: where GPUs and the network's devices are is read
+ * from the machine. *rails is NULL, and the log says why, if it does not have the GPUs of all ranks that are
+ * here. Messages and PXN go over GPUs of this process alone. */
+ncclResult_t rails_create_of_machine(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
+                                     const struct rails_place *places, uint32_t rank_count,
+                                     struct rails **rails);
+/* True if ranks of other processes may send (rails_pxn); equal on all ranks of a communicator. */
+bool rails_over_processes(const struct rails *rails);
 void rails_free(struct rails *rails); /* NULL is allowed */
 /* The network device, of `device_count`, for this connection of `rank`; 0 if rails is NULL. *over: the rank
  * of this process that sends, or `rank` itself. */

@@ -1,0 +1,67 @@
+/* rails_machine.c: see rails_machine.h. */
+#include "core/topology/rails_machine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/nvml.h"
+#include "base/os.h"
+#include "base/param.h"
+#include "core/topology/machine.h"
+
+static ncclResult_t known_read(const struct backend *ops, struct nvml_gpu *gpus, uint32_t *count) {
+  uint32_t device_count = 0;
+  *count = 0;
+  TRY(ops->device->count(&device_count));
+  for (uint32_t i = 0; i < device_count && *count < NVML_GPUS_MAX; i++) {
+    struct device_info info;
+    memset(&info, 0, sizeof info);
+    TRY(ops->device->info(i, &info));
+    memset(&gpus[*count], 0, sizeof *gpus);
+    gpus[*count].capability = info.capability;
+    *count += pci_name(info.bus_id, gpus[*count].bus_id);
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t nets_add(struct machine *machine, const struct net_ops *net, uint32_t net_count) {
+  for (uint32_t i = 0; i < net_count; i++) {
+    struct net_properties properties;
+    struct machine_net added;
+    memset(&added, 0, sizeof added);
+    TRY(net->properties(i, &properties));
+    snprintf(added.name, sizeof added.name, "%s", properties.name);
+    snprintf(added.path, sizeof added.path, "%s", properties.pci_path);
+    added.speed_mbits = properties.speed_mbps;
+    added.port = properties.port;
+    added.connections_max = properties.max_comms;
+    added.latency_us = (double)properties.latency_us;
+    added.guid = properties.guid;
+    added.direct = properties.memory_cuda || properties.memory_dmabuf;
+    TRY(machine_add_net(machine, &added));
+  }
+  return ncclSuccess;
+}
+
+static ncclResult_t machine_read(const struct backend *ops, struct nvml_gpu *gpus, struct machine *machine) {
+  struct machine_known known = {.gpus = gpus};
+  TRY(known_read(ops, gpus, &known.count));
+  return machine_open(machine_sysfs(), &known, machine);
+}
+
+ncclResult_t rails_topology_of_machine(const struct backend *ops, const struct net_ops *net,
+                                       uint32_t net_count, struct topology *topology) {
+  struct machine machine;
+  const char *path = param_text(PARAM_TOPO_FILE);
+  struct nvml_gpu *gpus = (struct nvml_gpu *)os_alloc(NVML_GPUS_MAX * sizeof *gpus);
+  if (gpus == NULL) return log_no_memory("the GPUs of this machine");
+  ncclResult_t result = machine_read(ops, gpus, &machine);
+  os_free(gpus);
+  TRY(result);
+  result = nets_add(&machine, net, net_count);
+  if (result == ncclSuccess && *path != '\0') result = machine_describe(&machine, path);
+  if (result == ncclSuccess) result = machine_topology(&machine, 1, topology);
+  machine_close(&machine);
+  return result;
+}
