@@ -260,6 +260,15 @@ check $? "gpu/again succeeds"
                         }
                         if (calls == "" || calls != launched) print }' "$work/log" | grep .
 check $? "repeated calls are launched again as they were, and each launch is counted"
+# Works that share a block, whose warps are compared with their bytes and sides: again and in a graph, too.
+for option in 4:LL 3:Simple; do
+  [ "$option" = 3:Simple ] || [ -z "${QUICK:-}" ] || continue
+  : >"$work/again-steps"
+  NCCL_ALGO=allreduce:Tree NCCL_PROTO=${option#*:} SIMT_STEPS="$work/again-steps" gpus=${option%:*} \
+    on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/again" &&
+    tail -n 1 "$work/out" | grep -q ': ok$' && grep -q '^[1-9]' "$work/again-steps"
+  check $? "gpu/again succeeds with trees over ${option#*:}, and repeated works have their warps"
+done
 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" TUTTI_EMU=mode=threads,devices=2 "$work/again" differs &&
   tail -n 1 "$work/out" | grep -q ': ok$' &&
   [ "$(grep -c 'do not agree on operation 9:' "$work/log")" -ge 2 ] &&

@@ -141,12 +141,6 @@ PRIM_FN bool launch_is_short(void) {
 #endif
 }
 
-/* A receiver whose sender stores into its output moves no data. */
-PRIM_FN bool work_is_light(const struct work *work) {
-  return work->func == FUNC_RECV && (work->flags & WORK_DIRECT_RECV) != 0 &&
-         (work->flags & WORK_OUTPUT_HIDDEN) == 0;
-}
-
 /* Minimum number of warps of a warp group with separate issue and commit warps. Smaller groups use their
  * warps for moving data, except for short launches. */
 #ifndef WARP_GROUP_APART
@@ -166,25 +160,18 @@ PRIM_FN void warp_group_take_part(struct prim *prim, struct compute_warp *comput
   compute->count = prim->compute_warps * PRIM_WARP;
 }
 
-/* Divides the block's warps among the works of a batch; light works get one warp each. Returns this warp's
- * work, or work_count if it has none. */
-PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute, uint32_t work_count) {
-  const uint32_t warp = threadIdx.x / PRIM_WARP, warps = blockDim.x / PRIM_WARP;
-  uint32_t light_count = 0, first = 0;
+/* Returns this warp's work of the batch, or work_count if it has none. */
+PRIM_FN uint32_t warp_group_join(struct prim *prim, struct compute_warp *compute,
+                                 const struct bound_batch *batch) {
+  const uint32_t warp = threadIdx.x / PRIM_WARP, work_count = batch->work_count;
+  uint32_t first = 0;
   if (work_count == 1) {
-    warp_group_take_part(prim, compute, 0, warps, warp);
+    warp_group_take_part(prim, compute, 0, blockDim.x / PRIM_WARP, warp);
     return 0;
   }
-  for (uint32_t i = 0; i < work_count; i++) light_count += work_is_light(bound_work_of(&block_works[i]));
-  const uint32_t heavy_count = work_count - light_count, heavy_warps = warps - light_count;
-  const uint32_t share = heavy_count > 0 ? heavy_warps / heavy_count : 0;
-  uint32_t surplus = heavy_warps - share * heavy_count;
-  for (uint32_t i = 0; i < work_count; i++) {
-    uint32_t size = 1;
-    if (!work_is_light(bound_work_of(&block_works[i]))) {
-      size = share + (surplus > 0);
-      surplus -= surplus > 0;
-    }
+  uint64_t sizes = *(const uint64_t *)batch->warps; /* one read: the batch may be in host memory */
+  for (uint32_t i = 0; i < work_count; i++, sizes >>= 8) {
+    const uint32_t size = (uint8_t)sizes;
     if (warp < first + size) {
       warp_group_take_part(prim, compute, first, size, warp - first);
       return i;
@@ -212,20 +199,21 @@ PRIM_FN void launch_mismatch(const struct launch_arguments *arguments, const str
 }
 
 PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bound_further *further,
-                       uint32_t work_count) {
+                       const struct bound_batch *batch) {
   struct compute_warp compute;
   struct prim *prim = &compute.prim;
 #ifdef BLOCK_LANES_SHARED
   struct lane *lane = &block_lanes[threadIdx.x / PRIM_WARP];
 #else
-  struct lane own, *lane = &own;
+  struct lane own = {}; /* or what a work leaves unset would stay in registers from batch to batch */
+  struct lane *lane = &own;
 #endif
   prim->abort_flag = &arguments->control->abort;
   prim->failed_flag = arguments->failed;
   prim->issued = prim->done = prim->fenced = prim->finished = prim->looks = 0;
   prim->aborted = false;
-  const uint32_t index = warp_group_join(prim, &compute, work_count);
-  if (index == work_count) return;
+  const uint32_t index = warp_group_join(prim, &compute, batch);
+  if (index == batch->work_count) return;
   prim->queue = &prim_shared.queues[index];
   if (!prim->issues && !prim->commits) {
     compute_run(&compute);
@@ -241,7 +229,7 @@ PRIM_FN void batch_run(const struct launch_arguments *arguments, const struct bo
 
 /* Called by all threads. */
 PRIM_FN void batch_fetch(const struct launch_arguments *arguments, const uint8_t *data,
-                         const struct plan_batch *batch) {
+                         const struct bound_batch *batch) {
   const uint64_t *words = (const uint64_t *)(data + (size_t)batch->first_work * sizeof(struct bound_work));
   uint64_t *works = (uint64_t *)block_works;
   for (uint32_t i = threadIdx.x; i < batch->work_count * BOUND_WORDS; i += blockDim.x)
@@ -278,7 +266,7 @@ PRIM_FN void launch_await_previous(void) { prim_await_dependencies(); }
 PRIM_FN void launch_run(const struct launch *launch) {
   const struct launch_arguments *arguments = &launch->arguments;
   const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)launch->plan;
-  const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
+  const struct bound_batch *batches = (const struct bound_batch *)(data + arguments->batches_offset);
   const struct bound_further *further = (const struct bound_further *)(data + arguments->further_offset);
   const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
   if (launch_is_short()) launch_invite_next();
@@ -288,8 +276,7 @@ PRIM_FN void launch_run(const struct launch *launch) {
     batch_fetch(arguments, data, &batches[index]);
     __syncthreads();
     if (index == first) launch_await_previous();
-    if (prim_peek_together(&prim_shared.stopped) == 0)
-      batch_run(arguments, further, batches[index].work_count);
+    if (prim_peek_together(&prim_shared.stopped) == 0) batch_run(arguments, further, &batches[index]);
     if (index + 1 == end && !launch_is_short()) launch_invite_next();
     __syncthreads();
   }

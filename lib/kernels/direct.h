@@ -290,7 +290,7 @@ PRIM_FN bool direct_is_short(void) {
 template <void (*RUN)(const struct launch_arguments *, bool)>
 PRIM_FN void direct_launch(const struct launch_arguments *arguments, const uint64_t *plan) {
   const uint8_t *data = arguments->data != 0 ? arguments->data : (const uint8_t *)plan;
-  const struct plan_batch *batches = (const struct plan_batch *)(data + arguments->batches_offset);
+  const struct bound_batch *batches = (const struct bound_batch *)(data + arguments->batches_offset);
   const uint32_t first = arguments->first_batch[blockIdx.x], end = arguments->first_batch[blockIdx.x + 1];
   if (direct_is_ll()) launch_invite_next();
   if (threadIdx.x == 0) direct_stopped = 0;

@@ -127,9 +127,16 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 #define LAUNCH_ONCE_LINKS 3 /* at most, per side */
 #define LAUNCH_ONCE_LINKS_WARPS 12
 
+/* As struct plan_batch, with the warps of each work (warps.h), from the block's first one on. */
+struct bound_batch {
+  uint32_t first_work, work_count;
+  uint8_t warps[PLAN_BATCH_WORKS_MAX]; /* of one work: all */
+};
+static_assert(sizeof(struct bound_batch) == 2 * sizeof(uint64_t), "the warps are read as one word");
+
 /* A plan that fits is passed in the kernel's arguments: 32 works with their batches. */
 #define LAUNCH_PLAN_BYTES 6400
-static_assert(32 * (sizeof(struct bound_work) + sizeof(struct plan_batch)) <= LAUNCH_PLAN_BYTES,
+static_assert(32 * (sizeof(struct bound_work) + sizeof(struct bound_batch)) <= LAUNCH_PLAN_BYTES,
               "rings over all channels need no slab");
 
 struct launch_arguments {
@@ -155,7 +162,7 @@ struct launch {
 /* The same for direct collectives over Simple, whose works have many links: 24 works of three. */
 #define LAUNCH_LONG_PLAN_BYTES 10240
 static_assert(24 * (sizeof(struct bound_work) + 6 * sizeof(struct bound_further) +
-                    sizeof(struct plan_batch)) <=
+                    sizeof(struct bound_batch)) <=
                   LAUNCH_LONG_PLAN_BYTES,
               "nor do direct collectives among four (core/plan/tune.c, DIRECT_SIMPLE_CHANNELS)");
 

@@ -1,15 +1,23 @@
 /* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
  * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
- * captured, and groups repeat: every result is right. `again differs` is a wrong program: a rank repeats a
- * call where another one makes a different call, and the error has the number of the operation that differs.
- */
+ * captured, and groups repeat, also of messages of very different sizes: every result is right. `again
+ * differs` is a wrong program: a rank repeats a call where another one makes a different call, and the error
+ * has the number of the operation that differs. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "need.h"
 
-enum { COUNT = 256, LONG_COUNT = 60000, REPEATS = 12, SIZES = 14, DIFFERS_AT = 9 };
+enum {
+  COUNT = 256,
+  LONG_COUNT = 60000,
+  SHARE = LONG_COUNT / RANKS_MAX, /* of an output: a peer's message */
+  REPEATS = 12,
+  SIZES = 14,
+  SHAPES = 3, /* of a group of messages */
+  DIFFERS_AT = 9
+};
 
 static int rank_count;
 static ncclComm_t comms[RANKS_MAX];
@@ -54,17 +62,24 @@ static void sum(struct rank *rank, cudaStream_t stream, int count) {
   NEED(ncclAllReduce(rank->in, rank->out, (size_t)count, ncclFloat, ncclSum, comms[rank->index], stream));
 }
 
-static void output_check(struct rank *rank, cudaStream_t stream, int count, int round) {
+/* Of element i: base + step * (i % 7). */
+static void values_check(struct rank *rank, cudaStream_t stream, const float *out, int count, int base,
+                         int step) {
   float *const host = rank->host;
-  NEED(cudaMemcpyAsync(host, rank->out, (size_t)count * sizeof *host, cudaMemcpyDeviceToHost, stream));
+  NEED(cudaMemcpyAsync(host, out, (size_t)count * sizeof *host, cudaMemcpyDeviceToHost, stream));
   NEED(cudaStreamSynchronize(stream));
   for (int i = 0; i < count; i++) {
-    const float right = (float)(rank_count * (rank_count - 1) / 2 + rank_count * (round + i % 7));
+    const float right = (float)(base + step * (i % 7));
     if (host[i] == right) continue;
-    fprintf(stderr, "again: rank %d, %d elements, round %d: element %d is %g instead of %g\n", rank->index,
-            count, round, i, (double)host[i], (double)right);
+    fprintf(stderr, "again: rank %d, %d elements: element %d is %g instead of %g\n", rank->index, count, i,
+            (double)host[i], (double)right);
     exit(1);
   }
+}
+
+static void output_check(struct rank *rank, cudaStream_t stream, int count, int round) {
+  const int ranks = rank_count * (rank_count - 1) / 2;
+  values_check(rank, stream, rank->out, count, ranks + rank_count * round, rank_count);
 }
 
 /* The same plan, but not the same launch. */
@@ -119,6 +134,49 @@ static void groups(struct rank *rank) {
   }
 }
 
+/* Elements of a message: each rank has long ones and short ones at a time. */
+static int message_count(int from, int to, int shape) {
+  return (from + to + shape) % 2 != 0 ? SHARE - from : 1 + 40 * shape + to;
+}
+
+static void messages(struct rank *rank, int shape) {
+  NEED(ncclGroupStart());
+  for (int peer = 0; peer < rank_count; peer++) {
+    const size_t sent = (size_t)message_count(rank->index, peer, shape);
+    const size_t received = (size_t)message_count(peer, rank->index, shape);
+    NEED(ncclSend(rank->in, sent, ncclFloat, peer, comms[rank->index], rank->stream));
+    NEED(ncclRecv(rank->out + peer * SHARE, received, ncclFloat, peer, comms[rank->index], rank->stream));
+  }
+  NEED(ncclGroupEnd());
+}
+
+static void messages_check(struct rank *rank, int shape, int round) {
+  for (int peer = 0; peer < rank_count; peer++)
+    values_check(rank, rank->stream, rank->out + peer * SHARE, message_count(peer, rank->index, shape),
+                 peer + round, 1);
+}
+
+/* With the same memory; a shape is captured, and replayed between the others. */
+static void messages_repeat(struct rank *rank) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  NEED(cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
+  messages(rank, 0);
+  NEED(cudaStreamEndCapture(rank->stream, &graph));
+  NEED(cudaGraphInstantiate(&exec, graph, 0));
+  for (int round = 0; round < REPEATS; round++) {
+    const int shape = round / 2 % SHAPES;
+    input_set(rank, rank->stream, LONG_COUNT, round);
+    messages(rank, shape);
+    messages_check(rank, shape, round);
+    if (round % 4 != 3) continue;
+    NEED(cudaGraphLaunch(exec, rank->stream));
+    messages_check(rank, 0, round);
+  }
+  NEED(cudaGraphExecDestroy(exec));
+  NEED(cudaGraphDestroy(graph));
+}
+
 /* Captured between two repetitions: replayed, or never launched. */
 static void capture(struct rank *rank, int replays) {
   cudaGraph_t graph;
@@ -162,6 +220,7 @@ static void *rank_main(void *argument) {
   groups(rank);
   capture(rank, 0);
   capture(rank, 3);
+  messages_repeat(rank);
   for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
   memory_give(rank);
   NEED(cudaFreeHost(rank->host));

@@ -78,6 +78,7 @@ RACE_TREE, RACE_TREE_LL = raced(TREE_SIMPLE), raced(TREE_LL)
 RACE_LOOPS = raced(scenario('TwoShot', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384'))
 RACE_ONE_LL, RACE_TWO_LL, RACE_TWO = raced(ONE_LL), raced(TWO_LL), raced(TWO_SIMPLE)
 AVERAGE = '-g 3 -b 4000 -e 4000 -o avg'
+BENCH_TREE = scenario('allreduce:Tree', 'Simple', 'all_reduce -g 4 -b 400 -e 40K -f 10', program='bench')
 BENCH_LL = scenario('Ring', 'LL', 'all_reduce -d float ' + AVERAGE, program='bench')
 PROCESSES_RING = scenario('Ring', 'Simple', 'all_gather -b 4M -e 4M -n 3', 'SIMT_CAPABILITY=80',
                           program='bench', processes=2)
@@ -115,6 +116,7 @@ def plant(file, name, find, replace, shows, run, says=None):
 # ---- issue, commit and compute warps
 
 PRIM, COMPUTE, BLOCK = 'kernels/prim_impl.h', 'kernels/compute_warp.h', 'kernels/block.h'
+WARPS = 'kernels/warps.h'
 plant(PRIM, 'descriptor_overwritten', '@prim->issued + 1 - PRIM_DESCRIPTORS@',
       'prim->issued - PRIM_DESCRIPTORS', 'wrong|hang', slow(late(scenario('Ring', 'LL',
       '2 100 0 all_gather', 'NCCL_LL_BUFFSIZE=8192'), WRAP_31), '1'))
@@ -214,6 +216,13 @@ plant(BLOCK, 'one_compute_warp_too_many', 'compute->count = @prim->compute_warps
       '(prim->compute_warps + 1) * PRIM_WARP', 'wrong|hang', scenario('Ring', 'Simple', '3 9000 1'))
 plant(BLOCK, 'warp_of_the_wrong_work', 'if (@warp < first + size@)', 'warp <= first + size',
       'wrong|hang|error|crash', RING_SIMPLE)
+plant(BLOCK, 'warps_of_the_first_work', 'i++, @sizes >>= 8@)', 'sizes >>= 0', 'wrong|hang', TREE_SIMPLE)
+plant(WARPS, 'no_warp_that_moves', '#define WARPS_LEAST_USUAL @3u@', '1u', 'hang',
+      scenario('', 'Simple', '', 'TUTTI_EMU=mode=threads,devices=2', program='again'))
+plant(WARPS, 'side_that_adds_has_half', 'percent = @WARPS_TREE_UP_PERCENT@;', '50', 'steps',
+      stepped(BENCH_TREE), 'work 0 of 2 has 10 warps, but must have 11')
+plant(WARPS, 'warps_without_a_line', '(@counts[i] < most[i]@ &&', 'true', 'steps', stepped(TREE_LL),
+      'work [0-9] of [0-9] has [0-9]* warps, but must have')
 plant(BLOCK, 'counts_of_the_previous_batch',
       '@if (threadIdx.x < PRIM_WARPS_MAX) prim_shared.done[threadIdx.x] = 0;@', '', 'wrong|hang',
       RING_SIMPLE)
@@ -554,6 +563,8 @@ plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
 plant(CUDA + 'conn_remote.c', 'slots_to_read_not_mapped',
       'if (!ipc_conn_has_slots(@!remote->sends@, (uint8_t)handle->proto)', 'remote->sends',
       'wrong|hang|crash|error', READ_PROCESSES)
+plant(CUDA + 'launch.c', 'warps_beyond_the_block', 'warps_divide(members, batch->work_count, @warp_count@,',
+      'LAUNCH_WARPS_MAX', 'wrong|hang', TREE_LL)
 plant(CUDA + 'launch.c', 'slots_to_write_bound_to_read',
       'link->buffer = conn->buffer[@conn->net ? work->proto : work_slots(work)@];', 'work->proto',
       'wrong|hang|crash|error', READ_TREE)
@@ -568,8 +579,8 @@ plant(CUDA + 'launch.c', 'hidden_input_shown',
       '@if (!shift_find(comm, work, i, true, in, asked, &shifts[i])) shifts[i] = ' 'LAUNCH_HIDDEN;@',
       'shift_find(comm, work, i, true, in, asked, &shifts[i]);', 'wrong|hang|crash|error',
       scenario('Direct', 'Simple', 'all_reduce -b 256K -e 256K', program='bench', processes=2), '.')
-plant(CUDA + 'launch.c', 'one_warp_too_few', 'return (direct ? @1@ : 2) + size_max(', '0',
-      'wrong|hang|error', ONE_LL)
+plant(CUDA + 'launch.c', 'one_warp_too_few', 'size_max(warps, @own - 1@)', 'own - 2', 'wrong|hang|error',
+      ONE_LL)
 plant(CUDA + 'launch.c', 'single_pass_one_warp_too_long',
       'case LAUNCH_KERNEL_ONCE: return @(LAUNCH_ONCE_WARPS - 1) * WARP_LL_BYTES@;',
       'LAUNCH_ONCE_WARPS * WARP_LL_BYTES', 'wrong', scenario('Direct', 'LL', '2 1050 0 all_gather',

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/launch.h"
+#include "kernels/warps.h"
 #include "protocol/line.h"
 #include "schedule/algo.h"
 #include "schedule/slice.h"
@@ -23,6 +24,7 @@ enum {
   TAGGED_BYTES = 16,
   PAGE = 4096,
   LL128_WORDS = 16,
+  WARP = 32,
   MISSED_STATUS = 98
 };
 
@@ -755,7 +757,23 @@ static void places_sort(struct watched *block) {
             [](const struct place &left, const struct place &right) { return left.begin < right.begin; });
 }
 
-static void *block_begin(const char *kernel, void *const *parameters, uint32_t index) {
+/* The warps of a batch's works, the block's last ones: as these works divide them, also if the launch was
+ * kept or captured. */
+static void warps_compare(const struct watched *block, const struct bound_batch *batch, uint32_t warp_count) {
+  const struct work *members[PLAN_BATCH_WORKS_MAX];
+  uint8_t counts[PLAN_BATCH_WORKS_MAX];
+  for (uint32_t i = 0; i < batch->work_count; i++)
+    members[i] = block->parts[block->parts.size() - batch->work_count + i]->work;
+  if (warp_count < warps_needed(members, batch->work_count, WARPS_LEAST))
+    fail(block, NULL, "has %u warps for %u works", warp_count, batch->work_count);
+  warps_divide(members, batch->work_count, warp_count, counts);
+  for (uint32_t i = 0; i < batch->work_count; i++)
+    if (batch->warps[i] != counts[i])
+      fail(block, NULL, "work %u of %u has %u warps, but must have %u", i, batch->work_count, batch->warps[i],
+           counts[i]);
+}
+
+static void *block_begin(const char *kernel, void *const *parameters, uint32_t index, uint32_t thread_count) {
   const struct launch_arguments *arguments = (const struct launch_arguments *)parameters[0];
   if (strncmp(kernel, "link_test", strlen("link_test")) == 0) return NULL;
   const uint32_t first = arguments->first_batch[index], end = arguments->first_batch[index + 1];
@@ -763,8 +781,8 @@ static void *block_begin(const char *kernel, void *const *parameters, uint32_t i
   const uint8_t *data = arguments->data != NULL
                             ? arguments->data
                             : (const uint8_t *)parameters[0] + offsetof(struct launch, plan);
-  const struct plan_batch *batches =
-      (const struct plan_batch *)(const void *)(data + arguments->batches_offset);
+  const struct bound_batch *batches =
+      (const struct bound_batch *)(const void *)(data + arguments->batches_offset);
   const struct bound_further *further =
       (const struct bound_further *)(const void *)(data + arguments->further_offset);
   struct watched *block = new struct watched();
@@ -776,9 +794,11 @@ static void *block_begin(const char *kernel, void *const *parameters, uint32_t i
   ignore(block, arguments->counts, sizeof *arguments->counts);
   ignore(block, arguments->failed, sizeof *arguments->failed);
   ignore(block, arguments->data, arguments->further_offset + PLAN_CHANNELS_MAX * sizeof *further);
-  for (uint32_t b = first; b < end; b++)
+  for (uint32_t b = first; b < end; b++) {
     for (uint32_t i = 0; i < batches[b].work_count; i++)
       part_add(block, (const struct bound_work *)(const void *)data + batches[b].first_work + i, further);
+    if (!block->direct) warps_compare(block, &batches[b], thread_count / WARP);
+  }
   places_sort(block);
   return block;
 }

@@ -8,7 +8,8 @@
  * - users' memory, the own and that of peers: each byte is written as often as the steps write it; each one
  *   that they read is read, and no other;
  * - ends of connections: only the words that belong to the end's role are written; the size is announced
- *   once; what is saved is where the next operation begins.
+ *   once; what is saved is where the next operation begins;
+ * - warps: each work has those that kernels/warps.h gives it, unless works run one after another.
  *
  * The first difference ends the program with a sentence. A process that ends appends to FILE how many works
  * were compared. What the emulator's executors do (lib/protocol) is not used: only the steps are common. */

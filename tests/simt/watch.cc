@@ -24,8 +24,8 @@ static struct switch_on {
 
 void watch_offer(const struct watcher *offered) { watcher = offered; }
 
-void watch_block_begin(const char *kernel, void *const *parameters, uint32_t block) {
-  if (watch_is_on && watcher != NULL) here.state = watcher->begin(kernel, parameters, block);
+void watch_block_begin(const char *kernel, void *const *parameters, uint32_t block, uint32_t thread_count) {
+  if (watch_is_on && watcher != NULL) here.state = watcher->begin(kernel, parameters, block, thread_count);
 }
 
 void watch_ignore(const void *memory, size_t bytes) {

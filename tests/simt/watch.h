@@ -10,7 +10,7 @@
 
 struct watcher {
   /* A block begins, or has ended; `kernel`: its name. NULL: the block is not watched. */
-  void *(*begin)(const char *kernel, void *const *parameters, uint32_t block);
+  void *(*begin)(const char *kernel, void *const *parameters, uint32_t block, uint32_t thread_count);
   /* Called before a write and after a read. `value`: of at most eight bytes that an access of ptx.h reads or
    * writes; of the compiler's own accesses it is not known. */
   void (*access)(void *state, uintptr_t address, uint32_t bytes, bool writes, const uint64_t *value);
@@ -23,7 +23,7 @@ extern bool watch_is_on; /* SIMT_STEPS is set */
 void watch_offer(const struct watcher *watcher);
 
 /* Of the block that this host thread runs. */
-void watch_block_begin(const char *kernel, void *const *parameters, uint32_t block);
+void watch_block_begin(const char *kernel, void *const *parameters, uint32_t block, uint32_t thread_count);
 void watch_ignore(const void *memory, size_t bytes);
 void watch_block_end(void);
 void watch_access(const void *address, uint32_t bytes, bool writes, const uint64_t *value);

@@ -7,6 +7,7 @@
 
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
+#include "kernels/warps.h"
 #include "schedule/algo.h"
 
 /* ---- binding ---- */
@@ -76,7 +77,7 @@ static size_t data_batches_offset(const struct plan *plan) {
 }
 
 static size_t data_further_offset(const struct plan *plan) {
-  return size_round_up(data_batches_offset(plan) + plan->batch_count * sizeof *plan->batches, 8);
+  return data_batches_offset(plan) + plan->batch_count * sizeof(struct bound_batch);
 }
 
 static size_t data_bytes(const struct plan *plan) {
@@ -209,7 +210,22 @@ static bool work_goes_by_slots(const struct work *work) {
          work->part_count * work->element_bytes < CHAIN_DIRECT_BYTES;
 }
 
-static void bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint8_t *data) {
+/* Kernels whose works run one after another may have too few warps to divide. */
+static void bind_batches(const struct plan *plan, const struct bound_work *works, uint32_t warp_count,
+                         struct bound_batch *batches) {
+  for (uint32_t b = 0; b < plan->batch_count; b++) {
+    const struct plan_batch *batch = &plan->batches[b];
+    const struct work *members[PLAN_BATCH_WORKS_MAX];
+    batches[b] = (struct bound_batch){.first_work = batch->first_work, .work_count = batch->work_count};
+    for (uint32_t i = 0; i < batch->work_count; i++)
+      members[i] = (const struct work *)(const void *)works[batch->first_work + i].work;
+    if (warp_count >= warps_needed(members, batch->work_count, WARPS_LEAST))
+      warps_divide(members, batch->work_count, warp_count, batches[b].warps);
+  }
+}
+
+static void bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint32_t warp_count,
+                      uint8_t *data) {
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
@@ -241,8 +257,7 @@ static void bind_plan(struct device_comm *comm, const struct plan *plan, bool as
     further_used += further_entries(&work);
   }
   bind_pools(comm, plan, works);
-  if (plan->batch_count > 0)
-    memcpy(data + data_batches_offset(plan), plan->batches, plan->batch_count * sizeof *plan->batches);
+  bind_batches(plan, works, warp_count, (struct bound_batch *)(void *)(data + data_batches_offset(plan)));
 }
 
 /* Bytes of a channel's part from which on copy engines are faster than instructions. The limit is higher
@@ -265,15 +280,6 @@ static bool plan_is_bulk(const struct device_comm *comm, const struct plan *plan
     if (bytes >= (chain ? BULK_CHAIN_BYTES : BULK_PART_BYTES)) most = size_max(most, bytes);
   }
   return comm->overlaps && plan->limits.direct && !comm->hosted && !comm->shm && most > 0;
-}
-
-#define WARP_LL_BYTES (32u * 8)     /* one line per thread */
-#define WARP_LL128_BYTES (4u * 120) /* one line per eight threads */
-
-/* Bytes of the longest chunk of the first loop. */
-static size_t work_chunk_bytes(const struct work *work) {
-  return work->element_bytes *
-         chunk_of_loop(work->part_count, work->chunk_count, algo_loop_chunks(work), work->last_chunk_count);
 }
 
 /* Most bytes of a block's chunk for a kernel of single passes; 0: it is not one. */
@@ -341,15 +347,6 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
-/* Warps that a work can use: compute warps for its lines, an issue warp, except of direct collectives over
- * LL, and a commit warp. */
-static size_t work_warps(const struct work *work, bool direct) {
-  if (work->proto == PROTO_SIMPLE) return LAUNCH_WARPS_MAX;
-  const size_t bytes = work_chunk_bytes(work);
-  const size_t warp_bytes = work->proto == PROTO_LL ? WARP_LL_BYTES : WARP_LL128_BYTES;
-  return (direct ? 1 : 2) + size_max(1, size_div_up(bytes, warp_bytes));
-}
-
 static uint32_t kernel_warps_most(uint32_t kernel) {
   switch (kernel) {
     case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
@@ -362,7 +359,8 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
   }
 }
 
-/* Warps of a block, whose batches run one after another. */
+/* Warps of a block, whose batches run one after another. Direct collectives over LL have no issue warp, and
+ * those of a batch run one after another. */
 static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
   const uint32_t limit = kernel_warps_most(kernel);
   const bool looped = kernel == LAUNCH_KERNEL_DIRECT || kernel == LAUNCH_KERNEL_DIRECT_LINKS;
@@ -372,8 +370,8 @@ static uint32_t plan_warps(const struct plan *plan, uint32_t kernel) {
     const struct plan_batch *batch = &plan->batches[b];
     size_t warps = 0;
     for (uint32_t i = 0; i < batch->work_count; i++) {
-      const size_t own = work_warps(&plan->works[batch->first_work + i], direct);
-      warps = direct ? size_max(warps, own) : warps + own; /* these run one after another */
+      const size_t own = warps_useful(&plan->works[batch->first_work + i]);
+      warps = direct ? size_max(warps, own - 1) : warps + own;
     }
     most = size_max(most, warps);
   }
@@ -426,7 +424,7 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
 static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
   for (uint32_t i = 0; i < plan->work_count; i++) TRY(ring_prepare(setup->comm, &plan->works[i]));
   cuda_conns_lock(setup->comm);
-  bind_plan(setup->comm, plan, setup->aside.bytes > 0, data);
+  bind_plan(setup->comm, plan, setup->aside.bytes > 0, setup->kernel.warp_count, data);
   const ncclResult_t result =
       setup->capture.id != 0 ? cuda_regions_leave(setup->comm, plan, setup->capture.graph) : ncclSuccess;
   cuda_conns_unlock(setup->comm);
