@@ -217,7 +217,7 @@ plant(BLOCK, 'one_compute_warp_too_many', 'compute->count = @prim->compute_warps
 plant(BLOCK, 'warp_of_the_wrong_work', 'if (@warp < first + size@)', 'warp <= first + size',
       'wrong|hang|error|crash', RING_SIMPLE)
 plant(BLOCK, 'warps_of_the_first_work', 'i++, @sizes >>= 8@)', 'sizes >>= 0', 'wrong|hang', TREE_SIMPLE)
-plant(WARPS, 'no_warp_that_moves', '#define WARPS_LEAST_USUAL @3u@', '1u', 'hang',
+plant(WARPS, 'no_warp_that_moves', '#define WARPS_LEAST_USUAL @3u@', '1u', 'error|hang',
       scenario('', 'Simple', '', 'TUTTI_EMU=mode=threads,devices=2', program='again'))
 plant(WARPS, 'side_that_adds_has_half', 'percent = @WARPS_TREE_UP_PERCENT@;', '50', 'steps',
       stepped(BENCH_TREE), 'work 0 of 2 has 10 warps, but must have 11')
@@ -563,8 +563,8 @@ plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
 plant(CUDA + 'conn_remote.c', 'slots_to_read_not_mapped',
       'if (!ipc_conn_has_slots(@!remote->sends@, (uint8_t)handle->proto)', 'remote->sends',
       'wrong|hang|crash|error', READ_PROCESSES)
-plant(CUDA + 'launch.c', 'warps_beyond_the_block', 'warps_divide(members, batch->work_count, @warp_count@,',
-      'LAUNCH_WARPS_MAX', 'wrong|hang', TREE_LL)
+plant(CUDA + 'launch.c', 'warps_by_the_first_work', 'const void *)works[@batch->first_work + i@].work;',
+      'batch->first_work', 'steps', stepped(BENCH_TREE), 'work 0 of 2 has 8 warps, but must have 11')
 plant(CUDA + 'launch.c', 'slots_to_write_bound_to_read',
       'link->buffer = conn->buffer[@conn->net ? work->proto : work_slots(work)@];', 'work->proto',
       'wrong|hang|crash|error', READ_TREE)
