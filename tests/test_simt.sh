@@ -269,6 +269,11 @@ for option in 4:LL 3:Simple; do
     tail -n 1 "$work/out" | grep -q ': ok$' && grep -q '^[1-9]' "$work/again-steps"
   check $? "gpu/again succeeds with trees over ${option#*:}, and repeated works have their warps"
 done
+: >"$work/again-steps"
+SIMT_STEPS="$work/again-steps" gpus=3 \
+  on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/again" messages &&
+  tail -n 1 "$work/out" | grep -q ': ok$' && grep -q '^[1-9]' "$work/again-steps"
+check $? "repeated messages of different sizes arrive, and have their warps"
 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" TUTTI_EMU=mode=threads,devices=2 "$work/again" differs &&
   tail -n 1 "$work/out" | grep -q ': ok$' &&
   [ "$(grep -c 'do not agree on operation 9:' "$work/log")" -ge 2 ] &&

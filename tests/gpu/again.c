@@ -1,8 +1,8 @@
 /* again.c: calls that repeat, whose launches the library keeps: each rank is a thread. Inputs change between
  * the calls, streams and sizes take turns, memory is freed and allocated again, and the same call is
- * captured, and groups repeat, also of messages of very different sizes: every result is right. `again
- * differs` is a wrong program: a rank repeats a call where another one makes a different call, and the error
- * has the number of the operation that differs. */
+ * captured, and groups repeat: every result is right. `again messages` repeats groups of messages of very
+ * different sizes. `again differs` is a wrong program: a rank repeats a call where another one makes a
+ * different call, and the error has the number of the operation that differs. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
@@ -220,10 +220,19 @@ static void *rank_main(void *argument) {
   groups(rank);
   capture(rank, 0);
   capture(rank, 3);
-  messages_repeat(rank);
   for (int round = 0; round < 3; round++) once(rank, rank->stream, COUNT, round);
   memory_give(rank);
   NEED(cudaFreeHost(rank->host));
+  return NULL;
+}
+
+static void *rank_messages(void *argument) {
+  struct rank *rank = (struct rank *)argument;
+  need_device(rank->index);
+  NEED(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
+  NEED(cudaMallocHost((void **)&rank->host, LONG_COUNT * sizeof *rank->host));
+  memory_take(rank);
+  messages_repeat(rank);
   return NULL;
 }
 
@@ -279,7 +288,7 @@ int main(int argc, char **argv) {
   }
   NEED(pthread_barrier_init(&all_idle, NULL, (unsigned)rank_count));
   need_comms(comms, rank_count);
-  threads_run(ranks, rank_main);
+  threads_run(ranks, argc > 1 && strcmp(argv[1], "messages") == 0 ? rank_messages : rank_main);
   NEED(pthread_barrier_destroy(&all_idle));
   for (int i = 0; i < rank_count; i++) NEED(ncclCommDestroy(comms[i]));
   printf("again: repeated calls of %d ranks: ok\n", rank_count);

@@ -218,7 +218,7 @@ plant(BLOCK, 'warp_of_the_wrong_work', 'if (@warp < first + size@)', 'warp <= fi
       'wrong|hang|error|crash', RING_SIMPLE)
 plant(BLOCK, 'warps_of_the_first_work', 'i++, @sizes >>= 8@)', 'sizes >>= 0', 'wrong|hang', TREE_SIMPLE)
 plant(WARPS, 'no_warp_that_moves', '#define WARPS_LEAST_USUAL @3u@', '1u', 'error|hang',
-      scenario('', 'Simple', '', 'TUTTI_EMU=mode=threads,devices=2', program='again'))
+      scenario('', 'Simple', 'messages', 'TUTTI_EMU=mode=threads,devices=2', program='again'))
 plant(WARPS, 'side_that_adds_has_half', 'percent = @WARPS_TREE_UP_PERCENT@;', '50', 'steps',
       stepped(BENCH_TREE), 'work 0 of 2 has 10 warps, but must have 11')
 plant(WARPS, 'warps_without_a_line', '(@counts[i] < most[i]@ &&', 'true', 'steps', stepped(TREE_LL),
