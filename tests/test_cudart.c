@@ -527,6 +527,37 @@ static void test_graph_by_hand(void **state) {
   cudaGetLastError();
 }
 
+/* A program adds nodes beside the streams that are captured. The graph is the capture's until that ends. */
+static void test_graph_node_in_capture(void **state) {
+  (void)state;
+  cudaGraph_t graph, ended;
+  cudaGraphExec_t exec;
+  const cudaGraphNode_t *last;
+  cudaGraphNode_t added;
+  cudaStream_t stream;
+  enum cudaStreamCaptureStatus status;
+  unsigned long long id;
+  size_t count;
+  journal_clear();
+  struct cudaHostNodeParams second = {note, (void *)(intptr_t)'2'};
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  put(stream, '1');
+  OK(cudaStreamGetCaptureInfo(stream, &status, &id, &graph, &last, &count));
+  OK(cudaGraphAddHostNode(&added, graph, last, 1, &second));
+  FAILS(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, graph, 0));
+  FAILS(cudaErrorInvalidValue, cudaGraphDestroy(graph));
+  OK(cudaStreamEndCapture(stream, &ended));
+  OK(cudaGraphInstantiate(&exec, ended, 0));
+  OK(cudaGraphLaunch(exec, stream));
+  OK(cudaStreamSynchronize(stream));
+  assert_string_equal(journal, "12");
+  OK(cudaGraphExecDestroy(exec));
+  OK(cudaGraphDestroy(ended));
+  OK(cudaStreamDestroy(stream));
+  cudaGetLastError();
+}
+
 static void test_graph_launch_in_capture(void **state) {
   (void)state;
   cudaStream_t stream;
@@ -1049,6 +1080,7 @@ static int run_all(void) {
       cmocka_unit_test(test_capture_and_replay),
       cmocka_unit_test(test_graph_runs_devices_together),
       cmocka_unit_test(test_graph_by_hand),
+      cmocka_unit_test(test_graph_node_in_capture),
       cmocka_unit_test(test_graph_launch_in_capture),
       cmocka_unit_test(test_capture_errors),
       cmocka_unit_test(test_capture_ended_by_another_thread),

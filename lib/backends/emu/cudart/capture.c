@@ -67,6 +67,8 @@ int emu_capture_begin(struct emu_stream *stream, int mode) {
   capture->thread = pthread_self();
   capture->origin = stream;
   capture->graph = graph;
+  graph->capturing = true;
+  emu_handle_insert(&graph->handle, HANDLE_GRAPH); /* nodes can be added beside the streams */
   capture->next = captures;
   captures = capture;
   capture_enter(capture, stream);
@@ -113,8 +115,8 @@ int emu_capture_end(struct emu_stream *stream, struct emu_graph **graph) {
   else if (!capture_joined(capture)) error = cudaErrorStreamCaptureUnjoined;
   if (error == 0) {
     *graph = capture->graph;
+    (*graph)->capturing = false;
     capture->graph = NULL;
-    emu_handle_insert(&(*graph)->handle, HANDLE_GRAPH);
   }
   capture_dissolve(capture);
   return error;

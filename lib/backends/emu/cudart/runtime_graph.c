@@ -7,6 +7,12 @@ static struct emu_graph *graph_at(cudaGraph_t handle) {
   return handle != NULL && emu_handle_live(handle, HANDLE_GRAPH) ? (struct emu_graph *)(void *)handle : NULL;
 }
 
+/* NULL, too, while a capture adds to it. */
+static struct emu_graph *graph_captured(cudaGraph_t handle) {
+  struct emu_graph *graph = graph_at(handle);
+  return graph != NULL && !graph->capturing ? graph : NULL;
+}
+
 static struct emu_graph_exec *exec_at(cudaGraphExec_t handle) {
   return handle != NULL && emu_handle_live(handle, HANDLE_EXEC) ? (struct emu_graph_exec *)(void *)handle
                                                                 : NULL;
@@ -25,7 +31,7 @@ cudaError_t tutti_cudart_GraphCreate(cudaGraph_t *handle, unsigned flags) {
 
 cudaError_t tutti_cudart_GraphDestroy(cudaGraph_t handle) {
   emu_lock();
-  struct emu_graph *graph = graph_at(handle);
+  struct emu_graph *graph = graph_captured(handle);
   if (graph != NULL) emu_graph_free(graph);
   emu_unlock();
   return runtime_result(graph == NULL ? cudaErrorInvalidValue : 0);
@@ -181,7 +187,7 @@ cudaError_t tutti_cudart_GraphInstantiateWithFlags(cudaGraphExec_t *handle, cuda
   if (handle == NULL || (flags & ~known) != 0) return runtime_result(cudaErrorInvalidValue);
   struct emu_graph_exec *exec;
   emu_lock();
-  struct emu_graph *graph = graph_at(graph_handle);
+  struct emu_graph *graph = graph_captured(graph_handle);
   int error = graph == NULL ? cudaErrorInvalidValue : emu_capture_unsafe_call();
   if (error == 0) error = emu_graph_instantiate(graph, &exec);
   emu_unlock();

@@ -263,6 +263,7 @@ struct graph_node {
 struct emu_graph {
   struct emu_handle handle;
   struct node_list nodes;
+  bool capturing; /* a capture adds nodes */
 };
 struct emu_graph *emu_graph_new(void);
 void emu_graph_free(struct emu_graph *graph);
