@@ -14,6 +14,7 @@
 
 #include "copy_engine.h"
 #include "order.h"
+#include "reset.h"
 #include "random.h"
 #include "watch.h"
 
@@ -69,6 +70,7 @@ struct block {
 
 thread_local simt_index threadIdx, blockIdx, blockDim;
 static thread_local struct block *here;
+static thread_local const bool *stop; /* NULL: no reset is heeded */
 
 static void __attribute__((noreturn)) give_up(const char *what) {
   fprintf(stderr, "simt: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
@@ -386,6 +388,8 @@ static uint64_t seed_of(uint32_t index) {
   return seed == 0 ? 0 : (seed + index + 1) * 0x9e3779b97f4a7c15u;
 }
 
+void simt_block_heeds(const bool *killed) { stop = killed; }
+
 void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread_count,
                     size_t requested_bytes, int slow_warp, void (*body)(void *), void *argument) {
   if (thread_count > THREADS_MOST || thread_count % SIMT_WARP != 0)
@@ -404,7 +408,7 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
   for (const simt_index *each : {&threadIdx, &blockIdx, &blockDim}) watch_ignore(each, sizeof *each);
   watch_ignore(block->stacks, block_bytes(thread_count));
   copy_engine_block_begin(thread_count, requested_bytes);
-  while (block->ended_count < thread_count) {
+  while (block->ended_count < thread_count && (stop == NULL || !__atomic_load_n(stop, __ATOMIC_RELAXED))) {
     order_turn_begin();
     /* Fibres behind a gate that has just opened are ready in the next sweep. */
     if (!block_sweep(block) && !block_sweep(block) && block->ended_count < thread_count) {

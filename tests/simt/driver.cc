@@ -4,10 +4,12 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver_memory.h"
 #include "memory.h"
 #include "order.h"
+#include "reset.h"
 
 enum { CONTEXTS_MOST = 16 };
 
@@ -23,23 +25,41 @@ CUresult cuDeviceGet(CUdevice *device, int index) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  reset_use_device(device);
   *context = (CUcontext)(intptr_t)(device + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  (void)device; /* the runtime keeps the context */
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return reset_device(device) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+  *flags = 0;
+  *active = reset_is_active(device);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
   int current = 0;
+  if (!reset_is_active((int)(intptr_t)context - 1)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (pushed_count == CONTEXTS_MOST || cudaGetDevice(&current) != cudaSuccess)
     return CUDA_ERROR_INVALID_VALUE;
   pushed[pushed_count++] = current;
-  return cudaSetDevice((int)(intptr_t)context - 1) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return tutti_cudart_SetDevice((int)(intptr_t)context - 1) == cudaSuccess ? CUDA_SUCCESS
+                                                                           : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context) {
   int current = 0;
   if (pushed_count == 0 || cudaGetDevice(&current) != cudaSuccess) return CUDA_ERROR_INVALID_VALUE;
   *context = (CUcontext)(intptr_t)(current + 1);
-  cudaSetDevice(pushed[--pushed_count]);
+  tutti_cudart_SetDevice(pushed[--pushed_count]);
   return CUDA_SUCCESS;
 }
 
@@ -50,12 +70,24 @@ CUresult cuCtxGetDevice(CUdevice *device) {
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   int device = 0;
   if (cudaStreamGetDevice((cudaStream_t)stream, &device) != cudaSuccess) return CUDA_ERROR_INVALID_VALUE;
-  return cuDevicePrimaryCtxRetain(context, device);
+  *context = (CUcontext)(intptr_t)(device + 1);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+  return CUDA_SUCCESS;
+}
+
+/* SIMT_MIG=N: the process's devices are slice N of a GPU: what is on the same place of the bus in another
+ * process is another device. */
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+  struct cudaDeviceProp properties;
+  const char *slice = getenv("SIMT_MIG");
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return CUDA_ERROR_INVALID_DEVICE;
+  memcpy(uuid->bytes, properties.uuid.bytes, sizeof uuid->bytes);
+  if (slice != NULL) uuid->bytes[0] = (char)atoi(slice);
   return CUDA_SUCCESS;
 }
 
@@ -113,7 +145,9 @@ struct count_wait {
 
 static void count_await(void *argument) {
   struct count_wait *wait = (struct count_wait *)argument;
-  while (__atomic_load_n(wait->count, __ATOMIC_ACQUIRE) < wait->value) sched_yield();
+  while (!__atomic_load_n(reset_kills(wait->device), __ATOMIC_RELAXED) &&
+         __atomic_load_n(wait->count, __ATOMIC_ACQUIRE) < wait->value)
+    sched_yield();
   order_stream_awaits(wait->stream, wait->device, wait->count);
   if (!wait->is_repeated) free(wait);
 }

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "graph_events.h"
+
 extern "C" {
 cudaError_t tutti_cudart_GraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
 cudaError_t tutti_cudart_GraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
@@ -95,6 +97,7 @@ cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
   const cudaError_t error = tutti_cudart_GraphInstantiate(exec, graph, flags);
   if (error != cudaSuccess) return error;
+  graph_events_instantiate(*exec, graph);
   pthread_mutex_lock(&mutex);
   for (struct holder *holder = holders; holder != NULL; holder = holder->next) {
     if (holder->graph != (const void *)graph) continue;
@@ -111,6 +114,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  graph_events_destroy((const void *)graph);
   const cudaError_t error = tutti_cudart_GraphDestroy(graph);
   if (error == cudaSuccess) holder_drop_all((const void *)graph);
   return error;
@@ -124,10 +128,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     holder->stream = stream;
   }
   pthread_mutex_unlock(&mutex);
+  graph_events_launch(exec);
   return tutti_cudart_GraphLaunch(exec, stream);
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  graph_events_destroy((const void *)exec);
   const cudaError_t error = tutti_cudart_GraphExecDestroy(exec);
   if (error == cudaSuccess) holder_drop_all((const void *)exec);
   return error;

@@ -12,9 +12,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "memory.h"
 #include "memory_limit.h"
 #include "order.h"
+#include "reset.h"
 
 extern "C" {
 cudaError_t tutti_cudart_Malloc(void **pointer, size_t bytes);
@@ -120,11 +123,12 @@ static int file_over(uint8_t *base, size_t bytes) {
 }
 
 /* Takes the addresses of an allocation that was freed, as a driver does, if they fit. */
-static bool freed_take(size_t bytes, struct allocation *taken) {
+static bool freed_take(int device, size_t bytes, struct allocation *taken) {
   bool found = false;
   pthread_mutex_lock(&mutex);
   for (struct allocation **place = &freed; *place != NULL && !found; place = &(*place)->next) {
     struct allocation *allocation = *place;
+    if (allocation->device != device) continue;
     if (allocation->raw_bytes < bytes || allocation->raw_bytes / 4 > bytes) continue;
     found = true;
     *taken = *allocation;
@@ -161,7 +165,7 @@ static cudaError_t large_create(size_t bytes, struct allocation *fresh) {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) abort();
   if (!memory_limit_add(device, bytes, &pages)) return cudaErrorMemoryAllocation;
-  if (!freed_take(bytes, fresh)) {
+  if (!freed_take(device, bytes, fresh)) {
     const cudaError_t error = tutti_cudart_Malloc(&fresh->raw, bytes + 2 * (size_t)GRAIN);
     if (error != cudaSuccess) {
       memory_limit_drop(pages);
@@ -180,6 +184,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
   struct allocation fresh = {};
   fresh.file = -1;
   const bool large = bytes >= GRAIN;
+  reset_use();
   const cudaError_t error = large ? large_create(bytes, &fresh) : tutti_cudart_Malloc(&fresh.raw, bytes);
   if (error != cudaSuccess) return error;
   if (!large) fresh.base = (uint8_t *)fresh.raw;
@@ -264,6 +269,29 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     is_freed = at >= each->base && at < each->base + each->raw_bytes;
   pthread_mutex_unlock(&mutex);
   return tutti_cudart_PointerGetAttributes(attributes, is_freed ? NULL : pointer);
+}
+
+/* The emulated runtime frees its own; addresses that were kept of freed memory are its, too. What cuMemMap
+ * has mapped belongs to no context. */
+void simt_memory_reset(int device) {
+  pthread_mutex_lock(&mutex);
+  for (struct allocation **list : {&allocations, &freed})
+    for (struct allocation **place = list; *place != NULL;) {
+      struct allocation *each = *place;
+      if (each->device != device || each->mapped) {
+        place = &each->next;
+        continue;
+      }
+      *place = each->next;
+      order_forget(each->base, each->bytes);
+      if (list == &allocations && each->file >= 0) close(each->file);
+      if (list == &allocations && each->pages != 0) memory_limit_drop(each->pages);
+      if (each->raw == NULL) munmap(each->base, whole_pages(each->bytes));
+      if (list == &freed && mprotect(each->base, whole_pages(each->raw_bytes), PROT_READ | PROT_WRITE) != 0)
+        abort();
+      free(each);
+    }
+  pthread_mutex_unlock(&mutex);
 }
 
 void simt_memory_add(void *base, size_t bytes) {

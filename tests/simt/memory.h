@@ -17,6 +17,11 @@ void simt_memory_drop(void *base);
 void simt_memory_map(void *base, size_t bytes, int device);
 void simt_memory_unmap(void *base);
 
+/* All memory of the device is gone, with its context. */
+void simt_memory_reset(int device);
+/* So are registrations of the host's memory, before that. */
+void simt_registered_reset(int device);
+
 /* Waits while another thread of the process waits for a device in order to free or unmap memory: a driver
  * launches no kernel meanwhile. */
 void simt_memory_settle(void);

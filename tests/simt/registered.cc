@@ -22,6 +22,7 @@ struct registration {
   void *pointer; /* as it was registered */
   uint8_t *host, *device;
   size_t bytes;
+  int maker; /* the device that was current */
   struct registration *next;
 };
 
@@ -53,7 +54,8 @@ static cudaError_t register_locked(void *pointer, size_t bytes, void **device) {
   if (second == MAP_FAILED) return cudaSuccess;
   struct registration *fresh = (struct registration *)malloc(sizeof *fresh);
   if (fresh == NULL || mprotect(host, whole, PROT_NONE) != 0) abort();
-  *fresh = {pointer, host, (uint8_t *)second, whole, registrations};
+  *fresh = {pointer, host, (uint8_t *)second, whole, 0, registrations};
+  if (cudaGetDevice(&fresh->maker) != cudaSuccess) abort();
   registrations = fresh;
   made += 1;
   *device = second;
@@ -72,6 +74,13 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int flags) {
   if (device == NULL) return tutti_cudart_HostRegister(pointer, bytes, flags);
   simt_memory_add(device, page_bytes(pointer, bytes));
   return cudaSuccess;
+}
+
+static void registration_end(struct registration *taken) {
+  simt_memory_drop(taken->device);
+  munmap(taken->device, taken->bytes);
+  mprotect(taken->host, taken->bytes, PROT_READ | PROT_WRITE);
+  free(taken);
 }
 
 static struct registration *registration_take(const void *pointer) {
@@ -96,11 +105,23 @@ cudaError_t cudaHostUnregister(void *pointer) {
     return error == cudaSuccess ? error : cudaErrorHostMemoryNotRegistered;
   }
   tutti_cudart_DeviceSynchronize();
-  simt_memory_drop(taken->device);
-  munmap(taken->device, taken->bytes);
-  mprotect(taken->host, taken->bytes, PROT_READ | PROT_WRITE);
-  free(taken);
+  registration_end(taken);
   return cudaSuccess;
+}
+
+/* Registrations end with the context in which they were made. */
+void simt_registered_reset(int device) {
+  pthread_mutex_lock(&mutex);
+  for (struct registration **place = &registrations; *place != NULL;) {
+    struct registration *each = *place;
+    if (each->maker != device) {
+      place = &each->next;
+      continue;
+    }
+    *place = each->next;
+    registration_end(each);
+  }
+  pthread_mutex_unlock(&mutex);
 }
 
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned int flags) {

@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "order.h"
+#include "reset.h"
 #include "watch.h"
 
 static const struct simt_kernel *kernel_rows;
@@ -89,12 +90,21 @@ static void multiprocessor_give(int device) {
 
 /* Shared memory that a launch may request, by kernel: as much as every kernel may, or what it was allowed. */
 enum { SHARED_USUAL = 48 << 10 };
-static size_t shared_allowed[SIMT_KERNELS_MOST];
+static size_t shared_allowed[SIMT_DEVICES][SIMT_KERNELS_MOST];
+
+/* Of the current device. */
+static size_t *shared_allowance(const struct simt_kernel *kernel) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= SIMT_DEVICES) abort();
+  return &shared_allowed[device][kernel - kernel_rows];
+}
 
 static size_t shared_most(const struct simt_kernel *kernel) {
-  const size_t allowed = __atomic_load_n(&shared_allowed[kernel - kernel_rows], __ATOMIC_RELAXED);
+  const size_t allowed = __atomic_load_n(shared_allowance(kernel), __ATOMIC_RELAXED);
   return allowed > SHARED_USUAL ? allowed : (size_t)SHARED_USUAL;
 }
+
+void simt_kernels_unload(int device) { memset(shared_allowed[device], 0, sizeof shared_allowed[device]); }
 
 struct simt_launch {
   const struct simt_kernel *kernel;
@@ -127,6 +137,7 @@ static void thread_body(void *argument) {
 static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
   kernel_begin_block();
+  simt_block_heeds(reset_kills(job->launch->device));
   watch_block_begin(job->launch->kernel->name, job->launch->parameters, job->index,
                     job->launch->thread_count);
   simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->shared_bytes,
@@ -195,6 +206,7 @@ static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **
   const struct simt_kernel *kernel = kernel_find(entry);
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (kernel == NULL || shared_bytes > shared_most(kernel)) return cudaErrorInvalidValue;
+  reset_use();
   if (drops_launches()) return cudaSuccess;
   kernel_note(kernel, block.x);
   struct simt_launch *launch = launch_make(kernel, grid, block, parameters, shared_bytes, stream, overlaps);
@@ -230,36 +242,6 @@ cudaError_t cudaFuncSetAttribute(const void *entry, enum cudaFuncAttribute attri
   const struct simt_kernel *kernel = kernel_find(entry);
   if (kernel == NULL || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0)
     return cudaErrorInvalidValue;
-  __atomic_store_n(&shared_allowed[kernel - kernel_rows], (size_t)value, __ATOMIC_RELAXED);
-  return cudaSuccess;
-}
-
-/* ---- graphs ---- */
-
-/* What a launch needs is not freed before the process ends. The order of a graph relative to launches on
- * other streams is not kept: the event that expresses it is an empty node. */
-extern "C" cudaError_t tutti_cudart_StreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-  return flags == cudaEventWaitExternal ? cudaSuccess : tutti_cudart_StreamWaitEvent(stream, event, flags);
-}
-
-cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph,
-                                        const cudaGraphNode_t *before, size_t count, cudaEvent_t event) {
-  (void)graph, (void)count, (void)event;
-  *node = before[0];
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
-                                     const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
-                                     size_t count) {
-  (void)graph, (void)from, (void)to, (void)edges, (void)count;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
-                                        const cudaGraphNode_t *to, const void *edges, size_t count) {
-  (void)graph, (void)from, (void)to, (void)edges, (void)count;
+  __atomic_store_n(shared_allowance(kernel), (size_t)value, __ATOMIC_RELAXED);
   return cudaSuccess;
 }
