@@ -233,7 +233,7 @@ done
 
 # Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, factors in device
 # memory, lost processes.
-for program in few mismatch abort scalar streams leave processes; do
+for program in few mismatch abort scalar streams leave lives unload processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
@@ -243,6 +243,29 @@ for program in few mismatch abort scalar streams leave processes; do
     "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program with three ranks on one GPU succeeds"
 done
+
+# lives PROGRAM...: it ends by itself and is right.
+lives() {
+  on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" TUTTI_EMU=mode=threads,devices=${gpus:-2} "$@" &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
+}
+for mode in reset reset-abort reset-running reset-primary; do
+  NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$work/debug" lives "$work/lives" $mode && cp "$work/debug" "$work/log" &&
+    grep -q 'the program reset device 0 .* while the communicator lived' "$work/log"
+  check $? "gpu/lives $mode ends well, with a sentence"
+done
+gpus=1 NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 lives "$work/lives" reset-running
+check $? "gpu/lives reset-running with three ranks on one GPU ends well"
+lives "$work/lives" forked
+check $? "what a forked child does with its parent's communicators is refused, and the parent goes on"
+lives "$work/unload" living
+check $? "the library may be closed while a communicator lives"
+# Two processes on slices of one GPU, which have one place on the bus.
+# shellcheck disable=SC2016
+printf '#!/bin/sh\nSIMT_MIG=$TUTTI_RANK SIMT_IPC_NAMESPACE=$TUTTI_RANK exec "$@"\n' >"$work/slice"
+chmod +x "$work/slice"
+starter="$tutti launch -n 2 $work/slice" gpus=1 bench all_reduce -b 128 -e 8K -f 64
+check $? "slices of a GPU (MIG) are told apart"
 
 # Repeated calls, whose launches are kept: they are used, counted, and have the numbers of their operations.
 cc -O1 -o "$work/again" "$here/gpu/again.c" -I"$build/include" -I"$build/include/tutti-emu" \

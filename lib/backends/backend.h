@@ -33,6 +33,7 @@ struct pointer_info {
 struct device_info {
   char name[64];
   char bus_id[16];     /* "0000:18:00.0" */
+  uint8_t uuid[16];    /* of the device, or of the slice of it (MIG) that this is; all 0: unknown */
   uint32_t capability; /* compute capability times ten: 90 */
   uint64_t memory_bytes;
   uint32_t blocks; /* blocks of kernels that run at once, one a channel; 0: any number */

@@ -46,7 +46,7 @@ static inline void need_shared_devices(int rank_count) {
 static inline void need_device(int rank) { NEED(cudaSetDevice(rank % need_device_count())); }
 
 static inline void need_comms(ncclComm_t *comms, int rank_count) {
-  int devices[RANKS_MAX];
+  int devices[RANKS_MAX] = {0};
   for (int rank = 0; rank < rank_count; rank++) devices[rank] = rank % need_device_count();
   NEED(ncclCommInitAll(comms, rank_count, devices));
 }

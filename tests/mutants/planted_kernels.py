@@ -97,6 +97,7 @@ ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort'
 VMM_REMAP, VMM_USED = (
     scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
     for arguments in ('remap 3', 'used 0'))
+LIVES = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='lives')
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
@@ -833,3 +834,17 @@ weaken(BULK, 'bulk_barriers_closed_before_all_lanes_have_waited',
 weaken(BULK, 'bulk_stage_reused_before_it_is_read_in_order', '@PRIM_BULK_AWAIT_READ(1);@', '', RACE_SEND)
 weaken(BULK, 'bulk_tail_posted_before_it_is_stored',
        '@if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);@', '', RACE_CHAIN)
+
+# ---- lives: devices that are reset
+
+plant(CUDA + 'reset.c', 'reset_not_noticed',
+      'device_index >= DEVICES_MAX || !@cuda_device_was_reset(device_index)@) return;', 'false',
+      'error|crash|hang', LIVES, '.')
+plant(CUDA + 'device_ops.c', 'stream_of_an_earlier_life', '@own_streams[device_index] = NULL;@', '',
+      'error|crash|hang', LIVES, '.')
+plant(CUDA + 'arena.c', 'memory_of_an_earlier_life', '(uint32_t)maker && @!piece_lost(piece)@ &&', 'true',
+      'error|crash|hang|wrong', LIVES, '.')
+plant(CUDA + 'slab.c', 'slab_of_another_device', '@slab->device_index == device_index@ &&', 'true',
+      'error|crash|hang|wrong', LIVES, '.')
+plant(CUDA + 'link_test.c', 'link_of_an_earlier_life',
+      '@memset(&ends[device_index], 0, sizeof ends[device_index]);@', '', 'error|crash|hang', LIVES, '.')

@@ -164,8 +164,8 @@ def library_build(pool, build, folder):
     objects = [job.result() for job in jobs] + [folder + '/planted.o']
     built = {os.path.basename(target) for target in objects}
     elsewhere = {name + '.cc.o' for name in ('block', 'copy_engine', 'runtime', 'memory', 'memory_limit',
-                                             'registered', 'graph_objects', 'watch', 'order', 'driver',
-                                             'driver_memory')}
+                                             'registered', 'graph_events', 'graph_objects', 'reset',
+                                             'watch', 'order', 'driver', 'driver_memory')}
     for path in sorted(glob.glob(build + '/obj/tests/simt/*.o*')):
         name = os.path.basename(path)
         if name not in elsewhere and name.replace('.os', '.o') not in built:
@@ -180,7 +180,8 @@ def library_build(pool, build, folder):
 
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
             'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c', 'again': 'tests/gpu/again.c',
-            'plans': 'tests/gpu/plans.c', 'vmm': 'tests/gpu/vmm.c'}
+            'plans': 'tests/gpu/plans.c', 'vmm': 'tests/gpu/vmm.c', 'lives': 'tests/gpu/lives.c',
+            'graphs': 'tests/gpu/graphs.c'}
 
 
 def programs_build(pool, build, folder):

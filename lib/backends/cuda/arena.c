@@ -33,20 +33,24 @@ static ncclResult_t piece_alloc(struct arena_piece *piece, uint64_t bytes) {
   struct share_ticket ticket;
   void *base = NULL;
   static_assert(sizeof ticket <= sizeof piece->handle, "a handle holds a ticket");
+  piece->life = cuda_life(piece->maker_index);
   if (piece->device_index == ARENA_SHM) {
     TRY(cuda_shm_make(bytes, &piece->pages, &ticket));
     memcpy(&piece->handle, &ticket, sizeof ticket);
     piece->has_handle = true;
     base = piece->pages.device;
+  } else if (piece->device_index == ARENA_HOST) {
+    TRY(cuda_host_take(bytes, &piece->host));
+    base = piece->host.data;
   } else {
-    TRY(piece->device_index == ARENA_HOST ? cuda_zeroed_host(bytes, &base)
-                                          : cuda_zeroed_device(bytes, &base));
+    TRY(cuda_zeroed_device(bytes, &base));
   }
   piece->base = (uint8_t *)base;
   return ncclSuccess;
 }
 
-static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct arena_piece **made) {
+static ncclResult_t piece_make(uint32_t device_index, uint32_t maker_index, uint64_t least,
+                               struct arena_piece **made) {
   const uint64_t bytes = piece_bytes(device_index, least);
   struct arena_piece *piece = (struct arena_piece *)os_alloc(sizeof *piece);
   if (piece == NULL || !extents_open(&piece->extents, bytes)) {
@@ -54,6 +58,7 @@ static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct are
     return log_no_memory("device %u: noting a piece of its memory", device_index);
   }
   piece->device_index = device_index;
+  piece->maker_index = maker_index;
   const ncclResult_t result = piece_alloc(piece, bytes);
   if (result != ncclSuccess) {
     extents_close(&piece->extents);
@@ -68,6 +73,12 @@ static ncclResult_t piece_make(uint32_t device_index, uint64_t least, struct are
   return ncclSuccess;
 }
 
+static bool piece_lost(const struct arena_piece *piece) {
+  return piece->life != cuda_life(piece->maker_index);
+}
+
+bool cuda_arena_lost(const struct arena_block *block) { return piece_lost(block->piece); }
+
 static bool piece_take(struct arena_piece *piece, uint64_t bytes, struct arena_block *block, bool *fresh) {
   if (!extents_take(&piece->extents, bytes, &block->extent, fresh)) return false;
   block->piece = piece;
@@ -78,12 +89,16 @@ static bool piece_take(struct arena_piece *piece, uint64_t bytes, struct arena_b
 ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena_block *block) {
   struct arena_block taken = {NULL, NULL, {0, 0}};
   bool fresh = true;
+  int maker = 0;
+  TRY(cuda_result(cudaGetDevice(&maker), "asking for the thread's device"));
   for (struct arena_piece *piece = pieces[device_index]; piece != NULL && taken.address == NULL;
        piece = piece->next)
-    if (piece_take(piece, bytes, &taken, &fresh)) break;
+    if (piece->maker_index == (uint32_t)maker && !piece_lost(piece) &&
+        piece_take(piece, bytes, &taken, &fresh))
+      break;
   if (taken.address == NULL) {
     struct arena_piece *piece = NULL;
-    TRY(piece_make(device_index, bytes, &piece));
+    TRY(piece_make(device_index, (uint32_t)maker, bytes, &piece));
     piece_take(piece, bytes, &taken, &fresh);
   }
   ncclResult_t result = ncclSuccess;
@@ -101,11 +116,10 @@ void cuda_arena_give(struct arena_block *block) {
 }
 
 static void piece_free(struct arena_piece *piece) {
-  cudaError_t error = cudaSuccess;
   held_bytes[piece->device_index] -= piece->extents.bytes;
   if (piece->device_index == ARENA_SHM) cuda_shm_free(&piece->pages);
-  else error = piece->device_index == ARENA_HOST ? cudaFreeHost(piece->base) : cudaFree(piece->base);
-  if (error != cudaSuccess) cudaGetLastError();
+  else if (piece->device_index == ARENA_HOST) cuda_host_give(&piece->host, piece_lost(piece));
+  else if (!piece_lost(piece) && cudaFree(piece->base) != cudaSuccess) cudaGetLastError();
   extents_close(&piece->extents);
   os_free(piece);
 }
@@ -113,7 +127,8 @@ static void piece_free(struct arena_piece *piece) {
 void cuda_arena_trim(void) {
   for (uint32_t i = 0; i <= ARENA_SHM; i++)
     for (struct arena_piece **place = &pieces[i], *piece; (piece = *place) != NULL;) {
-      if (piece->extents.taken_bytes > 0 || (piece->has_handle && i != ARENA_SHM)) {
+      const bool exported = piece->has_handle && i != ARENA_SHM && !piece_lost(piece);
+      if (piece->extents.taken_bytes > 0 || exported) {
         place = &piece->next;
         continue;
       }

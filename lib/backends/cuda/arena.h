@@ -15,14 +15,23 @@
 
 #define DEVICES_MAX 64
 
+/* Memory of the host, at the same address for the host and for all devices (host_memory.c). */
+struct cuda_host_memory {
+  uint8_t *data; /* NULL: none */
+  size_t bytes;
+  bool own_pages; /* registered with CUDA; else CUDA allocated it */
+};
+
 struct arena_piece {
   uint8_t *base;
   uint64_t number; /* number among the process's pieces, from 1 */
   uint32_t device_index;
+  uint32_t maker_index, life; /* the device that was current when it was made; see cuda_life() */
   struct extents extents;
   bool has_handle;
-  cudaIpcMemHandle_t handle; /* of ARENA_SHM: a struct share_ticket */
-  struct shm_pages pages;    /* of ARENA_SHM */
+  cudaIpcMemHandle_t handle;    /* of ARENA_SHM: a struct share_ticket */
+  struct shm_pages pages;       /* of ARENA_SHM */
+  struct cuda_host_memory host; /* of ARENA_HOST */
   struct arena_piece *next;
 };
 
@@ -32,7 +41,8 @@ struct arena_block {
   struct extent extent;
 };
 
-/* Instead of a device: pinned host memory that all devices can access, also of other processes (SHM). */
+/* Instead of a device: pinned host memory that all devices can access, also of other processes (SHM). A piece
+ * serves the device that was current when it was made: it ends with a reset of that one. */
 #define ARENA_HOST DEVICES_MAX
 #define ARENA_SHM (DEVICES_MAX + 1)
 
@@ -40,6 +50,8 @@ ncclResult_t cuda_arena_take(uint32_t device_index, uint64_t bytes, struct arena
 /* Frees a block that no kernel, here or in another process, uses any more. A block without address is
  * allowed; afterwards it has none. */
 void cuda_arena_give(struct arena_block *block);
+/* The device was reset: the block's memory is gone. */
+bool cuda_arena_lost(const struct arena_block *block);
 /* Frees pieces without used blocks that were never exported to another process, which may still have them
  * mapped; other processes have their own hold on shared memory of the host. For a process without ranks,
  * because it may wait for its kernels. */

@@ -251,8 +251,8 @@ static void conns_leave(const struct device_comm *comm) {
   if (left_any) cuda_settle();
 }
 
-void cuda_conn_close_all(struct device_comm *comm) {
-  conns_leave(comm);
+void cuda_conn_close_all(struct device_comm *comm, bool lost) {
+  if (!lost) conns_leave(comm);
   for (uint32_t i = 0; i < comm->conns.capacity; i++) {
     struct cuda_conn *conn = (struct cuda_conn *)comm->conns.entries[i].value;
     if (conn == NULL) continue;

@@ -231,6 +231,7 @@ void cuda_conn_remote_free(struct cuda_conn *conn) {
 static bool guest_left(struct cuda_conn *conn) {
   const struct cuda_conn_remote *remote = conn->remote;
   uint64_t left = 0;
+  if (cuda_arena_lost(own_block(conn))) return true;
   const struct cuda_scope scope = cuda_scope_enter(remote->device_index);
   const uint8_t *end = (const uint8_t *)own_block(conn)->address;
   const ncclResult_t result = cuda_memory_fetch(&left, end + IPC_LEFT_OFFSET, sizeof left);

@@ -31,12 +31,17 @@ struct cuda_conn {
   uint32_t reference_count;
 };
 
+/* host_memory.c: zeroed. */
+ncclResult_t cuda_host_take(size_t bytes, struct cuda_host_memory *memory);
+/* `lost`: it is registered no more, since the device that was current at the take was reset. */
+void cuda_host_give(struct cuda_host_memory *memory, bool lost);
+
 /* Host memory that passes one large plan to a kernel, on any device. It is owned by the pool, by a rank while
  * a kernel reads it, or by a graph. */
 struct cuda_slab {
-  uint8_t *data;
-  size_t bytes;
-  cudaEvent_t read; /* the rank's: recorded after the kernel; NULL: its end is unknown */
+  struct cuda_host_memory memory;
+  uint32_t device_index, life; /* the device that was current when it was made; see cuda_life() */
+  cudaEvent_t read;            /* the rank's: recorded after the kernel; NULL: its end is unknown */
   struct cuda_slab *next;
 };
 
@@ -103,6 +108,7 @@ struct device_comm {
   bool shm;           /* it has a connection to another process in memory of the host */
   bool overlaps;      /* a kernel may start on the device while the previous one ends */
   bool hidden_said;   /* the log says why mapped memory stays hidden */
+  uint32_t life;      /* of the device, when the rank was opened; see cuda_life() */
   ncclResult_t error; /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
   uint64_t looked_ns;                        /* time of the last check whether the device still works */
@@ -149,7 +155,6 @@ void cuda_scope_leave(const struct cuda_scope *scope);
 ncclResult_t cuda_result(int error, const char *what);
 /* Allocates zeroed memory; called within a scope. */
 ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer);
-ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer);
 /* Zeroes memory of the current device and waits for it; within a scope. */
 ncclResult_t cuda_zero(void *pointer, size_t bytes);
 /* The library's own stream of a device, which never waits for a kernel. */
@@ -181,6 +186,21 @@ bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
+/* reset.c: the number of a device's life, which ends when the program resets the device. */
+uint32_t cuda_life(uint32_t device_index);
+/* The life that is under way has ended: the driver is asked. Any thread. */
+bool cuda_device_was_reset(uint32_t device_index);
+/* The rank's device was reset: none of its memory, streams and events exists any more. */
+bool cuda_comm_lost(const struct device_comm *comm);
+/* From now on resets of the device are noticed; within a scope, with cuda_mutex held, as the next one. */
+ncclResult_t cuda_life_begin(uint32_t device_index);
+/* If the device was reset: forgets what the library had there, and fails its ranks, with a sentence. */
+void cuda_device_renew(uint32_t device_index);
+/* Parts of that: device_ops.c, link_test.c. */
+void cuda_device_forget(uint32_t device_index);
+void cuda_comm_fail(struct device_comm *comm, ncclResult_t error);
+void cuda_link_forget(uint32_t device_index);
+
 /* first_step.c: what new ends and new slots hold if TUTTI_FIRST_STEP is set; within a scope. */
 ncclResult_t cuda_first_end(const struct plan_limits *limits, bool sends, void *end);
 ncclResult_t cuda_first_slots(const struct plan_limits *limits, uint8_t proto, uint32_t slot_bytes,
@@ -200,7 +220,8 @@ bool cuda_net_ll(bool pxn);
 bool cuda_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
 void cuda_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
 void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag, uint64_t bytes);
-void cuda_conn_close_all(struct device_comm *comm);
+/* `lost`: with the device, which was reset. */
+void cuda_conn_close_all(struct device_comm *comm, bool lost);
 
 /* dmabuf.c */
 bool cuda_net_memory(struct device_comm *comm, enum pointer_kind kind);
@@ -209,7 +230,7 @@ ncclResult_t cuda_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uin
 /* launch_order.c: the order of a rank's kernels on any streams. Called with the rank's device selected. All
  * but open and close return a cudaError. */
 ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index);
-void cuda_order_close(struct cuda_order *order);
+void cuda_order_close(struct cuda_order *order, bool lost); /* lost: with the device, which was reset */
 int cuda_order_capture(cudaStream_t stream, struct cuda_capture *capture);
 /* Called before and after the launch of a kernel of the rank on the first stream: it runs after all earlier
  * work on all streams and after the rank's earlier launches, and the other streams continue after it. */

@@ -65,9 +65,10 @@ typedef CUresult (*context_retain)(CUcontext *context, CUdevice device);
 typedef CUresult (*context_push)(CUcontext context);
 typedef CUresult (*context_pop)(CUcontext *context);
 
+static CUcontext contexts[DEVICES_MAX]; /* the same value whoever finds it first, until a reset */
+
 /* The context that the runtime uses too, made where there is none yet. */
 static CUcontext context_of(uint32_t device_index) {
-  static CUcontext contexts[DEVICES_MAX]; /* the same value whoever finds it first */
   device_by_index by_index = NULL;
   context_retain retain = NULL;
   CUcontext context = NULL;
@@ -132,6 +133,18 @@ static ncclResult_t cuda_device_select(uint32_t device_index) {
   return cuda_result(cudaSetDevice((int)device_index), "selecting a device");
 }
 
+typedef CUresult (*device_uuid)(CUuuid *uuid, CUdevice device);
+
+/* The driver knows the slice (MIG) that a device is; left unknown if it is too old for that. */
+static void device_uuid_ask(uint32_t device_index, uint8_t uuid[16]) {
+  CUuuid asked;
+  device_uuid ask = NULL;
+  static_assert(sizeof asked.bytes == 16, "as long as in struct device_info");
+  *(void **)&ask = cuda_driver_function("cuDeviceGetUuid_v2");
+  if (ask != NULL && ask(&asked, (CUdevice)device_index) == CUDA_SUCCESS)
+    memcpy(uuid, asked.bytes, sizeof asked.bytes);
+}
+
 static ncclResult_t device_info_ask(uint32_t device_index, struct device_info *info) {
   struct cudaDeviceProp properties;
   TRY(cuda_result(cudaGetDeviceProperties(&properties, (int)device_index),
@@ -143,6 +156,7 @@ static ncclResult_t device_info_ask(uint32_t device_index, struct device_info *i
   info->capability = (uint32_t)(properties.major * 10 + properties.minor);
   info->memory_bytes = properties.totalGlobalMem;
   info->blocks = (uint32_t)properties.multiProcessorCount; /* a block may use all registers of one */
+  device_uuid_ask(device_index, info->uuid);
   return ncclSuccess;
 }
 
@@ -170,15 +184,24 @@ static bool peer_enable(uint32_t from, uint32_t to) {
   return error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
 }
 
+static signed char reach_known[DEVICES_MAX][DEVICES_MAX]; /* 0 not asked, 1 yes, -1 no */
+
 bool cuda_reach(uint32_t from, uint32_t to) {
-  static signed char known[DEVICES_MAX][DEVICES_MAX]; /* 0 not asked, 1 yes, -1 no */
   if (from == to) return true;
   if (from >= DEVICES_MAX || to >= DEVICES_MAX) return false;
-  if (known[from][to] == 0) {
+  if (reach_known[from][to] == 0) {
     const bool reach = topology_allows(from, to) && peer_enable(from, to) && cuda_link_works(from, to);
-    known[from][to] = reach ? 1 : -1;
+    reach_known[from][to] = reach ? 1 : -1;
   }
-  return known[from][to] > 0;
+  return reach_known[from][to] > 0;
+}
+
+/* Peer access ends with a context, and is asked for again. */
+void cuda_device_forget(uint32_t device_index) {
+  own_streams[device_index] = NULL;
+  __atomic_store_n(&contexts[device_index], NULL, __ATOMIC_RELEASE);
+  for (uint32_t other = 0; other < DEVICES_MAX; other++)
+    reach_known[device_index][other] = reach_known[other][device_index] = 0;
 }
 
 static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
@@ -248,15 +271,6 @@ ncclResult_t cuda_zeroed_device(size_t bytes, void **pointer) {
   if (result == ncclSuccess) *pointer = fresh;
   else cudaFree(fresh);
   return result;
-}
-
-ncclResult_t cuda_zeroed_host(size_t bytes, void **pointer) {
-  void *fresh = NULL;
-  TRY(cuda_result(cudaHostAlloc(&fresh, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-                  "allocating memory of the host that devices see"));
-  memset(fresh, 0, bytes);
-  *pointer = fresh;
-  return ncclSuccess;
 }
 
 ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes) {
@@ -422,6 +436,7 @@ static ncclResult_t device_prepare(uint32_t device_index) {
   cuda_end_watch();
   TRY(device_check_code(device_index));
   TRY(cuda_result(step_kernel_load(), "loading the kernels"));
+  TRY(cuda_life_begin(device_index));
   cudaStream_t stream = NULL;
   TRY(cuda_result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
   own_streams[device_index] = stream;
@@ -461,10 +476,12 @@ static ncclResult_t comm_fill(struct device_comm *comm) {
 }
 
 static void comm_free(struct device_comm *comm) {
-  cuda_conn_close_all(comm);
+  const bool lost = comm->life != cuda_life(comm->config.device_index);
+  if (lost) memset(&comm->side, 0, sizeof comm->side); /* no stream and no event exists any more */
+  cuda_conn_close_all(comm, lost);
   cuda_regions_close(comm);
   cuda_slabs_close(comm);
-  cuda_order_close(&comm->order);
+  cuda_order_close(&comm->order, lost);
   cuda_side_close(&comm->side);
   os_mutex_destroy(&comm->conns_mutex);
   cuda_record_close(comm);
@@ -485,6 +502,10 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   fresh->regions.rank_count = config->rank_count;
   fresh->memory_bytes = sizeof *fresh + sizeof *fresh->control;
   os_mutex_init(&fresh->conns_mutex);
+  cuda_lock();
+  cuda_device_renew(config->device_index);
+  fresh->life = cuda_life(config->device_index);
+  cuda_unlock();
   const struct cuda_scope scope = cuda_scope_enter(config->device_index);
   cuda_lock();
   cuda_conn_kept_sweep();
@@ -515,11 +536,12 @@ static bool device_failed(struct device_comm *comm) {
   const uint64_t looked_ns = __atomic_load_n(&comm->looked_ns, __ATOMIC_RELAXED);
   if (now_ns - looked_ns < LOOK_EVERY_NS) return false;
   __atomic_store_n(&comm->looked_ns, now_ns, __ATOMIC_RELAXED);
-  return device_state(comm) != cudaSuccess;
+  return cuda_device_was_reset(comm->config.device_index) || device_state(comm) != cudaSuccess;
 }
 
 /* A device that does not answer any more counts as idle: nothing of this rank will ever end. */
 bool cuda_comm_idle(struct device_comm *comm) {
+  if (cuda_comm_lost(comm)) return true;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   bool ended = false;
   const int error = cuda_order_ended(&comm->order, own_streams[comm->config.device_index],
@@ -532,6 +554,7 @@ bool cuda_comm_idle(struct device_comm *comm) {
 
 static bool cuda_comm_unread(struct device_comm *comm) {
   bool unread = false;
+  if (cuda_comm_lost(comm)) return false;
   cuda_conns_lock(comm);
   for (uint32_t i = 0; i < comm->conns.capacity && !unread; i++) {
     const struct cuda_conn *conn = (const struct cuda_conn *)comm->conns.entries[i].value;
@@ -576,10 +599,21 @@ static bool comm_wait_idle(struct device_comm *comm) {
   return true;
 }
 
+/* Of a device that was reset nothing is left to free, and a scope would make its context anew. */
+static struct cuda_scope close_enter(struct device_comm *comm, bool *lost) {
+  const struct cuda_scope none = {false, cudaStreamCaptureModeGlobal};
+  cuda_lock();
+  cuda_device_renew(comm->config.device_index);
+  *lost = comm->life != cuda_life(comm->config.device_index);
+  cuda_unlock();
+  return *lost ? none : cuda_scope_enter(comm->config.device_index);
+}
+
 static void cuda_comm_close(struct device_comm *comm) {
+  bool lost = false;
   if (comm == NULL) return;
   if (!comm_wait_idle(comm)) return;
-  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const struct cuda_scope scope = close_enter(comm, &lost);
   cuda_lock();
   struct device_comm **place = &comms;
   while (*place != comm) place = &(*place)->next;
@@ -593,7 +627,7 @@ static void cuda_comm_close(struct device_comm *comm) {
     cuda_ipc_probe_close();
   }
   cuda_unlock();
-  cuda_scope_leave(&scope);
+  if (!lost) cuda_scope_leave(&scope);
 }
 
 /* Nothing here depends on who drives a rank. */
@@ -672,7 +706,7 @@ static void cuda_comm_abort(struct device_comm *comm) {
 }
 
 /* Streams go on without an error; who asks for the communicator's hears of it. */
-static void cuda_comm_fail(struct device_comm *comm, ncclResult_t error) {
+void cuda_comm_fail(struct device_comm *comm, ncclResult_t error) {
   ncclResult_t none = ncclSuccess;
   __atomic_compare_exchange_n(&comm->error, &none, error, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   cuda_comm_abort(comm);
@@ -699,6 +733,7 @@ static void report_mismatch(const struct device_comm *comm, const struct launch_
 /* Every rank of a communicator fails with the one that found a mismatch. */
 static ncclResult_t comm_look(struct device_comm *comm) {
   ncclResult_t error = ncclSuccess;
+  cuda_device_renew(comm->config.device_index);
   if (comm->error != ncclSuccess) return comm->error;
   const bool own = __atomic_load_n(&comm->control->failed, __ATOMIC_ACQUIRE) != 0;
   if (own || __atomic_load_n(comm->world->failed, __ATOMIC_ACQUIRE) != 0) error = ncclInvalidUsage;

@@ -13,6 +13,22 @@
 
 static struct ipc_mapping *mappings;
 
+/* A few bytes on each device that other processes read in the trial mapping. */
+static struct {
+  struct arena_block block;
+  uint64_t token;
+} probes[DEVICES_MAX];
+
+/* What other processes map in a trial: a block as long as the longest pieces, so that limits on addresses and
+ * sizes show, of which the first page alone is used. Its first word is the token. */
+#define PROBE_BYTES (UINT64_C(64) << 20)
+#define PROBE_PAGE_BYTES UINT64_C(4096)
+static struct {
+  struct shm_pages pages;
+  struct share_ticket ticket;
+  uint64_t token;
+} shm_probe;
+
 uint64_t cuda_ipc_owner(void) {
   static uint64_t number;
   while (number == 0) number = os_entropy();
@@ -92,8 +108,9 @@ static ncclResult_t window_open(struct ipc_mapping *mapping, const struct ipc_ra
 
 static struct ipc_mapping *mapping_find(uint32_t device_index, const struct ipc_piece *piece) {
   struct ipc_mapping *mapping = mappings;
-  while (mapping != NULL && ((mapping->device_index != device_index && !ipc_piece_on_host(piece)) ||
-                             mapping->piece.owner != piece->owner || mapping->piece.number != piece->number))
+  while (mapping != NULL &&
+         (mapping->lost || (mapping->device_index != device_index && !ipc_piece_on_host(piece)) ||
+          mapping->piece.owner != piece->owner || mapping->piece.number != piece->number))
     mapping = mapping->next;
   return mapping;
 }
@@ -135,6 +152,13 @@ ncclResult_t cuda_ipc_map_in_range(uint32_t device_index, const struct ipc_memor
                       mapping);
 }
 
+void cuda_ipc_forget(uint32_t device_index) {
+  for (struct ipc_mapping *mapping = mappings; mapping != NULL; mapping = mapping->next)
+    if (mapping->device_index == device_index) mapping->lost = true;
+  cuda_arena_give(&probes[device_index].block);
+  cuda_shm_unregister(&shm_probe.pages); /* it is not noted in which device's context they are registered */
+}
+
 void cuda_ipc_unmap(struct ipc_mapping *mapping) {
   if (mapping != NULL) mapping->use_count -= 1;
 }
@@ -168,6 +192,10 @@ struct ipc_mapping *cuda_ipc_take_unused(bool (*idle)(uint32_t device_index)) {
 void cuda_ipc_close(struct ipc_mapping *taken) {
   for (struct ipc_mapping *next; taken != NULL; taken = next) {
     next = taken->next;
+    if (taken->lost && taken->window == NULL && !ipc_piece_on_host(&taken->piece)) {
+      os_free(taken);
+      continue;
+    }
     const struct cuda_scope scope = cuda_scope_enter(taken->device_index);
     if (ipc_piece_on_host(&taken->piece)) cuda_shm_unmap(&taken->pages);
     else if (taken->window != NULL) cuda_window_unmap(taken->window, taken->base, taken->piece.bytes);
@@ -178,16 +206,6 @@ void cuda_ipc_close(struct ipc_mapping *taken) {
 }
 
 /* ---- memory of the host ---- */
-
-/* What other processes map in a trial: a block as long as the longest pieces, so that limits on addresses and
- * sizes show, of which the first page alone is used. Its first word is the token. */
-#define PROBE_BYTES (UINT64_C(64) << 20)
-#define PROBE_PAGE_BYTES UINT64_C(4096)
-static struct {
-  struct shm_pages pages;
-  struct share_ticket ticket;
-  uint64_t token;
-} shm_probe;
 
 static ncclResult_t shm_probe_make(void) {
   if (shm_probe.pages.host != NULL) return ncclSuccess;
@@ -224,12 +242,6 @@ static ncclResult_t shm_try(uint32_t device_index, uint32_t peer, const struct i
 }
 
 /* ---- handles ---- */
-
-/* A few bytes on each device that other processes read in the trial mapping. */
-static struct {
-  struct arena_block block;
-  uint64_t token;
-} probes[DEVICES_MAX];
 
 static ncclResult_t probe_make(uint32_t device_index) {
   struct arena_block block = {NULL, NULL, {0, 0}};

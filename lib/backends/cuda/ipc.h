@@ -15,6 +15,7 @@ struct ipc_mapping {
   uint8_t *base;
   struct ipc_window *window; /* in which it lies; NULL: it is of cudaIpcOpenMemHandle */
   uint32_t device_index, use_count;
+  bool lost; /* the device was reset: the mapping exists no more */
   struct ipc_piece piece;
   struct shm_pages pages; /* of memory of the host */
   struct os_process process;
@@ -37,6 +38,8 @@ void cuda_ipc_unmap(struct ipc_mapping *mapping); /* NULL is allowed; does not c
 struct ipc_mapping *cuda_ipc_take_unused(bool (*idle)(uint32_t device_index));
 bool cuda_ipc_has_unused(void); /* of programs' regions */
 void cuda_ipc_close(struct ipc_mapping *mappings);
+/* Mappings of a device end when the program resets it. */
+void cuda_ipc_forget(uint32_t device_index);
 /* This process's number, as handles contain it. */
 uint64_t cuda_ipc_owner(void);
 const struct os_process *cuda_ipc_self(void);

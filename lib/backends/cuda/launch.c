@@ -518,8 +518,8 @@ static ncclResult_t launch_by_slab(const struct launch_setup *setup, const struc
                                    union launch_any *launch) {
   struct cuda_slab *slab = NULL;
   TRY(cuda_slab_take(setup->comm, bytes, &slab));
-  launch->arguments.data = slab->data;
-  const ncclResult_t bound = launch_bind(setup, plan, slab->data);
+  launch->arguments.data = slab->memory.data;
+  const ncclResult_t bound = launch_bind(setup, plan, slab->memory.data);
   if (bound != ncclSuccess) {
     cuda_slab_put(slab);
     return bound;

@@ -39,11 +39,11 @@ ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index) {
   return cuda_result(cudaEventCreateWithFlags(&order->join, cudaEventDisableTiming), "making an event");
 }
 
-void cuda_order_close(struct cuda_order *order) {
-  if (order->stream != NULL) cudaStreamDestroy(order->stream);
-  if (order->serial != NULL) cudaEventDestroy(order->serial);
-  if (order->captured != NULL) cudaEventDestroy(order->captured);
-  if (order->join != NULL) cudaEventDestroy(order->join);
+void cuda_order_close(struct cuda_order *order, bool lost) {
+  if (!lost && order->stream != NULL) cudaStreamDestroy(order->stream);
+  if (!lost && order->serial != NULL) cudaEventDestroy(order->serial);
+  if (!lost && order->captured != NULL) cudaEventDestroy(order->captured);
+  if (!lost && order->join != NULL) cudaEventDestroy(order->join);
   cuda_arena_give(&order->counts_block);
 }
 

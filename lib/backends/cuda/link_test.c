@@ -45,6 +45,8 @@ static int end_fill(struct link_end *end) {
   return error != 0 ? error : (int)cudaMemsetAsync(end->buffer, 0, sizeof *end->buffer, end->stream);
 }
 
+void cuda_link_forget(uint32_t device_index) { memset(&ends[device_index], 0, sizeof ends[device_index]); }
+
 static bool end_open(uint32_t device_index) {
   struct link_end *end = &ends[device_index];
   if (end->stream != NULL) return true;

@@ -293,7 +293,7 @@ static void lanes_look(struct device_comm *comm) {
 }
 
 static void comm_record_look(struct device_comm *comm) {
-  if (comm->live.comm == NULL) return;
+  if (comm->live.comm == NULL || cuda_comm_lost(comm)) return;
   cuda_comm_idle(comm); /* reads the counts of ended blocks */
   cuda_conns_lock(comm);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);

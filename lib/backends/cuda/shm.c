@@ -36,7 +36,7 @@ ncclResult_t cuda_shm_register(struct shm_pages *pages, const char *whose) {
   return register_failed(pages, whose, "cudaHostGetDevicePointer", error);
 }
 
-static void pages_unregister(struct shm_pages *pages) {
+void cuda_shm_unregister(struct shm_pages *pages) {
   if (pages->device != NULL && cudaHostUnregister(pages->host) != cudaSuccess) cudaGetLastError();
   pages->device = NULL;
 }
@@ -54,7 +54,7 @@ ncclResult_t cuda_shm_make(uint64_t bytes, struct shm_pages *pages, struct share
 
 void cuda_shm_free(struct shm_pages *pages) {
   if (pages->host == NULL) return;
-  pages_unregister(pages);
+  cuda_shm_unregister(pages);
   share_free(pages->host);
   pages->host = NULL;
 }
@@ -71,7 +71,7 @@ ncclResult_t cuda_shm_map(const struct share_ticket *ticket, uint64_t bytes, con
 
 void cuda_shm_unmap(struct shm_pages *pages) {
   if (pages->host == NULL) return;
-  pages_unregister(pages);
+  cuda_shm_unregister(pages);
   share_unmap(pages->host, pages->mapped_bytes);
   pages->host = NULL;
 }

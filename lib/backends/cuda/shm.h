@@ -19,6 +19,8 @@ ncclResult_t cuda_shm_map(const struct share_ticket *ticket, uint64_t bytes, con
                           struct shm_pages *pages);
 /* Both are registered afterwards; pages that are already are left as they are. */
 ncclResult_t cuda_shm_register(struct shm_pages *pages, const char *whose);
+/* Devices access the pages no more; a later cuda_shm_register() registers them again. */
+void cuda_shm_unregister(struct shm_pages *pages);
 /* They end when no kernel of this process uses the pages any more. Pages without address are allowed. */
 void cuda_shm_free(struct shm_pages *pages);
 void cuda_shm_unmap(struct shm_pages *pages);

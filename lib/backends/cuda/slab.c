@@ -22,25 +22,32 @@ void cuda_slab_put(struct cuda_slab *slab) {
 }
 
 static ncclResult_t slab_create(size_t bytes, struct cuda_slab **result) {
-  void *data = NULL;
+  int device_index = 0;
   const size_t whole_bytes = (bytes + SLAB_BYTES - 1) / SLAB_BYTES * SLAB_BYTES;
   struct cuda_slab *slab = (struct cuda_slab *)os_alloc(sizeof *slab);
   if (slab == NULL) return log_no_memory("a plan of %zu bytes", bytes);
-  const ncclResult_t made = cuda_zeroed_host(whole_bytes, &data);
+  ncclResult_t made = cuda_result(cudaGetDevice(&device_index), "asking for the thread's device");
+  if (made == ncclSuccess) made = cuda_host_take(whole_bytes, &slab->memory);
   if (made != ncclSuccess) {
     os_free(slab);
     return made;
   }
-  slab->data = (uint8_t *)data;
-  slab->bytes = whole_bytes;
+  slab->device_index = (uint32_t)device_index;
+  slab->life = cuda_life(slab->device_index);
   *result = slab;
   return ncclSuccess;
 }
 
-static struct cuda_slab *pool_take(size_t bytes) {
+/* A slab ends with the life of its own device, which another device's ranks may outlive. */
+static bool slab_fits(const struct cuda_slab *slab, uint32_t device_index, size_t bytes) {
+  return slab->memory.bytes >= bytes && slab->device_index == device_index &&
+         slab->life == cuda_life(device_index);
+}
+
+static struct cuda_slab *pool_take(uint32_t device_index, size_t bytes) {
   os_mutex_lock(&slab_mutex);
   struct cuda_slab **place = &slab_pool;
-  while (*place != NULL && (*place)->bytes < bytes) place = &(*place)->next;
+  while (*place != NULL && !slab_fits(*place, device_index, bytes)) place = &(*place)->next;
   struct cuda_slab *found = *place;
   if (found != NULL) *place = found->next;
   os_mutex_unlock(&slab_mutex);
@@ -56,7 +63,7 @@ ncclResult_t cuda_slabs_open(struct device_comm *comm) {
   for (uint32_t i = 0; i < SLABS_PER_RANK; i++) {
     TRY(slab_create(SLAB_BYTES, &slab));
     cuda_slab_put(slab);
-    comm->memory_bytes += slab->bytes;
+    comm->memory_bytes += slab->memory.bytes;
   }
   return ncclSuccess;
 }
@@ -66,7 +73,7 @@ static void slab_return(struct device_comm *comm) {
   struct cuda_slab *slab = comm->slabs_read;
   comm->slabs_read = slab->next;
   if (comm->slabs_read == NULL) comm->last_slab = &comm->slabs_read;
-  if (slab->read != NULL) cudaEventDestroy(slab->read);
+  if (slab->read != NULL && slab->life == cuda_life(slab->device_index)) cudaEventDestroy(slab->read);
   slab->read = NULL;
   cuda_slab_put(slab);
 }
@@ -80,7 +87,7 @@ void cuda_slabs_close(struct device_comm *comm) {
   os_mutex_unlock(&slab_mutex);
   for (struct cuda_slab *next; slab != NULL; slab = next) {
     next = slab->next;
-    cudaFreeHost(slab->data);
+    cuda_host_give(&slab->memory, slab->life != cuda_life(slab->device_index));
     os_free(slab);
   }
 }
@@ -90,7 +97,7 @@ ncclResult_t cuda_slab_take(struct device_comm *comm, size_t bytes, struct cuda_
          cudaEventQuery(comm->slabs_read->read) == cudaSuccess)
     slab_return(comm);
   cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
-  struct cuda_slab *found = pool_take(bytes);
+  struct cuda_slab *found = pool_take(comm->config.device_index, bytes);
   if (found == NULL) TRY(slab_create(bytes, &found));
   *result = found;
   return ncclSuccess;

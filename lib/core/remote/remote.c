@@ -39,14 +39,21 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
   return ncclSuccess;
 }
 
-/* The device's id is its place on the bus, because processes may number devices differently. */
+/* Processes may number devices differently, and the slices of a GPU (MIG) have one place on the bus. */
+static uint64_t device_id(const struct device_info *device) {
+  static const uint8_t unknown[sizeof device->uuid] = {0};
+  if (memcmp(device->uuid, unknown, sizeof unknown) != 0)
+    return hash_bytes(HASH_SEED, device->uuid, sizeof device->uuid);
+  return device->bus_id[0] != '\0' ? hash_text(HASH_SEED, device->bus_id) : 0;
+}
+
 static ncclResult_t info_device(const struct ncclComm *comm, struct peer_info *info) {
   struct device_info device;
   memset(&device, 0, sizeof device);
   TRY(comm->ops->device->info(comm->device_index, &device));
   char name[PCI_NAME_BYTES];
-  const bool named = pci_name(device.bus_id, name);
-  info->device_id = device.bus_id[0] != '\0' ? hash_text(HASH_SEED, named ? name : device.bus_id) : 0;
+  info->device_id = device_id(&device);
+  info->pci_id = pci_name(device.bus_id, name) ? hash_text(HASH_SEED, name) : 0;
   info->blocks = device.blocks;
   return ncclSuccess;
 }
@@ -290,7 +297,7 @@ static ncclResult_t remote_find_rails(struct remote *remote) {
     places[rank].device = several ? remote_place(remote, rank) : info->device_index;
     places[rank].here = remote->ranks[rank].process_index == remote->own_process;
     places[rank].node = several ? remote->ranks[rank].group : info->node;
-    places[rank].device_id = info->device_id;
+    places[rank].pci_id = info->pci_id;
   }
   const ncclResult_t result = real ? rails_of_machine(remote, places)
                                    : rails_create(remote->shared->ops, places, rank_count, &remote->rails);

@@ -42,6 +42,7 @@ struct remote_watcher {
 struct peer_info {
   uint64_t host;      /* share_host(): equal for ranks of one host */
   uint64_t device_id; /* of its device among those of the host; 0: unknown */
+  uint64_t pci_id;    /* hash_text() of pci_name() of its device, which slices of a GPU share; 0: unknown */
   uint64_t settings;  /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
   uint32_t blocks;             /* of its device: device_info.blocks */

@@ -126,16 +126,16 @@ static const char *gpu_name(const struct rails *rails, uint32_t gpu) {
   return topology->devices[topology->devices[topology->gpus[gpu]].parent].name;
 }
 
-static uint32_t gpu_by_id(const struct rails *rails, uint64_t device_id) {
-  for (uint32_t gpu = 0; gpu < rails->topology.gpu_count && device_id != 0; gpu++)
-    if (hash_text(HASH_SEED, gpu_name(rails, gpu)) == device_id) return gpu;
+static uint32_t gpu_by_id(const struct rails *rails, uint64_t pci_id) {
+  for (uint32_t gpu = 0; gpu < rails->topology.gpu_count && pci_id != 0; gpu++)
+    if (hash_text(HASH_SEED, gpu_name(rails, gpu)) == pci_id) return gpu;
   return TOPOLOGY_NONE;
 }
 
 /* False if the GPU of a rank that is here is not in the topology. */
 static bool ranks_find(struct rails *rails) {
   for (uint32_t rank = 0; rank < rails->rank_count; rank++) {
-    rails->gpus[rank] = gpu_by_id(rails, rails->places[rank].device_id);
+    rails->gpus[rank] = gpu_by_id(rails, rails->places[rank].pci_id);
     if (rails->gpus[rank] != TOPOLOGY_NONE || !rails->places[rank].here) continue;
     log_info(LOG_INIT | LOG_NET | LOG_GRAPH,
              "the GPU of rank %u is not among those of this machine: NICs are taken in turn", rank);

@@ -30,10 +30,10 @@ struct rails_answer rails_choose(const struct rails_ask *ask);
 /* As rails_choose(), for the ranks of one process. */
 struct rails;
 struct rails_place {
-  uint32_t device;    /* of the rank, as layout_graph() takes them */
-  bool here;          /* the rank is in this process */
-  uint32_t node;      /* ranks with equal numbers share a node, and map each other's memory */
-  uint64_t device_id; /* hash_text() of its GPU's bus id, as pci_name() spells it; 0: unknown */
+  uint32_t device; /* of the rank, as layout_graph() takes them */
+  bool here;       /* the rank is in this process */
+  uint32_t node;   /* ranks with equal numbers share a node, and map each other's memory */
+  uint64_t pci_id; /* hash_text() of its GPU's bus id, as pci_name() spells it; 0: unknown */
 };
 /* *rails is NULL if no NICs are known. Free with rails_free(). */
 ncclResult_t rails_create(const struct backend *ops, const struct rails_place *places, uint32_t rank_count,
