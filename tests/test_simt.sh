@@ -258,8 +258,16 @@ gpus=1 NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 lives "$work/lives" reset-runni
 check $? "gpu/lives reset-running with three ranks on one GPU ends well"
 lives "$work/lives" forked
 check $? "what a forked child does with its parent's communicators is refused, and the parent goes on"
+SIMT_EVENT_NODES=none lives "$work/lives" captured
+check $? "a capture into a graph without nodes of events is refused with a sentence"
 lives "$work/unload" living
 check $? "the library may be closed while a communicator lives"
+# Captures, and replays at once, with launches between them.
+cc -o "$work/graphs" "$here/gpu/graphs.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+  -ltutti-cudart -lnccl -lpthread && lives "$work/graphs" 2
+check $? "gpu/graphs succeeds"
+NCCL_GRAPH_MIXING_SUPPORT=0 lives "$work/graphs" 1
+check $? "captured and plain launches are ordered with NCCL_GRAPH_MIXING_SUPPORT=0, too"
 # Two processes on slices of one GPU, which have one place on the bus.
 # shellcheck disable=SC2016
 printf '#!/bin/sh\nSIMT_MIG=$TUTTI_RANK SIMT_IPC_NAMESPACE=$TUTTI_RANK exec "$@"\n' >"$work/slice"

@@ -97,7 +97,8 @@ ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort'
 VMM_REMAP, VMM_USED = (
     scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
     for arguments in ('remap 3', 'used 0'))
-LIVES = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='lives')
+LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
+                 for program, arguments in (('lives', ''), ('graphs', '2')))
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
@@ -835,7 +836,7 @@ weaken(BULK, 'bulk_stage_reused_before_it_is_read_in_order', '@PRIM_BULK_AWAIT_R
 weaken(BULK, 'bulk_tail_posted_before_it_is_stored',
        '@if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);@', '', RACE_CHAIN)
 
-# ---- lives: devices that are reset
+# ---- lives: devices that are reset, graphs between launches
 
 plant(CUDA + 'reset.c', 'reset_not_noticed',
       'device_index >= DEVICES_MAX || !@cuda_device_was_reset(device_index)@) return;', 'false',
@@ -848,3 +849,6 @@ plant(CUDA + 'slab.c', 'slab_of_another_device', '@slab->device_index == device_
       'error|crash|hang|wrong', LIVES, '.')
 plant(CUDA + 'link_test.c', 'link_of_an_earlier_life',
       '@memset(&ends[device_index], 0, sizeof ends[device_index]);@', '', 'error|crash|hang', LIVES, '.')
+plant(CUDA + 'launch_order.c', 'replays_record_nothing',
+      'error = @cudaGraphAddEventRecordNode(&order->record, capture->graph, &last, 1, order->serial)@;',
+      '(order->record = last, 0)', 'wrong|error|hang', GRAPHS, '.')
