@@ -31,6 +31,7 @@ struct device_comm {
 };
 
 struct launch {
+  uint64_t comm_id;
   uint32_t rank, work_count, stream_count;
   device_stream stream;
   struct work first;
@@ -135,6 +136,7 @@ static ncclResult_t fake_launch(struct device_comm *comm, const struct plan *pla
     return log_fail(ncclUnhandledCudaError, "fake: launch refused");
   }
   struct launch *launch = &fake.launches[fake.launch_count++ % LAUNCHES_MAX];
+  launch->comm_id = comm->config.comm_id;
   launch->rank = comm->config.rank;
   launch->work_count = plan->work_count;
   launch->stream_count = stream_count;
@@ -680,6 +682,30 @@ static void test_group_streams(void **state) {
   close_all(2);
 }
 
+/* All ranks launch on several communicators in one order, whatever the order of their calls is. */
+static void test_group_order(void **state) {
+  (void)state;
+  enum { COMMS = 3 };
+  ncclComm_t all[COMMS][2];
+  uint64_t ids[2][COMMS];
+  for (int i = 0; i < COMMS; i++) expect_ok(ncclCommInitAll(all[i], 2, NULL));
+  expect_ok(ncclGroupStart());
+  for (int rank = 0; rank < 2; rank++)
+    for (int i = 0; i < COMMS; i++)
+      expect_ok(
+          ncclAllReduce(buffer, buffer, 8, ncclInt, ncclSum, all[rank == 0 ? i : COMMS - 1 - i][rank], NULL));
+  expect_ok(ncclGroupEnd());
+  assert_int_equal(fake.launch_count, 2 * COMMS);
+  uint32_t counts[2] = {0, 0};
+  for (uint32_t i = 0; i < fake.launch_count; i++) {
+    const struct launch *launch = &fake.launches[i];
+    ids[launch->rank][counts[launch->rank]++] = launch->comm_id;
+  }
+  assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+  for (int i = 0; i < COMMS; i++)
+    for (int rank = 0; rank < 2; rank++) expect_ok(ncclCommDestroy(all[i][rank]));
+}
+
 static void test_group_self(void **state) {
   (void)state;
   open_all(2);
@@ -1136,6 +1162,7 @@ int main(void) {
                                      TEST(test_group_discards_communicators),
                                      TEST(test_group_blocking_mix),
                                      TEST(test_group_streams),
+                                     TEST(test_group_order),
                                      TEST(test_group_self),
                                      TEST(test_group_simulate),
                                      TEST(test_group_launch_failure),

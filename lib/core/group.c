@@ -31,7 +31,8 @@ struct group {
   bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
   struct group_job *jobs, **last_job;
-  struct ncclComm *comms, **last_comm; /* with queued operations, in order of first use */
+  struct ncclComm *comms, **last_comm; /* with queued operations, by id */
+  uint64_t last_id;                    /* of the last of them, or a larger one */
   const void *end_caller;              /* of ncclGroupEnd */
   struct ncclComm *followed;           /* communicator of the last call, if the call cache followed it */
 };
@@ -94,17 +95,28 @@ ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call) {
       call, comm->rank, comm->name);
 }
 
+/* In the same order on all ranks, whatever the order of the group's calls is: kernels of several
+ * communicators that share a stream or multiprocessors would otherwise wait for each other. */
+static void group_insert(struct ncclComm *comm) {
+  struct ncclComm **place = group.last_comm;
+  if (group.comms == NULL || comm->comm_id >= group.last_id) group.last_id = comm->comm_id;
+  else
+    for (place = &group.comms; *place != NULL && (*place)->comm_id <= comm->comm_id;)
+      place = &(*place)->queue.next;
+  comm->queue.next = *place;
+  *place = comm;
+  if (comm->queue.next == NULL) group.last_comm = &comm->queue.next;
+}
+
 static void group_list(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   if (queue->queued) return;
   queue->queued = true;
   queue->group = &group;
-  queue->next = NULL;
   queue->first_sequence = comm->sequence;
   queue->first_collective = comm->recorder.collectives;
   match_begin(comm);
-  *group.last_comm = comm;
-  group.last_comm = &queue->next;
+  group_insert(comm);
 }
 
 ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count) {
