@@ -28,7 +28,7 @@ static_assert(offsetof(struct question, listener) == WORDS * 4 + NAME_BYTES, "as
 
 static struct comm_shared shared = {.rank_count = RANKS};
 static struct remote_rank ranks[RANKS] = {
-    {0, 0, NULL, {0, {0}}}, {1, 0, NULL, {0, {0}}}, {2, 2, NULL, {0, {0}}}};
+    {0, 0, 0, NULL, {0, {0}}}, {1, 0, 0, NULL, {0, {0}}}, {2, 2, 0, NULL, {0, {0}}}};
 static struct ncclComm *comms[RANKS]; /* rank 0 has destroyed its communicator */
 static struct remote remote = {.shared = &shared, .ranks = ranks, .comms = comms};
 

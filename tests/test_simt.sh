@@ -54,9 +54,9 @@ for collective in all_reduce reduce_scatter alltoall; do
 done
 starter="$tutti launch -n 4" gpus=1 bench all_reduce -b 8 -e $most -f 61
 check $? "all_reduce of four processes on one GPU gives right results"
-# Eight ranks ask for 32 blocks of a GPU that runs 16 at once.
+# Eight ranks ask for 32 blocks of a GPU that runs as many at once, of which a communicator gets half.
 for collective in all_reduce alltoall; do
-  SIMT_MULTIPROCESSORS=16 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" gpus=1 ctas=4 \
+  SIMT_MULTIPROCESSORS=32 NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" gpus=1 ctas=4 \
     bench $collective -g 8 -b 8 -e $most -f 61 &&
     grep -q 'ranks share GPUs .*: at most 2 channels' "$work/debug"
   check $? "$collective of eight ranks on a GPU that is too small for all their channels gives right results"
@@ -233,7 +233,7 @@ done
 
 # Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, factors in device
 # memory, lost processes.
-for program in few mismatch abort scalar streams leave lives unload processes; do
+for program in few mismatch abort scalar streams leave lives crowd unload processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
@@ -262,6 +262,17 @@ SIMT_EVENT_NODES=none lives "$work/lives" captured
 check $? "a capture into a graph without nodes of events is refused with a sentence"
 lives "$work/unload" living
 check $? "the library may be closed while a communicator lives"
+# Four communicators on GPUs that run the kernel of one at once, or less, and of ranks that share a GPU.
+for blocks in 1 4; do
+  ctas=$blocks SIMT_MULTIPROCESSORS=1 lives "$work/crowd"
+  check $? "kernels of communicators that do not fit on a GPU together are ordered, $blocks blocks a kernel"
+done
+crowd_shared="env SIMT_MULTIPROCESSORS=11 NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=2"
+gpus=1 ctas=4 lives $crowd_shared "$work/crowd"
+check $? "communicators of ranks that share a GPU have blocks of their own there"
+gpus=1 ctas=4 lives $crowd_shared "$work/crowd" full && ! grep -q '^crowd: 64 ' "$work/out" &&
+  grep -q 'NCCL_MAX_CTAS=[1-9]' "$work/out"
+check $? "a communicator that finds no free multiprocessors is refused with numbers and the cure"
 # Captures, and replays at once, with launches between them.
 cc -o "$work/graphs" "$here/gpu/graphs.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl -lpthread && lives "$work/graphs" 2

@@ -39,6 +39,12 @@ struct device_info {
   uint32_t blocks; /* blocks of kernels that run at once, one a channel; 0: any number */
 };
 
+/* Blocks of a device that ranks of this process's communicators may keep busy. Those of ranks that share the
+ * device in their communicator run at once, whatever else does; of the others, one rank's at least. */
+struct device_use {
+  uint32_t rank_count, shared_blocks, single_blocks;
+};
+
 /* What lies between two devices, the shortest first, by the names that the field has for it. */
 enum device_path_type {
   PATH_LOC, /* the same device */

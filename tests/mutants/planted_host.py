@@ -481,3 +481,19 @@ plant('lib/backends/cuda/ipc_handle.c', 'piece_beyond_its_range_taken',
       '&& range->offset <= range->bytes - piece_bytes', '', 'test_ipc', 'test_range_handles')
 plant(SHARE, 'passed_descriptor_stays', 'if (passed != NULL) *place = passed->next;', '', 'test_share',
       'test_pass')
+
+# ---- communicators side by side
+
+SHARED_DEVICE = 'lib/core/settings/shared_device.c'
+plant('lib/core/group.c', 'communicators_in_the_order_of_calls',
+      'if (group.comms == NULL || comm->comm_id >= group.last_id)', 'if (true)', 'test_api',
+      'test_group_order', quick=True)
+plant(SHARED_DEVICE, 'nothing_left_for_later_communicators', 'available / 2 / blocks_needed(device)',
+      'available / blocks_needed(device)', 'test_shared_device', 'test_ranks_that_share')
+plant(SHARED_DEVICE, 'others_of_the_split_not_counted', 'count > 1 && device->sharers > count ?', 'false ?',
+      'test_shared_device', 'test_splits')
+plant(SHARED_DEVICE, 'ranks_alone_beside_sharers_not_counted', '(shares ? device->use.single_blocks : 0)',
+      '0', 'test_shared_device', 'test_ranks_that_share')
+plant(SHARED_DEVICE, 'full_device_not_refused',
+      'if (available < blocks_needed(device)) ranks->full = *device;', '',
+      'test_shared_device', 'test_refusals*')

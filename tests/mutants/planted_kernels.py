@@ -99,6 +99,8 @@ VMM_REMAP, VMM_USED = (
     for arguments in ('remap 3', 'used 0'))
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
+CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
+                 program='crowd')
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
@@ -836,7 +838,7 @@ weaken(BULK, 'bulk_stage_reused_before_it_is_read_in_order', '@PRIM_BULK_AWAIT_R
 weaken(BULK, 'bulk_tail_posted_before_it_is_stored',
        '@if (prim_lane() == 0) PRIM_BULK_AWAIT_STORED(BULK_LAG);@', '', RACE_CHAIN)
 
-# ---- lives: devices that are reset, graphs between launches
+# ---- lives: devices that are reset, communicators side by side, graphs between launches
 
 plant(CUDA + 'reset.c', 'reset_not_noticed',
       'device_index >= DEVICES_MAX || !@cuda_device_was_reset(device_index)@) return;', 'false',
@@ -845,10 +847,12 @@ plant(CUDA + 'device_ops.c', 'stream_of_an_earlier_life', '@own_streams[device_i
       'error|crash|hang', LIVES, '.')
 plant(CUDA + 'arena.c', 'memory_of_an_earlier_life', '(uint32_t)maker && @!piece_lost(piece)@ &&', 'true',
       'error|crash|hang|wrong', LIVES, '.')
-plant(CUDA + 'slab.c', 'slab_of_another_device', '@slab->device_index == device_index@ &&', 'true',
-      'error|crash|hang|wrong', LIVES, '.')
-plant(CUDA + 'link_test.c', 'link_of_an_earlier_life',
-      '@memset(&ends[device_index], 0, sizeof ends[device_index]);@', '', 'error|crash|hang', LIVES, '.')
 plant(CUDA + 'launch_order.c', 'replays_record_nothing',
       'error = @cudaGraphAddEventRecordNode(&order->record, capture->graph, &last, 1, order->serial)@;',
       '(order->record = last, 0)', 'wrong|error|hang', GRAPHS, '.')
+
+BUDGET_C = CUDA + 'launch_budget.c'
+plant(BUDGET_C, 'kernels_of_communicators_not_ordered', 'while (@needed > budget->blocks@ &&', 'false',
+      'hang', CROWD)
+plant(BUDGET_C, 'blocks_under_way_not_counted', 'rank_is_busy(comm, &busy)) needed += @busy.blocks@;', '0',
+      'hang', CROWD)

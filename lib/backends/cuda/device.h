@@ -95,6 +95,14 @@ struct cuda_ring {
   struct arena_block block; /* the channel's own block; without address: shared, or none yet */
 };
 
+/* What a rank takes of its device's multiprocessors (launch_budget.c). */
+struct cuda_budget {
+  uint64_t target, ticket; /* of the last launch: the count at its end, and its place in the device's order */
+  uint64_t turn;
+  uint32_t blocks; /* most of the launches under way */
+  struct device_comm *next;
+};
+
 struct device_comm {
   struct device_comm_config config;
   char name[64];
@@ -102,6 +110,7 @@ struct device_comm {
   struct rank_control *control; /* host memory */
   struct arena_block control_block;
   struct cuda_order order;
+  struct cuda_budget budget;
   struct cuda_side side;
   bool hosted;        /* it has a network connection, in host memory */
   bool net_on_device; /* ... except for its slots */
@@ -244,6 +253,20 @@ int cuda_order_stream_key(cudaStream_t stream, uint64_t *key);
  * memory that the device can write. */
 int cuda_order_ended(const struct cuda_order *order, cudaStream_t stream, struct launch_counts *seen,
                      bool *ended);
+
+/* The stream waits until the count of a rank's ended blocks has reached the target. A cudaError. */
+int cuda_order_await(const struct launch_counts *counts, uint64_t target, cudaStream_t stream);
+
+/* launch_budget.c: communicators that share a device's multiprocessors. */
+/* From when its limits are settled, and so before its first launch. `blocks`: device_info.blocks. */
+void cuda_budget_join(struct device_comm *comm, uint32_t blocks);
+void cuda_budget_leave(struct device_comm *comm); /* before its counts are freed; they may be kept */
+/* Before a kernel is launched outside captures: the stream waits until its blocks surely fit. A cudaError. */
+int cuda_budget_before(struct device_comm *comm, uint32_t block_count, cudaStream_t stream,
+                       const struct cuda_capture *capture);
+void cuda_budget_withdraw(struct device_comm *comm); /* the launch has failed */
+/* For struct device_ops. */
+ncclResult_t cuda_device_use(uint32_t device_index, struct device_use *use);
 
 /* slab.c: memory for large plans. */
 ncclResult_t cuda_slabs_open(struct device_comm *comm);

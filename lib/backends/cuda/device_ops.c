@@ -481,6 +481,7 @@ static void comm_free(struct device_comm *comm) {
   cuda_conn_close_all(comm, lost);
   cuda_regions_close(comm);
   cuda_slabs_close(comm);
+  cuda_budget_leave(comm);
   cuda_order_close(&comm->order, lost);
   cuda_side_close(&comm->side);
   os_mutex_destroy(&comm->conns_mutex);
@@ -612,7 +613,11 @@ static struct cuda_scope close_enter(struct device_comm *comm, bool *lost) {
 static void cuda_comm_close(struct device_comm *comm) {
   bool lost = false;
   if (comm == NULL) return;
-  if (!comm_wait_idle(comm)) return;
+  if (!comm_wait_idle(comm)) {
+    comm->order.counts_block.address = NULL; /* its kernels may still count: it is never freed */
+    cuda_budget_leave(comm);
+    return;
+  }
   const struct cuda_scope scope = close_enter(comm, &lost);
   cuda_lock();
   struct device_comm **place = &comms;
@@ -713,7 +718,9 @@ void cuda_comm_fail(struct device_comm *comm, ncclResult_t error) {
 }
 
 static void cuda_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
+  struct device_info info;
   comm->config.limits = *limits;
+  if (cuda_device_info(comm->config.device_index, &info) == ncclSuccess) cuda_budget_join(comm, info.blocks);
 }
 
 /* ---- what kernels say ---- */
@@ -826,6 +833,7 @@ static const struct device_ops device_table = {
     .comm_own = cuda_comm_own,
     .comm_disown = cuda_comm_own,
     .comm_settle = cuda_comm_settle,
+    .use = cuda_device_use,
     .comm_fail = cuda_comm_fail,
     .comm_connect = cuda_comm_connect,
     .comm_memory = cuda_comm_memory,

@@ -476,16 +476,22 @@ typedef ncclResult_t (*content_enqueue)(struct device_comm *comm, const struct l
 
 /* The events are the first thing that a graph of another kind refuses: the body of a conditional node has no
  * such nodes. */
-static ncclResult_t order_before(struct device_comm *comm, const device_stream *streams,
-                                 uint32_t stream_count, const struct cuda_capture *capture) {
-  const int error = cuda_order_before(&comm->order, streams, stream_count, capture);
-  if (error != cudaErrorNotSupported || capture->id == 0) return cuda_result(error, "ordering a launch");
-  cudaGetLastError();
-  return log_fail(ncclInvalidUsage,
-                  "comm %s: rank %u: the graph that the stream captures into takes no nodes of events, which "
-                  "order its kernels with others (the body of a conditional node is such a graph); capture "
-                  "collectives into the graph around it",
-                  comm->name, comm->config.rank);
+static ncclResult_t launch_before(struct device_comm *comm, uint32_t block_count,
+                                  const device_stream *streams, uint32_t stream_count,
+                                  const struct cuda_capture *capture) {
+  const int ordered = cuda_order_before(&comm->order, streams, stream_count, capture);
+  if (ordered == cudaErrorNotSupported && capture->id != 0) {
+    cudaGetLastError();
+    return log_fail(
+        ncclInvalidUsage,
+        "comm %s: rank %u: the graph that the stream captures into takes no nodes of events, which "
+        "order its kernels with others (the body of a conditional node is such a graph); capture "
+        "collectives into the graph around it",
+        comm->name, comm->config.rank);
+  }
+  TRY(cuda_result(ordered, "ordering a launch"));
+  return cuda_result(cuda_budget_before(comm, block_count, (cudaStream_t)streams[0], capture),
+                     "ordering a kernel with those of other communicators");
 }
 
 /* The only place that orders what a rank launches. */
@@ -493,8 +499,12 @@ static ncclResult_t enqueue_in_order(struct device_comm *comm, content_enqueue e
                                      const struct launch_content *content, const device_stream *streams,
                                      uint32_t stream_count, const struct cuda_capture *capture) {
   const uint32_t block_count = content->kernel != NULL ? content->kernel->block_count : 0;
-  TRY(order_before(comm, streams, stream_count, capture));
-  TRY(enqueue(comm, content, (cudaStream_t)streams[0]));
+  TRY(launch_before(comm, block_count, streams, stream_count, capture));
+  const ncclResult_t result = enqueue(comm, content, (cudaStream_t)streams[0]);
+  if (result != ncclSuccess) {
+    cuda_budget_withdraw(comm);
+    return result;
+  }
   return cuda_result(cuda_order_after(&comm->order, streams, stream_count, capture, block_count),
                      "ordering what follows a launch");
 }

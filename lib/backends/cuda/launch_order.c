@@ -86,11 +86,16 @@ static int stream_key_of(cudaStream_t stream, bool captured, uint64_t *key) {
 
 int cuda_order_stream_key(cudaStream_t stream, uint64_t *key) { return stream_key_of(stream, false, key); }
 
-static int counts_wait(const struct cuda_order *order, cudaStream_t stream) {
-  const CUdeviceptr address = (CUdeviceptr)(uintptr_t)&order->counts->plain_ended;
-  const CUresult error =
-      wait_value((CUstream)stream, address, order->blocks_launched, CU_STREAM_WAIT_VALUE_GEQ);
+/* Kernels of several communicators have no order where a device has no 64-bit stream memory operations. */
+int cuda_order_await(const struct launch_counts *counts, uint64_t target, cudaStream_t stream) {
+  const CUdeviceptr address = (CUdeviceptr)(uintptr_t)&counts->plain_ended;
+  if (wait_value == NULL) return 0;
+  const CUresult error = wait_value((CUstream)stream, address, target, CU_STREAM_WAIT_VALUE_GEQ);
   return error == CUDA_SUCCESS ? 0 : cudaErrorUnknown;
+}
+
+static int counts_wait(const struct cuda_order *order, cudaStream_t stream) {
+  return cuda_order_await(order->counts, order->blocks_launched, stream);
 }
 
 static int streams_join(const struct cuda_order *order, const device_stream *streams, uint32_t stream_count,

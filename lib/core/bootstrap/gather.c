@@ -526,6 +526,7 @@ void gather_communicator(const struct gather *gather, struct secret *secret) {
 }
 
 const struct gather_rank *gather_ranks(const struct gather *gather) { return gather->ranks; }
+uint32_t gather_rank_count(const struct gather *gather) { return gather->rank_count; }
 uint32_t gather_process_count(const struct gather *gather) { return gather->roster.process_count; }
 uint32_t gather_own_process(const struct gather *gather) { return gather->roster.process_index; }
 const struct sock_address *gather_address(const struct gather *gather, uint32_t process_index) {

@@ -55,6 +55,7 @@ ncclResult_t gather_wait(struct gather *gather, char *reason, size_t reason_byte
 void gather_communicator(const struct gather *gather, struct secret *secret);
 /* Valid after gather_wait: by rank, and by process. */
 const struct gather_rank *gather_ranks(const struct gather *gather);
+uint32_t gather_rank_count(const struct gather *gather);
 uint32_t gather_process_count(const struct gather *gather);
 uint32_t gather_own_process(const struct gather *gather);
 const struct sock_address *gather_address(const struct gather *gather, uint32_t process_index);

@@ -55,7 +55,7 @@ static ncclResult_t info_device(const struct ncclComm *comm, struct peer_info *i
   info->device_id = device_id(&device);
   info->pci_id = pci_name(device.bus_id, name) ? hash_text(HASH_SEED, name) : 0;
   info->blocks = device.blocks;
-  return ncclSuccess;
+  return comm->ops->device->use(comm->device_index, &info->use);
 }
 
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info) {
@@ -230,9 +230,30 @@ static ncclResult_t remote_check_devices(const struct remote *remote) {
   return result;
 }
 
+static bool infos_share_device(const struct peer_info *one, const struct peer_info *other) {
+  if (one->host != other->host) return false;
+  if (one->device_id != 0) return one->device_id == other->device_id;
+  return one->process == other->process && one->device_index == other->device_index;
+}
+
+/* Of all communicators that the call makes: a split makes several. */
+static uint32_t sharers_count(const struct gather_rank *said, uint32_t said_count,
+                              const struct peer_info *info) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < said_count; i++) {
+    struct peer_info other;
+    if (said[i].info_bytes != sizeof other) continue;
+    memcpy(&other, said[i].info, sizeof other);
+    count += other.present && infos_share_device(&other, info);
+  }
+  return count;
+}
+
 static ncclResult_t remote_take_infos(struct remote *remote, const struct gather *gather,
                                       const uint32_t *ranks, const struct reach *reach) {
   const struct gather_rank *said = gather_ranks(gather);
+  const uint32_t said_count = gather_rank_count(gather);
+  const bool shares = param_int(PARAM_MULTI_RANK_GPU_ENABLE) != 0;
   for (uint32_t rank = 0; rank < remote->shared->rank_count; rank++) {
     const struct gather_rank *gathered = &said[ranks[rank]];
     if (gathered->info_bytes != sizeof remote->infos[rank])
@@ -243,6 +264,7 @@ static ncclResult_t remote_take_infos(struct remote *remote, const struct gather
     memcpy(&remote->infos[rank], gathered->info, sizeof remote->infos[rank]);
     remote->infos[rank].host_name[sizeof remote->infos[rank].host_name - 1] = '\0';
     remote->ranks[rank].info = &remote->infos[rank];
+    remote->ranks[rank].sharers = shares ? sharers_count(said, said_count, &remote->infos[rank]) : 0;
     remote->ranks[rank].process_index = gathered->process_index;
     remote->ranks[rank].process = reach->processes[gathered->process_index];
   }
@@ -379,26 +401,34 @@ static bool remote_has_ll(const struct remote *remote) {
                                               remote->process_count > 1);
 }
 
-static bool infos_share_device(const struct peer_info *one, const struct peer_info *other) {
-  if (one->host != other->host) return false;
-  if (one->device_id != 0) return one->device_id == other->device_id;
-  return one->process == other->process && one->device_index == other->device_index;
+/* A process is counted with its first rank on the device. */
+static void device_add_rank(const struct remote *remote, uint32_t rank, struct settings_device *device) {
+  const uint32_t process = remote->ranks[rank].process_index;
+  device->rank_count += 1;
+  device->own_count += process == remote->own_process;
+  for (uint32_t i = 0; i < rank; i++)
+    if (remote->ranks[i].process_index == process &&
+        infos_share_device(&remote->infos[rank], &remote->infos[i]))
+      return;
+  device->use.rank_count += remote->infos[rank].use.rank_count;
+  device->use.shared_blocks += remote->infos[rank].use.shared_blocks;
+  device->use.single_blocks += remote->infos[rank].use.single_blocks;
 }
 
 static void remote_add_devices(const struct remote *remote, struct settings_ranks *ranks) {
   if (param_int(PARAM_MULTI_RANK_GPU_ENABLE) == 0) return; /* no two ranks are on one */
   for (uint32_t rank = 0; rank < ranks->rank_count; rank++) {
-    struct settings_device device = {.blocks = remote->infos[rank].blocks};
-    for (uint32_t i = 0; i < ranks->rank_count; i++) {
-      const bool there = infos_share_device(&remote->infos[rank], &remote->infos[i]);
-      device.rank_count += there;
-      device.own_count += there && remote->ranks[i].process_index == remote->own_process;
-    }
+    struct settings_device device;
+    memset(&device, 0, sizeof device);
+    device.blocks = remote->infos[rank].blocks;
+    device.sharers = remote->ranks[rank].sharers;
+    for (uint32_t i = 0; i < ranks->rank_count; i++)
+      if (infos_share_device(&remote->infos[rank], &remote->infos[i])) device_add_rank(remote, i, &device);
     settings_add_device(ranks, &device);
   }
 }
 
-void remote_settle(const struct remote *remote, struct settings *settings) {
+ncclResult_t remote_settle(const struct remote *remote, struct settings *settings) {
   struct settings_ranks ranks = {.rank_count = remote->shared->rank_count,
                                  .paths = {true, true},
                                  .on_host = remote->on_host,
@@ -419,10 +449,11 @@ void remote_settle(const struct remote *remote, struct settings *settings) {
   /* With memory of the host alone, kernels are those of devices without peer access. */
   if (remote->on_host && domain_count == ranks.rank_count) ranks.paths.peer_access = false;
   remote_add_devices(remote, &ranks);
-  settings_log_devices(&ranks);
+  TRY(settings_check_devices(&ranks));
   if (settings_settle(settings, &ranks).named)
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
              ranks.net_ll ? "LL and Simple" : "Simple alone");
+  return ncclSuccess;
 }
 
 /* Hosts are nodes, in the order of their first ranks. */

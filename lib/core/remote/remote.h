@@ -46,6 +46,7 @@ struct peer_info {
   uint64_t settings;  /* settings_digest() */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
   uint32_t blocks;             /* of its device: device_info.blocks */
+  struct device_use use;       /* of the device, by other communicators of its process */
   uint32_t first_step;         /* of connections */
   uint32_t device_index, node; /* node: within the process, if there is a network between its nodes */
   int32_t process, color, key_order;
@@ -63,7 +64,8 @@ struct peer_info {
 /* One rank of the communicator, as this process sees it. */
 struct remote_rank {
   uint32_t process_index;
-  uint32_t group; /* ranks of one group map each other's memory or are in one process */
+  uint32_t group;   /* ranks of one group map each other's memory or are in one process */
+  uint32_t sharers; /* ranks of the call that made the communicator, and of others, on its device */
   const struct peer_info *info;
   struct reach_process process; /* what its process shares with others of the host */
 };
@@ -112,7 +114,7 @@ ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secr
                            const struct gather *gather, const uint32_t *ranks, const struct reach *reach,
                            struct remote **remote);
 /* Adjusts a local rank's settings to those of all ranks. */
-void remote_settle(const struct remote *remote, struct settings *settings);
+ncclResult_t remote_settle(const struct remote *remote, struct settings *settings);
 /* The graph over all hosts. */
 ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph);
 /* Opens what other processes use: proxies of this process's ranks, and the handler of calls. */

@@ -368,12 +368,14 @@ static void ll128_warn(uint32_t rank_count) {
 
 static void devices_add(struct ncclComm *const *comms, uint32_t count, struct settings_ranks *ranks) {
   for (uint32_t i = 0; i < count; i++) {
+    const struct backend *ops = comms[i]->ops;
+    const uint32_t index = comms[i]->device_index;
     struct device_info info;
-    struct settings_device device = {0, 0, 0};
+    struct settings_device device;
     memset(&info, 0, sizeof info);
-    for (uint32_t j = 0; j < count; j++)
-      device.rank_count += comms[j]->device_index == comms[i]->device_index;
-    if (device.rank_count < 2 || comms[i]->ops->device->info(comms[i]->device_index, &info) != ncclSuccess)
+    memset(&device, 0, sizeof device);
+    for (uint32_t j = 0; j < count; j++) device.rank_count += comms[j]->device_index == index;
+    if (ops->device->use(index, &device.use) != ncclSuccess || ops->device->info(index, &info) != ncclSuccess)
       continue;
     device.own_count = device.rank_count;
     device.blocks = info.blocks;
@@ -382,7 +384,7 @@ static void devices_add(struct ncclComm *const *comms, uint32_t count, struct se
 }
 
 /* All ranks see the same paths, so all choose the same protocols. */
-static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
+static ncclResult_t paths_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings_ranks ranks = {.rank_count = count, .paths = {true, true}};
   bool torn = false;
   for (uint32_t i = 0; i < count; i++)
@@ -390,18 +392,19 @@ static void paths_settle(struct ncclComm *const *comms, uint32_t count) {
       if (i != j)
         settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
   devices_add(comms, count, &ranks);
-  settings_log_devices(&ranks);
+  TRY(settings_check_devices(&ranks));
   for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;
   if (torn) ll128_warn(count);
   paths_log(comms, count);
+  return ncclSuccess;
 }
 
 /* The ranks' channel counts may be configured differently; all use the smallest. */
-static void ranks_settle(struct ncclComm *const *comms, uint32_t count) {
+static ncclResult_t ranks_settle(struct ncclComm *const *comms, uint32_t count) {
   struct settings agreed = comms[0]->settings;
   for (uint32_t i = 1; i < count; i++) settings_agree(&agreed, &comms[i]->settings);
   for (uint32_t i = 0; i < count; i++) settings_agree(&comms[i]->settings, &agreed);
-  paths_settle(comms, count);
+  return paths_settle(comms, count);
 }
 
 void comm_join_shared(struct ncclComm *comm, struct comm_shared *shared) {
@@ -418,20 +421,20 @@ void rendezvous_publish(struct rendezvous *rendezvous) {
 
 /* For ranks of this process on nodes connected by a network; their device-side halves are open. */
 static ncclResult_t shared_open_here(struct comm_shared *shared, struct ncclComm *const *comms) {
-  if (!shared->remote) return ncclSuccess;
   for (uint32_t i = 0; i < shared->rank_count; i++) {
     shared->device_comms[i] = comms[i]->device_comm;
     comms[i]->ops->device->comm_settle(comms[i]->device_comm, &comms[i]->settings.plan.limits);
   }
+  if (!shared->remote) return ncclSuccess;
   return remote_open(shared->remote, comms, &stall_watcher);
 }
 
 /* Makes the communicator's graph, and the settings that all of its ranks agree on. */
 static ncclResult_t shared_settle_here(struct comm_shared *shared, struct ncclComm *const *comms) {
-  ranks_settle(comms, shared->rank_count);
+  TRY(ranks_settle(comms, shared->rank_count));
   TRY(remote_create_here(shared, comms, &shared->remote));
   for (uint32_t i = 0; shared->remote && i < shared->rank_count; i++)
-    remote_settle(shared->remote, &comms[i]->settings);
+    TRY(remote_settle(shared->remote, &comms[i]->settings));
   return comm_shared_lay_out(shared, comms);
 }
 

@@ -157,7 +157,7 @@ static ncclResult_t shared_settle(struct comm_shared *shared, struct ncclComm *c
   const struct settings *any = NULL;
   for (uint32_t rank = 0; rank < shared->rank_count; rank++) {
     if (!comms[rank]) continue;
-    remote_settle(shared->remote, &comms[rank]->settings);
+    TRY(remote_settle(shared->remote, &comms[rank]->settings));
     any = &comms[rank]->settings;
   }
   return remote_lay_out(shared->remote, any->plan.limits.channel_count, &shared->graph);
@@ -172,9 +172,8 @@ static ncclResult_t shared_open_comms(struct comm_shared *shared, struct ncclCom
       comm->rank = rank;
       comm->rank_count = shared->rank_count;
       TRY(comm_open(comm));
-    } else {
-      comm->ops->device->comm_settle(comm->device_comm, &comm->settings.plan.limits);
     }
+    comm->ops->device->comm_settle(comm->device_comm, &comm->settings.plan.limits);
     shared->device_comms[rank] = comm->device_comm;
   }
   return remote_open(shared->remote, comms, &stall_watcher);

@@ -60,27 +60,33 @@ void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, st
  * unless NCCL_PROTO names LL128 or allows nothing else; returns true in that case. */
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths);
 
+/* A device of the communicator's ranks. */
+struct settings_device {
+  uint32_t rank_count, own_count; /* own_count: of this process */
+  uint32_t sharers;               /* ranks there of all communicators that are made by the same call */
+  uint32_t blocks;                /* that it runs at once (device_info.blocks) */
+  struct device_use use; /* by other communicators, of all processes that have ranks of this one there */
+};
+
 /* What the ranks of a communicator have in common, besides their settings. */
 struct settings_ranks {
   uint32_t rank_count;
   struct settings_paths paths;
-  bool on_host;       /* some of them pass data through memory of their host */
-  bool networked;     /* some of them reach others over networks alone */
-  bool net_ll;        /* these networks carry LL (network_ops.net_ll) */
-  bool share_devices; /* several of them are on one device */
-  uint32_t blocks;    /* that each of them may run at once on its device; 0: any number */
-  uint32_t streams;   /* most ranks of this process on one device */
+  bool on_host;                /* some of them pass data through memory of their host */
+  bool networked;              /* some of them reach others over networks alone */
+  bool net_ll;                 /* these networks carry LL (network_ops.net_ll) */
+  bool share_devices;          /* several of them are on one device */
+  uint32_t blocks;             /* that each of them may run at once on its device; 0: any number */
+  uint32_t streams;            /* most ranks of this process on one device */
+  struct settings_device full; /* a device with too few blocks for its ranks; rank_count 0: there is none */
 };
 
-/* A device of several ranks. */
-struct settings_device {
-  uint32_t rank_count, own_count; /* own_count: of this process */
-  uint32_t blocks;                /* that it runs at once (device_info.blocks) */
-};
-
+/* Adds a device of the communicator's ranks: how many blocks each of them may run there. What is free is
+ * divided so that as much is left for communicators that are made later. */
 void settings_add_device(struct settings_ranks *ranks, const struct settings_device *device);
-/* Logs what ranks that share devices get, if some do. */
-void settings_log_devices(const struct settings_ranks *ranks);
+/* ncclInvalidUsage, with the numbers, if a device has too few blocks. Logs what ranks that share devices get,
+ * if some do. */
+ncclResult_t settings_check_devices(const struct settings_ranks *ranks);
 
 /* What was asked for and is not, or not safely, given. */
 struct settings_losses {

@@ -1,0 +1,154 @@
+/* crowd.c: several communicators of the same ranks, whose kernels are under way at once, each on a stream of
+ * its own. The stream of one rank is late for the first communicator: the kernels of the others then take the
+ * multiprocessors there, and on the other GPUs the first one's do. If they do not all fit, kernels that
+ * wait for each other must not wait for its multiprocessors too. Communicators are split, made while others
+ * are in use, and destroyed in between.
+ *
+ *     crowd [full]
+ *
+ * full: makes communicators until a GPU that its ranks share has too few free multiprocessors for another
+ * one. The call is refused with a sentence, and a communicator that is destroyed gives its share back. */
+#include <string.h>
+#include <unistd.h>
+
+#include "need.h"
+
+enum { COMMS = 4, COMMS_MOST = 64, COUNT = 20000, ROUNDS = 4 };
+
+static int rank_count;
+static ncclComm_t comms[COMMS_MOST][RANKS_MAX];
+static cudaStream_t streams[COMMS][RANKS_MAX];
+static int *data[COMMS][RANKS_MAX];
+static int host[COUNT];
+static int gate_is_open; /* atomic */
+
+static void CUDART_CB gate_await(void *argument) {
+  (void)argument;
+  while (!__atomic_load_n(&gate_is_open, __ATOMIC_ACQUIRE)) usleep(50);
+}
+
+static void comm_close(int comm) {
+  for (int rank = 0; rank < rank_count; rank++) NEED(ncclCommDestroy(comms[comm][rank]));
+}
+
+static void comm_split(int comm, int parent) {
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < rank_count; rank++)
+    NEED(ncclCommSplit(comms[parent][rank], 0, rank, &comms[comm][rank], NULL));
+  NEED(ncclGroupEnd());
+}
+
+static void fill(int comm, int rank) {
+  need_device(rank);
+  for (int i = 0; i < COUNT; i++) host[i] = i + comm * 7 + rank;
+  NEED(cudaMemcpyAsync(data[comm][rank], host, sizeof host, cudaMemcpyHostToDevice, streams[comm][rank]));
+  NEED(cudaStreamSynchronize(streams[comm][rank]));
+}
+
+static void check(int comm, int rank) {
+  need_device(rank);
+  NEED(cudaMemcpyAsync(host, data[comm][rank], sizeof host, cudaMemcpyDeviceToHost, streams[comm][rank]));
+  NEED(cudaStreamSynchronize(streams[comm][rank]));
+  for (int i = 0; i < COUNT; i++)
+    NEED(host[i] != (i + comm * 7) * rank_count + rank_count * (rank_count - 1) / 2);
+}
+
+static void sum_start(int comm, int rank) {
+  NEED(ncclAllReduce(data[comm][rank], data[comm][rank], COUNT, ncclInt32, ncclSum, comms[comm][rank],
+                     streams[comm][rank]));
+}
+
+/* All GPUs launch in the same order. */
+static void sums_start(void) {
+  for (int comm = 0; comm < COMMS; comm++) {
+    NEED(ncclGroupStart());
+    for (int rank = 0; rank < rank_count; rank++) sum_start(comm, rank);
+    NEED(ncclGroupEnd());
+  }
+}
+
+/* In a group each rank may call in an order of its own. */
+static void sums_start_at_once(void) {
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < rank_count; rank++)
+    for (int i = 0; i < COMMS; i++) sum_start((i + rank) % COMMS, rank);
+  NEED(ncclGroupEnd());
+}
+
+static void round_run(int late_rank, int at_once) {
+  for (int comm = 0; comm < COMMS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) fill(comm, rank);
+  __atomic_store_n(&gate_is_open, 0, __ATOMIC_RELEASE);
+  need_device(late_rank);
+  NEED(cudaLaunchHostFunc(streams[0][late_rank], gate_await, NULL));
+  if (at_once) sums_start_at_once();
+  else sums_start();
+  __atomic_store_n(&gate_is_open, 1, __ATOMIC_RELEASE);
+  for (int comm = 0; comm < COMMS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) NEED(cudaStreamSynchronize(streams[comm][rank]));
+  for (int comm = 0; comm < COMMS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) check(comm, rank);
+}
+
+static void rounds_run(void) {
+  for (int comm = 0; comm < COMMS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaStreamCreateWithFlags(&streams[comm][rank], cudaStreamNonBlocking));
+      NEED(cudaMalloc((void **)&data[comm][rank], sizeof host));
+    }
+  need_comms(comms[0], rank_count);
+  need_comms(comms[1], rank_count);
+  comm_split(2, 0);
+  comm_split(3, 2);
+  for (int round = 0; round < ROUNDS; round++) {
+    round_run(round % rank_count, round / 2 % 2);
+    comm_close(round % 2 + 1); /* others are made while the rest is in use */
+    if (round % 2 == 0) need_comms(comms[1], rank_count);
+    else comm_split(2, 3);
+  }
+  for (int comm = 0; comm < COMMS; comm++) comm_close(comm);
+  for (int comm = 0; comm < COMMS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaFree(data[comm][rank]));
+      NEED(cudaStreamDestroy(streams[comm][rank]));
+    }
+}
+
+static int comm_open(int comm) {
+  int devices[RANKS_MAX];
+  for (int rank = 0; rank < rank_count; rank++) devices[rank] = rank % need_device_count();
+  return ncclCommInitAll(comms[comm], rank_count, devices) == ncclSuccess;
+}
+
+static void fill_device(void) {
+  int count = 0;
+  while (count < COMMS_MOST && comm_open(count)) count += 1;
+  if (count < COMMS_MOST) {
+    const char *said = ncclGetLastError(NULL);
+    if (count == 0 || strstr(said, "multiprocessors") == NULL || strstr(said, "destroy some") == NULL) {
+      fprintf(stderr, "crowd: communicator %d: \"%s\"\n", count, said);
+      exit(1);
+    }
+    printf("crowd: %d communicators, then: %s\n", count, said);
+    comm_close(0);
+    NEED(!comm_open(0));
+  }
+  for (int comm = 0; comm < count; comm++) comm_close(comm);
+}
+
+int main(int argument_count, char **arguments) {
+  const int full = argument_count > 1 && strcmp(arguments[1], "full") == 0;
+  rank_count = need_ranks();
+  if (rank_count < 2) {
+    puts("crowd: needs two devices");
+    return 0;
+  }
+  if (full) fill_device();
+  else rounds_run();
+  need_fresh_start(rank_count);
+  printf("crowd: %s of %d ranks: ok\n", full ? "too many communicators" : "several communicators",
+         rank_count);
+  return 0;
+}
