@@ -1,5 +1,6 @@
 /* misuse_program.c: one wrong or right program for each word, for tests/test_misuse.sh: what shows when a
  * process ends, is forked, or is one of several. Exits with status 2 where the library gives an error. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,26 @@ static void all_reduce(void) {
   CHECK(ncclGroupEnd());
 }
 
+/* Each rank but 1 has made its call: their files in the folder MISUSE_CALLED say so. */
+static void called_path(int rank, char path[4096]) {
+  snprintf(path, 4096, "%s/called.%d", getenv("MISUSE_CALLED"), rank);
+}
+
+static void called_note(void) {
+  char path[4096];
+  called_path(own, path);
+  FILE *file = fopen(path, "w");
+  if (file == NULL || fclose(file) != 0) exit(4);
+}
+
+static void others_await(void) {
+  char path[4096];
+  for (int rank = 0; rank < ranks; rank++) {
+    called_path(rank, path);
+    while (rank != 1 && access(path, F_OK) != 0) usleep(1000);
+  }
+}
+
 static void wait_all(void) {
   EACH(rank) {
     cudaSetDevice(rank);
@@ -87,10 +108,13 @@ int main(int count, char **words) {
   float factor = 2;
   int status = 0;
   world_open();
-  if (strcmp(word, "exits_early") == 0 && own == 1) exit(0);
+  const bool early = strcmp(word, "exits_early") == 0;
+  if (early && own == 1) others_await();
+  if (early && own == 1) exit(0);
   if (strcmp(word, "sends") == 0 && own <= 0)
     CHECK(ncclSend(buffers[0], COUNT, ncclFloat, 1, comms[0], streams[0]));
   all_reduce();
+  if (early) called_note();
   wait_all();
   if (strcmp(word, "forks") == 0) {
     status = forked();

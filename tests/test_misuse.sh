@@ -77,6 +77,8 @@ for mode in guarded threads; do
   { job 2 sends || [ "$found" -eq 3 ]; } &&
     has "a message was never received: rank 0 called ncclSend\\(16 float, to rank 1\\).*; rank 1"
   check $? "$mode, 4 processes: a message that is never received"
+  rm -f "$work"/called.*
+  export MISUSE_CALLED="$work"
   job 23 exits_early || [ "$found" -eq 2 ] || [ "$found" -eq 3 ]
   has 'collective #0 was not called by rank 1: rank [0-3] called ncclAll.*; rank 1 ended its process'
   check $? "$mode, 4 processes: a rank that ends before a call that the others make"

@@ -294,13 +294,11 @@ cc -O1 -o "$work/again" "$here/gpu/again.c" -I"$build/include" -I"$build/include
 check $? "gpu/again succeeds"
 "$tutti" trace dump "$work"/again-trace* >"$work/log" &&
   [ "$(grep -c '^place .* flags=1 ' "$work/log")" -ge 90 ] &&
-  ! awk '$1 == "comm" { calls = launched = ""
-                        for (i = 2; i <= NF; i++) {
-                          split($i, field, "=")
-                          if (field[1] == "calls") calls = field[2]
-                          if (field[1] == "launched") launched = field[2]
-                        }
-                        if (calls == "" || calls != launched) print }' "$work/log" | grep .
+  ! awk '{ for (i = 2; i <= NF; i++) { split($i, field, "="); value[field[1]] = field[2] } }
+         $1 == "comm" { calls += value["calls"]; launched += value["launched"] }
+         $1 == "launch" { launches += 1; operations += value["operations"] }
+         END { if (calls == 0 || calls != operations || launched != launches)
+                 print calls, operations, launched, launches }' "$work/log" | grep .
 check $? "repeated calls are launched again as they were, and each launch is counted"
 # Works that share a block, whose warps are compared with their bytes and sides: again and in a graph, too.
 for option in 4:LL 3:Simple; do
