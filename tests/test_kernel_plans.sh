@@ -128,6 +128,17 @@ races() {
   for algo in TwoShot Tree; do try "$1" 200 "$2 NCCL_ALGO=$algo NCCL_PROTO=Simple" all_reduce; done
 }
 
+# Calls of all kinds in turn, groups of two, which share a kernel, and bursts without a wait in between; the
+# program compares their bits.
+${CC:-cc} -O1 -o "$work/wrap" "$here/gpu/wrap.c" -I"$build/include" -I"$build/include/tutti-emu" \
+  -L"$build/lib" -ltutti-cudart -lnccl || exit 3
+for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple Tree:LL \
+  Tree:Simple; do
+  LD_LIBRARY_PATH=$simt LD_PRELOAD=$simt/libtutti-simt.so TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads \
+    NCCL_MAX_CTAS=1 NCCL_ALGO=allreduce:${option%:*} NCCL_PROTO=${option#*:} \
+    nice timeout 300 "$work/wrap" 3 500 1 >"$work/out" 2>"$work/log" </dev/null && grep -q ': ok$' "$work/out"
+  check $? "mixed calls, groups and bursts of three ranks by $option move what the schedule says"
+done
 for ranks in 2 3 4 5 6 7 8; do
   one_process $ranks $((4096 * ranks))
 done
