@@ -332,18 +332,11 @@ static enum exit_code complain(enum exit_code code) {
   return code;
 }
 
-static enum exit_code topo_open_machine(const struct topo_flags *flags, struct topology *topology) {
-  struct machine machine;
-  if (machine_open(flags->sysfs, NULL, &machine) != ncclSuccess) return complain(EXIT_INPUT);
-  ncclResult_t result = machine_find_nets(&machine);
-  if (result == ncclSuccess && flags->file != NULL) result = machine_describe(&machine, flags->file);
-  if (result == ncclSuccess) result = machine_topology(&machine, (uint32_t)flags->nodes, topology);
-  machine_close(&machine);
-  return result == ncclSuccess ? EXIT_GOOD : complain(EXIT_INPUT);
-}
-
 static enum exit_code topo_open(const struct topo_flags *flags, struct topology *topology) {
-  if (flags->sysfs != NULL) return topo_open_machine(flags, topology);
+  if (flags->sysfs != NULL)
+    return machine_read(flags->sysfs, flags->file, (uint32_t)flags->nodes, topology) == ncclSuccess
+               ? EXIT_GOOD
+               : complain(EXIT_INPUT);
   if (flags->file != NULL) {
     if (topology_read(flags->file, (uint32_t)flags->nodes, topology) != ncclSuccess)
       return complain(EXIT_INPUT);
@@ -449,9 +442,7 @@ const struct verb verb_topo = {
     "  tutti topo --nodes 4\n"
     "  tutti topo --machine pcie-box --gpus 4 --dump node.xml\n"
     "  tutti topo --file node.xml --nodes 16 --json\n"
-    "  tutti topo --file - --nodes 2 <node.xml\n"
-    "  tutti topo --sysfs /sys\n"
-    "  tutti topo --record my-machine && tutti topo --sysfs my-machine\n",
+    "  tutti topo --file - --nodes 2 <node.xml\n",
     "Describes a cluster of equal nodes, given by numbers, by the XML that NCCL_TOPO_FILE takes, or by a "
     "machine's /sys: its devices, the type of the path between any two devices of a node, each GPU's NICs in "
     "order, and the rings and trees of a communicator with one rank on each GPU, node by node. "
@@ -462,6 +453,7 @@ const struct verb verb_topo = {
     "switch, PXB several PCI switches, P2C a GPU's own link to its CPU, PXN a NIC through another GPU, PHB "
     "through the CPU, SYS through several CPUs.\n"
     "\n"
+    "`tutti topo --sysfs /sys` shows this machine, and `tutti topo --record DIR` copies what describes it. "
     "From /sys come the PCI tree with the speed and width of each link, NUMA nodes, the active ports of "
     "class/infiniband, or without any the interfaces of class/net that are up; from NVML the GPUs, their "
     "compute capability and NVLinks. A folder that --record makes has the same files, the GPUs in nvml.xml "

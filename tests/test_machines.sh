@@ -30,6 +30,16 @@ for folder in "$machines"/*; do
   rm -rf "$work/recorded"
 done
 
+"$tutti" topo --sysfs "$machines/roce-box" --dump "$work/node.xml" >"$work/log" 2>&1 &&
+  "$tutti" sim all_reduce -b 1M -e 1M --nodes 2 --file "$work/node.xml" >"$work/out" 2>"$work/log" &&
+  "$tutti" sim all_reduce -b 1M -e 1M --nodes 2 --sysfs "$machines/roce-box" >"$work/read" 2>>"$work/log" &&
+  grep -v '^#' "$work/out" >"$work/out2" && grep -v '^#' "$work/read" | diff "$work/out2" - >>"$work/log"
+check $? "a machine is simulated as by the XML that it is written to"
+echo "sysfs $machines/gb200-tray" >"$work/cluster" &&
+  "$tutti" sim all_reduce -b 1M -e 1M --cluster "$work/cluster" >"$work/log" 2>&1 &&
+  grep -q 'gb200-tray' "$work/log"
+check $? "a cluster's description may name a machine, whose GPUs are counted"
+
 # says STATUS TEXT ARGUMENTS...: `tutti topo` with these arguments exits with STATUS and prints TEXT.
 says() {
   status=$1 text=$2

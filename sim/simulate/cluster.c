@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/plan/tune_table.h"
+#include "core/topology/machine.h"
 
 /* ---- making ---- */
 
@@ -34,12 +35,22 @@ static ncclResult_t spec_check(const struct cluster_spec *spec) {
 
 static ncclResult_t topology_get(const struct cluster_spec *spec, struct topology *topology) {
   struct topology_spec made;
+  if (spec->sysfs) return machine_read(spec->sysfs, spec->topology, spec->nodes, topology);
   if (spec->topology) return topology_read(spec->topology, spec->nodes, topology);
   memset(&made, 0, sizeof made);
   made.machine = spec->machine;
   made.nodes = spec->nodes;
   if (!spec->machine) made.gpus = spec->gpus;
   return topology_make(&made, topology);
+}
+
+ncclResult_t cluster_count_gpus(struct cluster_spec *spec) {
+  struct topology topology;
+  if (spec->sysfs == NULL || spec->gpus_given) return ncclSuccess;
+  TRY(topology_get(spec, &topology));
+  spec->gpus = topology.gpu_count;
+  topology_free(&topology);
+  return ncclSuccess;
 }
 
 static ncclResult_t graph_get(const struct cluster_spec *spec, struct cluster *cluster) {

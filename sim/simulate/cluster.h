@@ -40,7 +40,9 @@ struct cluster_fabric {
 struct cluster_spec {
   const char *machine;  /* a preset's name; NULL: dgx-h100 */
   const char *topology; /* or a file of NCCL's XML; NULL: none */
+  const char *sysfs;    /* or a folder of the shape of /sys; NULL: none */
   uint32_t nodes, gpus; /* of a node; ranks are numbered node by node */
+  bool gpus_given;      /* by the description */
   uint32_t channels;    /* that the graph is searched for; 0: PLAN_CHANNELS_MAX */
   struct cluster_fabric fabric;
   struct cluster_costs costs;
@@ -50,6 +52,8 @@ struct cluster_spec {
 
 /* One node of 8 GPUs; 32 nodes below a leaf, 0.6 us per hop; measured costs (cluster_costs.c). */
 void cluster_spec_begin(struct cluster_spec *spec);
+/* Takes the number of GPUs from spec->sysfs, if that is set and the description does not give it. */
+ncclResult_t cluster_count_gpus(struct cluster_spec *spec);
 /* Costs of this library's own kernels on GPUs of one node, in LL and Simple; the others are unchanged. */
 void cluster_costs_kernels(struct cluster_costs *costs);
 /* "NAME=VALUE", where NAME is a member of struct cluster_costs with ".LL", ".LL128" or ".Simple", or without

@@ -34,13 +34,15 @@ static ncclResult_t line_read(const char *path, uint32_t line, const char *name,
   struct cluster_fabric *fabric = &spec->fabric;
   if (!strcmp(name, "machine")) spec->machine = value;
   else if (!strcmp(name, "topology")) spec->topology = value;
+  else if (!strcmp(name, "sysfs")) spec->sysfs = value;
   else if (!strcmp(name, "nodes"))
     return whole_read(value, TOPOLOGY_NODES_MAX, &spec->nodes) ? ncclSuccess
                                                                : line_fail(path, line, "nodes 1 to 65536");
-  else if (!strcmp(name, "gpus"))
+  else if (!strcmp(name, "gpus")) {
+    spec->gpus_given = true;
     return whole_read(value, TOPOLOGY_GPUS_MAX, &spec->gpus) ? ncclSuccess
                                                              : line_fail(path, line, "gpus 1 to 128");
-  else if (!strcmp(name, "leaf_nodes"))
+  } else if (!strcmp(name, "leaf_nodes"))
     return whole_read(value, TOPOLOGY_NODES_MAX, &fabric->leaf_nodes)
                ? ncclSuccess
                : line_fail(path, line, "leaf_nodes 1 to 65536");
@@ -57,9 +59,10 @@ static ncclResult_t line_read(const char *path, uint32_t line, const char *name,
     spec->costs_changed = spec->costs_changed || *name == 'c';
     return expected ? line_fail(path, line, expected) : ncclSuccess;
   } else
-    return line_fail(path, line,
-                     "one of machine, topology, nodes, gpus, leaf_nodes, hop_us, oversubscription, loggp and "
-                     "cost, then a value");
+    return line_fail(
+        path, line,
+        "one of machine, topology, sysfs, nodes, gpus, leaf_nodes, hop_us, oversubscription, loggp and "
+        "cost, then a value");
   return ncclSuccess;
 }
 

@@ -27,8 +27,8 @@ enum { COMPARED_MOST = ALGO_COUNT, FAULTS_MOST = 64 };
 
 struct sim_flags {
   int64_t min_bytes, max_bytes, step_bytes, step_factor, nodes, gpus, channels, root, leaf_nodes;
-  const char *type, *machine, *file, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot, *workload,
-      *plan, *loggp, *tune, *as;
+  const char *type, *machine, *file, *sysfs, *cluster, *algo, *proto, *compare, *perfetto, *svg, *plot,
+      *workload, *plan, *loggp, *tune, *as;
   struct option_list faults, costs, scales;
   bool kernels, exact, json, rate, progress, records, chakra, gaps, print, no_net;
 };
@@ -48,6 +48,8 @@ static const struct option_row rows[] = {
     {'m', "machine", "MACHINE", OPTION_TEXT, AT(machine), 0, 0,
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
     {0, "file", "FILE", OPTION_INPUT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
+    {0, "sysfs", "DIR", OPTION_TEXT, AT(sysfs), 0, 0,
+     "kind of node from /sys (this machine), or from a folder of `tutti topo --record`"},
     {0, "cluster", "FILE", OPTION_INPUT, AT(cluster), 0, 0,
      "lines of text that describe the cluster (above)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
@@ -226,6 +228,12 @@ static enum exit_code spec_get(struct sim *sim) {
   if (flags->gpus) sim->spec.gpus = (uint32_t)flags->gpus;
   if (flags->machine) sim->spec.machine = flags->machine;
   if (flags->file) sim->spec.topology = flags->file;
+  if (flags->sysfs) sim->spec.sysfs = flags->sysfs;
+  if (!flags->gpus) result = cluster_count_gpus(&sim->spec);
+  if (result != ncclSuccess) {
+    fprintf(stderr, "tutti sim: %s\n", log_last_error());
+    return EXIT_INPUT;
+  }
   if (!costs_read(sim)) return EXIT_USAGE;
   if (flags->kernels && (sim->spec.nodes > 1 || flags->tune)) {
     fprintf(stderr, "tutti sim: --kernels: costs of one node, as they were measured; leave out %s\n",
@@ -722,7 +730,8 @@ const struct verb verb_sim = {
     "adds up the cost of each slice of each step. Nothing runs, and no time is a measurement.\n"
     "\n"
     "A cluster's description has lines of a name and a value: machine, topology (a file of NCCL's XML), "
-    "nodes, gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one switch and its cable), "
+    "sysfs (a folder, as the flag), nodes, gpus, leaf_nodes (nodes below one leaf switch), hop_us (of one "
+    "switch and its cable), "
     "oversubscription (1: none), loggp and cost (as the flags); # begins a comment. Flags override it.\n"
     "\n"
     "Costs with a suffix .LL, .LL128 or .Simple, or for all three protocols without it: launch_us (per "

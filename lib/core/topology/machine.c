@@ -554,3 +554,13 @@ ncclResult_t machine_topology(const struct machine *machine, uint32_t nodes, str
   else topology_free(&made);
   return result;
 }
+
+ncclResult_t machine_read(const char *sysfs, const char *part, uint32_t nodes, struct topology *topology) {
+  struct machine machine;
+  TRY(machine_open(sysfs, NULL, &machine));
+  ncclResult_t result = machine_find_nets(&machine);
+  if (result == ncclSuccess && part != NULL) result = machine_describe(&machine, part);
+  if (result == ncclSuccess) result = machine_topology(&machine, nodes, topology);
+  machine_close(&machine);
+  return result;
+}

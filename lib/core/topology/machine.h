@@ -60,4 +60,7 @@ ncclResult_t machine_add_net(struct machine *machine, const struct machine_net *
 /* The topology of `nodes` such machines; as topology_read(). */
 ncclResult_t machine_topology(const struct machine *machine, uint32_t nodes, struct topology *topology);
 
+/* The whole of it, of a folder with its own NICs. `part`: a file for machine_describe(), or NULL. */
+ncclResult_t machine_read(const char *sysfs, const char *part, uint32_t nodes, struct topology *topology);
+
 #endif

@@ -44,7 +44,8 @@ static ncclResult_t nets_add(struct machine *machine, const struct net_ops *net,
   return ncclSuccess;
 }
 
-static ncclResult_t machine_read(const struct backend *ops, struct nvml_gpu *gpus, struct machine *machine) {
+static ncclResult_t machine_open_with(const struct backend *ops, struct nvml_gpu *gpus,
+                                      struct machine *machine) {
   struct machine_known known = {.gpus = gpus};
   TRY(known_read(ops, gpus, &known.count));
   return machine_open(machine_sysfs(), &known, machine);
@@ -56,7 +57,7 @@ ncclResult_t rails_topology_of_machine(const struct backend *ops, const struct n
   const char *path = param_text(PARAM_TOPO_FILE);
   struct nvml_gpu *gpus = (struct nvml_gpu *)os_alloc(NVML_GPUS_MAX * sizeof *gpus);
   if (gpus == NULL) return log_no_memory("the GPUs of this machine");
-  ncclResult_t result = machine_read(ops, gpus, &machine);
+  ncclResult_t result = machine_open_with(ops, gpus, &machine);
   os_free(gpus);
   TRY(result);
   result = nets_add(&machine, net, net_count);
