@@ -106,6 +106,23 @@ check $? "a file that describes a part of a machine says where these devices are
 says 4 "cannot be read" --sysfs "$machines/flat-vm" --file /no/such/file
 check $? "such a file must be there"
 
+# This machine, with GPUs that a library in NVML's place shows.
+mkdir "$work/nvml" && ${CC:-cc} -shared -fPIC -o "$work/nvml/libnvidia-ml.so.1" \
+  "$here/machines/fake_nvml.c" || exit 3
+export LD_LIBRARY_PATH="$work/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+says 0 "this machine: 1 node" --sysfs /sys --dump "$work/node.xml" &&
+  grep -q '<gpu dev="0" sm="80" .*gdr="1"' "$work/node.xml" &&
+  grep -q '<nvlink target="0000:77:00.0" count="1" tclass="0x030200"/>' "$work/node.xml" &&
+  [ "$(grep -c '<nvlink target="0000:c1:00.0" count="2" tclass="0x068000"/>' "$work/node.xml")" -eq 2 ] &&
+  [ "$(grep -c '<c2c bw="44712" count="5"/>' "$work/node.xml")" -eq 1 ] &&
+  grep -q '^GPU 0     LOC  NVL' "$work/log"
+check $? "NVML says which GPUs there are, and their links"
+"$tutti" topo --record "$work/recorded" >"$work/log" 2>&1 &&
+  "$tutti" topo --sysfs "$work/recorded" --dump "$work/again.xml" >>"$work/log" 2>&1 &&
+  diff "$work/node.xml" "$work/again.xml" >>"$work/log"
+check $? "a recording of this machine gives the same topology"
+unset LD_LIBRARY_PATH
+
 if [ -d /sys/bus/pci ] && ! command -v nvidia-smi >/dev/null; then
   says 4 "NVML (libnvidia-ml.so.1) shows no GPU of this machine" --sysfs /sys
   check $? "a machine without GPUs says so"
