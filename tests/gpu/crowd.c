@@ -54,7 +54,7 @@ static void check(int comm, int rank) {
 }
 
 static void sum_start(int comm, int rank) {
-  NEED(ncclAllReduce(data[comm][rank], data[comm][rank], COUNT, ncclInt32, ncclSum, comms[comm][rank],
+  NEED(ncclAllReduce(data[comm][rank], data[comm][rank], COUNT, ncclUint32, ncclSum, comms[comm][rank],
                      streams[comm][rank]));
 }
 

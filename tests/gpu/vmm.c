@@ -176,7 +176,7 @@ static void fill(enum call call) {
 }
 
 static void call_start(enum call call) {
-  const struct call_arguments arguments = {run.in,   run.out,      run.count, ncclInt32, run.rank,
+  const struct call_arguments arguments = {run.in,   run.out,      run.count, ncclUint32, run.rank,
                                            run.size, run.size - 1, run.comm,  run.stream};
   const bool grouped = call == EXCHANGE;
   if (grouped) NEED(ncclGroupStart());
@@ -442,7 +442,7 @@ static void threads(int ranks) {
     NEED(ncclGroupStart());
     for (int rank = 0; rank < ranks; rank++) {
       int *const data = buffer_at(&buffers[rank], GRAIN - 4012);
-      NEED(ncclAllReduce(data, data, COUNT, ncclInt32, ncclSum, comms[rank], streams[rank]));
+      NEED(ncclAllReduce(data, data, COUNT, ncclUint32, ncclSum, comms[rank], streams[rank]));
     }
     NEED(ncclGroupEnd());
     for (int rank = 0; rank < ranks; rank++) {

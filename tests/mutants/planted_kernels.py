@@ -21,7 +21,7 @@ Fault = namedtuple('Fault', 'name file find replace shows says run')
 KERNELS = ('ll', 'll128', 'simple', 'll_links', 'links', 'direct_ll', 'direct_once', 'direct_once_lines',
            'direct_simple', 'bulk', 'mixed')
 
-# Changes without a fault: spans of the two types that wrap.c uses, which compile in a fifth of the time.
+# Changes without a fault: spans of two types, which compile in a fifth of the time. Programs use no other.
 ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_TYPE) }',
            'switch (span.dtype) { SPAN_TYPE(3, uint32, uint32_t, uint32_t)'
            ' SPAN_TYPE(7, float, float, float) }')]
