@@ -32,9 +32,9 @@ static const struct option_row topo_rows[] = {
     {'f', "file", "FILE", OPTION_INPUT, AT(file), 0, 0,
      "read a node from NCCL's XML, as NCCL_TOPO_FILE does, instead of making it from numbers"},
     {0, "sysfs", "DIR", OPTION_TEXT, AT(sysfs), 0, 0,
-     "read a node from /sys and NVML (this machine, with DIR /sys), or from a folder that --record made"},
+     "read a node from /sys and NVML (this machine, with DIR /sys), or from a folder that was recorded"},
     {0, "record", "DIR", OPTION_TEXT, AT(record), 0, 0,
-     "copy what --sysfs reads to the new folder DIR; prints nothing else"},
+     "copy what describes the machine to the new folder DIR; prints nothing else"},
     {'J', "json", NULL, OPTION_FLAG, AT(json), 0, 0, "print JSON"},
     {0, "dump", "FILE", OPTION_TEXT, AT(dump), 0, 0, "also write the node to FILE as XML"},
 };

@@ -49,7 +49,7 @@ static const struct option_row rows[] = {
      "kind of node, as `tutti topo --machine` (default dgx-h100)"},
     {0, "file", "FILE", OPTION_INPUT, AT(file), 0, 0, "kind of node from NCCL's XML instead"},
     {0, "sysfs", "DIR", OPTION_TEXT, AT(sysfs), 0, 0,
-     "kind of node from /sys (this machine), or from a folder of `tutti topo --record`"},
+     "kind of node from /sys (this machine), or from a folder that `tutti topo` recorded"},
     {0, "cluster", "FILE", OPTION_INPUT, AT(cluster), 0, 0,
      "lines of text that describe the cluster (above)"},
     {0, "loggp", "L,o,g,G", OPTION_TEXT, AT(loggp), 0, 0,
