@@ -254,6 +254,11 @@ static void chain_of(const char *place, struct chain *chain) {
   }
 }
 
+static void chain_name(const struct chain *chain, uint32_t index, char name[PCI_NAME_BYTES]) {
+  snprintf(name, PCI_NAME_BYTES, "%.*s", (int)(chain->ends[index] - chain->begins[index]),
+           chain->place + chain->begins[index]);
+}
+
 static void chain_read(const struct chain *chain, uint32_t index, const char *file, char value[VALUE_BYTES]) {
   char folder[MACHINE_PATH_BYTES];
   snprintf(folder, sizeof folder, "%.*s", (int)chain->ends[index], chain->place);
@@ -287,8 +292,7 @@ static double known_least(double a, double b) { return a == 0 || (b != 0 && b < 
 /* A link is as fast as the slower of its two ends. */
 static void row_describe(const struct chain *chain, uint32_t index, struct topology_device *row) {
   static const char *const ids[] = {"vendor", "device", "subsystem_vendor", "subsystem_device"};
-  snprintf(row->name, sizeof row->name, "%.*s", (int)(chain->ends[index] - chain->begins[index]),
-           chain->place + chain->begins[index]);
+  chain_name(chain, index, row->name);
   row->pci_class = chain_hex(chain, index, "class");
   for (uint32_t i = 0; i < 4; i++) row->pci_ids[i] = chain_hex(chain, index, ids[i]);
   row->link_gts = chain_speed(chain, index);
@@ -324,8 +328,8 @@ static void cpuinfo_line(const char *text, const char *key, char value[VALUE_BYT
   }
 }
 
-/* NCCL's numbers: a family above 15 is kept as the processor encodes it. */
-static void cpu_describe(const struct machine *machine, struct topology_device *cpu) {
+/* What all CPUs have in common. NCCL's numbers: a family above 15 is kept as the processor encodes it. */
+static void processor_read(const struct machine *machine, struct topology_device *cpu) {
   char path[MACHINE_PATH_BYTES], value[VALUE_BYTES];
   snprintf(path, sizeof path, "%s/cpuinfo", is_this_machine(machine->sysfs) ? "/proc" : machine->sysfs);
   char *text = os_file_read_most(path, 16 << 20, NULL);
@@ -340,9 +344,6 @@ static void cpu_describe(const struct machine *machine, struct topology_device *
   cpuinfo_line(text, "model", value);
   cpu->model = (int32_t)strtol(value, NULL, 10);
   os_free(text);
-  if (cpu->number < 0) return;
-  snprintf(path, sizeof path, "%s/devices/system/node/node%d", machine->sysfs, cpu->number);
-  value_read(cpu->affinity, path, "cpumap");
 }
 
 /* A machine with one NUMA node, or that knows of none, has one CPU. */
@@ -356,8 +357,9 @@ static int32_t numa_only(const struct machine *machine) {
 
 struct finding {
   const struct machine *machine;
-  struct topology found; /* its lists are not made */
-  int32_t numa_unknown;  /* the CPU of devices that do not say theirs */
+  struct topology found;            /* its lists are not made */
+  struct topology_device processor; /* of every CPU: the file is long and slow to read */
+  int32_t numa_unknown;             /* the CPU of devices that do not say theirs */
   bool full;
 };
 
@@ -374,26 +376,33 @@ static uint32_t finding_add(struct finding *finding, enum topology_kind kind, ui
 }
 
 static uint32_t cpu_row(struct finding *finding, int32_t number) {
-  struct topology_device row;
+  char path[MACHINE_PATH_BYTES];
+  struct topology_device row = finding->processor;
   for (uint32_t i = 0; i < finding->found.device_count; i++)
     if (finding->found.devices[i].kind == TOPOLOGY_CPU && finding->found.devices[i].number == number)
       return i;
-  memset(&row, 0, sizeof row);
   row.number = number;
   row.rank = -1;
-  cpu_describe(finding->machine, &row);
+  snprintf(path, sizeof path, "%s/devices/system/node/node%d", finding->machine->sysfs, number);
+  if (number >= 0) value_read(row.affinity, path, "cpumap");
   return finding_add(finding, TOPOLOGY_CPU, TOPOLOGY_NONE, &row);
+}
+
+static uint32_t pci_find(const struct topology *topology, const char *name) {
+  for (uint32_t i = 0; i < topology->device_count; i++)
+    if (topology->devices[i].kind == TOPOLOGY_PCI && strcmp(topology->devices[i].name, name) == 0) return i;
+  return TOPOLOGY_NONE;
 }
 
 static uint32_t pci_row(struct finding *finding, uint32_t parent, const struct chain *chain, uint32_t index) {
   struct topology_device row;
+  char name[PCI_NAME_BYTES];
+  chain_name(chain, index, name);
+  const uint32_t known = pci_find(&finding->found, name);
+  if (known != TOPOLOGY_NONE) return known;
   memset(&row, 0, sizeof row);
   row.rank = -1;
   row_describe(chain, index, &row);
-  for (uint32_t i = 0; i < finding->found.device_count; i++)
-    if (finding->found.devices[i].kind == TOPOLOGY_PCI &&
-        strcmp(finding->found.devices[i].name, row.name) == 0)
-      return i;
   return finding_add(finding, TOPOLOGY_PCI, parent, &row);
 }
 
@@ -406,20 +415,11 @@ static uint32_t described_row(struct finding *finding, uint32_t index, const str
     if (row.maker[0] != '\0') finding->found.devices[cpu] = row;
     return cpu;
   }
-  for (uint32_t i = 0; i < finding->found.device_count; i++)
-    if (finding->found.devices[i].kind == TOPOLOGY_PCI &&
-        strcmp(finding->found.devices[i].name, row.name) == 0)
-      return i;
+  const uint32_t known = pci_find(&finding->found, row.name);
+  if (known != TOPOLOGY_NONE) return known;
   const uint32_t parent = described_row(finding, row.parent, NULL);
   if (chain != NULL && row.link_gts == 0) row_describe(chain, chain->count - 1, &row);
   return finding_add(finding, TOPOLOGY_PCI, parent, &row);
-}
-
-static uint32_t described_find(const struct finding *finding, const char *name) {
-  const struct topology *part = &finding->machine->part;
-  for (uint32_t i = 0; i < part->device_count; i++)
-    if (part->devices[i].kind == TOPOLOGY_PCI && strcmp(part->devices[i].name, name) == 0) return i;
-  return TOPOLOGY_NONE;
 }
 
 /* The row of a device's PCI function, below its switches; of its CPU if its place is unknown. Between the
@@ -428,8 +428,9 @@ static uint32_t function_row(struct finding *finding, const char *place) {
   struct chain chain;
   chain_of(place, &chain);
   if (chain.count > 0) {
-    chain.place[chain.ends[chain.count - 1]] = '\0'; /* a driver's folder may follow */
-    const uint32_t described = described_find(finding, chain.place + chain.begins[chain.count - 1]);
+    char name[PCI_NAME_BYTES];
+    chain_name(&chain, chain.count - 1, name);
+    const uint32_t described = pci_find(&finding->machine->part, name);
     if (described != TOPOLOGY_NONE) return described_row(finding, described, &chain);
   }
   const int32_t numa = chain_numa(&chain);
@@ -445,7 +446,7 @@ static void gpu_find(struct finding *finding, uint32_t gpu) {
   char path[MACHINE_PATH_BYTES], place[MACHINE_PATH_BYTES];
   snprintf(path, sizeof path, "%s/bus/pci/devices/%s", finding->machine->sysfs, pci->name);
   const bool there = folder_resolve(path, place);
-  const uint32_t described = there ? TOPOLOGY_NONE : described_find(finding, pci->name);
+  const uint32_t described = there ? TOPOLOGY_NONE : pci_find(&finding->machine->part, pci->name);
   uint32_t row = described != TOPOLOGY_NONE ? described_row(finding, described, NULL)
                                             : function_row(finding, there ? place : "");
   if (!there && described == TOPOLOGY_NONE) row = finding_add(finding, TOPOLOGY_PCI, row, pci);
@@ -530,6 +531,7 @@ static ncclResult_t machine_fill(const struct machine *machine, struct topology 
   memset(&finding, 0, sizeof finding);
   finding.machine = machine;
   finding.numa_unknown = numa_only(machine);
+  processor_read(machine, &finding.processor);
   for (uint32_t i = 0; i < machine->gpus.gpu_count && !finding.full; i++)
     gpu_find(&finding, machine->gpus.gpus[i]);
   for (uint32_t i = 0; i < machine->net_count && !finding.full; i++) net_find(&finding, i);
