@@ -41,10 +41,23 @@ static int spare_descriptor(int fd) {
   return copy;
 }
 
-/* The ends keep their descriptor numbers. */
+/* Whether both ends are ready and no control message is on its way. */
+static bool pair_is_quiet(void) {
+  struct ib_end *const ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
+  char byte;
+  for (int side = 0; side < 2; side++) assert_int_equal(ib_end_poll(ends[side]), ncclSuccess);
+  for (int side = 0; side < 2; side++)
+    if (ends[side]->phase != IB_READY || recv(ends[side]->wire.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+      return false;
+  return true;
+}
+
+/* The ends keep their descriptor numbers. Both are polled: where this process was stopped for longer than
+ * TUTTI_IB_SILENCE_MS, they connect once more, which takes both. */
 static void forwarder_open(uint64_t seed, uint64_t lag) {
-  while (((struct ib_end *)pair.receive)->phase != IB_READY) /* no control message is in flight */
-    assert_int_equal(ib_end_poll((struct ib_end *)pair.receive), ncclSuccess);
+  const uint64_t end = os_time_ns() + PAIR_SECONDS_MOST * 1000000000ull;
+  while (!pair_is_quiet())
+    if (os_time_ns() > end) fail_msg("seed %llu: the ends are not ready", (unsigned long long)seed);
   const struct ib_end *ends[] = {(struct ib_end *)pair.send, (struct ib_end *)pair.receive};
   memset(&forwarder, 0, sizeof forwarder);
   forwarder.seed = seed;
