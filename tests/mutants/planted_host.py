@@ -456,6 +456,8 @@ plant(IBV + 'ports.c', 'ports_that_came_back_stay_left', 'back |= port_bits(end,
       'test_ibv', 'test_reconnect')
 plant(IBV + 'silence.c', 'silent_queue_pairs_are_left_alone', 'limit_ns > 0 && ', 'limit_ns == 0 && ',
       'test_ibv_wires', 'test_forgotten')
+plant(IBV + 'silence.c', 'stops_are_forgiven_for_ever', ' && !qp->probed) qp->received_ns',
+      ') qp->received_ns', 'test_ibv_wires', 'test_silence_seldom')
 plant(IBV + 'reconnect.c', 'parts_of_words_are_taken_for_words', 'end->asked = true, end->wire.received = 0;',
       'end->asked = true;', 'test_ibv_wires', 'test_wires')
 plant('lib/core/proxy/proxy_progress_idle.c', 'idle_connections_are_not_looked_at',

@@ -187,6 +187,7 @@ struct ib_qp {
   bool path_good;
   uint32_t heard; /* the last value of `retired`, and since when it has it: silence.c */
   uint64_t received_ns, asked_ns;
+  bool probed; /* since then */
 };
 
 /* One of the device's ports, as this connection uses it. */

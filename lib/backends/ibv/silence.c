@@ -44,13 +44,16 @@ static ncclResult_t qp_look(struct ib_end *end, uint32_t index, uint64_t now_ns,
   if (qp->posted == qp->retired || qp->received_ns == 0 || qp->heard != qp->retired) {
     qp->heard = qp->retired;
     qp->received_ns = qp->asked_ns = now_ns;
+    qp->probed = false;
     return ncclSuccess;
   }
   if (now_ns - qp->asked_ns < limit_ns / ASKS) return ncclSuccess;
-  /* If this process itself was stopped for long, it probes before it takes the queue pair as failed. */
-  if (now_ns - qp->asked_ns > limit_ns) qp->received_ns = now_ns;
+  /* If this process itself was stopped for long, it probes before it takes the queue pair as failed. A probe
+   * that was sent before counts: the device had time for it while the process was stopped. */
+  if (now_ns - qp->asked_ns > limit_ns && !qp->probed) qp->received_ns = now_ns;
   qp->asked_ns = now_ns;
   if (now_ns - qp->received_ns >= limit_ns) return qp_give_up(end, qp, limit_ns);
+  qp->probed = true;
   return ib_qp_has_space(qp, 1) ? ib_path_write(end, qp, index) : ncclSuccess;
 }
 
