@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -66,7 +65,7 @@ struct rails_answer rails_choose(const struct rails_ask *ask) {
 /* ---- for the ranks of a process ---- */
 
 struct rails {
-  struct topology topology;
+  struct topology topology; /* of_machine: as rails_machine_find() keeps it */
   struct paths paths;
   uint32_t rank_count;
   struct rails_place *places;
@@ -77,7 +76,7 @@ struct rails {
 void rails_free(struct rails *rails) {
   if (rails == NULL) return;
   paths_free(&rails->paths);
-  topology_free(&rails->topology);
+  if (!rails->of_machine) topology_free(&rails->topology);
   os_free(rails->places);
   os_free(rails->gpus);
   os_free(rails);
@@ -126,16 +125,10 @@ static const char *gpu_name(const struct rails *rails, uint32_t gpu) {
   return topology->devices[topology->devices[topology->gpus[gpu]].parent].name;
 }
 
-static uint32_t gpu_by_id(const struct rails *rails, uint64_t pci_id) {
-  for (uint32_t gpu = 0; gpu < rails->topology.gpu_count && pci_id != 0; gpu++)
-    if (hash_text(HASH_SEED, gpu_name(rails, gpu)) == pci_id) return gpu;
-  return TOPOLOGY_NONE;
-}
-
 /* False if the GPU of a rank that is here is not in the topology. */
 static bool ranks_find(struct rails *rails) {
   for (uint32_t rank = 0; rank < rails->rank_count; rank++) {
-    rails->gpus[rank] = gpu_by_id(rails, rails->places[rank].pci_id);
+    rails->gpus[rank] = rails_machine_gpu(&rails->topology, rails->places[rank].pci_id);
     if (rails->gpus[rank] != TOPOLOGY_NONE || !rails->places[rank].here) continue;
     log_info(LOG_INIT | LOG_NET | LOG_GRAPH,
              "the GPU of rank %u is not among those of this machine: NICs are taken in turn", rank);
@@ -168,7 +161,9 @@ ncclResult_t rails_create_of_machine(const struct backend *ops, const struct net
   struct rails *rails = rails_alloc(places, rank_count);
   if (rails == NULL) return log_no_memory("the places of %u ranks", rank_count);
   rails->of_machine = true;
-  ncclResult_t filled = rails_topology_of_machine(ops, net, net_count, &rails->topology);
+  const struct rails_machine *machine = NULL;
+  ncclResult_t filled = rails_machine_find(ops, net, net_count, &machine);
+  if (filled == ncclSuccess) rails->topology = machine->topology;
   const bool useful = filled == ncclSuccess && rails->topology.net_count > 0 && ranks_find(rails);
   if (useful) filled = paths_find(&rails->topology, &rules, &rails->paths);
   if (useful && filled == ncclSuccess) {
