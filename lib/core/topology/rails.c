@@ -1,7 +1,9 @@
 /* rails.c: see rails.h. */
 #include "core/topology/rails.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/log.h"
 #include "base/os.h"
@@ -12,8 +14,21 @@
 
 /* ---- the choice ---- */
 
+uint32_t rails_nets_most(void) {
+  const char *text = param_text(PARAM_NETDEVS_POLICY);
+  char *end;
+  if (*text == '\0' || strcasecmp(text, "AUTO") == 0 || strcasecmp(text, "ALL") == 0) return 0;
+  if (strncasecmp(text, "MAX:", 4) == 0) {
+    const long most = strtol(text + 4, &end, 10);
+    if (*end == '\0' && most > 0) return most < TOPOLOGY_NETS_MAX ? (uint32_t)most : TOPOLOGY_NETS_MAX;
+  }
+  log_visible("NCCL_NETDEVS_POLICY: '%s' is none of AUTO, ALL and MAX:1, MAX:2, ...; AUTO is taken", text);
+  return 0;
+}
+
 /* Spreads channels over the NICs that are as near as the nearest. */
-static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t channel_index) {
+static uint32_t net_of_channel(const struct rails_ask *ask, uint32_t gpu) {
+  const struct paths *paths = ask->paths;
   const struct paths_route *routes = &paths->net_gpu[(size_t)gpu * paths->net_count];
   const struct paths_route *best = &routes[paths_net_near(paths, gpu, 0)];
   uint32_t alike = 1;
@@ -22,7 +37,8 @@ static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t
     if (next->type != best->type || next->gbps < best->gbps) break;
     alike += 1;
   }
-  return paths_net_near(paths, gpu, channel_index % alike);
+  if (ask->nets_most > 0 && ask->nets_most < alike) alike = ask->nets_most;
+  return paths_net_near(paths, gpu, ask->channel_index % alike);
 }
 
 static const struct paths_route *route_to(const struct paths *paths, uint32_t gpu, uint32_t net) {
@@ -47,7 +63,7 @@ static bool own_needs_other(const struct rails_ask *ask, uint32_t own) {
 }
 
 struct rails_answer rails_choose(const struct rails_ask *ask) {
-  const uint32_t own = net_of_channel(ask->paths, ask->gpu, ask->channel_index);
+  const uint32_t own = net_of_channel(ask, ask->gpu);
   const struct rails_answer mine = {own, TOPOLOGY_NONE};
   if (!ask->sends || ask->level == 0) return mine;
   if (!ask->message || ask->level == 1) {
@@ -55,7 +71,7 @@ struct rails_answer rails_choose(const struct rails_ask *ask) {
     const bool there = over.over != TOPOLOGY_NONE && ask->here != NULL && ask->here[over.over];
     return own_needs_other(ask, own) && there ? over : mine;
   }
-  const uint32_t theirs = net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);
+  const uint32_t theirs = net_of_channel(ask, ask->peer_gpu);
   if (route_to(ask->paths, ask->gpu, theirs)->type <= GRAPH_PXB)
     return (struct rails_answer){theirs, TOPOLOGY_NONE};
   const struct rails_answer beside = {theirs, gpu_beside(ask, theirs)};
@@ -70,6 +86,7 @@ struct rails {
   uint32_t rank_count;
   struct rails_place *places;
   uint32_t *gpus; /* by rank: index into topology.gpus; TOPOLOGY_NONE: it is on another machine */
+  uint32_t nets_most;
   bool of_machine;
 };
 
@@ -88,6 +105,7 @@ static struct rails *rails_alloc(const struct rails_place *places, uint32_t rank
   struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
   if (rails == NULL) return NULL;
   rails->rank_count = rank_count;
+  rails->nets_most = rails_nets_most();
   rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
   rails->gpus = (uint32_t *)os_alloc(rank_count * sizeof *rails->gpus);
   if (rails->places != NULL && rails->gpus != NULL) {
@@ -209,6 +227,7 @@ static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank
       .sends = name->sends,
       .message = name->conn_index == CONN_MESSAGE,
       .level = param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL),
+      .nets_most = rails->nets_most,
   };
   const struct rails_answer answer = rails_choose(&ask);
   *over = answer.over != TOPOLOGY_NONE ? rank_on(rails, node, answer.over, others) : rank;

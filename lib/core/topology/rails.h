@@ -16,8 +16,12 @@ struct rails_ask {
   const bool *here; /* by GPU of the own node: a rank of the communicator uses it and can send; NULL: none */
   uint32_t channel_index;
   bool sends, message;
-  uint32_t level; /* NCCL_P2P_PXN_LEVEL; 0 if NCCL_PXN_DISABLE is set */
+  uint32_t level;     /* NCCL_P2P_PXN_LEVEL; 0 if NCCL_PXN_DISABLE is set */
+  uint32_t nets_most; /* rails_nets_most() */
 };
+
+/* NICs that a GPU uses at most, of those that are as near as its nearest (NCCL_NETDEVS_POLICY); 0: all. */
+uint32_t rails_nets_most(void);
 
 struct rails_answer {
   uint32_t net;  /* index into topology.nets */
