@@ -172,6 +172,43 @@ static void ranks_by_device(void **state) {
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
 }
 
+/* Each GPU of eight has a NIC of its own, or two have one of four, which another lies behind a CPU of. */
+static void levels_keep_nics_from_memory(void **state) {
+  static const struct {
+    const char *emu, *level;
+    uint32_t reached; /* ranks of eight */
+  } rows[] = {
+      {"devices=16,nodes=2,net=1,nics=8", "", 8},    {"devices=16,nodes=2,net=1,nics=8", "SYS", 8},
+      {"devices=16,nodes=2,net=1,nics=8", "PIX", 8}, {"devices=16,nodes=2,net=1,nics=8", "1", 8},
+      {"devices=16,nodes=2,net=1,nics=8", "LOC", 0}, {"devices=16,nodes=2,net=1,nics=8", "0", 0},
+      {"devices=16,nodes=2,net=1,nics=2", "PIX", 2}, {"devices=16,nodes=2,net=1,nics=2", "SYS", 8},
+      {"devices=16,nodes=2,net=1,nics=2", "4", 8},   {"devices=16,nodes=2,net=1,nics=8", "FAR", 8},
+  };
+  struct rails_place places[16];
+  (void)state;
+  for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8, 0};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct rails *rails = NULL;
+    uint32_t reached = 0;
+    setenv("TUTTI_EMU", rows[i].emu, 1);
+    setenv("NCCL_NET_GDR_LEVEL", rows[i].level, 1);
+    param_reset();
+    const tutti_emu_config_t config = {.size = sizeof config};
+    assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+    assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
+    assert_non_null(rails);
+    for (uint32_t rank = 0; rank < 8; rank++) reached += rails_reach_memory(rails, rank);
+    if (reached != rows[i].reached) fail_msg("%s %s: %u", rows[i].emu, rows[i].level, reached);
+    rails_free(rails);
+  }
+  setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
+  param_reset();
+  assert_false(rails_reach_memory(NULL, 0)); /* nobody knows the paths */
+  unsetenv("NCCL_NET_GDR_LEVEL");
+  param_reset();
+  assert_true(rails_reach_memory(NULL, 0));
+}
+
 /* ---- through the API: two emulated nodes of eight GPUs, one NIC per GPU ---- */
 
 enum { RANKS = 16, COUNT = 40, RECEIVER = 13 };
@@ -240,6 +277,7 @@ int main(void) {
       cmocka_unit_test(policies_limit_the_nics_of_a_gpu),
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
+      cmocka_unit_test(levels_keep_nics_from_memory),
       cmocka_unit_test(messages_go_over_one_nic_or_each_over_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

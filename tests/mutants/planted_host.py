@@ -324,6 +324,10 @@ plant(RAILS, 'gpu_of_another_process', 'gpu != ask->gpu && ask->here[gpu] &&', '
       'test_rails', 'nobody_beside_the_nic_is_no_route')
 plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask, ask->peer_gpu);',
       'net_of_channel(ask, ask->gpu);', 'test_rails', 'messages_take_the_receivers_rail')
+plant(RAILS, 'nics_reach_memory_over_any_path', 'path <= GRAPH_PXB)) reach = false;',
+      'path <= GRAPH_PXB)) reach = true;', 'test_rails', 'levels_keep_nics_from_memory', quick=True)
+plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
+      'const bool device = near &&', 'const bool device = takes &&', 'test_ibv_run', 'test_device_slots')
 plant(RAILS, 'more_nics_than_the_policy_allows', 'ask->nets_most < alike) alike = ask->nets_most;',
       'ask->nets_most < alike) alike += 0;', 'test_rails', 'channels_spread_over_nics', quick=True)
 SHAPE, LAYOUT = 'lib/core/topology/shape.c', 'lib/core/topology/layout.c'

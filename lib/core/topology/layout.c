@@ -10,7 +10,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "base/param.h"
 
 /* NCCL's old numbers mean LOC, PIX, PXB, PHB, and SYS from 4 on. */
 static enum graph_path level_of_number(long number) {
@@ -18,22 +17,22 @@ static enum graph_path level_of_number(long number) {
   return number < 0 || number > 3 ? GRAPH_SYS : levels[number];
 }
 
-static enum graph_path peer_level(void) {
-  const char *text = param_text(PARAM_P2P_LEVEL);
+enum graph_path layout_level(enum param_id param, enum graph_path initial) {
+  const char *text = param_text(param);
   char *end;
-  if (param_int(PARAM_P2P_DISABLE) != 0) return GRAPH_LOC;
-  if (*text == '\0') return GRAPH_PXB;
+  if (*text == '\0') return initial;
   const long number = strtol(text, &end, 10);
   if (*end == '\0') return level_of_number(number);
   for (uint32_t type = GRAPH_LOC; type <= GRAPH_SYS; type++)
     if (strcasecmp(text, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
-  log_visible("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
-  return GRAPH_PXB;
+  log_visible("%s: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; %s is taken", param_name(param), text,
+              paths_type_name(initial));
+  return initial;
 }
 
 struct paths_rules layout_rules(void) {
   struct paths_rules rules = PATHS_RULES_DEFAULT;
-  rules.peer_level = peer_level();
+  rules.peer_level = param_int(PARAM_P2P_DISABLE) != 0 ? GRAPH_LOC : layout_level(PARAM_P2P_LEVEL, GRAPH_PXB);
   rules.over_gpu = param_int(PARAM_NVB_DISABLE) == 0;
   rules.nic_over_gpu = param_int(PARAM_PXN_DISABLE) == 0;
   return rules;

@@ -5,6 +5,7 @@
 #define TUTTI_CORE_LAYOUT_H
 
 #include "backends/backend.h"
+#include "base/param.h"
 #include "core/topology/graph_build.h"
 
 /* The graph, with `channel_count` channels, for ranks on these devices; graph_flat() if all devices are
@@ -40,5 +41,7 @@ ncclResult_t layout_topology(const struct backend *ops, struct topology *topolog
 /* The paths that the settings allow: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_NVB_DISABLE, NCCL_PXN_DISABLE. */
 struct paths_rules layout_rules(void);
 uint32_t layout_cross_nic(void); /* NCCL_CROSS_NIC */
+/* The longest path that a setting like NCCL_P2P_LEVEL names; `initial` if it is not set, or wrong. */
+enum graph_path layout_level(enum param_id param, enum graph_path initial);
 
 #endif

@@ -241,6 +241,25 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
   return rails_answer(rails, rank, name, false, over).net % device_count;
 }
 
+/* Collectives use the nearest NICs, messages also others without a way through the host. */
+bool rails_reach_memory(const struct rails *rails, uint32_t rank) {
+  const enum graph_path level = layout_level(PARAM_NET_GDR_LEVEL, GRAPH_SYS);
+  const uint32_t gpu = rails != NULL ? rails->gpus[rank] : TOPOLOGY_NONE;
+  bool reach = true;
+  if (gpu == TOPOLOGY_NONE) return level == GRAPH_SYS;
+  const struct paths_route *routes = &rails->paths.net_gpu[(size_t)gpu * rails->paths.net_count];
+  const enum graph_path nearest = routes[paths_net_near(&rails->paths, gpu, 0)].type;
+  for (uint32_t net = 0; net < rails->paths.net_count; net++) {
+    const enum graph_path path = routes[net].type;
+    log_info(LOG_NET | LOG_GRAPH, "NIC %s %s memory of GPU %s: path %s, NCCL_NET_GDR_LEVEL %s",
+             rails->topology.devices[rails->topology.nets[net]].name,
+             path <= level ? "may reach" : "is kept from", gpu_name(rails, gpu), paths_type_name(path),
+             paths_type_name(level));
+    if (path > level && (path == nearest || path <= GRAPH_PXB)) reach = false;
+  }
+  return reach;
+}
+
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
                uint32_t device_count, uint32_t *device, uint32_t *over) {
   if (!rails_over_processes(rails) || device_count != rails->topology.net_count) return false;
