@@ -404,6 +404,17 @@ static void test_device_slots(void **state) {
     assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
   }
   ll = false;
+  const struct fake_verbs_options options = {.seed = 1, .devices = 1, .ports = 1, .gpus = true};
+  struct group group;
+  setenv("NCCL_NET_GDR_LEVEL", "LOC", 1);
+  world_open(&options, worlds[0]);
+  group_open(&group);
+  round_begin(&group, SUM);
+  assert_true(round_end(&group));
+  round_check(&group, SUM);
+  assert_int_equal(fake_verbs_stats().flushes, 0); /* in the host's memory */
+  group_close(&group, false);
+  unsetenv("NCCL_NET_GDR_LEVEL");
   unsetenv("TUTTI_NET_DEVICE_SLOTS");
   unsetenv("TUTTI_IB_RECONNECT");
   assert_true(ended < SEEDS / 8);

@@ -39,7 +39,7 @@ static void machine_close(void) {
 }
 
 static struct rails_answer choose(uint32_t gpu, uint32_t peer_gpu, bool sends, bool message, uint32_t level) {
-  const struct rails_ask ask = {&paths, gpu, peer_gpu, here, 0, sends, message, level};
+  const struct rails_ask ask = {&paths, gpu, peer_gpu, here, 0, sends, message, level, 0};
   return rails_choose(&ask);
 }
 
@@ -89,16 +89,41 @@ static void channels_spread_over_nics(void **state) {
   machine_open(2 * GPUS);
   uint32_t spread = 0;
   for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
-    struct rails_ask ask = {&paths, gpu, 0, here, 0, false, false, 0};
+    struct rails_ask ask = {&paths, gpu, 0, here, 0, false, false, 0, 0};
     const struct paths_route *routes = &paths.net_gpu[gpu * paths.net_count];
     const uint32_t first = paths_net_near(&paths, gpu, 0), second = paths_net_near(&paths, gpu, 1);
     const bool alike = routes[first].type == routes[second].type && routes[second].gbps >= routes[first].gbps;
     spread += alike;
     for (ask.channel_index = 0; ask.channel_index < 6; ask.channel_index++)
       assert_int_equal(rails_choose(&ask).net, alike && ask.channel_index % 2 == 1 ? second : first);
+    ask.channel_index = 1;
+    ask.nets_most = 2;
+    assert_int_equal(rails_choose(&ask).net, alike ? second : first);
+    ask.nets_most = 1;
+    assert_int_equal(rails_choose(&ask).net, first);
   }
   assert_true(spread > 0);
   machine_close();
+}
+
+static void policies_limit_the_nics_of_a_gpu(void **state) {
+  static const struct {
+    const char *text;
+    uint32_t most;
+    bool wrong;
+  } rows[] = {{"", 0, false},      {"AUTO", 0, false},      {"ALL", 0, false},   {"MAX:1", 1, false},
+              {"max:3", 3, false}, {"MAX:999", 128, false}, {"MAX:0", 0, true},  {"MAX:", 0, true},
+              {"MAX:2x", 0, true}, {"MAX:-1", 0, true},     {"NEAREST", 0, true}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    setenv("NCCL_NETDEVS_POLICY", rows[i].text, 1);
+    param_reset();
+    log_warn("no fault");
+    assert_int_equal(rails_nets_most(), rows[i].most);
+    assert_true((strstr(log_own_error(), "is none of AUTO, ALL and MAX:1") != NULL) == rows[i].wrong);
+  }
+  unsetenv("NCCL_NETDEVS_POLICY");
+  param_reset();
 }
 
 /* Four NICs for eight GPUs: the nearest NIC of a GPU without its own may be behind another GPU. */
@@ -145,6 +170,43 @@ static void ranks_by_device(void **state) {
   rails_free(rails);
   rails_free(NULL);
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
+}
+
+/* Each GPU of eight has a NIC of its own, or two have one of four, which another lies behind a CPU of. */
+static void levels_keep_nics_from_memory(void **state) {
+  static const struct {
+    const char *emu, *level;
+    uint32_t reached; /* ranks of eight */
+  } rows[] = {
+      {"devices=16,nodes=2,net=1,nics=8", "", 8},    {"devices=16,nodes=2,net=1,nics=8", "SYS", 8},
+      {"devices=16,nodes=2,net=1,nics=8", "PIX", 8}, {"devices=16,nodes=2,net=1,nics=8", "1", 8},
+      {"devices=16,nodes=2,net=1,nics=8", "LOC", 0}, {"devices=16,nodes=2,net=1,nics=8", "0", 0},
+      {"devices=16,nodes=2,net=1,nics=2", "PIX", 2}, {"devices=16,nodes=2,net=1,nics=2", "SYS", 8},
+      {"devices=16,nodes=2,net=1,nics=2", "4", 8},   {"devices=16,nodes=2,net=1,nics=8", "FAR", 8},
+  };
+  struct rails_place places[16];
+  (void)state;
+  for (uint32_t rank = 0; rank < 16; rank++) places[rank] = (struct rails_place){rank, rank < 8, rank / 8, 0};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct rails *rails = NULL;
+    uint32_t reached = 0;
+    setenv("TUTTI_EMU", rows[i].emu, 1);
+    setenv("NCCL_NET_GDR_LEVEL", rows[i].level, 1);
+    param_reset();
+    const tutti_emu_config_t config = {.size = sizeof config};
+    assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+    assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
+    assert_non_null(rails);
+    for (uint32_t rank = 0; rank < 8; rank++) reached += rails_reach_memory(rails, rank);
+    if (reached != rows[i].reached) fail_msg("%s %s: %u", rows[i].emu, rows[i].level, reached);
+    rails_free(rails);
+  }
+  setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
+  param_reset();
+  assert_false(rails_reach_memory(NULL, 0)); /* nobody knows the paths */
+  unsetenv("NCCL_NET_GDR_LEVEL");
+  param_reset();
+  assert_true(rails_reach_memory(NULL, 0));
 }
 
 /* ---- through the API: two emulated nodes of eight GPUs, one NIC per GPU ---- */
@@ -212,8 +274,10 @@ int main(void) {
       cmocka_unit_test(messages_take_the_receivers_rail),
       cmocka_unit_test(nobody_beside_the_nic_is_no_route),
       cmocka_unit_test(channels_spread_over_nics),
+      cmocka_unit_test(policies_limit_the_nics_of_a_gpu),
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
+      cmocka_unit_test(levels_keep_nics_from_memory),
       cmocka_unit_test(messages_go_over_one_nic_or_each_over_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

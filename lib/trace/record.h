@@ -205,6 +205,7 @@ enum record_input_name {
   INPUT_RANK_ORDER, /* without this row: false */
   INPUT_READS_SLOTS,
   INPUT_ON_HOST, /* without this row: false */
+  INPUT_SHAPE,   /* index: row; the node of the ranks' machines (core/topology/shape.h), if made from it */
   INPUT_NAMES
 };
 struct record_input {

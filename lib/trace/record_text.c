@@ -74,7 +74,8 @@ static const char *const input_words[] = {"end",
                                           "first_step",
                                           "rank_order",
                                           "reads_slots",
-                                          "on_host"};
+                                          "on_host",
+                                          "shape"};
 static_assert(sizeof input_words / sizeof input_words[0] == INPUT_NAMES, "a name each");
 static const struct names func_names = NAMES(func_words), type_names = NAMES(type_words),
                           op_names = NAMES(op_words), algo_names = NAMES(algo_words),

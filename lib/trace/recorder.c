@@ -25,7 +25,7 @@
 #define LINK_ROWS 256u
 #define PROXY_ROWS 128u
 #define PACE_ROWS 48u
-#define INPUT_ROWS 96u
+#define INPUT_ROWS 160u
 #define SHORT_RING_RECORDS 256u
 #define SHORT_LANE_ROWS 64u
 #define SHORT_LINK_ROWS 64u

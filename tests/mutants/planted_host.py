@@ -322,9 +322,24 @@ plant(RAILS, 'one_nic_for_all_channels', 'channel_index % alike', '0 % alike', '
       'channels_spread_over_nics')
 plant(RAILS, 'gpu_of_another_process', 'gpu != ask->gpu && ask->here[gpu] &&', 'gpu != ask->gpu &&',
       'test_rails', 'nobody_beside_the_nic_is_no_route')
-plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);',
-      'net_of_channel(ask->paths, ask->gpu, ask->channel_index);', 'test_rails',
-      'messages_take_the_receivers_rail')
+plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask, ask->peer_gpu);',
+      'net_of_channel(ask, ask->gpu);', 'test_rails', 'messages_take_the_receivers_rail')
+plant(RAILS, 'nics_reach_memory_over_any_path', 'path <= GRAPH_PXB)) reach = false;',
+      'path <= GRAPH_PXB)) reach = true;', 'test_rails', 'levels_keep_nics_from_memory', quick=True)
+plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
+      'const bool device = near &&', 'const bool device = takes &&', 'test_ibv_run', 'test_device_slots')
+plant(RAILS, 'more_nics_than_the_policy_allows', 'ask->nets_most < alike) alike = ask->nets_most;',
+      'ask->nets_most < alike) alike += 0;', 'test_rails', 'channels_spread_over_nics', quick=True)
+SHAPE, LAYOUT = 'lib/core/topology/shape.c', 'lib/core/topology/layout.c'
+plant(SHAPE, 'number_of_nvlinks_not_in_the_shape', 'word_put(&word, 11, link->count);',
+      'word_put(&word, 11, 1);', 'test_shape', 'what_decides_changes_the_digest', quick=True)
+plant(SHAPE, 'parent_of_a_recorded_row_not_checked',
+      'if (parent >= topology->device_count) return false;', '', 'test_shape', 'nonsense_is_refused')
+plant(SHAPE, 'peers_of_nvlinks_not_in_the_shape', 'ends == LINK_GPU ? link->peer : 0);', '0);', 'test_shape',
+      'words_give_the_graph')
+plant(LAYOUT, 'settings_of_paths_not_compared',
+      'digest = hash_mix(hash_mix(digest, origin.cross_nic), origin.peer_level);', '', 'test_shape',
+      'what_decides_changes_the_digest')
 plant(REMOTE, 'failure_kept_from_its_ranks',
       'if (shared->device_comms[rank]) comm->ops->device->comm_fail(shared->device_comms[rank], code);', ';',
       'test_faults', '*guarded')

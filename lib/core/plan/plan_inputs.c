@@ -48,6 +48,8 @@ static const struct number numbers[] = {
 };
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 
+#define SHAPE_ROW_WORDS 3u /* a, b and c */
+
 static uint64_t halves(uint32_t low, uint32_t high) { return low | (uint64_t)high << 32; }
 static uint32_t low(uint64_t value) { return (uint32_t)value; }
 static uint32_t high(uint64_t value) { return (uint32_t)(value >> 32); }
@@ -100,6 +102,12 @@ static void put_origin(struct writing *writing, const struct graph_origin *origi
       origin->file_digest);
   put(writing, INPUT_TOPOLOGY_RULES, 0, halves(origin->cross_nic, origin->channels), origin->peer_level,
       (uint64_t)origin->over_gpu | (uint64_t)origin->nic_over_gpu << 1);
+  for (uint32_t i = 0; i < origin->shape.count; i += SHAPE_ROW_WORDS) {
+    uint64_t words[SHAPE_ROW_WORDS] = {0};
+    for (uint32_t k = 0; k < SHAPE_ROW_WORDS && i + k < origin->shape.count; k++)
+      words[k] = origin->shape.words[i + k];
+    put(writing, INPUT_SHAPE, i / SHAPE_ROW_WORDS, words[0], words[1], words[2]);
+  }
 }
 
 /* Consecutive ranks of one node with consecutive GPUs, in one group and one P2P domain. Further such runs of
@@ -248,6 +256,27 @@ static bool take_origin(const struct reading *reading, struct graph_origin *orig
   return true;
 }
 
+/* No word is 0: the last row may have fewer. */
+static const char *take_shape(const struct reading *reading, struct plan_inputs *inputs) {
+  struct node_shape *shape = &inputs->origin.shape;
+  uint32_t rows = 0;
+  while (find(reading, INPUT_SHAPE, rows) != NULL) rows += 1;
+  if (rows == 0) return NULL;
+  inputs->shape = (uint64_t *)os_alloc(rows * SHAPE_ROW_WORDS * sizeof *inputs->shape);
+  if (inputs->shape == NULL) return "there is no memory for them";
+  for (uint32_t i = 0; i < rows; i++) {
+    const struct record_input *row = find(reading, INPUT_SHAPE, i);
+    uint64_t *words = inputs->shape + (size_t)i * SHAPE_ROW_WORDS;
+    words[0] = row->a;
+    words[1] = row->b;
+    words[2] = row->c;
+  }
+  shape->words = inputs->shape;
+  shape->count = rows * SHAPE_ROW_WORDS;
+  while (shape->count > 0 && shape->words[shape->count - 1] == 0) shape->count -= 1;
+  return NULL;
+}
+
 /* False if the run exceeds the ranks, or a rank has a place already. */
 static bool take_run(const struct record_input *row, struct plan_inputs *inputs, uint32_t *placed) {
   const uint32_t count = high(row->a);
@@ -322,7 +351,8 @@ static const char *take_all(const struct reading *reading, struct plan_inputs *i
   if (!take_settings(reading, &inputs->settings)) return "a setting is missing";
   if (!limits_are_sane(&inputs->settings.limits)) return "its limits are impossible: the file is damaged";
   if (!take_origin(reading, &inputs->origin)) return "its topology is missing";
-  const char *wrong = take_places(reading, inputs);
+  const char *wrong = take_shape(reading, inputs);
+  if (wrong == NULL) wrong = take_places(reading, inputs);
   return wrong != NULL ? wrong : take_rules(reading, inputs);
 }
 
@@ -337,6 +367,7 @@ const char *plan_inputs_read(const struct record_input *rows, uint32_t count, ui
 }
 
 void plan_inputs_free(struct plan_inputs *inputs) {
+  os_free(inputs->shape);
   os_free(inputs->places);
   os_free(inputs->groups);
   os_free(inputs->p2p_domains);

@@ -15,6 +15,7 @@ struct plan_inputs {
   uint32_t rank_count;
   struct graph_place *places;     /* by rank */
   uint32_t *groups, *p2p_domains; /* by rank, as in struct plan_request; NULL: all ranks share memory */
+  uint64_t *shape;                /* the words of origin.shape */
   uint64_t custom_digest;         /* custom_digest() of the user's schedule; 0: there is none */
   struct tune_file *tune_file;
 };

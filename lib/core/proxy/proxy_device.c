@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/proxy/proxy_impl.h"
+#include "core/topology/rails.h"
 
 #define TRAILERS_BYTES (PROXY_SLICES_MAX * sizeof(struct proxy_trailer))
 
@@ -25,11 +26,13 @@ static bool net_takes_devices(const struct proxy_comm *comm) {
 void proxy_device_choose(struct proxy_comm *comm) {
   if (param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0) return;
   const bool takes = net_takes_devices(comm);
-  const bool device = takes && comm->call.ops->network->net_memory(comm->call.device_comm, POINTER_DEVICE);
+  const bool near = takes && rails_reach_memory(comm->call.rails, comm->call.rank);
+  const bool device = near && comm->call.ops->network->net_memory(comm->call.device_comm, POINTER_DEVICE);
   log_info(LOG_NET | LOG_PROXY, "comm %s: rank %" PRIu32 ": slots of connections over network %s lie in %s",
            comm->name, comm->call.rank, comm->net->name,
            device  ? "device memory"
-           : takes ? "the host's memory: the backend keeps them there"
+           : near  ? "the host's memory: the backend keeps them there"
+           : takes ? "the host's memory: NCCL_NET_GDR_LEVEL keeps NICs from the GPU's"
                    : "the host's memory: it takes no other");
 }
 

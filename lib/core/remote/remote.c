@@ -18,7 +18,6 @@
 #include "core/comm/comm.h"
 #include "core/proxy/net.h"
 #include "core/proxy/proxy_pxn.h"
-#include "core/topology/layout.h"
 #include "core/topology/rails.h"
 
 #define REASON_WAIT_MS 300 /* wait for the other end's reason after it has gone */
@@ -84,6 +83,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   info->device_index = comm->device_index;
   info->process = os_pid();
   info->present = 1;
+  peer_info_machine(ops, info);
   info->offers = (uint8_t)((reach ? 1u << REACH_DEVICE : 0) | (reach_shm ? 1u << REACH_HOST : 0));
   info->peer_access = paths.peer_access;
   info->direct = limits->direct && paths.peer_access && param_int(PARAM_P2P_DISABLE) == 0;
@@ -297,7 +297,8 @@ static ncclResult_t rails_of_machine(struct remote *remote, const struct rails_p
   const struct net_ops *net = NULL;
   uint32_t net_count = 0;
   TRY(net_choose(&net, &net_count));
-  if (net_count < 2) return ncclSuccess; /* nothing to choose */
+  if (net_count < 2 && param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0)
+    return ncclSuccess; /* nothing to choose */
   return rails_create_of_machine(remote->shared->ops, net, net_count, places, remote->shared->rank_count,
                                  &remote->rails);
 }
@@ -454,28 +455,6 @@ ncclResult_t remote_settle(const struct remote *remote, struct settings *setting
     log_info(LOG_NET, "NCCL_PROTO names what ranks on several hosts do not speak: they use %s",
              ranks.net_ll ? "LL and Simple" : "Simple alone");
   return ncclSuccess;
-}
-
-/* Hosts are nodes, in the order of their first ranks. */
-ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph) {
-  const uint32_t rank_count = remote->shared->rank_count;
-  struct graph_place *places = (struct graph_place *)os_alloc(rank_count * sizeof *places);
-  if (!places) return log_no_memory("the places of %u ranks", rank_count);
-  uint32_t node_count = 0;
-  for (uint32_t rank = 0; rank < rank_count; rank++) {
-    uint32_t first = rank, last = rank;
-    for (uint32_t i = rank; i-- > 0;) {
-      if (remote->infos[i].host != remote->infos[rank].host) continue;
-      if (last == rank) last = i;
-      first = i;
-    }
-    places[rank].node = first < rank ? places[first].node : node_count++;
-    places[rank].gpu = last < rank ? places[last].gpu + 1 : 0;
-    places[rank].remote = remote->ranks[rank].process_index != remote->own_process;
-  }
-  const ncclResult_t result = layout_graph_places(places, rank_count, node_count, channel_count, graph);
-  os_free(places);
-  return result;
 }
 
 /* ---- Connections that other processes request ---- */

@@ -44,6 +44,8 @@ struct peer_info {
   uint64_t device_id; /* of its device among those of the host; 0: unknown */
   uint64_t pci_id;    /* hash_text() of pci_name() of its device, which slices of a GPU share; 0: unknown */
   uint64_t settings;  /* settings_digest() */
+  uint64_t shape;     /* layout_shape_digest() of its machine; 0: unknown, as all that follows */
+  uint16_t machine_gpus, machine_nets, machine_gpu; /* GPUs and NICs of its machine; its GPU among these */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
   uint32_t blocks;             /* of its device: device_info.blocks */
   struct device_use use;       /* of the device, by other communicators of its process */
@@ -107,6 +109,9 @@ struct remote {
 /* Fills this rank's peer info from `comm`; a rank that has no device-side half yet uses `model`'s. */
 ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *model, struct peer_info *info);
 
+/* remote_graph.c: fills what it says of its machine, where devices are real ones. */
+void peer_info_machine(const struct backend *ops, struct peer_info *info);
+
 /* Creates everything except watch and proxies from the peer info of all ranks, which is copied, and the
  * process of each rank.
  * ncclInvalidUsage, naming two ranks, if their settings do not match. */
@@ -115,7 +120,7 @@ ncclResult_t remote_create(struct comm_shared *shared, const struct secret *secr
                            struct remote **remote);
 /* Adjusts a local rank's settings to those of all ranks. */
 ncclResult_t remote_settle(const struct remote *remote, struct settings *settings);
-/* The graph over all hosts. */
+/* remote_graph.c: the graph over all hosts. */
 ncclResult_t remote_lay_out(const struct remote *remote, uint32_t channel_count, struct graph *graph);
 /* Opens what other processes use: proxies of this process's ranks, and the handler of calls. */
 ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,

@@ -5,6 +5,7 @@
 #define TUTTI_CORE_GRAPH_H
 
 #include "base/err.h"
+#include "core/topology/shape.h"
 #include "schedule/plan.h"
 
 #define GRAPH_NONE UINT32_MAX /* no such rank */
@@ -45,6 +46,7 @@ struct graph_speed {
 /* What the graph was made from, besides the ranks' places: records keep it, to make the graph again. */
 struct graph_origin {
   bool flat;                   /* graph_flat(): nothing else matters */
+  struct node_shape shape;     /* of the machines it was made for, which outlives the graph; count 0: none */
   uint64_t file_digest;        /* of NCCL_TOPO_FILE's bytes; 0: the topology was made from the next three */
   uint32_t nodes, gpus, nics;  /* as in struct topology_spec */
   uint32_t channels;           /* that were asked for */

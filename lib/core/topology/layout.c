@@ -10,7 +10,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "base/param.h"
 
 /* NCCL's old numbers mean LOC, PIX, PXB, PHB, and SYS from 4 on. */
 static enum graph_path level_of_number(long number) {
@@ -18,22 +17,22 @@ static enum graph_path level_of_number(long number) {
   return number < 0 || number > 3 ? GRAPH_SYS : levels[number];
 }
 
-static enum graph_path peer_level(void) {
-  const char *text = param_text(PARAM_P2P_LEVEL);
+enum graph_path layout_level(enum param_id param, enum graph_path initial) {
+  const char *text = param_text(param);
   char *end;
-  if (param_int(PARAM_P2P_DISABLE) != 0) return GRAPH_LOC;
-  if (*text == '\0') return GRAPH_PXB;
+  if (*text == '\0') return initial;
   const long number = strtol(text, &end, 10);
   if (*end == '\0') return level_of_number(number);
   for (uint32_t type = GRAPH_LOC; type <= GRAPH_SYS; type++)
     if (strcasecmp(text, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
-  log_visible("NCCL_P2P_LEVEL: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; PXB is taken", text);
-  return GRAPH_PXB;
+  log_visible("%s: '%s' is none of LOC, NVL, PIX, PXB, PHB and SYS; %s is taken", param_name(param), text,
+              paths_type_name(initial));
+  return initial;
 }
 
 struct paths_rules layout_rules(void) {
   struct paths_rules rules = PATHS_RULES_DEFAULT;
-  rules.peer_level = peer_level();
+  rules.peer_level = param_int(PARAM_P2P_DISABLE) != 0 ? GRAPH_LOC : layout_level(PARAM_P2P_LEVEL, GRAPH_PXB);
   rules.over_gpu = param_int(PARAM_NVB_DISABLE) == 0;
   rules.nic_over_gpu = param_int(PARAM_PXN_DISABLE) == 0;
   return rules;
@@ -154,18 +153,23 @@ uint64_t layout_file_digest(const char *path) {
   return digest;
 }
 
-ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
-                                    uint32_t rank_count, struct graph *graph) {
+static ncclResult_t topology_of_origin(const struct graph_origin *origin, struct topology *topology) {
   const char *path = param_text(PARAM_TOPO_FILE);
   const struct topology_spec spec = {NULL, origin->nodes, origin->gpus, origin->nics};
+  if (origin->shape.count > 0)
+    return shape_read(&origin->shape, "the job's machine", origin->nodes, topology);
+  if (origin->file_digest == 0) return topology_make(&spec, topology);
+  if (layout_file_digest(path) == origin->file_digest) return topology_read(path, origin->nodes, topology);
+  return log_fail(ncclInvalidUsage, "NCCL_TOPO_FILE %s%s",
+                  *path != '\0' ? "has another content than the job's: " : "was set, and is not set now",
+                  path);
+}
+
+ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
+                                    uint32_t rank_count, struct graph *graph) {
   struct topology topology;
   if (origin->flat) return graph_flat(rank_count, graph);
-  if (origin->file_digest != 0 && layout_file_digest(path) != origin->file_digest)
-    return log_fail(ncclInvalidUsage, "NCCL_TOPO_FILE %s%s",
-                    *path != '\0' ? "has another content than the job's: " : "was set, and is not set now",
-                    path);
-  TRY(origin->file_digest != 0 ? topology_read(path, origin->nodes, &topology)
-                               : topology_make(&spec, &topology));
+  TRY(topology_of_origin(origin, &topology));
   const struct graph_request request =
       request_of_origin(origin, &topology, places, rank_count, origin->channels);
   const ncclResult_t result = graph_build(&request, graph);
@@ -268,6 +272,38 @@ ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank
   if (by_file) TRY(places_from_file(path, node_count, &topology, &by_file));
   if (by_file) origin.file_digest = layout_file_digest(path);
   else TRY(topology_make(&spec, &topology));
+  const ncclResult_t result = layout_build(&topology, &origin, places, rank_count, channel_count, graph);
+  topology_free(&topology);
+  return result;
+}
+
+bool layout_is_by_file(void) {
+  const char *path = param_text(PARAM_TOPO_FILE);
+  struct topology topology;
+  memset(&topology, 0, sizeof topology);
+  if (*path == '\0') return false;
+  log_hush(true); /* whoever reads it next says what is wrong */
+  const bool whole = topology_read_part(path, &topology) != ncclSuccess || has_gpus(&topology);
+  log_hush(false);
+  topology_free(&topology);
+  return whole;
+}
+
+uint64_t layout_shape_digest(const struct node_shape *shape) {
+  const struct graph_origin origin = origin_of_settings();
+  uint64_t digest = hash_bytes(HASH_SEED, shape->words, shape->count * sizeof *shape->words);
+  digest = hash_mix(hash_mix(digest, origin.cross_nic), origin.peer_level);
+  return hash_mix(hash_mix(digest, origin.over_gpu), origin.nic_over_gpu) | 1;
+}
+
+ncclResult_t layout_graph_shape(const struct node_shape *shape, const char *name,
+                                const struct graph_place *places, uint32_t rank_count, uint32_t node_count,
+                                uint32_t channel_count, struct graph *graph) {
+  struct topology topology;
+  struct graph_origin origin = origin_of_settings();
+  origin.shape = *shape;
+  origin.nodes = node_count;
+  TRY(shape_read(shape, name, node_count, &topology));
   const ncclResult_t result = layout_build(&topology, &origin, places, rank_count, channel_count, graph);
   topology_free(&topology);
   return result;

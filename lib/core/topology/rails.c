@@ -1,9 +1,10 @@
 /* rails.c: see rails.h. */
 #include "core/topology/rails.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
@@ -13,8 +14,21 @@
 
 /* ---- the choice ---- */
 
+uint32_t rails_nets_most(void) {
+  const char *text = param_text(PARAM_NETDEVS_POLICY);
+  char *end;
+  if (*text == '\0' || strcasecmp(text, "AUTO") == 0 || strcasecmp(text, "ALL") == 0) return 0;
+  if (strncasecmp(text, "MAX:", 4) == 0) {
+    const long most = strtol(text + 4, &end, 10);
+    if (*end == '\0' && most > 0) return most < TOPOLOGY_NETS_MAX ? (uint32_t)most : TOPOLOGY_NETS_MAX;
+  }
+  log_visible("NCCL_NETDEVS_POLICY: '%s' is none of AUTO, ALL and MAX:1, MAX:2, ...; AUTO is taken", text);
+  return 0;
+}
+
 /* Spreads channels over the NICs that are as near as the nearest. */
-static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t channel_index) {
+static uint32_t net_of_channel(const struct rails_ask *ask, uint32_t gpu) {
+  const struct paths *paths = ask->paths;
   const struct paths_route *routes = &paths->net_gpu[(size_t)gpu * paths->net_count];
   const struct paths_route *best = &routes[paths_net_near(paths, gpu, 0)];
   uint32_t alike = 1;
@@ -23,7 +37,8 @@ static uint32_t net_of_channel(const struct paths *paths, uint32_t gpu, uint32_t
     if (next->type != best->type || next->gbps < best->gbps) break;
     alike += 1;
   }
-  return paths_net_near(paths, gpu, channel_index % alike);
+  if (ask->nets_most > 0 && ask->nets_most < alike) alike = ask->nets_most;
+  return paths_net_near(paths, gpu, ask->channel_index % alike);
 }
 
 static const struct paths_route *route_to(const struct paths *paths, uint32_t gpu, uint32_t net) {
@@ -48,7 +63,7 @@ static bool own_needs_other(const struct rails_ask *ask, uint32_t own) {
 }
 
 struct rails_answer rails_choose(const struct rails_ask *ask) {
-  const uint32_t own = net_of_channel(ask->paths, ask->gpu, ask->channel_index);
+  const uint32_t own = net_of_channel(ask, ask->gpu);
   const struct rails_answer mine = {own, TOPOLOGY_NONE};
   if (!ask->sends || ask->level == 0) return mine;
   if (!ask->message || ask->level == 1) {
@@ -56,7 +71,7 @@ struct rails_answer rails_choose(const struct rails_ask *ask) {
     const bool there = over.over != TOPOLOGY_NONE && ask->here != NULL && ask->here[over.over];
     return own_needs_other(ask, own) && there ? over : mine;
   }
-  const uint32_t theirs = net_of_channel(ask->paths, ask->peer_gpu, ask->channel_index);
+  const uint32_t theirs = net_of_channel(ask, ask->peer_gpu);
   if (route_to(ask->paths, ask->gpu, theirs)->type <= GRAPH_PXB)
     return (struct rails_answer){theirs, TOPOLOGY_NONE};
   const struct rails_answer beside = {theirs, gpu_beside(ask, theirs)};
@@ -66,18 +81,19 @@ struct rails_answer rails_choose(const struct rails_ask *ask) {
 /* ---- for the ranks of a process ---- */
 
 struct rails {
-  struct topology topology;
+  struct topology topology; /* of_machine: as rails_machine_find() keeps it */
   struct paths paths;
   uint32_t rank_count;
   struct rails_place *places;
   uint32_t *gpus; /* by rank: index into topology.gpus; TOPOLOGY_NONE: it is on another machine */
+  uint32_t nets_most;
   bool of_machine;
 };
 
 void rails_free(struct rails *rails) {
   if (rails == NULL) return;
   paths_free(&rails->paths);
-  topology_free(&rails->topology);
+  if (!rails->of_machine) topology_free(&rails->topology);
   os_free(rails->places);
   os_free(rails->gpus);
   os_free(rails);
@@ -89,6 +105,7 @@ static struct rails *rails_alloc(const struct rails_place *places, uint32_t rank
   struct rails *rails = (struct rails *)os_alloc(sizeof *rails);
   if (rails == NULL) return NULL;
   rails->rank_count = rank_count;
+  rails->nets_most = rails_nets_most();
   rails->places = (struct rails_place *)os_alloc(rank_count * sizeof *places);
   rails->gpus = (uint32_t *)os_alloc(rank_count * sizeof *rails->gpus);
   if (rails->places != NULL && rails->gpus != NULL) {
@@ -126,16 +143,10 @@ static const char *gpu_name(const struct rails *rails, uint32_t gpu) {
   return topology->devices[topology->devices[topology->gpus[gpu]].parent].name;
 }
 
-static uint32_t gpu_by_id(const struct rails *rails, uint64_t pci_id) {
-  for (uint32_t gpu = 0; gpu < rails->topology.gpu_count && pci_id != 0; gpu++)
-    if (hash_text(HASH_SEED, gpu_name(rails, gpu)) == pci_id) return gpu;
-  return TOPOLOGY_NONE;
-}
-
 /* False if the GPU of a rank that is here is not in the topology. */
 static bool ranks_find(struct rails *rails) {
   for (uint32_t rank = 0; rank < rails->rank_count; rank++) {
-    rails->gpus[rank] = gpu_by_id(rails, rails->places[rank].pci_id);
+    rails->gpus[rank] = rails_machine_gpu(&rails->topology, rails->places[rank].pci_id);
     if (rails->gpus[rank] != TOPOLOGY_NONE || !rails->places[rank].here) continue;
     log_info(LOG_INIT | LOG_NET | LOG_GRAPH,
              "the GPU of rank %u is not among those of this machine: NICs are taken in turn", rank);
@@ -168,7 +179,9 @@ ncclResult_t rails_create_of_machine(const struct backend *ops, const struct net
   struct rails *rails = rails_alloc(places, rank_count);
   if (rails == NULL) return log_no_memory("the places of %u ranks", rank_count);
   rails->of_machine = true;
-  ncclResult_t filled = rails_topology_of_machine(ops, net, net_count, &rails->topology);
+  const struct rails_machine *machine = NULL;
+  ncclResult_t filled = rails_machine_find(ops, net, net_count, &machine);
+  if (filled == ncclSuccess) rails->topology = machine->topology;
   const bool useful = filled == ncclSuccess && rails->topology.net_count > 0 && ranks_find(rails);
   if (useful) filled = paths_find(&rails->topology, &rules, &rails->paths);
   if (useful && filled == ncclSuccess) {
@@ -214,6 +227,7 @@ static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank
       .sends = name->sends,
       .message = name->conn_index == CONN_MESSAGE,
       .level = param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL),
+      .nets_most = rails->nets_most,
   };
   const struct rails_answer answer = rails_choose(&ask);
   *over = answer.over != TOPOLOGY_NONE ? rank_on(rails, node, answer.over, others) : rank;
@@ -225,6 +239,25 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
   *over = rank;
   if (rails == NULL || device_count == 0) return 0;
   return rails_answer(rails, rank, name, false, over).net % device_count;
+}
+
+/* Collectives use the nearest NICs, messages also others without a way through the host. */
+bool rails_reach_memory(const struct rails *rails, uint32_t rank) {
+  const enum graph_path level = layout_level(PARAM_NET_GDR_LEVEL, GRAPH_SYS);
+  const uint32_t gpu = rails != NULL ? rails->gpus[rank] : TOPOLOGY_NONE;
+  bool reach = true;
+  if (gpu == TOPOLOGY_NONE) return level == GRAPH_SYS;
+  const struct paths_route *routes = &rails->paths.net_gpu[(size_t)gpu * rails->paths.net_count];
+  const enum graph_path nearest = routes[paths_net_near(&rails->paths, gpu, 0)].type;
+  for (uint32_t net = 0; net < rails->paths.net_count; net++) {
+    const enum graph_path path = routes[net].type;
+    log_info(LOG_NET | LOG_GRAPH, "NIC %s %s memory of GPU %s: path %s, NCCL_NET_GDR_LEVEL %s",
+             rails->topology.devices[rails->topology.nets[net]].name,
+             path <= level ? "may reach" : "is kept from", gpu_name(rails, gpu), paths_type_name(path),
+             paths_type_name(level));
+    if (path > level && (path == nearest || path <= GRAPH_PXB)) reach = false;
+  }
+  return reach;
 }
 
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,

@@ -16,8 +16,12 @@ struct rails_ask {
   const bool *here; /* by GPU of the own node: a rank of the communicator uses it and can send; NULL: none */
   uint32_t channel_index;
   bool sends, message;
-  uint32_t level; /* NCCL_P2P_PXN_LEVEL; 0 if NCCL_PXN_DISABLE is set */
+  uint32_t level;     /* NCCL_P2P_PXN_LEVEL; 0 if NCCL_PXN_DISABLE is set */
+  uint32_t nets_most; /* rails_nets_most() */
 };
+
+/* NICs that a GPU uses at most, of those that are as near as its nearest (NCCL_NETDEVS_POLICY); 0: all. */
+uint32_t rails_nets_most(void);
 
 struct rails_answer {
   uint32_t net;  /* index into topology.nets */
@@ -51,6 +55,9 @@ void rails_free(struct rails *rails); /* NULL is allowed */
  * of this process that sends, or `rank` itself. */
 uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
                       uint32_t device_count, uint32_t *over);
+/* False if a NIC that connections of this rank, which is here, may use is farther from its GPU than
+ * NCCL_NET_GDR_LEVEL allows, or how far is not known. Logs the path of each. */
+bool rails_reach_memory(const struct rails *rails, uint32_t rank);
 /* True if the connection should use a device next to the GPU of a rank of another process, *over (PXN). Only
  * if the network has exactly the devices of the topology. */
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/nvml.h"
 #include "base/os.h"
@@ -51,8 +52,8 @@ static ncclResult_t machine_open_with(const struct backend *ops, struct nvml_gpu
   return machine_open(machine_sysfs(), &known, machine);
 }
 
-ncclResult_t rails_topology_of_machine(const struct backend *ops, const struct net_ops *net,
-                                       uint32_t net_count, struct topology *topology) {
+static ncclResult_t machine_read_now(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
+                                     struct topology *topology) {
   struct machine machine;
   const char *path = param_text(PARAM_TOPO_FILE);
   struct nvml_gpu *gpus = (struct nvml_gpu *)os_alloc(NVML_GPUS_MAX * sizeof *gpus);
@@ -65,4 +66,67 @@ ncclResult_t rails_topology_of_machine(const struct backend *ops, const struct n
   if (result == ncclSuccess) result = machine_topology(&machine, 1, topology);
   machine_close(&machine);
   return result;
+}
+
+/* ---- kept ---- */
+
+/* What a description depends on. NVML and /sys are slow to read, and each communicator asks. */
+struct kept {
+  struct rails_machine machine;
+  const struct net_ops *net;
+  uint32_t net_count;
+  uint64_t settings;
+  struct kept *next;
+};
+
+static os_mutex kept_mutex = OS_MUTEX_INITIALIZER;
+static struct kept *kept_first; /* guarded by the mutex; grows only */
+
+static uint64_t settings_hash(void) {
+  const uint64_t sysfs = hash_text(HASH_SEED, machine_sysfs());
+  return hash_text(hash_mix(sysfs, 0), param_text(PARAM_TOPO_FILE));
+}
+
+static ncclResult_t kept_make(const struct backend *ops, struct kept *kept) {
+  struct rails_machine *machine = &kept->machine;
+  TRY(machine_read_now(ops, kept->net, kept->net_count, &machine->topology));
+  machine->shape.words = shape_write(&machine->topology, &machine->shape.count);
+  if (machine->shape.words != NULL) return ncclSuccess;
+  topology_free(&machine->topology);
+  return log_no_memory("the shape of this machine");
+}
+
+static ncclResult_t kept_find(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
+                              const struct rails_machine **machine) {
+  const uint64_t settings = settings_hash();
+  struct kept *kept = kept_first;
+  while (kept != NULL && (kept->net != net || kept->net_count != net_count || kept->settings != settings))
+    kept = kept->next;
+  if (kept == NULL) {
+    kept = (struct kept *)os_alloc(sizeof *kept);
+    if (kept == NULL) return log_no_memory("the description of this machine");
+    *kept = (struct kept){.net = net, .net_count = net_count, .settings = settings, .next = kept_first};
+    const ncclResult_t result = kept_make(ops, kept);
+    if (result != ncclSuccess) os_free(kept);
+    TRY(result);
+    kept_first = kept;
+  }
+  *machine = &kept->machine;
+  return ncclSuccess;
+}
+
+ncclResult_t rails_machine_find(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
+                                const struct rails_machine **machine) {
+  os_mutex_lock(&kept_mutex);
+  const ncclResult_t result = kept_find(ops, net, net_count, machine);
+  os_mutex_unlock(&kept_mutex);
+  return result;
+}
+
+uint32_t rails_machine_gpu(const struct topology *topology, uint64_t pci_id) {
+  for (uint32_t gpu = 0; gpu < topology->gpu_count && pci_id != 0; gpu++) {
+    const struct topology_device *device = &topology->devices[topology->gpus[gpu]];
+    if (hash_text(HASH_SEED, topology->devices[device->parent].name) == pci_id) return gpu;
+  }
+  return TOPOLOGY_NONE;
 }
