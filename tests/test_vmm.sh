@@ -51,8 +51,21 @@ vmm TwoShot:Simple graph
 check $? "memory that a graph shows is back when the graph is destroyed"
 vmm TwoShot:Simple noexport && grep -q 'cannot map .* requestedHandleTypes' "$work/log"
 check $? "memory without handles goes through slots, and the log says why"
-vmm TwoShot:Simple threads
-check $? "devices of one process that cannot access it"
+# The number of accesses by kernels to memory of other devices of the process.
+foreign() {
+  awk '{ n += $1 } END { print n + 0 }' "$work/access"
+}
+for option in TwoShot:Simple Ring:Simple Direct:LL; do
+  : >"$work/access"
+  SIMT_ACCESS="$work/access" vmm $option threads 6 3
+  check $? "kernels access memory of their process where the driver allows it, $option"
+  [ $option = Direct:LL ] || [ "$(foreign)" -gt 1000 ]
+  check $? "... directly, after access was given"
+done
+SIMT_NO_ACCESS=1 SIMT_ACCESS="$work/access.none" vmm TwoShot:Simple threads 4 &&
+  [ ! -e "$work/access.none" ] &&
+  [ "$(grep -c 'no access to the memory of cuMemCreate' "$work/log")" = 2 ]
+check $? "devices of one process that get no access, and the log says why once a rank"
 SIMT_FABRIC=1 vmm TwoShot:Simple fabric && ! grep -q 'cannot map' "$work/log" &&
   SIMT_FABRIC=1 vmm TwoShot:Simple used 1
 check $? "fabric handles, where an allocation allows nothing else"

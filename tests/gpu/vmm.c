@@ -13,7 +13,8 @@
  *     graph     memory that a graph shows is in use until the graph is destroyed
  *     noexport  memory of which no handle may be made
  *     fabric    memory of which fabric handles alone may be made
- *     threads   ranks of one process, whose devices may access their own memory only
+ *     threads   ranks of one process, whose devices may access their own memory only; NUMBER turns of other
+ *               memory, and of the same memory mapped again, then a graph over which memory is replaced
  *     used      over fibres, after NUMBER turns of sleep: ends when a kernel uses another process's memory
  *
  * Without arguments, all but used, and fabric only if the driver has such handles. Prints what is wrong, or
@@ -92,16 +93,21 @@ static CUresult memory_create(const struct buffer *buffer, CUmemGenericAllocatio
   return driver.create(handle, GRAIN, &properties, 0);
 }
 
-static void piece_map(struct buffer *buffer, int piece) {
+/* Its handle is there. */
+static void piece_show(struct buffer *buffer, int piece) {
   const CUdeviceptr address = buffer->range + (CUdeviceptr)piece * GRAIN;
   CUmemAccessDesc access;
   memset(&access, 0, sizeof access);
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = buffer->device;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  NEED(memory_create(buffer, &buffer->pieces[piece]));
   NEED(driver.map(address, GRAIN, 0, buffer->pieces[piece], 0));
   NEED(driver.set_access(address, GRAIN, &access, 1));
+}
+
+static void piece_map(struct buffer *buffer, int piece) {
+  NEED(memory_create(buffer, &buffer->pieces[piece]));
+  piece_show(buffer, piece);
 }
 
 static void piece_unmap(struct buffer *buffer, int piece) {
@@ -418,45 +424,91 @@ static void fabric(void) {
 
 /* ---- ranks of one process ---- */
 
-static void threads(int ranks) {
-  enum { COUNT = 5000 };
-  static int host[COUNT];
+enum { THREADS_COUNT = 5000 };
+
+static struct {
+  int ranks, host[THREADS_COUNT];
   ncclComm_t comms[RANKS_MAX];
   cudaStream_t streams[RANKS_MAX];
   struct buffer buffers[RANKS_MAX];
+} all;
+
+static int *threads_data(int rank) { return buffer_at(&all.buffers[rank], GRAIN - 4012); }
+
+static void threads_fill(int turn) {
+  for (int rank = 0; rank < all.ranks; rank++) {
+    for (int i = 0; i < THREADS_COUNT; i++) all.host[i] = i + rank + turn;
+    NEED(cudaMemcpyAsync(threads_data(rank), all.host, sizeof all.host, cudaMemcpyHostToDevice,
+                         all.streams[rank]));
+    NEED(cudaStreamSynchronize(all.streams[rank]));
+  }
+}
+
+static void threads_reduce(void) {
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < all.ranks; rank++)
+    NEED(ncclAllReduce(threads_data(rank), threads_data(rank), THREADS_COUNT, ncclUint32, ncclSum,
+                       all.comms[rank], all.streams[rank]));
+  NEED(ncclGroupEnd());
+}
+
+static void threads_check(int turn) {
+  for (int rank = 0; rank < all.ranks; rank++) {
+    NEED(cudaMemcpyAsync(all.host, threads_data(rank), sizeof all.host, cudaMemcpyDeviceToHost,
+                         all.streams[rank]));
+    NEED(cudaStreamSynchronize(all.streams[rank]));
+    for (int i = 0; i < THREADS_COUNT; i++)
+      NEED(all.host[i] != (i + turn) * all.ranks + all.ranks * (all.ranks - 1) / 2);
+  }
+}
+
+/* A program that gives memory back between replays, and maps other memory for the next one. */
+static void threads_graph(void) {
+  cudaGraphExec_t exec[RANKS_MAX];
+  cudaGraph_t graph[RANKS_MAX];
+  for (int rank = 0; rank < all.ranks; rank++)
+    NEED(cudaStreamBeginCapture(all.streams[rank], cudaStreamCaptureModeThreadLocal));
+  threads_reduce();
+  for (int rank = 0; rank < all.ranks; rank++) NEED(cudaStreamEndCapture(all.streams[rank], &graph[rank]));
+  for (int rank = 0; rank < all.ranks; rank++) NEED(cudaGraphInstantiate(&exec[rank], graph[rank], 0));
+  for (int turn = 0; turn < 3; turn++) {
+    threads_fill(turn);
+    for (int rank = 0; rank < all.ranks; rank++) NEED(cudaGraphLaunch(exec[rank], all.streams[rank]));
+    threads_check(turn);
+    for (int rank = 0; rank < all.ranks; rank++) piece_replace(&all.buffers[rank], turn % 2);
+  }
+  for (int rank = 0; rank < all.ranks; rank++) {
+    NEED(cudaGraphExecDestroy(exec[rank]));
+    NEED(cudaGraphDestroy(graph[rank]));
+  }
+}
+
+static void threads(int ranks, int turns) {
+  all.ranks = ranks;
   if (!driver_load()) exit(NO_DRIVER);
   if (need_device_count() < ranks) exit(TOO_FEW_DEVICES);
-  need_comms(comms, ranks);
+  need_comms(all.comms, ranks);
   for (int rank = 0; rank < ranks; rank++) {
     need_device(rank);
-    NEED(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking));
-    buffer_open(&buffers[rank], rank, 2, POSIX);
+    NEED(cudaStreamCreateWithFlags(&all.streams[rank], cudaStreamNonBlocking));
+    buffer_open(&all.buffers[rank], rank, 2, POSIX);
   }
-  for (int turn = 0; turn < 3; turn++) {
+  for (int turn = 0; turn < turns; turn++) {
+    threads_fill(turn);
+    threads_reduce();
+    threads_check(turn);
     for (int rank = 0; rank < ranks; rank++) {
-      for (int i = 0; i < COUNT; i++) host[i] = i + rank + turn;
-      NEED(cudaMemcpyAsync(buffer_at(&buffers[rank], GRAIN - 4012), host, sizeof host, cudaMemcpyHostToDevice,
-                           streams[rank]));
-      NEED(cudaStreamSynchronize(streams[rank]));
+      piece_replace(&all.buffers[rank], turn % 2);
+      if (turn % 4 >= 2) continue;
+      NEED(driver.unmap(all.buffers[rank].range + (turn + 1) % 2 * GRAIN, GRAIN));
+      piece_show(&all.buffers[rank], (turn + 1) % 2);
     }
-    NEED(ncclGroupStart());
-    for (int rank = 0; rank < ranks; rank++) {
-      int *const data = buffer_at(&buffers[rank], GRAIN - 4012);
-      NEED(ncclAllReduce(data, data, COUNT, ncclUint32, ncclSum, comms[rank], streams[rank]));
-    }
-    NEED(ncclGroupEnd());
-    for (int rank = 0; rank < ranks; rank++) {
-      NEED(cudaMemcpyAsync(host, buffer_at(&buffers[rank], GRAIN - 4012), sizeof host, cudaMemcpyDeviceToHost,
-                           streams[rank]));
-      NEED(cudaStreamSynchronize(streams[rank]));
-      for (int i = 0; i < COUNT; i++) NEED(host[i] != (i + turn) * ranks + ranks * (ranks - 1) / 2);
-    }
-    for (int rank = 0; rank < ranks; rank++) piece_replace(&buffers[rank], turn % 2);
   }
+  threads_graph();
   for (int rank = 0; rank < ranks; rank++) {
-    buffer_close(&buffers[rank]);
-    NEED(cudaStreamDestroy(streams[rank]));
-    NEED(ncclCommDestroy(comms[rank]));
+    buffer_close(&all.buffers[rank]);
+    NEED(cudaStreamDestroy(all.streams[rank]));
+    NEED(ncclCommDestroy(all.comms[rank]));
   }
 }
 
@@ -556,11 +608,11 @@ static int wait_all(const pid_t *children, int count) {
 }
 
 /* In a process of their own, so that this one never opens a device. */
-static int threads_apart(int ranks) {
+static int threads_apart(int ranks, int turns) {
   const pid_t child = fork();
   NEED(child < 0);
   if (child == 0) {
-    threads(ranks);
+    threads(ranks, turns);
     exit(0);
   }
   return wait_all(&child, 1);
@@ -584,7 +636,7 @@ int main(int argc, char **argv) {
   run.size = argc > 3 ? atoi(argv[3]) : 2;
   NEED(run.size < 2 || run.size > RANKS_MAX);
   rendezvous_open();
-  if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size);
+  if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size, number);
   if (failed == TOO_FEW_DEVICES && mode == NULL) failed = 0; /* those of processes may share one */
   if (failed == 0 && (mode == NULL || strcmp(mode, "threads") != 0)) failed = processes(mode, number);
   const bool left_out = failed == TOO_FEW_DEVICES || failed == NO_DRIVER;

@@ -97,6 +97,8 @@ ABORT = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='abort'
 VMM_REMAP, VMM_USED = (
     scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
     for arguments in ('remap 3', 'used 0'))
+VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
+                       'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
@@ -561,6 +563,18 @@ plant(CUDA + 'ipc_window.c', 'other_memory_has_the_same_number',
       VMM_REMAP, '.')
 plant(CUDA + 'ipc_window.c', 'pieces_at_the_beginning_of_the_window',
       'memory->range.offset = @memory->base - range@;', '0', 'wrong', VMM_USED, 'did not access')
+NO_ACCESS = 'to which it has no access'
+plant(CUDA + 'access.c', 'access_of_the_device_not_asked',
+      'pieces->accessible && @has_access(base, device_index)@;', 'true', 'crash|error', VMM_THREADS,
+      NO_ACCESS)
+plant(CUDA + 'access.c', 'access_of_one_piece_is_that_of_all',
+      '@pieces->accessible && has_access(base, device_index)@;',
+      '(count > 0 ? pieces->accessible : has_access(base, device_index))', 'crash|error', VMM_THREADS,
+      NO_ACCESS)
+plant(CUDA + 'launch.c', 'memory_of_the_process_shown_in_a_graph',
+      'return @!captured@ && cuda_access_reaches(', 'true', 'crash|error', VMM_THREADS, NO_ACCESS)
+plant(CUDA + 'launch.c', 'access_asked_of_the_own_device', 'conn->devices[@sends ? 0 : 1@]', 'sends ? 1 : 0',
+      'crash|error', VMM_THREADS, NO_ACCESS)
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
       'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
       READ_SLOTS, 'must be at the sender')

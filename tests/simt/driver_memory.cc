@@ -18,7 +18,7 @@
 #include "memory.h"
 #include "memory_limit.h"
 
-enum { GRAIN = 2 << 20, NAME_BYTES = 96 };
+enum { GRAIN = 2 << 20, NAME_BYTES = 96, DEVICES_MOST = 64 };
 
 struct physical {
   size_t bytes;
@@ -35,6 +35,7 @@ struct mapping {
   uint64_t base;
   size_t bytes;
   struct physical *physical;
+  uint64_t readers, writers; /* devices, one bit each */
   struct mapping *next;
 };
 
@@ -290,6 +291,12 @@ static bool overlaps(const struct mapping *mapping, uint64_t pointer, size_t siz
   return pointer < mapping->base + mapping->bytes && mapping->base < pointer + size;
 }
 
+static struct mapping *mapping_at(struct range *range, uint64_t address) {
+  struct mapping *mapping = range->mappings;
+  while (mapping != NULL && !overlaps(mapping, address, 1)) mapping = mapping->next;
+  return mapping;
+}
+
 CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   locked lock;
@@ -305,7 +312,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
     return CUDA_ERROR_OUT_OF_MEMORY;
   struct mapping *fresh = (struct mapping *)malloc(sizeof *fresh);
   if (fresh == NULL) abort();
-  *fresh = {pointer, size, physical, range->mappings};
+  *fresh = {pointer, size, physical, 0, 0, range->mappings};
   range->mappings = fresh;
   physical->mapping_count += 1;
   int device = physical->device;
@@ -325,18 +332,52 @@ static size_t whole_bytes(const struct range *range, uint64_t pointer, size_t si
   return bytes;
 }
 
+/* The host knows no devices: what one of them may access, it may. */
+static void access_set(struct mapping *mapping, const CUmemAccessDesc *desc) {
+  const uint64_t device = UINT64_C(1) << desc->location.id;
+  mapping->readers &= ~device;
+  mapping->writers &= ~device;
+  if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) mapping->readers |= device;
+  if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) mapping->writers |= device;
+  const int protection = (mapping->readers != 0 ? PROT_READ : 0) | (mapping->writers != 0 ? PROT_WRITE : 0);
+  if (mprotect((void *)(uintptr_t)mapping->base, mapping->bytes, protection) != 0) abort();
+  simt_memory_allow((void *)(uintptr_t)mapping->base, mapping->readers, mapping->writers);
+}
+
+/* SIMT_NO_ACCESS=1: no device but the memory's own is given access. */
+static bool access_is_possible(const CUmemLocation *location, const struct range *range, uint64_t pointer,
+                               size_t size) {
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 || location->id >= DEVICES_MOST)
+    return false;
+  for (const struct mapping *each = range->mappings; each != NULL; each = each->next)
+    if (overlaps(each, pointer, size) && !each->physical->imported &&
+        each->physical->device != location->id && getenv("SIMT_NO_ACCESS") != NULL)
+      return false;
+  return true;
+}
+
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *desc, size_t count) {
   locked lock;
   const struct range *range = range_of(pointer, size);
-  int protection = PROT_NONE;
   if (range == NULL || size == 0 || count == 0 || desc == NULL || whole_bytes(range, pointer, size) != size)
     return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < count; i++) {
-    if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_READ | PROT_WRITE;
-  }
-  if (mprotect((void *)(uintptr_t)pointer, size, protection) != 0) abort();
+  for (size_t i = 0; i < count; i++)
+    if (!access_is_possible(&desc[i].location, range, pointer, size)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; i++)
+    for (struct mapping *each = range->mappings; each != NULL; each = each->next)
+      if (overlaps(each, pointer, size)) access_set(each, &desc[i]);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer) {
+  locked lock;
+  struct range *range = range_of(pointer, 1);
+  const struct mapping *mapping = range != NULL ? mapping_at(range, pointer) : NULL;
+  if (mapping == NULL || flags == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
+      location->id >= DEVICES_MOST)
+    return CUDA_ERROR_INVALID_VALUE;
+  *flags = (mapping->readers >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ : 0u) |
+           (mapping->writers >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0u);
   return CUDA_SUCCESS;
 }
 
@@ -377,12 +418,6 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
 }
 
 /* ---- questions ---- */
-
-static struct mapping *mapping_at(struct range *range, uint64_t address) {
-  struct mapping *mapping = range->mappings;
-  while (mapping != NULL && !overlaps(mapping, address, 1)) mapping = mapping->next;
-  return mapping;
-}
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
   locked lock;

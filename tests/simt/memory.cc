@@ -41,8 +41,9 @@ struct allocation {
   size_t raw_bytes; /* usable from `base` on */
   int file, device;
   uint64_t id;
-  uint64_t pages; /* in memory_limit.cc: of the file */
-  bool mapped;    /* by cuMemMap (driver_memory.cc) */
+  uint64_t pages;            /* in memory_limit.cc: of the file */
+  bool mapped;               /* by cuMemMap (driver_memory.cc) ... */
+  uint64_t readers, writers; /* ... for these devices, one bit each */
   struct allocation *next;
 };
 
@@ -228,6 +229,39 @@ void simt_memory_unmap(void *base) {
   device_wait(taken.device);
   if (!allocation_take(base, &taken)) abort();
   order_forget(taken.base, taken.bytes);
+}
+
+void simt_memory_allow(void *base, uint64_t readers, uint64_t writers) {
+  pthread_mutex_lock(&mutex);
+  for (struct allocation *each = allocations; each != NULL; each = each->next) {
+    if (each->base != base) continue;
+    each->readers = readers;
+    each->writers = writers;
+  }
+  pthread_mutex_unlock(&mutex);
+}
+
+static uint64_t foreign_count;
+
+static void foreign_report(void) {
+  FILE *file = fopen(getenv("SIMT_ACCESS"), "a");
+  if (file == NULL) abort();
+  fprintf(file, "%llu\n", (unsigned long long)foreign_count);
+  fclose(file);
+}
+
+void simt_memory_check(int device, const void *address, bool writes) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  struct allocation found;
+  if (!allocation_copy(address, &found) || !found.mapped) return;
+  if (((writes ? found.writers : found.readers) >> device & 1) == 0) {
+    fprintf(stderr, "simt: device %d %s address %p, memory of device %d to which it has no access\n", device,
+            writes ? "writes" : "reads", address, found.device);
+    abort();
+  }
+  if (found.device == device) return;
+  pthread_once(&once, [] { atexit(foreign_report); });
+  __atomic_add_fetch(&foreign_count, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- what cudaMalloc allocates ---- */

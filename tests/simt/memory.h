@@ -16,6 +16,12 @@ void simt_memory_drop(void *base);
  * does. */
 void simt_memory_map(void *base, size_t bytes, int device);
 void simt_memory_unmap(void *base);
+/* Which devices may read and write what is mapped there, one bit each. */
+void simt_memory_allow(void *base, uint64_t readers, uint64_t writers);
+/* SIMT_ACCESS=FILE: a kernel on the device accesses an address. If that is of memory that cuMemMap has
+ * mapped, and the device has no access, the program ends. Accesses to other devices' memory are counted, and
+ * FILE has their number when the program ends. */
+void simt_memory_check(int device, const void *address, bool writes);
 
 /* All memory of the device is gone, with its context. */
 void simt_memory_reset(int device);

@@ -138,7 +138,7 @@ static void *block_main(void *argument) {
   const struct simt_block_job *job = (const struct simt_block_job *)argument;
   kernel_begin_block();
   simt_block_heeds(reset_kills(job->launch->device));
-  watch_block_begin(job->launch->kernel->name, job->launch->parameters, job->index,
+  watch_block_begin(job->launch->kernel->name, job->launch->device, job->launch->parameters, job->index,
                     job->launch->thread_count);
   simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->shared_bytes,
                  job->launch->slow_warp, thread_body, (void *)job->launch);

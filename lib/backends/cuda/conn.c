@@ -56,6 +56,8 @@ static ncclResult_t conn_create(struct device_comm *sender, struct device_comm *
     return log_no_memory("rank %u of comm %s: a connection", receiver->config.rank, receiver->name);
   conn->on_host = !cuda_reach(sender->config.device_index, receiver->config.device_index) ||
                   !cuda_reach(receiver->config.device_index, sender->config.device_index);
+  conn->devices[0] = receiver->config.device_index;
+  conn->devices[1] = sender->config.device_index;
   conn->reference_count = 2;
   ncclResult_t made = conn_end(conn, sender, true, &conn->sender_block, &conn->sender);
   if (made == ncclSuccess) made = conn_end(conn, receiver, false, &conn->receiver_block, &conn->receiver);

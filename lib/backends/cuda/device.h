@@ -24,6 +24,7 @@ struct cuda_conn {
   struct arena_block sender_block, receiver_block,
       buffer_block[SLOTS_COUNT];   /* blocks that this process owns */
   struct cuda_conn_remote *remote; /* conn_remote.c: set if the other end is another process's */
+  uint32_t devices[2];             /* of the receiver and the sender, if both are this process's */
   bool on_host;                    /* the devices do not reach each other: everything is in host memory */
   bool net;                        /* the other end is behind a network */
   bool pooled;                     /* of messages over a network: it uses the rank's slot pools */
@@ -112,13 +113,14 @@ struct device_comm {
   struct cuda_order order;
   struct cuda_budget budget;
   struct cuda_side side;
-  bool hosted;        /* it has a network connection, in host memory */
-  bool net_on_device; /* ... except for its slots */
-  bool shm;           /* it has a connection to another process in memory of the host */
-  bool overlaps;      /* a kernel may start on the device while the previous one ends */
-  bool hidden_said;   /* the log says why mapped memory stays hidden */
-  uint32_t life;      /* of the device, when the rank was opened; see cuda_life() */
-  ncclResult_t error; /* read atomically, written under cuda_mutex */
+  bool hosted;         /* it has a network connection, in host memory */
+  bool net_on_device;  /* ... except for its slots */
+  bool shm;            /* it has a connection to another process in memory of the host */
+  bool overlaps;       /* a kernel may start on the device while the previous one ends */
+  bool hidden_said;    /* the log says why mapped memory stays hidden */
+  bool access_refused; /* other devices of the process get no access to mapped memory */
+  uint32_t life;       /* of the device, when the rank was opened; see cuda_life() */
+  ncclResult_t error;  /* read atomically, written under cuda_mutex */
   uint64_t memory_bytes;
   uint64_t looked_ns;                        /* time of the last check whether the device still works */
   struct cuda_ring rings[PLAN_CHANNELS_MAX]; /* by channel */
@@ -194,6 +196,10 @@ bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of
 bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
+
+/* access.c: kernels on that device of the process can access the buffer, in memory of cuMemCreate. They are
+ * given access if it is memory of the rank's device. With the rank's conns_mutex held. */
+bool cuda_access_reaches(struct device_comm *comm, const void *memory, size_t bytes, uint32_t device_index);
 
 /* reset.c: the number of a device's life, which ends when the program resets the device. */
 uint32_t cuda_life(uint32_t device_index);

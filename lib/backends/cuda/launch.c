@@ -10,12 +10,22 @@
 #include "kernels/warps.h"
 #include "schedule/algo.h"
 
+/* One kernel launch in preparation. */
+struct launch_setup {
+  struct device_comm *comm;
+  const device_stream *streams;
+  uint32_t stream_count;
+  struct cuda_capture capture;
+  struct cuda_kernel kernel;
+  size_t plan_bytes; /* of a plan that is passed in the kernel's arguments */
+  struct own_copy aside;
+};
+
 /* ---- binding ---- */
 
-/* Only plain allocations by cudaMalloc are mapped where a peer's kernel can access them. */
+/* Plain allocations by cudaMalloc are mapped where every peer's kernel can access them. */
 static bool memory_in_reach(const void *memory) {
   struct cudaPointerAttributes attributes;
-  if (memory == NULL) return false;
   if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
     cudaGetLastError();
     return false;
@@ -137,10 +147,11 @@ static void bind_pools(struct device_comm *comm, const struct plan *plan, struct
   }
 }
 
-/* Caches results, because the works of a plan use few buffers: whether the process's other devices reach the
+/* Caches results, because the works of a plan use few buffers: whether all of the process's devices reach the
  * last one, and the peers' shifts of it. */
 #define SHIFTS_KEPT 16u
 struct reach_asked {
+  bool captured;
   const void *memory;
   bool reached;
   struct {
@@ -158,15 +169,25 @@ static bool memory_reached(struct reach_asked *asked, const void *memory) {
   return asked->reached;
 }
 
-static bool shift_of_peer(struct device_comm *comm, const void *memory, size_t bytes, uint32_t peer,
-                          struct reach_asked *asked, uint64_t *shift) {
+/* Memory of cuMemCreate that peers of this process reach is not shown in graphs: a replay may find other
+ * memory at its addresses, to which they have no access. */
+static bool shift_ask(struct device_comm *comm, const struct cuda_conn *conn, bool sends, const void *memory,
+                      size_t bytes, uint32_t peer, bool captured, uint64_t *shift) {
+  if (conn->remote != NULL) return cuda_region_shift(comm, memory, bytes, peer, shift);
+  return !captured && cuda_access_reaches(comm, memory, bytes, conn->devices[sends ? 0 : 1]);
+}
+
+static bool shift_of_peer(struct device_comm *comm, const struct cuda_conn *conn, bool sends,
+                          const void *memory, size_t bytes, uint32_t peer, struct reach_asked *asked,
+                          uint64_t *shift) {
   const uint32_t i = peer % SHIFTS_KEPT;
   if (asked->shifts[i].memory != memory || asked->shifts[i].bytes != bytes || asked->shifts[i].peer != peer) {
     asked->shifts[i].memory = memory;
     asked->shifts[i].bytes = bytes;
     asked->shifts[i].peer = peer;
     asked->shifts[i].shift = 0;
-    asked->shifts[i].found = cuda_region_shift(comm, memory, bytes, peer, &asked->shifts[i].shift);
+    asked->shifts[i].found =
+        shift_ask(comm, conn, sends, memory, bytes, peer, asked->captured, &asked->shifts[i].shift);
   }
   *shift = asked->shifts[i].shift;
   return asked->shifts[i].found;
@@ -179,8 +200,9 @@ static bool shift_find(struct device_comm *comm, const struct work *work, uint32
   const struct cuda_conn *conn = cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends);
   const size_t bytes = sends ? work_in_bytes(work) : work_out_bytes(work);
   *shift = 0;
-  if (conn->remote == NULL) return memory_reached(asked, memory);
-  return memory != NULL && shift_of_peer(comm, memory, bytes, peer, asked, shift);
+  if (memory == NULL) return false;
+  return (conn->remote == NULL && memory_reached(asked, memory)) ||
+         shift_of_peer(comm, conn, sends, memory, bytes, peer, asked, shift);
 }
 
 /* Either all links of a work offer its output, or none. */
@@ -224,14 +246,16 @@ static void bind_batches(const struct plan *plan, const struct bound_work *works
   }
 }
 
-static void bind_plan(struct device_comm *comm, const struct plan *plan, bool aside, uint32_t warp_count,
-                      uint8_t *data) {
+static void bind_plan(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
+  struct device_comm *comm = setup->comm;
+  const bool aside = setup->aside.bytes > 0;
   struct bound_work *works = (struct bound_work *)data;
   struct bound_further *further = (struct bound_further *)(data + data_further_offset(plan));
   uint64_t further_used = 0;
   struct reach_asked out_asked, in_asked;
   memset(&out_asked, 0, sizeof out_asked);
   memset(&in_asked, 0, sizeof in_asked);
+  out_asked.captured = in_asked.captured = setup->capture.id != 0;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const void *out = plan->buffers[i].out;
     struct work work = plan->works[i];
@@ -257,7 +281,8 @@ static void bind_plan(struct device_comm *comm, const struct plan *plan, bool as
     further_used += further_entries(&work);
   }
   bind_pools(comm, plan, works);
-  bind_batches(plan, works, warp_count, (struct bound_batch *)(void *)(data + data_batches_offset(plan)));
+  bind_batches(plan, works, setup->kernel.warp_count,
+               (struct bound_batch *)(void *)(data + data_batches_offset(plan)));
 }
 
 /* Bytes of a channel's part from which on copy engines are faster than instructions. The limit is higher
@@ -389,17 +414,6 @@ static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
 
 /* ---- launch ---- */
 
-/* One kernel launch in preparation. */
-struct launch_setup {
-  struct device_comm *comm;
-  const device_stream *streams;
-  uint32_t stream_count;
-  struct cuda_capture capture;
-  struct cuda_kernel kernel;
-  size_t plan_bytes; /* of a plan that is passed in the kernel's arguments */
-  struct own_copy aside;
-};
-
 /* What writes a scalar has ended before it is read. */
 static bool plan_has_scalar(const struct plan *plan) {
   for (uint32_t i = 0; i < plan->work_count; i++)
@@ -424,7 +438,7 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
 static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
   for (uint32_t i = 0; i < plan->work_count; i++) TRY(ring_prepare(setup->comm, &plan->works[i]));
   cuda_conns_lock(setup->comm);
-  bind_plan(setup->comm, plan, setup->aside.bytes > 0, setup->kernel.warp_count, data);
+  bind_plan(setup, plan, data);
   const ncclResult_t result =
       setup->capture.id != 0 ? cuda_regions_leave(setup->comm, plan, setup->capture.graph) : ncclSuccess;
   cuda_conns_unlock(setup->comm);

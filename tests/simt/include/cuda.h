@@ -99,6 +99,7 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size);
 CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags);
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *desc, size_t count);
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer);
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size);
 #ifdef __cplusplus
 }
