@@ -73,4 +73,15 @@ SIMT_FABRIC=1 NCCL_MNNVL_ENABLE=0 vmm TwoShot:Simple fabric && grep -q 'NCCL_MNN
 check $? "NCCL_MNNVL_ENABLE=0: no fabric handles"
 ! NCCL_P2P_DIRECT_DISABLE=1 vmm TwoShot:Simple used 0 && grep -q 'no memory of others mapped' "$work/log"
 check $? "NCCL_P2P_DIRECT_DISABLE=1: nothing is mapped"
+vmm TwoShot:Simple alloc
+check $? "memory of ncclMemAlloc: descriptors, access of all devices, wrong addresses, memory that is back"
+vmm TwoShot:Simple alloc-used
+check $? "kernels of other processes access it"
+: >"$work/access"
+SIMT_ACCESS="$work/access" vmm TwoShot:Simple alloc-graph && [ "$(foreign)" -gt 1000 ]
+check $? "kernels of the process access it, in graphs, too"
+SIMT_FABRIC=1 vmm TwoShot:Simple alloc && SIMT_NO_ACCESS=1 vmm TwoShot:Simple alloc-graph
+check $? "... with fabric handles, and where other devices get no access"
+SIMT_NO_VMM=1 vmm TwoShot:Simple alloc
+check $? "ncclMemAlloc on devices without memory of cuMemCreate"
 [ "$failures" -eq 0 ]

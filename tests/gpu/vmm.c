@@ -15,10 +15,13 @@
  *     fabric    memory of which fabric handles alone may be made
  *     threads   ranks of one process, whose devices may access their own memory only; NUMBER turns of other
  *               memory, and of the same memory mapped again, then a graph over which memory is replaced
+ *     alloc     memory of ncclMemAlloc: handles of it, access of all devices, refusals, memory that is back
+ *     alloc-graph  ranks of one process show it in graphs
+ *     alloc-used   as used, with such memory
  *     used      over fibres, after NUMBER turns of sleep: ends when a kernel uses another process's memory
  *
- * Without arguments, all but used, and fabric only if the driver has such handles. Prints what is wrong, or
- * what was run and `ok`. */
+ * Without arguments, all but used and alloc-used, and fabric only if the driver has such handles. Prints what
+ * is wrong, or what was run and `ok`. */
 /* clang-format on */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,6 +50,9 @@ static struct {
   __typeof__(cuMemAddressFree) *unreserve;
   __typeof__(cuMemMap) *map;
   __typeof__(cuMemSetAccess) *set_access;
+  __typeof__(cuMemGetAccess) *get_access;
+  __typeof__(cuMemRetainAllocationHandle) *retain;
+  __typeof__(cuMemExportToShareableHandle) *export_handle;
   __typeof__(cuMemUnmap) *unmap;
 } driver;
 
@@ -79,8 +85,11 @@ static bool driver_load(void) {
   *(void **)&driver.map = dlsym(library, "cuMemMap");
   *(void **)&driver.set_access = dlsym(library, "cuMemSetAccess");
   *(void **)&driver.unmap = dlsym(library, "cuMemUnmap");
-  return driver.create && driver.release && driver.reserve && driver.unreserve && driver.map &&
-         driver.set_access && driver.unmap;
+  *(void **)&driver.get_access = dlsym(library, "cuMemGetAccess");
+  *(void **)&driver.retain = dlsym(library, "cuMemRetainAllocationHandle");
+  *(void **)&driver.export_handle = dlsym(library, "cuMemExportToShareableHandle");
+  return driver.get_access && driver.retain && driver.export_handle && driver.create && driver.release &&
+         driver.reserve && driver.unreserve && driver.map && driver.set_access && driver.unmap;
 }
 
 static CUresult memory_create(const struct buffer *buffer, CUmemGenericAllocationHandle *handle) {
@@ -422,6 +431,83 @@ static void fabric(void) {
   barrier();
 }
 
+/* ---- memory of ncclMemAlloc ---- */
+
+static void refuse_free(void *memory, const char *says) {
+  const ncclResult_t result = ncclMemFree(memory);
+  const char *text = ncclGetLastError(NULL);
+  if (result == ncclInvalidArgument && strstr(text, "ncclMemFree of ") && strstr(text, says)) return;
+  printf("wrong: ncclMemFree of a wrong address: result %d, %s\n", (int)result, text);
+  exit(1);
+}
+
+static void refuse_bytes(size_t bytes) {
+  void *none = NULL;
+  char says[64];
+  NEED(ncclMemAlloc(&none, bytes) == ncclSuccess);
+  snprintf(says, sizeof says, "has no %zu bytes of memory", bytes);
+  if (strstr(ncclGetLastError(NULL), says) != NULL) return;
+  printf("wrong: too much memory: %s\n", ncclGetLastError(NULL));
+  exit(1);
+}
+
+/* Other libraries make descriptors of it, and map it. */
+static void alloc_export(void *memory) {
+  CUmemGenericAllocationHandle handle;
+  CUmemFabricHandle fabric;
+  int descriptor = -1;
+  NEED(driver.retain(&handle, memory));
+  NEED(driver.export_handle(&descriptor, handle, POSIX, 0));
+  if (getenv("SIMT_FABRIC") != NULL)
+    NEED(driver.export_handle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+  NEED(driver.release(handle));
+  NEED(close(descriptor));
+}
+
+static void alloc_access(void *memory) {
+  int device = 0, possible = 0;
+  NEED(cudaGetDevice(&device));
+  for (int other = 0; other < need_device_count(); other++) {
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other};
+    unsigned long long flags = 0;
+    if (other != device) NEED(cudaDeviceCanAccessPeer(&possible, other, device));
+    if (other != device && !possible) continue;
+    NEED(driver.get_access(&flags, &location, (CUdeviceptr)(uintptr_t)memory + GRAIN));
+    NEED(flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  }
+}
+
+static void alloc_open(size_t bytes) {
+  NEED(ncclMemAlloc((void **)&run.in, bytes));
+  NEED(ncclMemAlloc((void **)&run.out, bytes));
+}
+
+static void alloc(void) {
+  const size_t bytes = GRAIN + 100;
+  void *other = NULL;
+  run.count = 2000;
+  if (getenv("SIMT_MEMORY") != NULL) refuse_bytes((size_t)1 << 42);
+  alloc_open(bytes);
+  if (getenv("SIMT_NO_VMM") == NULL) {
+    alloc_export(run.in);
+    alloc_access(run.out);
+  }
+  calls_make(3);
+  barrier();
+  const size_t before = free_bytes();
+  barrier();
+  refuse_free((char *)run.in + 8, "is not where an allocation begins");
+  NEED(ncclMemFree(run.in));
+  refuse_free(run.in, "which is freed already");
+  NEED(ncclMemFree(run.out));
+  NEED(ncclMemFree(NULL));
+  NEED(cudaMalloc(&other, 64));
+  refuse_free(other, "belongs to cudaFree");
+  NEED(cudaFree(other));
+  await_free(before + 2 * bytes);
+  barrier();
+}
+
 /* ---- ranks of one process ---- */
 
 enum { THREADS_COUNT = 5000 };
@@ -430,10 +516,14 @@ static struct {
   int ranks, host[THREADS_COUNT];
   ncclComm_t comms[RANKS_MAX];
   cudaStream_t streams[RANKS_MAX];
-  struct buffer buffers[RANKS_MAX];
+  struct buffer buffers[RANKS_MAX]; /* of cuMemCreate, or ... */
+  char *alloced[RANKS_MAX];         /* ... of ncclMemAlloc */
 } all;
 
-static int *threads_data(int rank) { return buffer_at(&all.buffers[rank], GRAIN - 4012); }
+static int *threads_data(int rank) {
+  if (all.alloced[rank] != NULL) return (int *)(void *)(all.alloced[rank] + GRAIN - 4012);
+  return buffer_at(&all.buffers[rank], GRAIN - 4012);
+}
 
 static void threads_fill(int turn) {
   for (int rank = 0; rank < all.ranks; rank++) {
@@ -475,7 +565,8 @@ static void threads_graph(void) {
     threads_fill(turn);
     for (int rank = 0; rank < all.ranks; rank++) NEED(cudaGraphLaunch(exec[rank], all.streams[rank]));
     threads_check(turn);
-    for (int rank = 0; rank < all.ranks; rank++) piece_replace(&all.buffers[rank], turn % 2);
+    for (int rank = 0; rank < all.ranks && all.alloced[rank] == NULL; rank++)
+      piece_replace(&all.buffers[rank], turn % 2);
   }
   for (int rank = 0; rank < all.ranks; rank++) {
     NEED(cudaGraphExecDestroy(exec[rank]));
@@ -483,7 +574,7 @@ static void threads_graph(void) {
   }
 }
 
-static void threads(int ranks, int turns) {
+static void threads_open(int ranks, bool alloced) {
   all.ranks = ranks;
   if (!driver_load()) exit(NO_DRIVER);
   if (need_device_count() < ranks) exit(TOO_FEW_DEVICES);
@@ -491,8 +582,28 @@ static void threads(int ranks, int turns) {
   for (int rank = 0; rank < ranks; rank++) {
     need_device(rank);
     NEED(cudaStreamCreateWithFlags(&all.streams[rank], cudaStreamNonBlocking));
-    buffer_open(&all.buffers[rank], rank, 2, POSIX);
+    if (alloced) NEED(ncclMemAlloc((void **)&all.alloced[rank], 2 * GRAIN));
+    else buffer_open(&all.buffers[rank], rank, 2, POSIX);
   }
+}
+
+static void threads_close(void) {
+  for (int rank = 0; rank < all.ranks; rank++) {
+    if (all.alloced[rank] != NULL) NEED(ncclMemFree(all.alloced[rank]));
+    else buffer_close(&all.buffers[rank]);
+    NEED(cudaStreamDestroy(all.streams[rank]));
+    NEED(ncclCommDestroy(all.comms[rank]));
+  }
+}
+
+static void threads_alloc_graph(int ranks) {
+  threads_open(ranks, true);
+  threads_graph();
+  threads_close();
+}
+
+static void threads(int ranks, int turns) {
+  threads_open(ranks, false);
   for (int turn = 0; turn < turns; turn++) {
     threads_fill(turn);
     threads_reduce();
@@ -505,11 +616,7 @@ static void threads(int ranks, int turns) {
     }
   }
   threads_graph();
-  for (int rank = 0; rank < ranks; rank++) {
-    buffer_close(&all.buffers[rank]);
-    NEED(cudaStreamDestroy(all.streams[rank]));
-    NEED(ncclCommDestroy(all.comms[rank]));
-  }
+  threads_close();
 }
 
 /* ---- proof of the direct access ---- */
@@ -541,9 +648,10 @@ static void foreign_close(void) {
   exit(1);
 }
 
-static void used(int turns) {
+static void used(int turns, bool alloced) {
   run.count = 2000;
-  buffers_open(2, 4012, getenv("SIMT_FABRIC") != NULL ? CU_MEM_HANDLE_TYPE_FABRIC : POSIX);
+  if (alloced) alloc_open(GRAIN);
+  else buffers_open(2, 4012, getenv("SIMT_FABRIC") != NULL ? CU_MEM_HANDLE_TYPE_FABRIC : POSIX);
   calls_make(3);
   barrier();
   const size_t most = free_bytes() + 4 * GRAIN;
@@ -571,7 +679,9 @@ static bool run_mode(const char *mode, int number) {
   else if (strcmp(mode, "graph") == 0) graph();
   else if (strcmp(mode, "noexport") == 0) noexport();
   else if (strcmp(mode, "fabric") == 0) fabric();
-  else if (strcmp(mode, "used") == 0) used(number);
+  else if (strcmp(mode, "used") == 0) used(number, false);
+  else if (strcmp(mode, "alloc") == 0) alloc();
+  else if (strcmp(mode, "alloc-used") == 0) used(0, true);
   else return false;
   return true;
 }
@@ -587,6 +697,7 @@ static void rank_main(const char *mode, int number) {
     graph();
     noexport();
     fabric();
+    alloc();
   } else if (!run_mode(mode, number)) {
     fprintf(stderr, "vmm: no mode is called %s\n", mode);
     exit(2);
@@ -608,11 +719,12 @@ static int wait_all(const pid_t *children, int count) {
 }
 
 /* In a process of their own, so that this one never opens a device. */
-static int threads_apart(int ranks, int turns) {
+static int threads_apart(int ranks, int turns, bool alloced) {
   const pid_t child = fork();
   NEED(child < 0);
   if (child == 0) {
-    threads(ranks, turns);
+    if (alloced) threads_alloc_graph(ranks);
+    else threads(ranks, turns);
     exit(0);
   }
   return wait_all(&child, 1);
@@ -636,9 +748,12 @@ int main(int argc, char **argv) {
   run.size = argc > 3 ? atoi(argv[3]) : 2;
   NEED(run.size < 2 || run.size > RANKS_MAX);
   rendezvous_open();
-  if (mode == NULL || strcmp(mode, "threads") == 0) failed = threads_apart(run.size, number);
+  const bool in_graph = mode != NULL && strcmp(mode, "alloc-graph") == 0;
+  const bool apart = in_graph || (mode != NULL && strcmp(mode, "threads") == 0);
+  if (mode == NULL || apart) failed = threads_apart(run.size, number, in_graph);
+  if (failed == 0 && mode == NULL) failed = threads_apart(run.size, number, true);
   if (failed == TOO_FEW_DEVICES && mode == NULL) failed = 0; /* those of processes may share one */
-  if (failed == 0 && (mode == NULL || strcmp(mode, "threads") != 0)) failed = processes(mode, number);
+  if (failed == 0 && !apart) failed = processes(mode, number);
   const bool left_out = failed == TOO_FEW_DEVICES || failed == NO_DRIVER;
   if (left_out) printf("vmm: needs %s: ok\n", failed == NO_DRIVER ? "a driver" : "two devices");
   else printf("vmm: %s, %d ranks: %s\n", mode != NULL ? mode : "all", run.size, failed ? "FAILED" : "ok");

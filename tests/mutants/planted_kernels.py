@@ -99,6 +99,7 @@ VMM_REMAP, VMM_USED = (
     for arguments in ('remap 3', 'used 0'))
 VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
                        'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
+VMM_ALLOC = scenario('TwoShot', 'Simple', 'alloc', 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
@@ -575,6 +576,11 @@ plant(CUDA + 'launch.c', 'memory_of_the_process_shown_in_a_graph',
       'return @!captured@ && cuda_access_reaches(', 'true', 'crash|error', VMM_THREADS, NO_ACCESS)
 plant(CUDA + 'launch.c', 'access_asked_of_the_own_device', 'conn->devices[@sends ? 0 : 1@]', 'sends ? 1 : 0',
       'crash|error', VMM_THREADS, NO_ACCESS)
+plant(CUDA + 'alloc.c', 'address_within_an_allocation_freed',
+      'own != NULL && @found.base == (uint64_t)(uintptr_t)pointer@;', 'true', 'wrong', VMM_ALLOC,
+      'wrong: ncclMemFree')
+plant(CUDA + 'alloc.c', 'other_devices_get_no_access', 'if (@other == (int)device_index@) continue;', 'true',
+      'error', VMM_ALLOC, 'flags !=')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
       'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
       READ_SLOTS, 'must be at the sender')

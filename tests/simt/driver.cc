@@ -74,9 +74,18 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
+/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
-  *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      *value = getenv("SIMT_NO_VMM") == NULL;
+      break;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = getenv("SIMT_FABRIC") != NULL; break;
+    default: *value = 0; break;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -1,23 +1,16 @@
 /* access.c: memory of cuMemCreate that kernels of the process's other devices access. The program says which
  * devices may access what it maps; other devices of its ranks are given access here. Nothing is kept: access
  * ends with a mapping, whatever is mapped there next, so the driver is asked at each launch. */
-#include <cuda.h>
-#include <string.h>
-
 #include "backends/cuda/ipc.h"
+#include "backends/cuda/vmm.h"
 #include "base/log.h"
 
 #define PIECES_MOST 2048u /* of a buffer: each costs questions at each launch */
 
-typedef CUresult (*access_get)(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer);
-typedef CUresult (*access_set)(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *access, size_t count);
-
 static bool has_access(uint64_t address, uint32_t device_index) {
-  static access_get ask; /* the same value whoever finds it first */
   const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device_index};
   unsigned long long flags = 0;
-  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuMemGetAccess");
-  return ask != NULL && ask(&flags, &location, (CUdeviceptr)address) == CUDA_SUCCESS &&
+  return vmm_driver()->get_access(&flags, &location, (CUdeviceptr)address) == CUDA_SUCCESS &&
          flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
@@ -52,13 +45,10 @@ static bool pieces_find(uint64_t address, uint64_t end, uint32_t own, uint32_t d
 }
 
 static bool access_give(struct device_comm *comm, const struct pieces *pieces, uint32_t device_index) {
-  static access_set set; /* the same value whoever finds it first */
-  const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device_index},
-                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  if (set == NULL) *(void **)&set = cuda_driver_function("cuMemSetAccess");
+  const CUmemAccessDesc access = vmm_access(device_index);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const CUresult error = set != NULL ? set((CUdeviceptr)pieces->base, pieces->end - pieces->base, &access, 1)
-                                     : CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult error =
+      vmm_driver()->set_access((CUdeviceptr)pieces->base, pieces->end - pieces->base, &access, 1);
   cuda_scope_leave(&scope);
   if (error == CUDA_SUCCESS) return true;
   comm->access_refused = true;

@@ -13,6 +13,7 @@
 #include "kernels/launch_limits.h"
 #include "kernels/link_test.h"
 #include "backends/cuda/topology.h"
+#include "backends/cuda/vmm.h"
 #include "base/log.h"
 
 #define ABORTED_WAIT_NS UINT64_C(10000000000)
@@ -281,17 +282,6 @@ ncclResult_t cuda_memory_write(void *device, const void *host, size_t bytes) {
   return cuda_result(cudaStreamSynchronize(own_streams[device_index]), "writing device memory");
 }
 
-static ncclResult_t cuda_memory_alloc(uint32_t device_index, size_t bytes, void **pointer) {
-  const struct cuda_scope scope = cuda_scope_enter(device_index);
-  const ncclResult_t result = cuda_result(cudaMalloc(pointer, bytes), "allocating device memory");
-  cuda_scope_leave(&scope);
-  return result;
-}
-
-static ncclResult_t cuda_memory_free(void *pointer) {
-  return cuda_result(cudaFree(pointer), "freeing device memory");
-}
-
 void *cuda_driver_function(const char *name) {
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   return driver != NULL ? dlsym(driver, name) : NULL;
@@ -329,9 +319,16 @@ bool cuda_memory_is_plain(const void *pointer) {
          capable != 0;
 }
 
-/* A buffer may span several ranges of mapped memory, so only plain memory has an end that is known. */
+/* A buffer may span several ranges of mapped memory, so only plain memory has an end that is known, and that
+ * of ncclMemAlloc. */
 static void query_range(const void *pointer, struct pointer_info *info) {
+  struct vmm_memory own;
   uint64_t base, bytes;
+  if (cuda_memory_find_own(pointer, &own)) {
+    info->base = (void *)(uintptr_t)own.base;
+    info->bytes = own.bytes;
+    return;
+  }
   if (info->kind != POINTER_DEVICE || !cuda_memory_is_plain(pointer) ||
       !cuda_memory_range((uintptr_t)pointer, &base, &bytes))
     return;

@@ -4,51 +4,15 @@
  * shift leads from a buffer over several pieces to all of them. Keeps no handle and no descriptor: either
  * would keep the memory in use. Its lock is its own, so that unmapping, which may wait for kernels, holds no
  * other. */
-#include <cuda.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backends/cuda/ipc.h"
+#include "backends/cuda/vmm.h"
 #include "base/hash.h"
 #include "base/log.h"
 
-/* The driver's functions; all or none are there. */
-static struct {
-  __typeof__(cuMemRetainAllocationHandle) *retain;
-  __typeof__(cuMemExportToShareableHandle) *export_handle;
-  __typeof__(cuMemImportFromShareableHandle) *import_handle;
-  __typeof__(cuMemAddressReserve) *reserve;
-  __typeof__(cuMemAddressFree) *unreserve;
-  __typeof__(cuMemMap) *map;
-  __typeof__(cuMemSetAccess) *set_access;
-  __typeof__(cuMemUnmap) *unmap;
-  __typeof__(cuMemRelease) *release;
-} driver;
-
 static os_mutex lock = OS_MUTEX_INITIALIZER;
-
-static bool driver_is_loaded(void) {
-  static int loaded; /* 1: yes, -1: no */
-  os_mutex_lock(&lock);
-  if (loaded == 0) {
-    *(void **)&driver.retain = cuda_driver_function("cuMemRetainAllocationHandle");
-    *(void **)&driver.export_handle = cuda_driver_function("cuMemExportToShareableHandle");
-    *(void **)&driver.import_handle = cuda_driver_function("cuMemImportFromShareableHandle");
-    *(void **)&driver.reserve = cuda_driver_function("cuMemAddressReserve");
-    *(void **)&driver.unreserve = cuda_driver_function("cuMemAddressFree");
-    *(void **)&driver.map = cuda_driver_function("cuMemMap");
-    *(void **)&driver.set_access = cuda_driver_function("cuMemSetAccess");
-    *(void **)&driver.unmap = cuda_driver_function("cuMemUnmap");
-    *(void **)&driver.release = cuda_driver_function("cuMemRelease");
-    loaded = driver.retain && driver.export_handle && driver.import_handle && driver.reserve &&
-                     driver.unreserve && driver.map && driver.set_access && driver.unmap && driver.release
-                 ? 1
-                 : -1;
-  }
-  const bool result = loaded > 0;
-  os_mutex_unlock(&lock);
-  return result;
-}
 
 /* ---- the owner ---- */
 
@@ -68,7 +32,7 @@ bool cuda_mapped_find(uint64_t address, struct mapped_memory *memory) {
   size_t range_bytes = 0;
   void *pool = NULL;
   memset(memory, 0, sizeof *memory);
-  if (!driver_is_loaded() || cuda_memory_is_plain((const void *)(uintptr_t)address) ||
+  if (vmm_driver() == NULL || cuda_memory_is_plain((const void *)(uintptr_t)address) ||
       !cuda_pointer_ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &range) ||
       !cuda_pointer_ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address, &range_bytes) ||
       !cuda_memory_range(address, &memory->base, &memory->bytes))
@@ -88,12 +52,12 @@ bool cuda_mapped_export(uint64_t base, uint32_t kind, int *descriptor, uint8_t h
   CUmemGenericAllocationHandle memory = 0;
   CUmemFabricHandle fabric;
   static_assert(sizeof fabric == IPC_HANDLE_BYTES, "as long as CUDA's handle");
-  if (driver.retain(&memory, (void *)(uintptr_t)base) != CUDA_SUCCESS) return false;
+  if (vmm_driver()->retain(&memory, (void *)(uintptr_t)base) != CUDA_SUCCESS) return false;
   const CUresult result =
       kind == IPC_FABRIC
-          ? driver.export_handle(&fabric, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0)
-          : driver.export_handle(descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  driver.release(memory);
+          ? vmm_driver()->export_handle(&fabric, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0)
+          : vmm_driver()->export_handle(descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  vmm_driver()->release(memory);
   if (result == CUDA_SUCCESS && kind == IPC_FABRIC) memcpy(handle, &fabric, sizeof fabric);
   return result == CUDA_SUCCESS;
 }
@@ -139,7 +103,7 @@ static ncclResult_t window_open(uint32_t device_index, uint64_t owner, const str
   if (*window != NULL) return ncclSuccess;
   struct ipc_window *fresh = (struct ipc_window *)os_alloc(sizeof *fresh);
   if (fresh == NULL) return log_no_memory("noting a range of addresses of %s", whose);
-  const CUresult error = driver.reserve(&base, range->bytes, 0, 0, 0);
+  const CUresult error = vmm_driver()->reserve(&base, range->bytes, 0, 0, 0);
   if (error != CUDA_SUCCESS) {
     os_free(fresh);
     return window_failed("cuMemAddressReserve", error, device_index, whose);
@@ -160,7 +124,7 @@ static void window_close_unused(struct ipc_window *window) {
   if (window->places != NULL) return;
   while (*link != window) link = &(*link)->next;
   *link = window->next;
-  driver.unreserve((CUdeviceptr)(uintptr_t)window->base, window->bytes);
+  vmm_driver()->unreserve((CUdeviceptr)(uintptr_t)window->base, window->bytes);
   os_free(window);
 }
 
@@ -189,30 +153,26 @@ static CUresult piece_import(const struct ipc_piece *piece, uint32_t kind, int d
                              CUmemGenericAllocationHandle *memory) {
   CUmemFabricHandle fabric;
   if (kind == IPC_DESCRIPTOR)
-    return driver.import_handle(memory, (void *)(intptr_t)descriptor,
-                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    return vmm_driver()->import_handle(memory, (void *)(intptr_t)descriptor,
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   memcpy(&fabric, piece->handle, sizeof fabric);
-  return driver.import_handle(memory, &fabric, CU_MEM_HANDLE_TYPE_FABRIC);
+  return vmm_driver()->import_handle(memory, &fabric, CU_MEM_HANDLE_TYPE_FABRIC);
 }
 
 /* The mapping alone keeps the memory from then on. */
 static ncclResult_t piece_map(uint32_t device_index, const struct ipc_piece *piece, uint32_t kind,
                               int descriptor, const char *whose, CUdeviceptr address) {
   CUmemGenericAllocationHandle memory = 0;
-  CUmemAccessDesc access;
-  memset(&access, 0, sizeof access);
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = (int)device_index;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUmemAccessDesc access = vmm_access(device_index);
   CUresult error = piece_import(piece, kind, descriptor, &memory);
   if (error != CUDA_SUCCESS)
     return window_failed("cuMemImportFromShareableHandle", error, device_index, whose);
-  error = driver.map(address, piece->bytes, 0, memory, 0);
-  driver.release(memory);
+  error = vmm_driver()->map(address, piece->bytes, 0, memory, 0);
+  vmm_driver()->release(memory);
   if (error != CUDA_SUCCESS) return window_failed("cuMemMap", error, device_index, whose);
-  error = driver.set_access(address, piece->bytes, &access, 1);
+  error = vmm_driver()->set_access(address, piece->bytes, &access, 1);
   if (error == CUDA_SUCCESS) return ncclSuccess;
-  driver.unmap(address, piece->bytes);
+  vmm_driver()->unmap(address, piece->bytes);
   return window_failed("cuMemSetAccess", error, device_index, whose);
 }
 
@@ -220,7 +180,7 @@ ncclResult_t cuda_window_map(uint32_t device_index, const struct ipc_piece *piec
                              const struct ipc_range *range, int descriptor, const char *whose,
                              struct ipc_window **window, uint8_t **base) {
   struct ipc_window *found = NULL;
-  if (!driver_is_loaded()) return window_failed("the driver", CUDA_ERROR_NOT_SUPPORTED, device_index, whose);
+  if (vmm_driver() == NULL) return window_failed("the driver", CUDA_ERROR_NOT_SUPPORTED, device_index, whose);
   os_mutex_lock(&lock);
   ncclResult_t result = window_open(device_index, piece->owner, range, whose, &found);
   if (result == ncclSuccess) result = place_take(found, range->offset, piece->bytes);
@@ -237,7 +197,7 @@ ncclResult_t cuda_window_map(uint32_t device_index, const struct ipc_piece *piec
 }
 
 void cuda_window_unmap(struct ipc_window *window, uint8_t *base, uint64_t bytes) {
-  driver.unmap((CUdeviceptr)(uintptr_t)base, bytes);
+  vmm_driver()->unmap((CUdeviceptr)(uintptr_t)base, bytes);
   os_mutex_lock(&lock);
   place_give(window, (uint64_t)(base - window->base));
   window_close_unused(window);

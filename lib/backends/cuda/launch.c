@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/cuda/ipc.h"
+#include "backends/cuda/vmm.h"
 #include "base/log.h"
 #include "kernels/warps.h"
 #include "schedule/algo.h"
@@ -23,14 +24,17 @@ struct launch_setup {
 
 /* ---- binding ---- */
 
-/* Plain allocations by cudaMalloc are mapped where every peer's kernel can access them. */
+/* Plain allocations by cudaMalloc, and those of ncclMemAlloc, are mapped where every peer's kernel can access
+ * them. */
 static bool memory_in_reach(const void *memory) {
+  struct vmm_memory own;
   struct cudaPointerAttributes attributes;
   if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  return attributes.type == cudaMemoryTypeDevice && cuda_memory_is_plain(memory);
+  return attributes.type == cudaMemoryTypeDevice &&
+         (cuda_memory_is_plain(memory) || cuda_memory_find_own(memory, &own));
 }
 
 /* Only within a host may the slots be the sender's. */

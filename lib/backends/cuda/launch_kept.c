@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "backends/cuda/device.h"
+#include "backends/cuda/vmm.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/recent.h"
@@ -18,6 +18,7 @@
 struct kept_memory {
   const void *memory;
   uint64_t id;
+  bool own; /* of ncclMemAlloc */
 };
 
 struct cuda_kept {
@@ -58,14 +59,21 @@ static bool work_has_remote(struct device_comm *comm, const struct work *work) {
   return false;
 }
 
-/* A buffer in mapped ranges may consist of several, each of which can change: only plain memory is known by
- * one number. */
+static uint64_t memory_id(const struct kept_memory *row) {
+  struct vmm_memory own;
+  if (!row->own) return cuda_memory_id((uintptr_t)row->memory);
+  return cuda_memory_find_own(row->memory, &own) ? own.id : 0;
+}
+
+/* A buffer in mapped ranges may consist of several, each of which can change: only plain memory, and that of
+ * ncclMemAlloc, is known by one number. */
 static bool memory_keep(struct cuda_kept *kept, const void *memory) {
   for (uint32_t i = 0; i < kept->memory_count; i++)
     if (kept->memory[i].memory == memory) return true;
-  const uint64_t id = cuda_memory_is_plain(memory) ? cuda_memory_id((uintptr_t)memory) : 0;
-  kept->memory[kept->memory_count++] = (struct kept_memory){memory, id};
-  return id != 0;
+  struct kept_memory row = {memory, 0, !cuda_memory_is_plain(memory)};
+  row.id = memory_id(&row);
+  kept->memory[kept->memory_count++] = row;
+  return row.id != 0;
 }
 
 static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_t index,
@@ -131,7 +139,7 @@ void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const s
 
 static bool memory_is_kept(const struct cuda_kept *kept) {
   for (uint32_t i = 0; i < kept->memory_count; i++)
-    if (cuda_memory_id((uintptr_t)kept->memory[i].memory) != kept->memory[i].id) return false;
+    if (memory_id(&kept->memory[i]) != kept->memory[i].id) return false;
   return true;
 }
 
