@@ -438,6 +438,50 @@ static void test_graph_hold(void **state) {
   regions_free(&regions);
 }
 
+static void recall(struct regions *regions, uint32_t looks) {
+  for (uint32_t look = 0; look < looks; look++) regions_recall(regions);
+}
+
+/* What is shown but was not used for a while is returned, and noted, so that it is shown at its next use. */
+static void test_recalled(void **state) {
+  struct regions regions = {.rank_count = 2};
+  (void)state;
+  struct region *idle = add(&regions, 1000, 100, 7), *asked = add(&regions, 2000, 100, 8);
+  struct region *in_graph = add(&regions, 3000, 100, 9), *unseen = add(&regions, 4000, 100, 10);
+  struct region_hold *hold = region_hold(in_graph);
+  idle->answers[1] = asked->answers[1] = in_graph->answers[1] = 0x10000;
+  asked->answers[0] = REGION_ASKED;
+  unseen->answers[1] = REGION_REFUSED;
+  idle->use_count = 2;
+  recall(&regions, REGION_IDLE_LOOKS - 1);
+  idle->idle_looks = 0; /* it is used */
+  recall(&regions, REGION_IDLE_LOOKS - 1);
+  assert_null(regions.gone);
+  os_alloc_fail_at(1);
+  recall(&regions, 1);
+  os_alloc_fail_at(0);
+  assert_null(regions.gone);
+  recall(&regions, 1);
+  assert_ptr_equal(regions.gone, idle);
+  assert_null(idle->next);
+  assert_int_equal(regions.count, 4);
+  struct region *fresh = region_find(&regions, 1050);
+  assert_ptr_not_equal(fresh, idle);
+  assert_int_equal(fresh->id, 0x7);
+  assert_int_equal(fresh->use_count, 2);
+  assert_int_equal(fresh->answers[1], REGION_UNASKED);
+  assert_false(fresh->offered);
+  settle(&regions);
+  assert_true(next_gone(&regions, 1, 7));
+  assert_false(next_gone(&regions, 0, 0));
+  recall(&regions, 3 * REGION_IDLE_LOOKS); /* nobody has it mapped */
+  assert_null(regions.gone);
+  region_release(hold);
+  recall(&regions, REGION_IDLE_LOOKS);
+  assert_ptr_equal(regions.gone, in_graph);
+  regions_free(&regions);
+}
+
 /* The number of regions is bounded: the least recently used one is dropped, and its peers are notified. */
 static void test_pushed_out(void **state) {
   struct regions regions = {.rank_count = 1};
@@ -635,17 +679,29 @@ static void test_memory_handles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take_and_give),  cmocka_unit_test(test_fresh),
-      cmocka_unit_test(test_many),           cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_handles),        cmocka_unit_test(test_bad_handles),
-      cmocka_unit_test(test_conns),          cmocka_unit_test(test_bad_conns),
-      cmocka_unit_test(test_any_bytes),      cmocka_unit_test(test_regions),
-      cmocka_unit_test(test_gone),           cmocka_unit_test(test_late_answer),
-      cmocka_unit_test(test_fence),          cmocka_unit_test(test_graph_hold),
-      cmocka_unit_test(test_pushed_out),     cmocka_unit_test(test_lasting),
-      cmocka_unit_test(test_memory_handles), cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_later),          cmocka_unit_test(test_pieces_pushed_out),
-      cmocka_unit_test(test_range_handles),  cmocka_unit_test(test_buffer_bytes),
+      cmocka_unit_test(test_take_and_give),
+      cmocka_unit_test(test_fresh),
+      cmocka_unit_test(test_many),
+      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_handles),
+      cmocka_unit_test(test_bad_handles),
+      cmocka_unit_test(test_conns),
+      cmocka_unit_test(test_bad_conns),
+      cmocka_unit_test(test_any_bytes),
+      cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_gone),
+      cmocka_unit_test(test_late_answer),
+      cmocka_unit_test(test_fence),
+      cmocka_unit_test(test_graph_hold),
+      cmocka_unit_test(test_recalled),
+      cmocka_unit_test(test_pushed_out),
+      cmocka_unit_test(test_lasting),
+      cmocka_unit_test(test_memory_handles),
+      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_later),
+      cmocka_unit_test(test_pieces_pushed_out),
+      cmocka_unit_test(test_range_handles),
+      cmocka_unit_test(test_buffer_bytes),
       cmocka_unit_test(test_host_conns),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

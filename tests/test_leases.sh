@@ -36,6 +36,10 @@ for option in TwoShot:Simple Direct:Simple Ring:Simple Direct:LL; do
 done
 leases TwoShot:Simple full 5
 check $? "an allocation that fails succeeds when a program has freed what it cached"
+leases TwoShot:Simple unused 2
+check $? "on a full device peers return what was not used for a while, so that it is free at once"
+leases TwoShot:Simple evict 3
+check $? "memory is shown anew before the peers have returned it"
 leases TwoShot:Simple graph
 check $? "memory that a graph shows is mapped until the graph is destroyed"
 leases TwoShot:Simple busy 3

@@ -6,6 +6,9 @@
  *
  *     reuse     NUMBER turns: each call finds other memory at the addresses that an earlier call has used
  *     full      NUMBER turns: a rank uses up its device's memory, frees what it had cached, allocates again
+ *     unused    over fibres, NUMBER turns: a device is nearly full, and memory that is shown but was not used
+ *               for a while is free as soon as the program frees it
+ *     evict     NUMBER turns: more buffers than a rank shows at a time, and the first one again
  *     stress    NUMBER rounds of allocations, collectives and frees, at random; then all memory is back
  *     graph     memory that a graph shows is in use until the graph is destroyed
  *     holder    a process ends while it has another one's memory mapped
@@ -96,7 +99,7 @@ static void fill(void) {
 }
 
 static void call_start(enum call call) {
-  const struct call_arguments arguments = {run.in,   run.out,      COUNT,    ncclInt32, run.rank,
+  const struct call_arguments arguments = {run.in,   run.out,      COUNT,    ncclUint32, run.rank,
                                            run.size, run.size - 1, run.comm, run.stream};
   const bool grouped = call == EXCHANGE;
   if (grouped) NEED(ncclGroupStart());
@@ -221,6 +224,80 @@ static void full(int turns) {
     full_turn((before + 2 * BYTES) / (CACHED + 1) / GRAIN * GRAIN);
     barrier();
   }
+}
+
+/* How much memory this process has mapped, of others as of its own; over fibres. */
+static int mapped(void) {
+  char line[512];
+  int count = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  NEED(maps == NULL);
+  while (fgets(line, sizeof line, maps) != NULL) count += strstr(line, "memfd:simt") != NULL;
+  fclose(maps);
+  return count;
+}
+
+/* Peers end mappings only while their devices are idle, so no rank waits in a collective. */
+static void await_unmapped(int count) {
+  barrier();
+  while (mapped() > count) usleep(50);
+  barrier();
+}
+
+static void unused_turn(bool again) {
+  int *rest = NULL, *large = NULL;
+  buffers_open();
+  call_checked(ALL_GATHER);
+  barrier();
+  const int few = mapped();
+  buffers_show();
+  if (mapped() == few) {
+    puts("wrong: no memory is shown");
+    exit(1);
+  }
+  allocate(&rest, free_bytes() - GRAIN);
+  await_unmapped(few + 1);
+  if (again) {
+    buffers_show();
+    await_unmapped(few + 1);
+  }
+  if (cudaMalloc((void **)&large, 2 * BYTES) == cudaSuccess) {
+    puts("wrong: the device is not full");
+    exit(1);
+  }
+  buffers_close();
+  NEED(cudaMalloc((void **)&large, 2 * BYTES)); /* at once */
+  cudaGetLastError();
+  NEED(cudaFree(large));
+  NEED(cudaFree(rest));
+  barrier();
+}
+
+static void unused(int turns) {
+  for (int turn = 0; turn < turns; turn++) unused_turn(turn % 2 == 1);
+}
+
+/* ---- many buffers ---- */
+
+/* The first one is shown, displaced, and shown again before the peers have heard that it was displaced. */
+static void evict(int turns) {
+  enum { MANY = 66, USES = 20 };
+  int *many[MANY];
+  for (int i = 0; i < MANY; i++) allocate(&many[i], GRAIN);
+  run.in = many[MANY - 1];
+  for (int turn = 0; turn < turns; turn++) {
+    for (int use = 0; use < USES; use++) {
+      run.out = many[0];
+      call_checked(ALL_GATHER);
+      barrier();
+    }
+    for (int i = 1; i < MANY + 3; i++) {
+      run.out = i < MANY - 1 ? many[i] : many[0];
+      call_start(ALL_GATHER);
+    }
+    NEED(cudaStreamSynchronize(run.stream));
+  }
+  for (int i = 0; i < MANY; i++) NEED(cudaFree(many[i]));
 }
 
 /* ---- stress ---- */
@@ -430,6 +507,8 @@ static int loss_of(const char *mode) {
 static bool run_mode(const char *mode, int number) {
   if (strcmp(mode, "reuse") == 0) reuse(number);
   else if (strcmp(mode, "full") == 0) full(number);
+  else if (strcmp(mode, "unused") == 0) unused(number);
+  else if (strcmp(mode, "evict") == 0) evict(number);
   else if (strcmp(mode, "stress") == 0) stress(number);
   else if (strcmp(mode, "graph") == 0) graph();
   else if (strcmp(mode, "busy") == 0) busy(number);

@@ -100,6 +100,7 @@ VMM_REMAP, VMM_USED = (
 VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
                        'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
 VMM_ALLOC = scenario('TwoShot', 'Simple', 'alloc', 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
+LEASES_EVICT = scenario('TwoShot', 'Simple', 'evict 3', 'TUTTI_EMU=mode=threads,devices=2', program='leases')
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
@@ -559,6 +560,9 @@ plant(CUDA + 'region.c', 'first_piece_stands_for_all',
 plant(CUDA + 'ipc_region.c', 'number_of_a_piece_not_compared',
       'if (@region->id == id_now(address, region->base, region->is_piece)@) return region;', 'true',
       'wrong|hang|crash|error', VMM_REMAP, '.')
+plant(CUDA + 'ipc_region.c', 'memory_shown_twice_returned_once',
+      'if (*place != NULL && @--(*place)->shown_count == 0@)', 'true', 'wrong|hang|crash|error',
+      LEASES_EVICT, '.')
 plant(CUDA + 'ipc_window.c', 'other_memory_has_the_same_number',
       'hash_mix(hash_mix(HASH_SEED, cuda_memory_id(address)), @block@)', '1', 'wrong|hang|crash|error',
       VMM_REMAP, '.')

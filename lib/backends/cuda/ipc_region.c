@@ -119,6 +119,7 @@ static void handle_write(const struct ipc_piece *piece, const struct ipc_range *
 }
 
 static void region_use(struct region *region, bool lasts) {
+  region->idle_looks = 0;
   if (region->use_count < USES_BEFORE_ASKED) region->use_count += 1;
   if (region->later_uses > 0) region->later_uses -= 1;
   if (lasts) region->lasts = true;
@@ -256,9 +257,36 @@ static void comm_settle(struct device_comm *comm) {
   cuda_conns_unlock(comm);
 }
 
-/* True if there is more to do for the rank later. With cuda_mutex held. */
-static bool comm_look(struct device_comm *comm, const struct look *looks, uint32_t count, bool freed) {
+/* Devices of which little memory is free, one bit each: what a program keeps there without using it, it may
+ * free soon, and expect to be free at once. */
+#define MEMORY_LOOK_NS 64000000u /* the driver takes longer for this question */
+#define MEMORY_SHORT_PART 8u     /* of all of it */
+
+static uint64_t memory_look(const struct look *looks, uint32_t count) {
+  static uint64_t looked_ns; /* one thread calls */
+  const uint64_t now_ns = os_time_ns();
+  uint64_t asked = 0, result = 0;
+  if (now_ns - looked_ns < MEMORY_LOOK_NS) return 0;
+  looked_ns = now_ns;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint64_t device = UINT64_C(1) << looks[i].device_index;
+    size_t free_bytes = 0, total = 0;
+    if ((asked & device) != 0) continue;
+    asked |= device;
+    const struct cuda_scope scope = cuda_scope_enter(looks[i].device_index);
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) cudaGetLastError();
+    cuda_scope_leave(&scope);
+    if (free_bytes < total / MEMORY_SHORT_PART) result |= device;
+  }
+  return result;
+}
+
+/* True if there is more to do for the rank later. What was freed is asked back first. With cuda_mutex held.
+ */
+static bool comm_look(struct device_comm *comm, const struct look *looks, uint32_t count, bool freed,
+                      uint64_t short_devices) {
   if (!cuda_conns_try_lock(comm)) return true;
+  if ((short_devices >> comm->config.device_index & 1) != 0) regions_recall(&comm->regions);
   if (freed) looks_retire(&comm->regions, looks, count);
   const bool gone = comm->regions.gone != NULL, unsettled = regions_unsettled(&comm->regions);
   cuda_conns_unlock(comm);
@@ -271,10 +299,11 @@ static bool regions_look(void) {
   static uint32_t skip;
   const uint32_t count = looks_collect(looks, &skip);
   const bool freed = looks_ask(looks, count);
+  const uint64_t short_devices = memory_look(looks, count);
   bool busy = count > 0;
   cuda_lock();
   for (struct device_comm *comm = cuda_comms(); comm != NULL; comm = comm->next)
-    busy = comm_look(comm, looks, count, freed) || busy;
+    busy = comm_look(comm, looks, count, freed, short_devices) || busy;
   cuda_unlock();
   return busy;
 }
@@ -359,9 +388,11 @@ ncclResult_t cuda_regions_leave(struct device_comm *comm, const struct plan *pla
 
 /* ---- the process that maps it ---- */
 
-/* A region of another process that this rank's kernels store into. */
+/* A region of another process that this rank's kernels access. The owner may show it anew before it has said
+ * that the earlier time is over, so both are counted. */
 struct cuda_guest_region {
   struct ipc_mapping *mapping;
+  uint32_t shown_count;
   struct cuda_guest_region *next;
 };
 
@@ -394,6 +425,7 @@ static ncclResult_t guest_map(struct device_comm *comm, uint32_t peer, const str
     guest->next = comm->guests;
     comm->guests = guest;
   }
+  guest->shown_count += 1;
   *address = (uint64_t)(uintptr_t)guest->mapping->base;
   return ncclSuccess;
 }
@@ -429,7 +461,7 @@ void cuda_region_unmap(struct device_comm *comm, uint32_t peer, const struct dev
   if (!ipc_memory_handle_read(handle, &content)) return;
   cuda_lock();
   struct cuda_guest_region **place = guest_place(comm, &content.piece);
-  if (*place != NULL) guest_drop(place);
+  if (*place != NULL && --(*place)->shown_count == 0) guest_drop(place);
   cuda_unlock();
 }
 

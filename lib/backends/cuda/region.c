@@ -137,6 +137,43 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
   return region;
 }
 
+/* Nobody is being asked for it, somebody has it mapped, and no graph contains that address. */
+static bool may_be_recalled(const struct region *region, uint32_t rank_count) {
+  bool mapped = false;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    if (region->answers[rank] == REGION_ASKED) return false;
+    mapped = mapped || region->answers[rank] > REGION_REFUSED;
+  }
+  return mapped && !is_held(region);
+}
+
+/* Without memory for it, the region stays as it is. */
+static void region_recall(struct regions *regions, struct region *region) {
+  const struct region content = *region;
+  struct region *fresh =
+      (struct region *)os_alloc(sizeof *region + regions->rank_count * sizeof region->answers[0]);
+  if (fresh == NULL) return;
+  region_retire(regions, region);
+  *fresh = content;
+  fresh->beside = NULL;
+  fresh->hold = NULL;
+  fresh->lasts = fresh->offered = false;
+  fresh->idle_looks = 0;
+  struct region **last = &regions->first;
+  while (*last != NULL) last = &(*last)->next;
+  fresh->next = NULL;
+  *last = fresh;
+  *(content.is_piece ? &regions->piece_count : &regions->count) += 1;
+}
+
+void regions_recall(struct regions *regions) {
+  for (struct region *region = regions->first, *next; region != NULL; region = next) {
+    next = region->next;
+    if (!may_be_recalled(region, regions->rank_count)) continue;
+    if (++region->idle_looks >= REGION_IDLE_LOOKS) region_recall(regions, region);
+  }
+}
+
 void regions_settle(struct regions *regions, bool launching, uint64_t launched, uint64_t ended) {
   for (struct region *region = regions->gone; region != NULL; region = region->next) {
     if (!region->fenced && !launching) {

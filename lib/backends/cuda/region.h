@@ -23,6 +23,7 @@ struct region {
   uint64_t base, bytes;
   uint64_t id; /* of the allocation, by the driver's numbers: never reused */
   uint32_t use_count;
+  uint32_t idle_looks;        /* calls of regions_recall() since it was used */
   uint32_t later_uses, later; /* uses before it is asked for again, and how many they were last time */
   bool mappable, offered;
   bool is_piece;            /* of a range of addresses in which memory is mapped */
@@ -59,6 +60,11 @@ void region_answer(struct region *region, uint32_t peer, uint64_t address);
 struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes, uint64_t id, bool is_piece);
 /* Retires a region whose memory is no longer the program's. */
 void region_retire(struct regions *regions, struct region *region);
+/* Called repeatedly while memory is short: regions that were not used for REGION_IDLE_LOOKS calls are
+ * retired, so that no peer keeps their memory when the program frees it, but are noted anew: the peers are
+ * asked again when they are used. Those of graphs are kept. */
+#define REGION_IDLE_LOOKS 16u
+void regions_recall(struct regions *regions);
 /* Finds a region by its piece's number, also one that is gone; NULL: none. */
 struct region *region_of_piece(struct regions *regions, uint64_t number);
 /* Called repeatedly while regions are gone. `launched`: number of blocks that were launched so far, unless a
