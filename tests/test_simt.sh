@@ -249,7 +249,7 @@ lives() {
   on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" TUTTI_EMU=mode=threads,devices=${gpus:-2} "$@" &&
     tail -n 1 "$work/out" | grep -q ': ok$'
 }
-for mode in reset reset-abort reset-running reset-primary; do
+for mode in reset reset-abort reset-running reset-primary reset-release; do
   NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$work/debug" lives "$work/lives" $mode && cp "$work/debug" "$work/log" &&
     grep -q 'the program reset device 0 .* while the communicator lived' "$work/log"
   check $? "gpu/lives $mode ends well, with a sentence"

@@ -2,11 +2,12 @@
  * (cudaDeviceReset) whose communicators are destroyed, while those of other devices live, and is forked; new
  * communicators work each time.
  *
- *     lives reset|reset-abort|reset-running|reset-primary|forked|captured
+ *     lives reset|reset-abort|reset-running|reset-primary|reset-release|forked|captured
  *
  * Wrong programs. A device is reset while its communicator lives, and then destroyed at once, or aborted
  * after a call that fails with a sentence; while a kernel waits for another rank; by the driver's
- * cuDevicePrimaryCtxReset. A forked child uses its parent's communicator. A stream captures a collective into
+ * cuDevicePrimaryCtxReset, or by cuDevicePrimaryCtxRelease, which the program calls more often than it has
+ * retained the context. A forked child uses its parent's communicator. A stream captures a collective into
  * a graph that takes no nodes of events (SIMT_EVENT_NODES=none). */
 #include <dlfcn.h>
 #include <string.h>
@@ -147,6 +148,26 @@ static int reset_primary(void) {
   return reset != NULL ? reset(0) : (int)cudaErrorNotSupported;
 }
 
+/* What others have retained is released, too. */
+static int release_primary(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  int (*release)(int device) = NULL, (*state)(int device, unsigned *flags, int *active) = NULL;
+  unsigned flags = 0;
+  int active = 1, error = driver == NULL ? (int)cudaErrorNotSupported : 0;
+  if (driver != NULL) *(void **)&release = dlsym(driver, "cuDevicePrimaryCtxRelease_v2");
+  if (driver != NULL) *(void **)&state = dlsym(driver, "cuDevicePrimaryCtxGetState");
+  while (error == 0 && active) {
+    error = release(0);
+    if (error == 0) error = state(0, &flags, &active);
+  }
+  return error;
+}
+
+static int reset_by(const char *how) {
+  if (strcmp(how, "reset-primary") == 0) return reset_primary();
+  return strcmp(how, "reset-release") == 0 ? release_primary() : (int)cudaDeviceReset();
+}
+
 static int is_on_first_device(int rank) { return rank % need_device_count() == 0; }
 
 /* A call after the reset fails; the log names it. The streams and the memory of device 0 are gone. */
@@ -164,7 +185,7 @@ static void reset_used(const char *how) {
   need_device(0);
   if (strcmp(how, "reset-running") == 0)
     NEED(ncclAllReduce(data[0], data[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
-  const int error = strcmp(how, "reset-primary") == 0 ? reset_primary() : (int)cudaDeviceReset();
+  const int error = reset_by(how);
   if (error != 0) { /* the emulator refuses it, with a sentence, and all goes on */
     all_abort();
     return;

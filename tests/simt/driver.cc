@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "driver_memory.h"
+#include "kernels.h"
 #include "memory.h"
 #include "order.h"
 #include "reset.h"
@@ -24,19 +25,26 @@ CUresult cuDeviceGet(CUdevice *device, int index) {
   return CUDA_SUCCESS;
 }
 
+/* The runtime retains a context, too, when it is used on its device: that is not counted here. */
+static int retained[SIMT_DEVICES];
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   reset_use_device(device);
+  __atomic_add_fetch(&retained[device], 1, __ATOMIC_RELAXED);
   *context = (CUcontext)(intptr_t)(device + 1);
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  (void)device; /* the runtime keeps the context */
-  return CUDA_SUCCESS;
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  __atomic_store_n(&retained[device], 0, __ATOMIC_RELAXED);
+  return reset_device(device) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  return reset_device(device) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+/* The last release, which is in place of the runtime's, destroys the context. */
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  if (!reset_is_active(device)) return CUDA_ERROR_INVALID_VALUE;
+  return __atomic_sub_fetch(&retained[device], 1, __ATOMIC_RELAXED) < 0 ? cuDevicePrimaryCtxReset_v2(device)
+                                                                        : CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
