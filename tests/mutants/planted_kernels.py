@@ -584,7 +584,7 @@ plant(CUDA + 'alloc.c', 'address_within_an_allocation_freed',
       'own != NULL && @found.base == (uint64_t)(uintptr_t)pointer@;', 'true', 'wrong', VMM_ALLOC,
       'wrong: ncclMemFree')
 plant(CUDA + 'alloc.c', 'other_devices_get_no_access', 'if (@other == (int)device_index@) continue;', 'true',
-      'error', VMM_ALLOC, 'flags !=')
+      'error', VMM_ALLOC, 'READWRITE: 1')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
       'struct device_comm *owner = slots == SLOTS_AT_SENDER ? @sender@ : receiver;', 'receiver', 'wrong',
       READ_SLOTS, 'must be at the sender')
