@@ -530,6 +530,7 @@ static int *threads_data(int rank) {
 static void threads_fill(int turn) {
   for (int rank = 0; rank < all.ranks; rank++) {
     for (int i = 0; i < THREADS_COUNT; i++) all.host[i] = i + rank + turn;
+    need_device(rank); /* the device that may access its memory */
     NEED(cudaMemcpyAsync(threads_data(rank), all.host, sizeof all.host, cudaMemcpyHostToDevice,
                          all.streams[rank]));
     NEED(cudaStreamSynchronize(all.streams[rank]));
@@ -546,6 +547,7 @@ static void threads_reduce(void) {
 
 static void threads_check(int turn) {
   for (int rank = 0; rank < all.ranks; rank++) {
+    need_device(rank);
     NEED(cudaMemcpyAsync(all.host, threads_data(rank), sizeof all.host, cudaMemcpyDeviceToHost,
                          all.streams[rank]));
     NEED(cudaStreamSynchronize(all.streams[rank]));
