@@ -99,7 +99,7 @@ check $? "records hold what the graph was made for, and a replay makes it again"
 mkdir "$work/other" && cp -r "$machine" "$work/other" && other="$work/other/two-nics"
 sed -i 's/0000:01/0000:d1/' "$other/nvml.xml"
 between TUTTI_SYSFS="$machine" OTHER="$other" && made_for dgx-h100 &&
-  grep -q 'the GPU of rank 2 is not among those of its machine' "$log" && ! grep -q 'WARN hosts' "$log"
+  grep -q 'the GPU of rank 2 or its network is not among' "$log" && ! grep -q 'WARN hosts' "$log"
 check $? "a GPU that its machine does not have: rings and trees of the default machine"
 cp "$machine/nvml.xml" "$other/nvml.xml"
 find "$other" -path '*02:00.0/max_link_width' | while read -r file; do echo 4 >"$file"; done

@@ -19,6 +19,15 @@ static ncclResult_t machine_here(const struct backend *ops, const struct rails_m
   return rails_machine_find(ops, net, net_count, machine);
 }
 
+/* A loopback or virtual interface is none of the machine's devices, so its paths and rate are not known. */
+static bool nets_are_devices(const struct topology *topology) {
+  for (uint32_t net = 0; net < topology->net_count; net++) {
+    const struct topology_device *nic = &topology->devices[topology->devices[topology->nets[net]].parent];
+    if (topology->devices[nic->parent].kind != TOPOLOGY_PCI) return false;
+  }
+  return topology->net_count > 0;
+}
+
 static ncclResult_t info_machine(const struct backend *ops, struct peer_info *info) {
   const struct rails_machine *machine = NULL;
   uint32_t nodes = 0;
@@ -26,7 +35,7 @@ static ncclResult_t info_machine(const struct backend *ops, struct peer_info *in
   if (nodes > 0) return ncclSuccess; /* the backend says what its nodes are */
   TRY(machine_here(ops, &machine));
   const uint32_t gpu = rails_machine_gpu(&machine->topology, info->pci_id);
-  if (gpu == TOPOLOGY_NONE) return ncclSuccess;
+  if (gpu == TOPOLOGY_NONE || !nets_are_devices(&machine->topology)) return ncclSuccess;
   info->shape = layout_shape_digest(&machine->shape);
   info->machine_gpus = (uint16_t)machine->topology.gpu_count;
   info->machine_nets = (uint16_t)machine->topology.net_count;
@@ -97,7 +106,7 @@ static bool machines_are_alike(const struct remote *remote, const struct graph_p
   const uint32_t rank_count = remote->shared->rank_count;
   bool alike = true;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
-    const char *why = remote->infos[rank].shape == 0     ? "is not among those of its machine"
+    const char *why = remote->infos[rank].shape == 0     ? "or its network is not among its machine's devices"
                       : shares_gpu(remote, places, rank) ? "is another rank's, too"
                                                          : NULL;
     if (why != NULL) {
