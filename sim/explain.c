@@ -251,7 +251,7 @@ static struct work_sums work_sum(const struct work *work) {
   size_t loop_count = work->chunk_count;
   if (work->algo == ALGO_RING && work->func != FUNC_BROADCAST && work->func != FUNC_REDUCE)
     loop_count *= work->func == FUNC_ALL_REDUCE ? work->rank_count : 1;
-  if (work->algo == ALGO_TWO_SHOT) loop_count *= work->rank_count;
+  if (work->algo == ALGO_TWO_SHOT) loop_count *= algo_loop_chunks(work);
   if (work->func != FUNC_COPY) sums.loops = (work->part_count + loop_count - 1) / loop_count;
   for (algo_begin(&iter, work); algo_next(&iter, work, &step);) {
     sums.steps++;

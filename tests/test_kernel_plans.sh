@@ -96,6 +96,7 @@ one_process() {
       try "$shape" "$most" "$1 NCCL_ALGO=TwoShot NCCL_PROTO=$proto" all_reduce
       try "$shape" "$most" "$1 NCCL_ALGO=Tree NCCL_PROTO=$proto" all_reduce
     done
+    [ "$shape" = 1x2 ] || try "$shape" "$most" "$1 NCCL_ALGO=TwoShot NCCL_PROTO=Simple" broadcast reduce
   done
   try "$shape" 100000 NCCL_MAX_CTAS=5 # the tuner's own choice, with the usual buffers
 }
@@ -126,6 +127,7 @@ races() {
     [ $call = reduce ] || try "$1" 200 "$2 NCCL_ALGO=Direct NCCL_PROTO=Simple" $call
   done
   for algo in TwoShot Tree; do try "$1" 200 "$2 NCCL_ALGO=$algo NCCL_PROTO=Simple" all_reduce; done
+  for call in broadcast reduce; do try "$1" 200 "$2 NCCL_ALGO=TwoShot NCCL_PROTO=Simple" $call; done
 }
 
 # Calls of all kinds in turn, groups of two, which share a kernel, and bursts without a wait in between; the

@@ -102,7 +102,7 @@ static void test_ring_plans_stay(void **state) {
     uint32_t rank_count;
     uint64_t hash;
   } golden[] = {
-      {2, 0x86d259f2915686adu}, {4, 0xab91d8dddb3a4373u}, {5, 0x8db5aac4c7d8a505u}, {8, 0x800d2fd26ad2841u}};
+      {2, 0x30a62e87e9ec694du}, {4, 0xab91d8dddb3a4373u}, {5, 0x8db5aac4c7d8a505u}, {8, 0x800d2fd26ad2841u}};
   (void)state;
   for (uint32_t i = 0; i < sizeof golden / sizeof *golden; i++) {
     const uint64_t hash = rings_hash(golden[i].rank_count);
@@ -417,6 +417,33 @@ static void test_over_memory_of_the_host(void **state) {
   }
 }
 
+/* Broadcasts and reductions to a root on GPUs that reach each other, as measured on two and four H200. */
+static void test_rooted(void **state) {
+  static const struct {
+    uint8_t func, algo;
+    uint32_t rank_count;
+    size_t bytes;
+  } rows[] = {{FUNC_BROADCAST, ALGO_RING, 4, 8 * MIB},       {FUNC_BROADCAST, ALGO_TWO_SHOT, 4, 16 * MIB},
+              {FUNC_BROADCAST, ALGO_TWO_SHOT, 3, 128 * MIB}, {FUNC_BROADCAST, ALGO_RING, 4, 256 * MIB},
+              {FUNC_BROADCAST, ALGO_RING, 2, MIB},           {FUNC_BROADCAST, ALGO_DIRECT, 2, 4 * MIB},
+              {FUNC_REDUCE, ALGO_RING, 4, 64 * MIB}};
+  (void)state;
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    assert_int_equal(graph_flat(rows[i].rank_count, &graph), ncclSuccess);
+    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
+    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
+    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+    request.settings.limits.channel_count = 32;
+    assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
+    if (choice.algo != rows[i].algo) fail_msg("row %u: algorithm %u", i, choice.algo);
+    if (choice.algo == ALGO_TWO_SHOT) assert_int_equal(choice.channel_count, 20);
+    graph_free(&graph);
+  }
+}
+
 /* Ranks of one host that share memory or, over a network, one rank per node. */
 static void assert_core_choice(uint32_t rank_count, bool network, uint8_t func, size_t bytes, uint8_t algo) {
   struct graph graph;
@@ -612,7 +639,7 @@ static void test_channels_by_size(void **state) {
   assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 32);
   graph.ring_speed.inter_gbps = 1.25; /* NICs that one chain saturates */
   graph.ring_speed.channel_count = 1;
-  assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 2);
+  assert_int_equal(tune_channels(r, FUNC_ALL_REDUCE, ALGO_RING, PROTO_SIMPLE, GIB), 8);
   graph_free(&graph);
 }
 
@@ -679,7 +706,7 @@ static void test_candidates(void **state) {
     assert_true(rows[i].algo == i / PROTO_COUNT && rows[i].proto == i % PROTO_COUNT);
     assert_true((rows[i].forbidden == NULL) == (rows[i].time_us > 0));
   }
-  assert_int_equal(tune_candidates(&request, FUNC_REDUCE, MIB, rows), 3);
+  assert_int_equal(tune_candidates(&request, FUNC_REDUCE, MIB, rows), 4);
   request.settings.limits.algos = 0;
   assert_int_equal(tune_candidates(&request, FUNC_ALL_REDUCE, MIB, rows), 3);
   graph_free(&graph);
@@ -702,7 +729,8 @@ static void test_rules(void **state) {
   request_begin(&request, &graph, reduce, MIB);
   assert_rule(&request, FUNC_BROADCAST, ALGO_TREE, PROTO_LL, "all-reduce alone");
   assert_rule(&request, FUNC_REDUCE, ALGO_DIRECT, PROTO_LL, "not for reduce");
-  assert_rule(&request, FUNC_ALL_GATHER, ALGO_TWO_SHOT, PROTO_LL, "all-reduce alone");
+  assert_rule(&request, FUNC_ALL_GATHER, ALGO_TWO_SHOT, PROTO_LL, "all-reduce, reduce and broadcast");
+  assert_rule(&request, FUNC_BROADCAST, ALGO_TWO_SHOT, PROTO_LL, "Simple alone");
   assert_rule(&request, reduce, ALGO_DIRECT, PROTO_LL, "a link to every other rank");
   assert_rule(&request, reduce, ALGO_CUSTOM, PROTO_LL, "never chosen");
   graph.node_count = 4;
@@ -997,6 +1025,7 @@ int main(void) {
       cmocka_unit_test(test_plan_channels),
       cmocka_unit_test(test_chunks_by_size),
       cmocka_unit_test(test_candidates),
+      cmocka_unit_test(test_rooted),
       cmocka_unit_test(test_rules),
       cmocka_unit_test(test_nothing_left),
       cmocka_unit_test(test_variables),

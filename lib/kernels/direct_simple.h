@@ -36,11 +36,12 @@ struct direct_phase {
   const uint8_t *in;                /* own values and their place in the own output; 0: none */
   uint8_t *out;
   uint32_t own_bytes, most_bytes; /* most_bytes: maximum over the links */
-  uint32_t links;                 /* number of links of the phase */
-  uint32_t kind;                  /* enum direct_phase_kind */
-  uint32_t whole;                 /* copies and plain sums use whole vectors, except for the last bytes */
-  uint32_t sends;                 /* of a sum: it is sent to all links */
-  uint32_t signaled, freed;       /* steps of every send and receive link completed with this phase */
+  uint32_t links;           /* of a scatter and a collection: those of the side; of a sum: its sources */
+  uint32_t targets;         /* of a spread and a sum: links that it is sent to, in `to` from 0 on */
+  uint32_t kind;            /* enum direct_phase_kind */
+  uint32_t whole;           /* copies and plain sums use whole vectors, except for the last bytes */
+  uint32_t scales;          /* of copies: the values are own ones */
+  uint32_t made[PRIM_WARP]; /* by thread that holds a link: its steps completed with this phase */
 };
 
 __shared__ struct direct_phase direct_phases[DIRECT_PHASES];
@@ -98,7 +99,7 @@ PRIM_FN void direct_move_vectors(const struct direct_phase *phase, struct direct
 }
 
 PRIM_FN void direct_spread_vectors(const struct direct_phase *phase, struct direct_share_of share) {
-  const uint32_t count = phase->own_bytes / 16, targets = phase->links + (phase->out != 0 ? 1 : 0);
+  const uint32_t count = phase->own_bytes / 16, targets = phase->targets + (phase->out != 0 ? 1 : 0);
 #pragma unroll 1
   for (uint32_t first = share.index; first < count; first += DIRECT_SPREAD_VECTORS * share.count) {
     ulonglong2 vectors[DIRECT_SPREAD_VECTORS];
@@ -109,7 +110,7 @@ PRIM_FN void direct_spread_vectors(const struct direct_phase *phase, struct dire
     }
 #pragma unroll 1
     for (uint32_t link = 0; link < targets; link++) {
-      uint8_t *to = link < phase->links ? direct_vector(&phase->to[link], 0) : phase->out;
+      uint8_t *to = link < phase->targets ? direct_vector(&phase->to[link], 0) : phase->out;
 #pragma unroll
       for (uint32_t v = 0; v < DIRECT_SPREAD_VECTORS; v++) {
         const uint32_t at = first + v * share.count;
@@ -128,7 +129,7 @@ PRIM_FN ulonglong2 direct_add_vector(const struct work *work, ulonglong2 sum, ul
 /* Four sources at a time: all their loads are issued before the first sum. */
 PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_share_of share) {
   const struct work *work = direct_of();
-  const uint32_t count = phase->own_bytes / 16, targets = phase->sends ? phase->links : 0;
+  const uint32_t count = phase->own_bytes / 16, targets = phase->targets + (phase->out != 0 ? 1 : 0);
 #pragma unroll 1
   for (uint32_t first = share.index; first < count; first += DIRECT_VECTORS * share.count) {
     ulonglong2 sums[DIRECT_VECTORS];
@@ -151,8 +152,8 @@ PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_
           else if (source + k <= phase->links) sums[v] = direct_add_vector(work, sums[v], vectors[k][v]);
     }
 #pragma unroll 1
-    for (uint32_t link = 0; link <= targets; link++) {
-      uint8_t *to = link < targets ? direct_vector(&phase->to[link], 0) : phase->out;
+    for (uint32_t link = 0; link < targets; link++) {
+      uint8_t *to = link < phase->targets ? direct_vector(&phase->to[link], 0) : phase->out;
 #pragma unroll
       for (uint32_t v = 0; v < DIRECT_VECTORS; v++) {
         const uint32_t at = first + v * share.count;
@@ -209,7 +210,7 @@ PRIM_FN void direct_move_rest(const struct direct_phase *phase) {
   for (uint32_t link = 0; link < phase->links; link++) {
     const uint32_t skip = phase->whole ? phase->bytes[link] / 16 * 16 : 0;
     direct_carry_copy((const uint8_t *)(uintptr_t)phase->from[link] + skip,
-                      (uint8_t *)(uintptr_t)phase->to[link] + skip, phase->bytes[link] - skip, phase->sends);
+                      (uint8_t *)(uintptr_t)phase->to[link] + skip, phase->bytes[link] - skip, phase->scales);
   }
   direct_carry_copy(phase->in, phase->out, phase->own_bytes, false);
 }
@@ -217,9 +218,9 @@ PRIM_FN void direct_move_rest(const struct direct_phase *phase) {
 PRIM_FN void direct_spread_rest(const struct direct_phase *phase) {
   const uint32_t skip = phase->whole ? phase->own_bytes / 16 * 16 : 0;
 #pragma unroll 1
-  for (uint32_t link = 0; link < phase->links; link++)
+  for (uint32_t link = 0; link < phase->targets; link++)
     direct_carry_copy(phase->in + skip, (uint8_t *)(uintptr_t)phase->to[link] + skip, phase->own_bytes - skip,
-                      true);
+                      phase->scales);
   if (phase->out != 0) direct_carry_copy(phase->in + skip, phase->out + skip, phase->own_bytes - skip, false);
 }
 
@@ -229,15 +230,17 @@ PRIM_FN void direct_add_rest(const struct direct_phase *phase) {
   struct prim_descriptor *descriptor = direct_descriptor();
   if (prim_lane() == 0) {
     direct_descriptor_begin(descriptor, phase->own_bytes - skip);
-    descriptor->own_index = direct_of()->rank;
+    descriptor->own_index = direct_place(direct_of());
     descriptor->flags = descriptor->op == OP_PRE_MUL_SUM    ? PRIM_SCALES
                         : descriptor->op == OP_SUM_POST_DIV ? PRIM_DIVIDES
                                                             : 0;
     descriptor->first = (const uint8_t *)(uintptr_t)phase->from[0] + skip;
     for (uint32_t source = 1; source <= phase->links; source++)
       descriptor->second[descriptor->second_count++] = (const uint8_t *)(uintptr_t)phase->from[source] + skip;
-    descriptor->out = phase->out + skip;
-    for (uint32_t link = 0; link < phase->links && phase->sends; link++)
+    /* A span has a place of its own: the output, or, of a sum that is only sent, the first link's. */
+    const bool keeps = phase->out != 0;
+    descriptor->out = (keeps ? phase->out : (uint8_t *)(uintptr_t)phase->to[0]) + skip;
+    for (uint32_t link = keeps ? 0 : 1; link < phase->targets; link++)
       descriptor->other[descriptor->other_count++] = (uint8_t *)(uintptr_t)phase->to[link] + skip;
   }
   direct_carry();
@@ -300,12 +303,12 @@ PRIM_FN uint64_t direct_shift_of(const struct direct_run *it) {
 }
 
 struct direct_issue {
-  uint32_t issued;          /* phases */
-  uint32_t signaled, freed; /* steps made on each send link, and on each receive link */
-  bool taken;               /* the published addresses have arrived */
-  bool shows;               /* send link: the receiver reads our input, or there is no receiver */
-  bool moves;               /* the next step has a phase */
-  uint32_t places;          /* the low bits of its addresses that this thread wrote, ORed */
+  uint32_t issued; /* phases */
+  uint32_t made;   /* steps on this thread's link */
+  bool taken;      /* the published addresses have arrived */
+  bool shows;      /* send link: the receiver reads our input, or there is no receiver */
+  bool moves;      /* the next step has a phase */
+  uint32_t places; /* the low bits of its addresses that this thread wrote, ORed */
 };
 
 PRIM_FN bool direct_receives_zero_copy(void) {
@@ -381,14 +384,21 @@ PRIM_FN bool direct_await_step(struct direct_run *it, struct direct_issue *issue
 /* Whether compute warps have nothing to move: receivers read our input, or senders store into our output.
  * What such a step signals is posted with the next phase. */
 PRIM_FN bool direct_is_still(const struct direct_issue *issue, const struct step *step) {
-  if (step->flags & STEP_RECV) return (step->flags & STEP_REDUCE) == 0 && direct_receives_zero_copy();
+  if (step->flags & STEP_RECV)
+    return (step->flags & (STEP_REDUCE | STEP_SEND)) == 0 && direct_receives_zero_copy();
+  if ((step->flags & STEP_SEND) == 0) return false;
   return __all_sync(PRIM_ALL_LANES, issue->shows) != 0;
 }
 
+/* A step that passes on what it receives, and one that copies input to output, are spreads too. */
 PRIM_FN uint32_t direct_kind(const struct step *step) {
   if (step->flags & STEP_REDUCE) return DIRECT_ADD;
-  if (step->flags & STEP_RECV) return DIRECT_COLLECT;
+  if ((step->flags & (STEP_RECV | STEP_SEND)) == STEP_RECV) return DIRECT_COLLECT;
   return step_is_each(step) ? DIRECT_SCATTER : DIRECT_SPREAD;
+}
+
+PRIM_FN bool direct_passes_on(const struct step *step) {
+  return (step->flags & (STEP_RECV | STEP_SEND | STEP_REDUCE)) == (STEP_RECV | STEP_SEND);
 }
 
 PRIM_FN struct direct_phase *direct_next_phase(const struct direct_issue *issue) {
@@ -403,13 +413,15 @@ PRIM_FN void direct_prepare_own(const struct step *step, struct direct_phase *ph
   const size_t row = each ? step_block_offset(step, step->own_index) : 0;
   phase->kind = direct_kind(step);
   phase->links = (step->flags & STEP_RECV) != 0 ? direct_of()->recv_count : direct_of()->send_count;
+  phase->targets = (step->flags & STEP_SEND) != 0 && !each ? (uint32_t)__popc(step->send_links) : 0;
   phase->most_bytes = direct_bytes(step->count);
-  phase->sends = (step->flags & STEP_SEND) != 0;
+  phase->scales = (step->flags & (STEP_COPY_IN | STEP_SEND)) == (STEP_COPY_IN | STEP_SEND);
   phase->in = owns ? direct_in(step->in_offset + row) : 0;
   phase->out = owns && keeps ? direct_out(step->out_offset + row) : 0;
-  phase->own_bytes = !owns  ? 0
-                     : each ? direct_bytes(step_block_count(step, step->own_index))
-                            : phase->most_bytes;
+  if (direct_passes_on(step)) phase->out = direct_out(step->out_offset); /* `in` is the slot */
+  phase->own_bytes = !owns && !direct_passes_on(step) ? 0
+                     : each                           ? direct_bytes(step_block_count(step, step->own_index))
+                                                      : phase->most_bytes;
   if (phase->kind == DIRECT_ADD) phase->from[step->own_index] = (uint64_t)(uintptr_t)phase->in;
 }
 
@@ -448,6 +460,11 @@ PRIM_FN uint64_t direct_place(const struct direct_run *it, const struct step *st
   return (uint64_t)(uintptr_t)it->link.direct + offset * direct_of()->element_bytes;
 }
 
+/* The link's number among those that the step sends to. */
+PRIM_FN uint32_t direct_target(const struct step *step, uint32_t index) {
+  return (uint32_t)__popc(step->send_links & ((1u << index) - 1));
+}
+
 /* Adds the links' ends, and gives the phase to the compute warps. */
 PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue *issue,
                                 const struct step *step) {
@@ -459,16 +476,14 @@ PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue
   if (direct_names(it, step)) {
     const uint64_t place = direct_place(it, step);
     issue->places |= (uint32_t)place;
-    if (it->sends) phase->to[index] = place;
+    if (it->sends) phase->to[step_is_each(step) ? index : direct_target(step, index)] = place;
+    else if (direct_passes_on(step)) phase->in = (const uint8_t *)(uintptr_t)place;
     else phase->from[sums ? step_block(step, index) : index] = place;
   }
+  phase->made[prim_lane()] = issue->made;
   const bool whole = __all_sync(PRIM_ALL_LANES, (issue->places & 15) == 0) != 0 && plain;
   issue->issued += 1;
-  if (prim_lane() == 0) {
-    phase->whole = whole;
-    phase->signaled = issue->signaled;
-    phase->freed = issue->freed;
-  }
+  if (prim_lane() == 0) phase->whole = whole;
   __syncwarp();
   if (prim_lane() == 0) prim_post(&direct_issued, issue->issued);
 }
@@ -476,15 +491,14 @@ PRIM_FN void direct_issue_phase(const struct direct_run *it, struct direct_issue
 /* Makes a step that is prepared, when its data is available. */
 PRIM_FN bool direct_issue_step(struct direct_run *it, struct direct_issue *issue, const struct step *step) {
   if (!direct_await_step(it, issue, step)) return false;
-  issue->signaled += (step->flags & STEP_SEND) != 0;
-  issue->freed += (step->flags & STEP_RECV) != 0;
+  if (direct_names(it, step)) issue->made += 1;
   if (issue->moves) direct_issue_phase(it, issue, step);
   if (direct_names(it, step)) link_advance(&it->link, 1);
   return true;
 }
 
 PRIM_FN void direct_issue_begin(const struct direct_run *it, struct direct_issue *issue) {
-  issue->issued = issue->signaled = issue->freed = 0;
+  issue->issued = issue->made = 0;
   issue->taken = (direct_of()->flags & (WORK_DIRECT_SEND | WORK_SHOWS_INPUT)) == 0;
   issue->shows = !it->sends || !it->keeps || direct_shift_of(it) != LAUNCH_HIDDEN;
 }
@@ -510,8 +524,10 @@ PRIM_FN void direct_issue_steps(struct direct_run *it, bool awaits) {
   direct_open(it);
   direct_both_read(false);
   if (early > 0 && !direct_await_slots(it, true, early)) return;
-  if (it->sends && it->keeps) link_advance(&it->link, early);
-  issue.signaled = early;
+  if (it->sends && it->keeps) {
+    link_advance(&it->link, early);
+    issue.made = early;
+  }
   while (more) {
     if (!direct_issue_step(it, &issue, &step)) return;
     more = direct_next_step(&steps, &step);
@@ -579,7 +595,7 @@ PRIM_FN bool direct_commit_all(struct direct_run *it) {
     const uint32_t issued = prim_peek_together(&direct_issued);
     const uint32_t now = size_min(direct_phases_done(false), issued);
     const struct direct_phase *latest = &direct_phases[(now - 1) % DIRECT_PHASES];
-    if (now != done) steps = it->sends ? latest->signaled : latest->freed; /* later it may be another's */
+    if (now != done) steps = latest->made[prim_lane()]; /* later it may be another's */
     __syncwarp();
     if (now != done && prim_lane() == 0) prim_post(&direct_done[direct_warp()], now);
     const bool agreed = it->link.agreed;

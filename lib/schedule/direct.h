@@ -12,13 +12,27 @@
 enum direct_kind { DIRECT_FIRST, DIRECT_SUM, DIRECT_LAST, DIRECT_KINDS };
 
 struct direct_iter {
-  uint32_t kind; /* of the next step, an enum direct_kind */
-  size_t turn;   /* elements of the part before the loop whose first step is made in this turn */
+  uint32_t kind;   /* of the next step, an enum direct_kind */
+  uint32_t copies; /* that this kind has made in this turn: direct_copy_next() */
+  size_t turn;     /* elements of the part before the loop whose first step is made in this turn */
 };
 
-/* Consecutive chunks of a part in one loop: one shard per rank in a two-shot all-reduce. */
+/* Whether the root has no shard (WORK_ROOT_APART): each link then carries as many bytes as the operation has,
+ * the root's too. Ranks, and so links and shards, are counted from the one after the root, which is the last.
+ * A reduction adds in this order, as a ring does. Each link that is used has one step in a loop. */
+PRIM_FN bool direct_is_apart(const struct work *work) { return (work->flags & WORK_ROOT_APART) != 0; }
+
+/* The rank's number in the order of links and shards. */
+PRIM_FN uint32_t direct_place(const struct work *work) {
+  if (!direct_is_apart(work)) return work->rank;
+  return work->rank > work->root ? work->rank - work->root - 1
+                                 : work->rank + work->rank_count - work->root - 1;
+}
+
+/* Consecutive chunks of a part in one loop: one shard per rank in two shots. */
 PRIM_FN uint32_t direct_loop_chunks(const struct work *work) {
-  return work->algo == ALGO_TWO_SHOT ? work->rank_count : 1;
+  if (work->algo != ALGO_TWO_SHOT) return 1;
+  return work->rank_count - (direct_is_apart(work) ? 1 : 0);
 }
 
 /* Elements of the part in a loop, except for the last one. */
@@ -31,12 +45,23 @@ PRIM_FN size_t direct_loops(const struct work *work) {
 }
 
 /* Steps of a loop on each link of a side. */
-PRIM_FN uint32_t direct_link_steps(const struct work *work) { return work->algo == ALGO_TWO_SHOT ? 2 : 1; }
+PRIM_FN uint32_t direct_link_steps(const struct work *work) {
+  return work->algo == ALGO_TWO_SHOT && !direct_is_apart(work) ? 2 : 1;
+}
+
+/* A root that is apart scatters, or collects the sums; out of place a broadcast's root also copies. */
+PRIM_FN bool direct_apart_has(const struct work *work, uint32_t kind) {
+  const bool root = work->rank == work->root, reduces = work->func == FUNC_REDUCE;
+  if (kind == DIRECT_FIRST) return reduces || root;
+  if (kind == DIRECT_SUM) return !root || (!reduces && (work->flags & WORK_IN_PLACE) == 0);
+  return reduces == root;
+}
 
 /* Whether the loops of this rank have such a step. */
 PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
   const uint8_t func = work->func;
   const bool root = work->rank == work->root;
+  if (direct_is_apart(work)) return direct_apart_has(work, kind);
   if (kind == DIRECT_FIRST) return func != FUNC_BROADCAST || root;
   if (kind == DIRECT_SUM)
     return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE;
@@ -51,7 +76,7 @@ PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
 #define DIRECT_OVERLAP_SLOTS 4u
 PRIM_FN uint32_t direct_lag(const struct work *work, uint32_t kind) {
   if ((work->flags & WORK_LOOPS_OVERLAP) == 0) return 0;
-  if (kind == DIRECT_LAST && !direct_has(work, DIRECT_SUM))
+  if (kind == DIRECT_LAST && !direct_has(work, DIRECT_SUM) && !direct_is_apart(work))
     return (work->flags & WORK_DIRECT_RECV) != 0 ? 3 : 1; /* it only waits where senders store into outputs */
   return kind;
 }
@@ -59,6 +84,7 @@ PRIM_FN uint32_t direct_lag(const struct work *work, uint32_t kind) {
 PRIM_FN void direct_begin(struct direct_iter *it, const struct work *work) {
   (void)work;
   it->kind = DIRECT_FIRST;
+  it->copies = 0;
   it->turn = 0;
 }
 
@@ -67,7 +93,7 @@ PRIM_FN link_set direct_all_links(const struct work *work) { return link_first(w
 /* Makes the step one with a block for each link (STEP_EACH). */
 PRIM_FN void direct_step_each(const struct work *work, size_t stride, size_t end, struct step *step) {
   step->flags |= STEP_EACH;
-  step->own_index = work->rank;
+  step->own_index = direct_place(work);
 #if PRIM_ALGOS > 0
   step->stride = stride;
   step->end = end;
@@ -80,12 +106,12 @@ PRIM_FN bool direct_shows_input(const struct work *work) {
   return PRIM_ALGOS > 0 && (work->flags & WORK_SHOWS_INPUT) != 0;
 }
 
-/* Adds own and received values in rank order; those of others may be read in place. */
+/* Adds own and received values in the order of links; those of others may be read in place. */
 PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
   step->flags = STEP_RECV | STEP_COPY_IN | STEP_REDUCE | STEP_KEEP | STEP_POST_OP;
   if (direct_shows_input(work)) step->flags |= STEP_RECV_SHOWN;
   step->recv_links = direct_all_links(work);
-  step->own_index = work->rank;
+  step->own_index = direct_place(work);
 }
 
 PRIM_FN void direct_step_send(const struct work *work, uint32_t final, struct step *step) {
@@ -141,6 +167,52 @@ PRIM_FN void direct_two_shot_step(const struct work *work, uint32_t kind, size_t
   step->count = rest > begin ? size_min(chunk, rest - begin) : 0;
 }
 
+/* The second step of a loop whose root is apart: the own shard's sum goes to the root, or the own shard from
+ * the root to all others; a broadcast's root copies the loop to its output, a shard a step. The root sends
+ * through slots, so that it waits for nobody's address. */
+PRIM_FN void direct_apart_middle(const struct work *work, size_t loop, struct step *step) {
+  const uint32_t place = direct_place(work);
+  const size_t chunk = step->count, begin = place * chunk;
+  const link_set root = link_bit(work->rank_count - 2);
+  if (work->rank == work->root) {
+    step->flags = STEP_COPY_IN | STEP_KEEP;
+    step->count = size_min(chunk, loop);
+    return;
+  }
+  if (work->func == FUNC_REDUCE) {
+    direct_step_reduce(work, step);
+    step->flags = (step->flags & ~(uint32_t)STEP_KEEP) | STEP_SEND | STEP_SEND_FINAL;
+    step->send_links = root;
+  } else {
+    step->flags = STEP_RECV | STEP_KEEP | STEP_SEND | STEP_SEND_FINAL;
+    step->recv_links = root;
+    step->send_links = link_first(work->rank_count - 2);
+  }
+  step->chunk_index = place;
+  step->in_offset += begin;
+  step->out_offset += begin;
+  step->count = loop > begin ? size_min(chunk, loop - begin) : 0;
+}
+
+/* Two shots whose root is apart. Only the root's link may be left out of the first and the last step: it is
+ * the last one of a rank that is not the root. */
+PRIM_FN void direct_apart_step(const struct work *work, uint32_t kind, size_t rest, struct step *step) {
+  const size_t chunk = step->count, loop = size_min(rest, chunk * direct_loop_chunks(work));
+  const link_set links = link_first(work->rank_count - (work->rank == work->root ? 1 : 2));
+  if (kind == DIRECT_SUM) {
+    direct_apart_middle(work, loop, step);
+    return;
+  }
+  if (kind == DIRECT_FIRST) {
+    step->flags = STEP_COPY_IN | STEP_SEND;
+    step->send_links = links;
+  } else {
+    step->flags = STEP_RECV | STEP_KEEP | STEP_RECV_FINAL;
+    step->recv_links = links;
+  }
+  direct_step_each(work, chunk, loop, step);
+}
+
 /* The own block to every rank; then every rank's block. */
 PRIM_FN void direct_all_gather_step(const struct work *work, uint32_t kind, struct step *step) {
   if (kind == DIRECT_LAST) {
@@ -188,6 +260,10 @@ PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind,
   step->recv_links = step->send_links = step->own_index = step->chunk_index = 0;
   step->in_offset = step->out_offset = work->part_offset + done;
   step->count = chunk_of_loop(rest, work->chunk_count, direct_loop_chunks(work), work->last_chunk_count);
+  if (direct_is_apart(work)) {
+    direct_apart_step(work, kind, rest, step);
+    return;
+  }
   switch (work->func) {
     case FUNC_ALL_REDUCE:
       if (work->algo == ALGO_TWO_SHOT) direct_two_shot_step(work, kind, rest, step);
@@ -201,6 +277,19 @@ PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind,
   }
 }
 
+/* Moves a copy of a root that is apart to its shard; true if more of the loop follow. */
+PRIM_FN bool direct_copy_next(struct direct_iter *it, const struct work *work, size_t rest,
+                              struct step *step) {
+  if (!direct_is_apart(work) || work->rank != work->root || it->kind != DIRECT_SUM) return false;
+  const size_t chunk = step->count, begin = it->copies * chunk;
+  const size_t loop = size_min(rest, chunk * direct_loop_chunks(work));
+  step->in_offset += begin;
+  step->out_offset += begin;
+  step->count = size_min(chunk, loop - begin);
+  it->copies = begin + chunk < loop ? it->copies + 1 : 0;
+  return it->copies > 0;
+}
+
 PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct step *step) {
   const size_t loop = direct_loop_elements(work);
   for (;; it->kind++) {
@@ -212,7 +301,7 @@ PRIM_FN bool direct_next(struct direct_iter *it, const struct work *work, struct
     const size_t before = direct_lag(work, it->kind) * loop;
     if (it->turn < before || it->turn - before >= work->part_count || !direct_has(work, it->kind)) continue;
     direct_step_at(work, it->turn - before, it->kind, step);
-    it->kind += 1;
+    if (!direct_copy_next(it, work, work->part_count - (it->turn - before), step)) it->kind += 1;
     return true;
   }
 }

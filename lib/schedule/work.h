@@ -40,7 +40,8 @@ enum work_algo {
   ALGO_NVLS_TREE = 5,
   ALGO_PAT = 6,
   ALGO_DIRECT = 7,   /* every rank to every rank; all-reduce in one shot */
-  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather; reduce: a gather */
+  ALGO_TWO_SHOT = 8, /* all-reduce: a direct reduce-scatter, then a direct all-gather; reduce: then a gather;
+                        broadcast: a scatter, then a direct all-gather */
   ALGO_CUSTOM = 9,   /* steps from a schedule that the user wrote (list.h) */
   ALGO_COUNT = 10
 };
@@ -70,6 +71,7 @@ enum work_flag {
   WORK_LOOPS_OVERLAP = 512, /* direct collectives: steps of several loops overlap (direct.h) */
   WORK_READS_SLOTS = 1024,  /* Simple: the slots are the sender's, and the receiver reads them over the link;
                                links over a network keep their own slots */
+  WORK_ROOT_APART = 2048,   /* two shots from or to a root that has no shard of its own (direct.h) */
   WORK_POOLED = 64 /* set by a backend at launch: a message that uses its rank's shared slots (net_slots) */
 };
 

@@ -10,9 +10,9 @@
 #include "check/part.h"
 #include "core/plan/rules.h"
 #include "machine.h"
+#include "schedule/algo.h"
 #include "schedule/chunk.h"
 #include "schedule/pat.h"
-#include "schedule/switch.h"
 
 enum { WHOLE_EVERY = 61, SIZES_MAX = 24, TURNS_RANKS_MAX = 16, SIZES_RANKS_MAX = 32, GRAPHS = 5 };
 
@@ -129,10 +129,7 @@ static void size_add(size_t *sizes, uint32_t *count, size_t size) {
 static uint32_t sizes_of(const struct work *work, uint32_t rank_count, uint32_t type_bytes, size_t *sizes) {
   const size_t scale = work->element_bytes == type_bytes ? 1 : type_bytes; /* plans may count bytes */
   const size_t chunk = size_max(1, work->chunk_count / scale);
-  const bool shards =
-      work->algo == ALGO_TWO_SHOT || (work->func == FUNC_ALL_REDUCE && work->algo == ALGO_RING);
-  const uint32_t heads = switch_is_algo(work->algo) ? switch_loop_chunks(work) : 1;
-  const size_t loop = chunk * (shards ? rank_count : heads);
+  const size_t loop = chunk * algo_loop_chunks(work);
   const size_t list[] = {1,
                          2,
                          chunk - 1,

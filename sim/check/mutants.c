@@ -46,6 +46,8 @@ static const struct column columns[COLUMN_COUNT] = {
     {"ordered all_reduce", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, 3, false, true},
     {"ordered reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false, true},
     {"ordered reduce", FUNC_REDUCE, ALGO_TWO_SHOT, 1, false, true},
+    {"two-shot reduce", FUNC_REDUCE, ALGO_TWO_SHOT, 1, false, false},
+    {"two-shot broadcast", FUNC_BROADCAST, ALGO_TWO_SHOT, 1, false, false},
 };
 
 static const struct mutant *mutant_at(uint32_t index) {
@@ -86,6 +88,7 @@ static void call_of(const struct column *column, uint32_t variant, struct check_
   const bool shards =
       column->algo == ALGO_TWO_SHOT ||
       (column->func == FUNC_ALL_REDUCE && column->algo != ALGO_TREE && column->algo != ALGO_DIRECT);
+  const bool apart = func_has_root(column->func) && !column->rank_order;
   memset(call, 0, sizeof *call);
   call->func = column->func;
   call->rank_count = RANKS;
@@ -94,7 +97,7 @@ static void call_of(const struct column *column, uint32_t variant, struct check_
   call->algo_mask = 1u << column->algo;
   call->rank_order = column->rank_order;
   const bool ll = variant == 3 && (column->algo == ALGO_RING || column->algo == ALGO_TREE ||
-                                   column->algo == ALGO_DIRECT || column->algo == ALGO_TWO_SHOT);
+                                   column->algo == ALGO_DIRECT || (column->algo == ALGO_TWO_SHOT && !apart));
   call->proto_mask = 1u << (ll ? PROTO_LL : PROTO_SIMPLE);
   call->group_count = column->fused ? FUSED : 1;
   call->p2p_ll_threshold = variant == 3 ? 1 << 20 : 0;

@@ -481,19 +481,22 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT(other_protocol, "a rank uses another protocol"),
     PLAN_MUTANT(other_operation, "a rank's works are of another call"),
     PLAN_MUTANT(other_operator, "a rank combines by another operator"),
-    PLAN_MUTANT_EQUAL(in_place_unknown, "a rank in place does not know it",
-                      {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
-                           COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
-                       "where inputs are added up nobody asks for it"},
-                      {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
-                           COLUMN(DIRECT_BROADCAST) | COLUMN(PAT_ALL_GATHER) | COLUMN(FUSED_BROADCAST) |
-                           COLUMN(NVLS_ALL_GATHER) | COLUMN(COLLNET_DIRECT_ALL_GATHER),
-                       "the rank writes what lies there"}),
+    PLAN_MUTANT_EQUAL(
+        in_place_unknown, "a rank in place does not know it",
+        {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
+             COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
+             COLUMN(TWO_SHOT_REDUCE) | COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) |
+             COLUMNS_SWITCH_SUM,
+         "where inputs are added up nobody asks for it"},
+        {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
+             COLUMN(DIRECT_BROADCAST) | COLUMN(TWO_SHOT_BROADCAST) | COLUMN(PAT_ALL_GATHER) |
+             COLUMN(FUSED_BROADCAST) | COLUMN(NVLS_ALL_GATHER) | COLUMN(COLLNET_DIRECT_ALL_GATHER),
+         "the rank writes what lies there"}),
     PLAN_MUTANT_EQUAL(in_place_invented, "a rank thinks that it is in place",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
                            COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
-                           COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
+                           COLUMN(TWO_SHOT_REDUCE) | COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) |
+                           COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"}),
     PLAN_MUTANT(offer_not_taken, "a rank does not take the outputs that it is offered"),
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),

@@ -1,6 +1,7 @@
 /* mutants_step.c: iterators that yield a wrong step. */
 #include "check/check.h"
 #include "check/mutation.h"
+#include "schedule/direct.h"
 
 /* A step changed once. */
 static uint32_t changed(struct mutation *m) {
@@ -88,16 +89,18 @@ static uint32_t blocks_apart(struct mutation *m, const struct work *work, struct
   step->stride += 1;
   return changed(m);
 }
+/* A root that is apart has no block. */
+static uint32_t blocks_of(const struct work *work) {
+  return work->rank_count - (direct_is_apart(work) ? 1 : 0);
+}
 static uint32_t row_longer(struct mutation *m, const struct work *work, struct step *step) {
-  (void)work;
-  if (!first(m) || !has(step, STEP_EACH) || step->end >= step->stride * work->rank_count) return HOOK_RUN;
+  if (!first(m) || !has(step, STEP_EACH) || step->end >= step->stride * blocks_of(work)) return HOOK_RUN;
   step->end += 1;
   return changed(m);
 }
 static uint32_t row_shorter(struct mutation *m, const struct work *work, struct step *step) {
-  (void)work;
   if (!first(m) || !has(step, STEP_EACH) || step->count == 0) return HOOK_RUN;
-  const size_t last = work->rank_count - 1u - (work->rank + 1 == work->rank_count);
+  const size_t last = blocks_of(work) - 1u - (direct_place(work) + 1 == blocks_of(work));
   if (step_block_count(step, (uint32_t)last) == 0) return HOOK_RUN;
   step->end = last * step->stride + step_block_count(step, (uint32_t)last) - 1;
   return changed(m);
@@ -395,7 +398,12 @@ const struct mutant mutants_of_steps[] = {
      0,
      {{0, NULL}}},
     {"sent_as_shown", "what is read in the slot is not sent", sent_as_shown, NULL, 0, {{0, NULL}}},
-    {"keep_missing", "a result is not written", keep_missing, NULL, 0, {{0, NULL}}},
+    {"keep_missing",
+     "a result is not written",
+     keep_missing,
+     NULL,
+     0,
+     {{COLUMN(TWO_SHOT_REDUCE), "the root only receives, and what a step only receives is written anyway"}}},
     {"keep_of_partial",
      "a value on its way is written",
      keep_of_partial,
@@ -403,6 +411,7 @@ const struct mutant mutants_of_steps[] = {
      0,
      {{COLUMN(PAT_ALL_GATHER), "a block that is sent on is written where it lies"},
       {COLUMNS_TWO_SHOT, "the own shard is written where its sum goes afterwards"},
+      {COLUMN(TWO_SHOT_BROADCAST), "the root has no shard of its own to write"},
       {COLUMN(RING_ALL_GATHER) | COLUMN(RING_BROADCAST) | COLUMN(DIRECT_ALL_GATHER) |
            COLUMN(DIRECT_BROADCAST) | COLUMN(FUSED_BROADCAST),
        "the only value that is not written is a rank's own one in place, which lies there"}}},
@@ -459,8 +468,8 @@ const struct mutant mutants_of_steps[] = {
      NULL,
      0,
      {{COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) | COLUMN(TREE_ALL_REDUCE) |
-           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) |
-           COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(TWO_SHOT_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) |
+           COLUMN(PAT_REDUCE_SCATTER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
        "each element is added up in one place and handed to the others, so that all still get the same "
        "bits"}}},
     {"own_behind_the_last",

@@ -73,6 +73,10 @@ RING_LL_LONG = scenario('Ring', 'LL', '3 3000 1')
 TREE_LL, TREE_SIMPLE = scenario('allreduce:Tree', 'LL'), scenario('allreduce:Tree', 'Simple')
 ONE_LL, ONE_SIMPLE = scenario('Direct', 'LL'), scenario('Direct', 'Simple')
 TWO_LL, TWO_SIMPLE = scenario('TwoShot', 'LL'), scenario('TwoShot', 'Simple')
+ROOT_BROADCAST, ROOT_REDUCE = (
+    scenario('', 'Simple', func + ' -g 3 -b 1001 -e 100001 -f 9 -r 1 -d uint32',
+             'NCCL_BUFFSIZE=16384 NCCL_ALGO=' + func + ':TwoShot', program='bench')
+    for func in ('broadcast', 'reduce'))
 RACE_LL, RACE_LL128, RACE_SIMPLE = raced(RING_LL), raced(RING_LL128), raced(RING_SIMPLE)
 RACE_TREE, RACE_TREE_LL = raced(TREE_SIMPLE), raced(TREE_LL)
 RACE_LOOPS = raced(scenario('TwoShot', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384'))
@@ -448,15 +452,29 @@ plant(DIRECT_S, 'sum_of_links_without_its_last_vector',
 plant(DIRECT_S, 'last_source_not_added', 'else if (@source + k <= phase->links@) sums[v]',
       'source + k < phase->links', 'wrong', ONE_SIMPLE)
 plant(DIRECT_S, 'rest_of_a_move_forgotten',
-      '(uint8_t *)(uintptr_t)phase->to[link] + skip, @phase->bytes[link] - skip@, ' 'phase->sends',
+      '(uint8_t *)(uintptr_t)phase->to[link] + skip, @phase->bytes[link] - skip@, ' 'phase->scales',
       'phase->whole ? 0 : phase->bytes[link]', 'wrong', scenario('TwoShot', 'Simple', '3 507 1'))
 plant(DIRECT_S, 'rest_of_a_sum_forgotten', 'if (@skip == phase->own_bytes@) return;', 'phase->whole',
       'wrong', scenario('Direct', 'Simple', '3 507 1'))
 plant(DIRECT_S, 'unaligned_links_use_whole_vectors',
       'const bool whole = __all_sync(PRIM_ALL_LANES, @(issue->places & 15) == 0@)', 'true', 'error',
       scenario('Direct', 'Simple', '3 507 1'), 'misaligned access of 16 bytes')
+plant(DIRECT_S, 'sum_goes_to_the_place_of_its_link',
+      'phase->to[step_is_each(step) ? index : @direct_target(step, index)@] = place;', 'index',
+      'wrong|hang|error|crash', ROOT_REDUCE)
+plant(DIRECT_S, 'sum_without_output_has_no_place',
+      'descriptor->out = (@keeps ? phase->out : (uint8_t *)(uintptr_t)phase->to[0]@) + skip;', 'phase->out',
+      'wrong|hang|error|crash', ROOT_REDUCE)
+plant(DIRECT_S, 'passed_on_from_the_input',
+      'else if (direct_passes_on(step)) @phase->in = (const uint8_t *)(uintptr_t)place;@',
+      'phase->in = direct_in(step->in_offset);', 'wrong|hang|error|crash', ROOT_BROADCAST)
+plant(DIRECT_S, 'passed_on_but_not_kept',
+      'if (@direct_passes_on(step)@) phase->out = direct_out(step->out_offset);', 'false', 'wrong',
+      ROOT_BROADCAST)
+plant(DIRECT_S, 'links_count_each_others_steps', '@if (direct_names(it, step)) issue->made += 1;@',
+      'issue->made += 1;', 'wrong|hang|error|crash', slow(ROOT_BROADCAST, '1'))
 plant(DIRECT_S, 'phase_given_before_it_is_written',
-      '@issue->issued += 1;@ if (prim_lane() == 0) { phase->whole = whole;',
+      '@issue->issued += 1;@ if (prim_lane() == 0) phase->whole = whole;',
       'issue->issued += 1; if (prim_lane() == 0) *(volatile uint32_t *)&direct_issued = '
       'issue->issued; simt_yield();', 'wrong|hang|error|crash', slow(ONE_SIMPLE, '0'))
 plant(DIRECT_S, 'phase_counted_before_it_is_moved',
@@ -747,8 +765,8 @@ weaken(DIRECT_S, 'direct_tail_without_a_fence', 'if (it->sends) { @prim_fence();
 weaken(DIRECT_S, 'direct_posted_before_all_lanes_have_seen_it_done',
        "later it may be another's */ @__syncwarp();@", '', RACE_TWO)
 weaken(DIRECT_S, 'phase_read_after_it_was_left',
-       '@if (now != done) steps = it->sends ? latest->signaled : latest->freed;@',
-       'steps = it->sends ? latest->signaled : latest->freed;', RACE_LOOPS)
+       '@if (now != done) steps = latest->made[prim_lane()];@',
+       'steps = latest->made[prim_lane()];', RACE_LOOPS)
 weaken(DIRECT_S, 'phase_reused_before_all_lanes_have_seen_it_done',
        '@__syncwarp();@ /* each lane has seen some warps done */', '', RACE_LOOPS, 'equal', VOTED)
 weaken(DIRECT_S, 'phase_written_before_it_is_cleared',

@@ -358,8 +358,8 @@ static uint32_t plan_direct_kernel(const struct plan *plan) {
 /* The kernel of the protocol that all works use, or the mixed one; for works other than rings and messages,
  * the kernels with more than one link per side. The kernel of direct collectives over Simple frees an
  * operation's last slots when the next operation begins, so it is not used if a proxy would wait for them.
- * The kernels of direct collectives have no reduction to a root, which only TUTTI_SUM_ORDER=rank makes
- * direct. */
+ * The kernels of direct collectives have no reduction to a root that has a shard, as TUTTI_SUM_ORDER=rank
+ * makes it. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
   bool alike = true, linked = false, direct = true;
@@ -367,7 +367,8 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
-    direct = direct && family == FAMILY_DIRECT && plan->works[i].func != FUNC_REDUCE;
+    direct = direct && family == FAMILY_DIRECT &&
+             (plan->works[i].func != FUNC_REDUCE || direct_is_apart(&plan->works[i]));
   }
   if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
   if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_DIRECT_SIMPLE;
@@ -614,11 +615,13 @@ static ncclResult_t launch_hooked(struct launch_setup *setup, const struct plan 
 }
 
 /* With more blocks the kernel has bandwidth to spare for copies within the device, and a copy engine would
- * only compete with it. A capture would include the side stream. */
+ * only compete with it; but a root that is apart loads for its copy what it has loaded to send. A capture
+ * would include the side stream. */
 #define ASIDE_BLOCKS_MAX 8u
 
-static bool launch_copies_aside(const struct launch_setup *setup) {
-  return setup->kernel.block_count <= ASIDE_BLOCKS_MAX && setup->capture.id == 0;
+static bool launch_copies_aside(const struct launch_setup *setup, const struct plan *plan) {
+  const bool few = setup->kernel.block_count <= ASIDE_BLOCKS_MAX;
+  return (few || direct_is_apart(&plan->works[0])) && setup->capture.id == 0;
 }
 
 /* ---- ranks on one device ---- */
@@ -715,7 +718,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   kernel->warp_count = plan_warps(plan, kernel->kernel);
   setup.plan_bytes =
       kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
-  if (launch_copies_aside(&setup)) own_copy_find(plan, &setup.aside);
+  if (launch_copies_aside(&setup, plan)) own_copy_find(plan, &setup.aside);
   if (plan->hook != NULL) return launch_hooked(&setup, plan, bytes, &launch);
   TRY(launch_bound(&setup, plan, bytes, &launch));
   if (launch_may_repeat(&setup, plan, bytes)) cuda_launch_keep(comm, plan, kernel, &launch, bytes);

@@ -1,14 +1,17 @@
-/* own_copy.c: which copies a kernel may leave to a copy engine: those of a ring's root or owner, which keeps
- * what it sends, and a message to self. It promises that a work without its copy has the same steps towards
+/* own_copy.c: which copies a kernel may leave to a copy engine: those of a root or an owner, which keeps what
+ * it sends, and a message to self. It promises that a work without its copy has the same steps towards
  * its peers. */
 #include "backends/cuda/own_copy.h"
+
+#include "schedule/direct.h"
 
 /* Shorter copies do not slow down a kernel: joining another stream costs a few microseconds. */
 #define OWN_COPY_BYTES_MIN ((size_t)8 << 20)
 
 bool own_copy_takes(const struct work *work) {
   const bool kept = (work->flags & WORK_IN_PLACE) == 0;
-  if (work->algo != ALGO_RING || work->proto != PROTO_SIMPLE || (work->flags & WORK_FUSED) != 0) return false;
+  const bool known = work->algo == ALGO_RING || direct_is_apart(work);
+  if (!known || work->proto != PROTO_SIMPLE || (work->flags & WORK_FUSED) != 0) return false;
   switch (work->func) {
     case FUNC_COPY: return work->conn_index == CONN_MESSAGE;
     case FUNC_ALL_GATHER: return kept;

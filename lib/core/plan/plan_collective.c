@@ -99,7 +99,8 @@ static uint32_t work_input_flags(const struct work *work, const struct plan_requ
   const bool in_order =
       work->algo == ALGO_DIRECT && work->func == FUNC_ALL_REDUCE && (work->flags & WORK_IN_PLACE) != 0;
   const bool shown = work->func != FUNC_REDUCE || request->settings.limits.quick_protos == 0;
-  const bool reads = func_reduces(work->func) && shown && !in_order && work->op != OP_PRE_MUL_SUM;
+  const bool apart = (work->flags & WORK_ROOT_APART) != 0;
+  const bool reads = func_reduces(work->func) && shown && !in_order && !apart && work->op != OP_PRE_MUL_SUM;
   return reads && tune_shows_inputs(request, work->algo) ? (uint32_t)WORK_SHOWS_INPUT : 0;
 }
 
@@ -153,6 +154,8 @@ struct work work_of_task(const struct plan_request *request, const struct task *
   work.count = op->count;
   work.op_sequence = op->sequence;
   work.flags = work_slot_flags(&work, request);
+  if (task->algo == ALGO_TWO_SHOT && func_has_root(op->func) && !rules_order(request, op->func))
+    work.flags |= WORK_ROOT_APART;
   if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
   work_set_steps(&work, &request->settings.limits);
   return work;
@@ -183,17 +186,19 @@ static ncclResult_t draft_local(struct draft *draft, const struct task *task) {
 
 /* A chain's first byte passes every rank before the last rank starts, so chunks are a small fraction of a
  * channel's data: between the size at which a step costs as much as its data and the size at which the step's
- * cost is negligible. A GPU's step costs more if it adds; steps that only forward gain nothing below 128 KiB.
- */
+ * cost is negligible. A GPU's step costs more if it adds; between two GPUs there is but one hop to wait for.
+ * Steps that only forward gain nothing below 128 KiB. */
 #define CHAIN_CHUNKS 64
 #define CHAIN_CHUNKS_GPU_SUM 32
+#define CHAIN_CHUNKS_GPU_PAIR 8
 #define CHAIN_CHUNK_BYTES_MIN 65536u
 #define CHAIN_CHUNK_BYTES_MIN_GPU_COPY 131072u
 #define CHAIN_CHUNK_BYTES_MAX 262144u
 
 void work_shorten_chain(const struct plan_limits *limits, struct work *work) {
   const bool gpu = !limits->cores, adds = work->func == FUNC_REDUCE;
-  const size_t chunks = gpu && adds ? CHAIN_CHUNKS_GPU_SUM : CHAIN_CHUNKS;
+  const size_t sums = work->rank_count > 2 ? CHAIN_CHUNKS_GPU_SUM : CHAIN_CHUNKS_GPU_PAIR;
+  const size_t chunks = gpu && adds ? sums : CHAIN_CHUNKS;
   const size_t least = gpu && !adds ? CHAIN_CHUNK_BYTES_MIN_GPU_COPY : CHAIN_CHUNK_BYTES_MIN;
   const size_t part_bytes = work->part_count * work->element_bytes;
   size_t bytes = work->chunk_count * work->element_bytes;

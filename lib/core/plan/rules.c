@@ -35,8 +35,8 @@ static const struct rule_row rows[ALGO_COUNT] = {
     {MOVES_AND_SUMS, PROTO(SIMPLE), NEED_EXECUTOR, "PAT is for all-gather and reduce-scatter"},
     {~FUNC(REDUCE), ALL_PROTOS, NEED_EXECUTOR | NEED_LINKS | NEED_ONE_NODE,
      "Direct is not for reduce, which goes by Ring"},
-    {FUNC(ALL_REDUCE), ALL_PROTOS, NEED_EXECUTOR | NEED_LINKS | NEED_ONE_NODE,
-     "TwoShot is for all-reduce alone"},
+    {FUNC(ALL_REDUCE) | FUNC(REDUCE) | FUNC(BROADCAST), ALL_PROTOS,
+     NEED_EXECUTOR | NEED_LINKS | NEED_ONE_NODE, "TwoShot is for all-reduce, reduce and broadcast"},
     {0, ALL_PROTOS, NEED_EXECUTOR, "Custom is never chosen by time: its steps come with the call"},
 };
 
@@ -107,6 +107,14 @@ static uint32_t links_allowed(const struct plan_request *request, uint8_t func) 
   return rules_order(request, func) || links < DIRECT_LINKS_USUAL ? links : DIRECT_LINKS_USUAL;
 }
 
+/* With a root two shots are for long operations of three and more ranks: between two they are a copy. */
+static const char *forbid_rooted(const struct plan_request *request, uint8_t func, uint8_t algo,
+                                 uint8_t proto) {
+  if (algo != ALGO_TWO_SHOT || !func_has_root(func) || rules_order(request, func)) return NULL;
+  if (proto != PROTO_SIMPLE) return "two shots with a root move data by Simple alone";
+  return request->rank_count < 3 ? "two shots with a root need a third rank" : NULL;
+}
+
 /* What the machine lacks of a row's needs. */
 static const char *forbid_machine(const struct plan_request *request, uint8_t func, uint8_t algo,
                                   uint8_t proto) {
@@ -150,7 +158,8 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
     return "TUTTI_SUM_ORDER=rank allows nothing but a direct reduce-scatter";
   if (!ordered && ((row->funcs >> func) & 1) == 0) return row->purpose;
   if (((row->protos >> proto) & 1) == 0) return "it moves data by Simple alone";
-  const char *why = forbid_machine(request, func, algo, proto);
+  const char *why = forbid_rooted(request, func, algo, proto);
+  if (why == NULL) why = forbid_machine(request, func, algo, proto);
   if (why != NULL) return why;
   const uint32_t protos = request->settings.limits.protos;
   if (algo != ALGO_RING && protos != 0 && ((protos >> proto) & 1) == 0)

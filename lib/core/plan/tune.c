@@ -85,7 +85,7 @@ static double measured_ring_us(const struct query *q) {
 /* Bytes that the busiest rank sends, per byte of the operation. */
 static double direct_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
   const double n = rank_count;
-  if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
+  if (algo == ALGO_TWO_SHOT) return func_has_root(func) ? 1 : 2 * (n - 1) / n;
   return func_is_halves(func) ? (n - 1) / n : n - 1;
 }
 
@@ -108,8 +108,17 @@ static const struct tune_measured_direct *direct_measured(const struct query *q)
   return once ? &tune_measured_one_shot_once : &tune_measured_one_shot;
 }
 
+static double apart_us(const struct query *q) {
+  const struct tune_measured_apart *apart = &tune_measured_apart;
+  const struct graph_speed *ring = &q->graph->ring_speed;
+  double gbps = least(apart->all_gbps, apart->channel_gbps * q->channel_count);
+  if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
+  return most(apart->least_us, apart->base_us + q->bytes / (1000.0 * gbps));
+}
+
 /* If the links are slower than those measured, a hop costs more and the links limit the bandwidth. */
 static double direct_us(const struct query *q) {
+  if (q->algo == ALGO_TWO_SHOT && func_has_root(q->func)) return apart_us(q);
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
@@ -122,7 +131,9 @@ static double direct_us(const struct query *q) {
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
   if (ring->intra_path > GRAPH_NVL)
     time_us += direct->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
-  return time_us + q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+  time_us += q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+  const bool waits = q->func == FUNC_BROADCAST && q->proto == PROTO_SIMPLE && q->ranks == 2;
+  return waits ? most(time_us, tune_measured_pair.broadcast_us) : time_us;
 }
 
 /* ---- measured: GPUs that do not reach each other ---- */
@@ -524,17 +535,23 @@ bool tune_shows_inputs(const struct plan_request *request, uint8_t algo) {
          ((limits->algos & PLAN_SHOWS_INPUTS) != 0 || tune_is_quick(request, algo, PROTO_SIMPLE));
 }
 
-static uint32_t direct_channels(const struct plan_request *request, uint8_t proto) {
-  const uint32_t most = proto == PROTO_SIMPLE ? DIRECT_SIMPLE_CHANNELS : DIRECT_CHANNELS;
+static uint32_t direct_channels(const struct plan_request *request, uint8_t func, uint8_t algo,
+                                uint8_t proto) {
+  const bool apart = algo == ALGO_TWO_SHOT && func_has_root(func);
+  const uint32_t simple = apart ? tune_measured_apart.channels : DIRECT_SIMPLE_CHANNELS;
+  const uint32_t most = proto == PROTO_SIMPLE ? simple : DIRECT_CHANNELS;
   return (uint32_t)size_min(request->settings.limits.channel_count, most);
 }
 
 /* Each channel over a network costs additional work of a proxy and the network. Two channels per chain that
- * the NICs have bandwidth for keep them busy. */
+ * the NICs have bandwidth for keep them busy; a channel may be a TCP stream, of which a fast NIC needs
+ * several. */
+#define NETWORK_CHANNELS_LEAST 8u
+
 static uint32_t network_channels(const struct plan_request *request, uint32_t all) {
   const struct graph_speed *ring = &request->graph->ring_speed;
   if (request->graph->node_count <= 1 || request->settings.limits.cores || ring->inter_gbps <= 0) return all;
-  return (uint32_t)size_min(all, 2 * (size_t)ring->channel_count);
+  return (uint32_t)size_min(all, size_max(2 * (size_t)ring->channel_count, NETWORK_CHANNELS_LEAST));
 }
 
 uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
@@ -555,8 +572,8 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
     thread_bytes = request->settings.thread_bytes[1][proto];
   if (algo == ALGO_TREE && request->settings.thread_bytes[0][proto] != 0)
     thread_bytes = request->settings.thread_bytes[0][proto];
-  const uint32_t most =
-      tune_is_quick(request, algo, proto) ? direct_channels(request, proto) : network_channels(request, all);
+  const uint32_t most = tune_is_quick(request, algo, proto) ? direct_channels(request, func, algo, proto)
+                                                            : network_channels(request, all);
   const double share = algo_is_direct(algo) ? direct_share(func, algo, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
@@ -620,12 +637,17 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 /* ---- choosing ---- */
 
 /* Used only if nothing else is left: PAT with several ranks per node, and algorithms that the backend
- * supports only slowly. */
-static bool algo_is_last(const struct plan_request *request, uint8_t algo, uint8_t proto, size_t bytes) {
+ * supports only slowly. Two shots of a reduction to a root take half as long again as a chain on four GPUs.
+ */
+static bool algo_is_last(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
+                         size_t bytes) {
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
+  if (algo == ALGO_TWO_SHOT && func_has_root(func) && !rules_order(request, func))
+    return func == FUNC_REDUCE || !tune_is_quick(request, algo, proto);
   if (tune_is_quick(request, algo, proto))
-    return proto != PROTO_SIMPLE && bytes > (size_t)direct_channels(request, proto) * DIRECT_CHANNEL_BYTES;
+    return proto != PROTO_SIMPLE &&
+           bytes > (size_t)direct_channels(request, func, algo, proto) * DIRECT_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->settings.limits.algos_last >> algo) & 1) != 0;
 }
 
@@ -637,7 +659,7 @@ uint32_t tune_candidates(const struct plan_request *request, uint8_t func, size_
     row->algo = index / PROTO_COUNT;
     row->proto = index % PROTO_COUNT;
     row->forbidden = rules_forbid(request, func, row->algo, row->proto);
-    row->last = algo_is_last(request, row->algo, row->proto, bytes);
+    row->last = algo_is_last(request, func, row->algo, row->proto, bytes);
     row->channel_count = 0;
     row->time_us = 0;
     if (row->forbidden != NULL) continue;

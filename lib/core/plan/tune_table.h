@@ -57,9 +57,18 @@ struct tune_measured_direct {
 extern const struct tune_measured_direct tune_measured_one_shot, tune_measured_two_shot;
 extern const struct tune_measured_direct tune_measured_one_shot_once, tune_measured_two_shot_once;
 
+/* A broadcast in two shots whose root is apart, over Simple: time = base + bytes / rate, and no less than
+ * `least`. */
+struct tune_measured_apart {
+  double base_us, least_us, all_gbps, channel_gbps;
+  uint32_t channels; /* more are slower */
+};
+extern const struct tune_measured_apart tune_measured_apart;
+
 /* Sums over two ranks, which share a single link: limits of OneShot and of a reduce-scatter's ring. */
 struct tune_measured_pair {
   double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
+  double broadcast_us; /* a direct broadcast over Simple takes no less, whatever its size */
 };
 extern const struct tune_measured_pair tune_measured_pair;
 

@@ -92,8 +92,25 @@ static uint8_t links_others(const struct work *work, uint32_t *peers) {
   return count;
 }
 
+/* From the rank after the root on (direct_is_apart); a broadcast sends nothing to its root. */
+static void links_set_apart(struct work *work) {
+  const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
+  uint32_t *recv = work->recv_peer, *send = work->send_peer;
+  work->recv_count = work->send_count = 0;
+  for (uint32_t i = 1; i <= work->rank_count; i++) {
+    const uint32_t peer = (work->root + i) % work->rank_count;
+    if (peer == work->rank) continue;
+    if (!broadcast || !root) recv[work->recv_count++] = peer;
+    if (!broadcast || peer != work->root) send[work->send_count++] = peer;
+  }
+}
+
 static void links_set_direct(struct work *work) {
   const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
+  if ((work->flags & WORK_ROOT_APART) != 0) {
+    links_set_apart(work);
+    return;
+  }
   work->recv_count = work->send_count = 0;
   if (!broadcast || root) work->send_count = links_others(work, work->send_peer);
   if (!broadcast) work->recv_count = links_others(work, work->recv_peer);

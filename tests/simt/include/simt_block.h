@@ -157,6 +157,7 @@ static inline uint32_t atomicMin(uint32_t *address, uint32_t value) {
 }
 static inline uint4 __ldcv(const uint4 *address) { return *(const volatile uint4 *)address, *address; }
 static inline int __ffs(int value) { return __builtin_ffs(value); }
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline void __nanosleep(unsigned) { simt_yield(); }
 static inline long long clock64(void) { return (long long)simt_time_ns(); }
 
