@@ -469,8 +469,8 @@ plant(DIRECT_S, 'passed_on_from_the_input',
       'else if (direct_passes_on(step)) @phase->in = (const uint8_t *)(uintptr_t)place;@',
       'phase->in = direct_in(step->in_offset);', 'wrong|hang|error|crash', ROOT_BROADCAST)
 plant(DIRECT_S, 'passed_on_but_not_kept',
-      'if (@direct_passes_on(step)@) phase->out = direct_out(step->out_offset);', 'false', 'wrong',
-      ROOT_BROADCAST)
+      'if (@direct_passes_on(step)@) phase->out = direct_out(step->out_offset);', 'false',
+      'wrong|hang|error|crash', ROOT_BROADCAST)
 plant(DIRECT_S, 'links_count_each_others_steps', '@if (direct_names(it, step)) issue->made += 1;@',
       'issue->made += 1;', 'wrong|hang|error|crash', slow(ROOT_BROADCAST, '1'))
 plant(DIRECT_S, 'phase_given_before_it_is_written',
