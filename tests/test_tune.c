@@ -49,6 +49,16 @@ static void request_begin(struct plan_request *request, const struct graph *grap
   request->op_count = 1;
 }
 
+/* GPUs of one node that reach each other. */
+static void request_of_gpus(struct plan_request *request, struct graph *graph, uint32_t rank_count,
+                            uint8_t func, size_t bytes) {
+  assert_int_equal(graph_flat(rank_count, graph), ncclSuccess);
+  request_begin(request, graph, func, bytes);
+  request->settings.limits.algos_last = PLAN_ALGOS_LAST;
+  request->settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
+  request->settings.limits.channel_count = 32;
+}
+
 static void ring_request(struct plan_request *request, const struct graph *graph, uint8_t func,
                          size_t bytes) {
   request_begin(request, graph, func, bytes);
@@ -402,11 +412,7 @@ static void test_over_memory_of_the_host(void **state) {
     struct graph graph;
     struct plan_request request;
     struct tune_choice choice;
-    assert_int_equal(graph_flat(2, &graph), ncclSuccess);
-    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
-    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-    request.settings.limits.channel_count = 32;
+    request_of_gpus(&request, &graph, 2, rows[i].func, rows[i].bytes);
     request.settings.limits.on_host = true;
     request.settings.proto_mask[rows[i].func] &= ~(1u << PROTO_LL128);
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
@@ -432,11 +438,7 @@ static void test_rooted(void **state) {
     struct graph graph;
     struct plan_request request;
     struct tune_choice choice;
-    assert_int_equal(graph_flat(rows[i].rank_count, &graph), ncclSuccess);
-    request_begin(&request, &graph, rows[i].func, rows[i].bytes);
-    request.settings.limits.algos_last = PLAN_ALGOS_LAST;
-    request.settings.limits.quick_protos = 1u << PROTO_LL | 1u << PROTO_SIMPLE;
-    request.settings.limits.channel_count = 32;
+    request_of_gpus(&request, &graph, rows[i].rank_count, rows[i].func, rows[i].bytes);
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     if (choice.algo != rows[i].algo) fail_msg("row %u: algorithm %u", i, choice.algo);
     if (choice.algo == ALGO_TWO_SHOT) assert_int_equal(choice.channel_count, 20);
