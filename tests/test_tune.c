@@ -442,6 +442,8 @@ static void test_rooted(void **state) {
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     if (choice.algo != rows[i].algo) fail_msg("row %u: algorithm %u", i, choice.algo);
     if (choice.algo == ALGO_TWO_SHOT) assert_int_equal(choice.channel_count, 20);
+    request.settings.rank_order = true; /* its root has a shard, and none of these figures */
+    assert_int_equal(tune_channels(&request, FUNC_REDUCE, ALGO_TWO_SHOT, PROTO_SIMPLE, 64 * MIB), 24);
     graph_free(&graph);
   }
 }

@@ -5,7 +5,8 @@
  * arithmetic takes as long as its data:
  *
  *   scatter   to every link its own block of the input      two shots, reduce-scatter, all-to-all
- *   spread    the same block to every link                  one shot, all-gather, a broadcast's root
+ *   spread    the same block to every link                  one shot, all-gather, a broadcast's root, and
+ *                                                           its shards in two shots
  *   add       received blocks of all links and own values   one shot, two shots, reduce-scatter
  *   collect   every link's block to the output              two shots, all-gather, all-to-all, broadcast
  *

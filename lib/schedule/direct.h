@@ -1,6 +1,7 @@
 /* direct.h: collectives among ranks that all reach each other: every rank has a link to and from every other
  * rank. Link k of a side is the k-th other rank, counted from rank 0, on both sides; so sums are added in
- * rank order and all ranks get the same bits. A loop has at most three steps, each over all links at once:
+ * rank order and all ranks get the same bits; only where the root has no shard the count begins after it
+ * (direct_is_apart). A loop has at most three steps, each over all links at once:
  * the first sends input, the second adds it up, the last collects. */
 #ifndef TUTTI_SCHEDULE_DIRECT_H
 #define TUTTI_SCHEDULE_DIRECT_H

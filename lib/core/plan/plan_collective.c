@@ -154,8 +154,7 @@ struct work work_of_task(const struct plan_request *request, const struct task *
   work.count = op->count;
   work.op_sequence = op->sequence;
   work.flags = work_slot_flags(&work, request);
-  if (task->algo == ALGO_TWO_SHOT && func_has_root(op->func) && !rules_order(request, op->func))
-    work.flags |= WORK_ROOT_APART;
+  if (rules_root_apart(request, op->func, task->algo)) work.flags |= WORK_ROOT_APART;
   if (op_in_place(op, request, task->element_bytes)) work.flags |= WORK_IN_PLACE;
   work_set_steps(&work, &request->settings.limits);
   return work;

@@ -85,6 +85,10 @@ bool rules_order(const struct plan_request *request, uint8_t func) {
 
 uint8_t rules_order_algo(uint8_t func) { return func == FUNC_REDUCE_SCATTER ? ALGO_DIRECT : ALGO_TWO_SHOT; }
 
+bool rules_root_apart(const struct plan_request *request, uint8_t func, uint8_t algo) {
+  return algo == ALGO_TWO_SHOT && func_has_root(func) && !rules_order(request, func);
+}
+
 /* CPU executors reach other nodes as they reach each other, through slots that proxies transfer. The fast GPU
  * kernels of direct collectives do so with LL only. Beyond a few nodes a ring sends fewer bytes, and with
  * several ranks per node not all of its hops use the network. */
@@ -110,7 +114,7 @@ static uint32_t links_allowed(const struct plan_request *request, uint8_t func) 
 /* With a root two shots are for long operations of three and more ranks: between two they are a copy. */
 static const char *forbid_rooted(const struct plan_request *request, uint8_t func, uint8_t algo,
                                  uint8_t proto) {
-  if (algo != ALGO_TWO_SHOT || !func_has_root(func) || rules_order(request, func)) return NULL;
+  if (!rules_root_apart(request, func, algo)) return NULL;
   if (proto != PROTO_SIMPLE) return "two shots with a root move data by Simple alone";
   return request->rank_count < 3 ? "two shots with a root need a third rank" : NULL;
 }

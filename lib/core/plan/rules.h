@@ -20,5 +20,7 @@ const char *rules_forbid_always(const struct plan_request *request, uint8_t func
  * its sums. */
 bool rules_order(const struct plan_request *request, uint8_t func);
 uint8_t rules_order_algo(uint8_t func);
+/* Whether it is two shots whose root has no shard (WORK_ROOT_APART). */
+bool rules_root_apart(const struct plan_request *request, uint8_t func, uint8_t algo);
 
 #endif

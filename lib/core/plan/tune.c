@@ -27,6 +27,7 @@ struct query {
   double bytes;
   bool quick;   /* plan_limits.quick_protos has the protocol */
   bool ordered; /* sums are in rank order */
+  bool apart;   /* rules_root_apart() */
   bool proxied; /* some of its links are behind a network and use proxies */
   bool on_host; /* plan_limits.on_host */
 };
@@ -83,9 +84,10 @@ static double measured_ring_us(const struct query *q) {
 }
 
 /* Bytes that the busiest rank sends, per byte of the operation. */
-static double direct_share(uint8_t func, uint8_t algo, uint32_t rank_count) {
+static double direct_share(uint8_t func, uint8_t algo, bool apart, uint32_t rank_count) {
   const double n = rank_count;
-  if (algo == ALGO_TWO_SHOT) return func_has_root(func) ? 1 : 2 * (n - 1) / n;
+  if (apart) return 1;
+  if (algo == ALGO_TWO_SHOT) return 2 * (n - 1) / n;
   return func_is_halves(func) ? (n - 1) / n : n - 1;
 }
 
@@ -118,7 +120,7 @@ static double apart_us(const struct query *q) {
 
 /* If the links are slower than those measured, a hop costs more and the links limit the bandwidth. */
 static double direct_us(const struct query *q) {
-  if (q->algo == ALGO_TWO_SHOT && func_has_root(q->func)) return apart_us(q);
+  if (q->apart) return apart_us(q);
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
@@ -131,7 +133,7 @@ static double direct_us(const struct query *q) {
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
   if (ring->intra_path > GRAPH_NVL)
     time_us += direct->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
-  time_us += q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+  time_us += q->bytes * direct_share(q->func, q->algo, q->apart, q->ranks) / (1000.0 * gbps);
   const bool waits = q->func == FUNC_BROADCAST && q->proto == PROTO_SIMPLE && q->ranks == 2;
   return waits ? most(time_us, tune_measured_pair.broadcast_us) : time_us;
 }
@@ -160,7 +162,7 @@ static double host_us(const struct query *q) {
     const double gbps =
         least(host->direct_channel_gbps[proto] * q->channel_count, host->direct_all_gbps[proto]);
     return host->direct_base_us[proto] + second_us +
-           q->bytes * direct_share(q->func, q->algo, q->ranks) / (1000.0 * gbps);
+           q->bytes * direct_share(q->func, q->algo, q->apart, q->ranks) / (1000.0 * gbps);
   }
   const uint32_t hops = ring_hops(q->func, q->ranks);
   const double gbps = least(host->ring_channel_gbps[proto] * q->channel_count, host->ring_all_gbps[proto]);
@@ -193,7 +195,7 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   if (cores_tree(q, hops, share)) return true;
   if (!algo_is_direct(q->algo)) return false;
   *hops = q->algo == ALGO_TWO_SHOT ? 2 : 1;
-  *share = direct_share(q->func, q->algo, q->ranks);
+  *share = direct_share(q->func, q->algo, q->apart, q->ranks);
   if (q->algo == ALGO_DIRECT && q->func == FUNC_ALL_REDUCE)
     *share *= 1.15; /* every rank adds everything up */
   return true;
@@ -215,7 +217,7 @@ static double sockets_us(const struct query *q) {
   if (!cores_route(q, &hops, &share)) return INFINITY;
   const bool direct = algo_is_direct(q->algo);
   const double messages = direct ? hops * (q->ranks - 1) : hops;
-  if (q->algo == ALGO_DIRECT) share = direct_share(q->func, q->algo, q->ranks);
+  if (q->algo == ALGO_DIRECT) share = direct_share(q->func, q->algo, q->apart, q->ranks);
   const double ll_us = q->proto == PROTO_SIMPLE
                            ? 0
                            : messages * sockets->ll_us + q->bytes * share / (1000.0 * sockets->ll_gbps);
@@ -373,7 +375,7 @@ static double measured_tree_latency_us(const struct query *q) {
  * the proxies. Further messages of the hop were not measured: assumed to cost a fifth of the first. */
 static double network_direct_us(const struct query *q) {
   const double hop_us = tune_latency[ALGO_TREE].hop_us[TUNE_NET][q->proto], others = q->ranks - 1.0;
-  const double bytes = q->bytes * direct_share(q->func, q->algo, q->ranks);
+  const double bytes = q->bytes * direct_share(q->func, q->algo, q->apart, q->ranks);
   return tune_latency[ALGO_RING].base_us[q->proto] + hop_us * (1 + 0.2 * (others - 1)) +
          bytes / (1000.0 * tune_proxied_ll_gbps);
 }
@@ -476,6 +478,7 @@ double tune_time_us(const struct plan_request *request, uint8_t func, uint8_t al
                               (double)bytes,
                               ((request->settings.limits.quick_protos >> proto) & 1) != 0,
                               rules_order(request, func),
+                              rules_root_apart(request, func, algo),
                               request->settings.limits.reserved_bytes != 0,
                               request->settings.limits.on_host};
   if (algo == ALGO_CUSTOM) return INFINITY;
@@ -537,7 +540,7 @@ bool tune_shows_inputs(const struct plan_request *request, uint8_t algo) {
 
 static uint32_t direct_channels(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {
-  const bool apart = algo == ALGO_TWO_SHOT && func_has_root(func);
+  const bool apart = rules_root_apart(request, func, algo);
   const uint32_t simple = apart ? tune_measured_apart.channels : DIRECT_SIMPLE_CHANNELS;
   const uint32_t most = proto == PROTO_SIMPLE ? simple : DIRECT_CHANNELS;
   return (uint32_t)size_min(request->settings.limits.channel_count, most);
@@ -574,7 +577,8 @@ uint32_t tune_channels(const struct plan_request *request, uint8_t func, uint8_t
     thread_bytes = request->settings.thread_bytes[0][proto];
   const uint32_t most = tune_is_quick(request, algo, proto) ? direct_channels(request, func, algo, proto)
                                                             : network_channels(request, all);
-  const double share = algo_is_direct(algo) ? direct_share(func, algo, request->rank_count) : 1;
+  const bool apart = rules_root_apart(request, func, algo);
+  const double share = algo_is_direct(algo) ? direct_share(func, algo, apart, request->rank_count) : 1;
   const size_t worth = (size_t)((double)bytes * share) / (threads * thread_bytes);
   return worth < 1 ? 1 : worth > most ? most : (uint32_t)worth;
 }
@@ -643,7 +647,7 @@ static bool algo_is_last(const struct plan_request *request, uint8_t func, uint8
                          size_t bytes) {
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
-  if (algo == ALGO_TWO_SHOT && func_has_root(func) && !rules_order(request, func))
+  if (rules_root_apart(request, func, algo))
     return func == FUNC_REDUCE || !tune_is_quick(request, algo, proto);
   if (tune_is_quick(request, algo, proto))
     return proto != PROTO_SIMPLE &&
