@@ -15,10 +15,12 @@ export NCCL_DEBUG=NONE TUTTI_STALL_SECONDS=1
 hanging='fine absent destroyed collective count type operator root order communicator send_alone recv_alone
   message_count open_group refused blocked cycle behind slow graph'
 
-# One process with four ranks.
+# One process with four ranks, which kills itself once they hang.
 make_one() {
-  TUTTI_TRACE=$work/$1.0 timeout 60 "$build/tests/hang_program" "$1" >/dev/null 2>&1
-  [ $? -eq 137 ]
+  scenario=${2:-$1}
+  TUTTI_TRACE=$work/$1.0 timeout 60 "$build/tests/hang_program" "$scenario" >"$work/log" 2>&1
+  status=$?
+  noted $((status != 137)) "hang_program $scenario ends with status 137, not $status"
 }
 
 # Four processes, one of which kills itself.
@@ -57,8 +59,7 @@ make_not_met() {
 
 # A fault of the emulator: of its network, where there are several nodes, or of a lane.
 make_fault() {
-  TUTTI_EMU=devices=4,$2 TUTTI_TRACE=$work/$1.0 timeout 60 "$build/tests/hang_program" "${3:-fault}" >/dev/null 2>&1
-  [ $? -eq 137 ]
+  TUTTI_EMU=devices=4,$2 make_one "$1" "${3:-fault}"
 }
 
 # The same on any host, of any build: without the places of calls, which lie in a program of that host.
