@@ -68,21 +68,22 @@ struct type_loops {
   LOOP_COMBINE(isa, attribute, name, storage, min)  \
   LOOP_SCALARS(isa, attribute, name, storage)
 
-#define LOOP_ROW(isa, name)                                                           \
-  {loop_##isa##_##name##_sum, loop_##isa##_##name##_prod,  loop_##isa##_##name##_max, \
-   loop_##isa##_##name##_min, loop_##isa##_##name##_scale, loop_##isa##_##name##_divide},
+#define LOOP_ROW(isa, name)                                                                  \
+  {                                                                                          \
+    loop_##isa##_##name##_sum, loop_##isa##_##name##_prod, loop_##isa##_##name##_max,        \
+        loop_##isa##_##name##_min, loop_##isa##_##name##_scale, loop_##isa##_##name##_divide \
+  }
 
 #define LOOP_TYPE_BASE(value, name, storage, accumulator) LOOP_TYPE(base, , name, storage)
-#define LOOP_ROW_BASE(value, name, storage, accumulator) LOOP_ROW(base, name)
+#define LOOP_ROW_BASE(value, name, storage, accumulator) LOOP_ROW(base, name),
 TYPE_TABLE(LOOP_TYPE_BASE)
 static const struct type_loops base_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_BASE)};
 
 #ifdef MOVE_HAS_AVX2
+/* Unused: EIGHT_ROW has other loops for some operators. */
 #define LOOP_TYPE_AVX2(value, name, storage, accumulator) \
-  LOOP_TYPE(avx2, __attribute__((target("avx2"))), name, storage)
-#define LOOP_ROW_AVX2(value, name, storage, accumulator) LOOP_ROW(avx2, name)
+  LOOP_TYPE(avx2, __attribute__((target("avx2"), unused)), name, storage)
 TYPE_TABLE(LOOP_TYPE_AVX2)
-static const struct type_loops avx2_loops[TYPE_COUNT] = {TYPE_TABLE(LOOP_ROW_AVX2)};
 
 /* Compilers vectorize 16-bit floats poorly, so these loops use intrinsics: half by the processor's own
  * conversions, bfloat16 by shifts. The bits are those of types.h. */
@@ -137,19 +138,27 @@ EIGHT_FUNCTION inline void bfloat16_store(uint16_t *elements, __m256 numbers) {
     for (; count - done >= 8; done += 8)                                                                  \
       name##_store(out + done, _mm256_mul_ps(name##_load(in + done), factor));                            \
     loop_base_##name##_scale(out + done, in + done, argument, count - done);                              \
-  }                                                                                                       \
-  static const struct type_loops eight_##name##_loops = {                                                 \
-      loop_eight_##name##_sum, loop_eight_##name##_prod,  loop_avx2_##name##_max,                         \
-      loop_avx2_##name##_min,  loop_eight_##name##_scale, loop_avx2_##name##_divide};
+  }
 
 EIGHT_TYPE(half)
 EIGHT_TYPE(bfloat16)
 
+#define EIGHT_ROW(name)                                                                                \
+  {                                                                                                    \
+    loop_eight_##name##_sum, loop_eight_##name##_prod, loop_avx2_##name##_max, loop_avx2_##name##_min, \
+        loop_eight_##name##_scale, loop_avx2_##name##_divide                                           \
+  }
+
+/* In the order of TYPE_TABLE. */
+static const struct type_loops avx2_loops[TYPE_COUNT] = {
+    LOOP_ROW(avx2, int8),   LOOP_ROW(avx2, uint8),  LOOP_ROW(avx2, int32),  LOOP_ROW(avx2, uint32),
+    LOOP_ROW(avx2, int64),  LOOP_ROW(avx2, uint64), EIGHT_ROW(half),        LOOP_ROW(avx2, float),
+    LOOP_ROW(avx2, double), EIGHT_ROW(bfloat16),    LOOP_ROW(avx2, f8e4m3), LOOP_ROW(avx2, f8e5m2)};
+
 static const struct type_loops *loops_of(uint8_t dtype) {
   assert(dtype < TYPE_COUNT);
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) return &base_loops[dtype];
-  if (dtype == TYPE_HALF) return &eight_half_loops;
-  return dtype == TYPE_BFLOAT16 ? &eight_bfloat16_loops : &avx2_loops[dtype];
+  const bool has_both = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return has_both ? &avx2_loops[dtype] : &base_loops[dtype];
 }
 #else
 static const struct type_loops *loops_of(uint8_t dtype) {
