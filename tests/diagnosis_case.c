@@ -15,10 +15,10 @@
 
 #include "base/hash.h"
 #include "base/os.h"
+#include "base/turns.h"
 #include "must.h"
 #include "trace/record_read.h"
 #include "trace/recorder.h"
-#include "turns.h"
 
 #define DEADLINE_MS 40000
 #define STILL_LOOKS 20
@@ -391,10 +391,12 @@ static void threads_settle(void) {
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     uint64_t mark;
     const bool hangs = all_hang(&mark);
-    still = hangs && mark == before ? still + 1 : 0;
+    const bool same = hangs && mark == before;
     before = mark;
-    if (still == 0) turns_note(&turns);
+    if (!same || still == 0) turns_note(&turns);
+    still = same ? still + 1 : 0;
     if (still >= STILL_LOOKS && turns_passed(&turns, STILL_NS)) return;
+    if (still >= STILL_LOOKS) still = 0;
     os_sleep_ms(10);
   }
   _exit(124);

@@ -19,10 +19,10 @@
 #include <tutti.h>
 
 #include "base/os.h"
+#include "base/turns.h"
 #include "must.h"
 #include "trace/record_read.h"
 #include "trace/recorder.h"
-#include "turns.h"
 
 #define RANKS 4
 #define ELEMENTS (4u << 20)
@@ -400,12 +400,13 @@ int main(int argc, char **argv) {
   for (uint32_t waited_ms = 0; waited_ms < DEADLINE_MS; waited_ms += 10) {
     bool moving = false;
     const bool hangs = ranks_waiting(&moving) >= scenario->waiting && !moving;
+    if (!hangs || still == 0) turns_note(&turns);
     still = hangs ? still + 1 : 0;
-    if (still == 0) turns_note(&turns);
     if (still >= STILL_LOOKS && turns_passed(&turns, STILL_NS)) {
       os_sleep_ms(argc > 2 ? 1000 * (unsigned)strtoul(argv[2], NULL, 10) : 0);
       kill(getpid(), SIGKILL);
     }
+    if (still >= STILL_LOOKS) still = 0;
     os_sleep_ms(10);
   }
   return 124;

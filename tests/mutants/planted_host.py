@@ -518,3 +518,11 @@ plant(SHARED_DEVICE, 'ranks_alone_beside_sharers_not_counted', '(shares ? device
 plant(SHARED_DEVICE, 'full_device_not_refused',
       'if (available < blocks_needed(device)) ranks->full = *device;', '',
       'test_shared_device', 'test_refusals*')
+
+# ---- time
+
+plant('lib/backends/emu/world.c', 'threads_that_cannot_run_not_waited_for',
+      'const bool passed = turns_passed(&turns, TURN_NS);', 'const bool passed = true;', 'test_turns',
+      'test_held_thread')
+plant('lib/base/turns.c', 'held_thread_taken_for_asleep', 'strchr("RDTt", state) == NULL',
+      'strchr("RD", state) == NULL', 'test_turns', 'test_held_thread')

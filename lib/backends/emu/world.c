@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/turns.h"
 
 /* The size of the arrays below; only the pages in use take memory. */
 #define EMU_ACTORS_MAX (1u << 20)
@@ -848,11 +849,16 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
   return ncclSuccess;
 }
 
-/* Threads mode: no lane has made progress for too long while some waited. All waits share the state, so that
- * a loop of short waits detects a deadlock as one long wait does. It is reset after a pause in which no
- * thread waited. */
+#define TURN_NS UINT64_C(100000)
+
+/* Threads mode: no lane has made progress for too long while some waited, and then for a quarter of that time
+ * in which every thread ran or slept, so none was kept from bringing what the lanes wait for. All waits share
+ * the state, so that a loop of short waits detects a deadlock as one long wait does. It is reset after a
+ * pause in which no thread waited. */
 static bool lanes_are_stuck(void) {
-  static struct quiet still; /* locked; `generation` holds the lanes' progress */
+  static struct quiet still;   /* locked; `generation` holds the lanes' progress */
+  static struct turns turns;   /* locked */
+  static uint64_t turns_at_ns; /* locked; 0: not noted */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
   if (progress != still.generation || !emu_lanes_waiting() || emu_lanes_reach_out() ||
@@ -860,7 +866,18 @@ static bool lanes_are_stuck(void) {
     still.since_ns = now_ns;
   still.generation = progress;
   still.seen_ns = now_ns;
-  return now_ns - still.since_ns >= stall_ns;
+  if (now_ns - still.since_ns < stall_ns) {
+    turns_at_ns = 0;
+    return false;
+  }
+  if (turns_at_ns == 0) {
+    turns_note(&turns);
+    turns_at_ns = now_ns;
+  }
+  if (now_ns - turns_at_ns < stall_ns / 4) return false;
+  const bool passed = turns_passed(&turns, TURN_NS);
+  if (!passed) turns_at_ns = 0;
+  return passed;
 }
 
 void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
