@@ -149,7 +149,11 @@ bool memory_touch(struct memory *memory, struct region *region, uint32_t page_in
 /* Index of the first span that begins at `at`, after a cut if necessary; count if `at` is the page's end. */
 static bool page_cut(struct memory *memory, struct page *page, uint64_t at, uint32_t from, uint32_t *index) {
   uint32_t i = from;
-  while (i < page->count && page->spans[i].begin < at) i++;
+  for (uint32_t behind = page->count; i < behind;) {
+    const uint32_t middle = i + (behind - i) / 2;
+    if (page->spans[middle].begin < at) i = middle + 1;
+    else behind = middle;
+  }
   *index = i;
   if (i < page->count ? page->spans[i].begin == at : false) return true;
   if (!page_reserve(memory, page, page->count + 1)) return false;
