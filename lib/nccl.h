@@ -1,4 +1,4 @@
-/* nccl.h: the interface of NCCL 2.28.9 as tutti implements it: same names, values, layouts and symbols. A
+/* nccl.h: the interface of NCCL 2.30.7 as tutti implements it: same names, values, layouts and symbols. A
  * program built against either library runs with the other. Compiles alone as C11 and as C++17, with or
  * without a CUDA toolkit.
  *
@@ -23,6 +23,7 @@
 #define NCCL_H_
 
 #include <limits.h>
+#include <stdint.h>
 #include <stddef.h>
 
 #if defined(__has_include)
@@ -45,14 +46,14 @@ typedef struct CUstream_st *cudaStream_t;
 #endif
 
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
+#define NCCL_MINOR 30
+#define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 
 /* A version as one number: up to 2.8 the major number counts thousands, from 2.9 on ten thousands. */
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 23007
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,7 +84,8 @@ typedef enum {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
   ncclInProgress = 7,
-  ncclNumResults = 8
+  ncclTimeout = 8, /* never returned: callers of NCCL 2.28 and before know eight codes */
+  ncclNumResults = 9
 } ncclResult_t;
 
 /* "Not set" for members of ncclConfig_t and ncclSimInfo_t. */
@@ -95,6 +97,7 @@ typedef enum {
 
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_STRICT_ORDERING 0x02
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096 /* bytes */
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00
@@ -106,10 +109,12 @@ typedef enum {
 
 #define NCCL_REVOKE_DEFAULT 0x00
 
+#define NCCL_SUSPEND_MEM 0x01
+
 /* Configuration of one communicator. Start from NCCL_CONFIG_INITIALIZER; a member left "not set" takes its
  * default, and the environment overrides both. If a member is out of range, the call fails with
  * ncclInvalidArgument. */
-typedef struct ncclConfig_v22800 {
+typedef struct ncclConfig_v23000 {
   size_t size;              /* sizeof(ncclConfig_t) in the caller's build; set by the initializer */
   unsigned int magic;       /* 0xcafebeef */
   unsigned int version;     /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
@@ -127,6 +132,10 @@ typedef struct ncclConfig_v22800 {
   int nvlsCTAs;             /* 1 or more */
   int nChannelsPerNetPeer;  /* 1 or more */
   int nvlinkCentricSched;   /* 0 or 1 */
+  int graphUsageMode;       /* launches in graphs: 0 none, 1 one graph at a time, 2 mixed (default 2) */
+  int numRmaCtx;            /* contexts of one-sided calls, 1 or more (default 1) */
+  int maxP2pPeers;          /* most ranks that this one exchanges messages with, 1 or more */
+  int graphStreamOrdering;  /* 1 (default): replays of graphs are ordered with the stream's other work */
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                           \
@@ -139,7 +148,9 @@ typedef struct ncclConfig_v22800 {
     NCCL_CONFIG_UNDEF_INT /* collnetEnable */, NCCL_CONFIG_UNDEF_INT /* CTAPolicy */,     \
     NCCL_CONFIG_UNDEF_INT /* shrinkShare */, NCCL_CONFIG_UNDEF_INT /* nvlsCTAs */,        \
     NCCL_CONFIG_UNDEF_INT /* nChannelsPerNetPeer */,                                      \
-    NCCL_CONFIG_UNDEF_INT /* nvlinkCentricSched */                                        \
+    NCCL_CONFIG_UNDEF_INT /* nvlinkCentricSched */,                                       \
+    NCCL_CONFIG_UNDEF_INT /* graphUsageMode */, NCCL_CONFIG_UNDEF_INT /* numRmaCtx */,    \
+    NCCL_CONFIG_UNDEF_INT /* maxP2pPeers */, NCCL_CONFIG_UNDEF_INT /* graphStreamOrdering */ \
   }
 
 /* Result of ncclGroupSimulateEnd(). Start from NCCL_SIM_INFO_INITIALIZER. */
@@ -193,7 +204,8 @@ typedef enum {
 
 /* ---- Library ---- */
 
-/* NCCL_VERSION_CODE of the library, not of the header. */
+/* NCCL_VERSION_CODE of the library, not of the header; or TUTTI_NCCL_VERSION, for programs that want
+ * another. */
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t pncclGetVersion(int *version);
 
@@ -333,6 +345,25 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
+/* *outUserPtr = the address that the window was registered with; NULL for the window NULL.
+ * ncclInvalidUsage: the window is not of this communicator. */
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr);
+ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr);
+
+/* ---- Memory of a communicator ---- */
+
+typedef enum {
+  ncclStatGpuMemSuspend = 0,   /* bytes of GPU memory that ncclCommSuspend() would give back: 0 */
+  ncclStatGpuMemSuspended = 1, /* 1 if it has: 0 */
+  ncclStatGpuMemPersist = 2,   /* bytes of GPU memory that stay */
+  ncclStatGpuMemTotal = 3      /* both together */
+} ncclCommMemStat_t;
+
+/* *value = the statistic of this rank's communicator now. Connections and their slots are made when calls
+ * first need them, so it grows. ncclInvalidArgument: unknown statistic, or value is NULL. */
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+
 /* ---- Operators ---- */
 
 /* Creates an operator of `comm` for one data type: multiplies each rank's input by *scalar, then sums. Each
@@ -446,6 +477,91 @@ ncclResult_t pncclGroupEnd(void);
  * microseconds. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
+
+/* ---- Calls that this release does not implement. They return ncclInvalidUsage with a sentence. ---- */
+
+/* What ncclWaitSignal() waits for: opCnt signals with index sigIdx in context ctx from rank `peer`. */
+typedef struct {
+  int opCnt;
+  int peer;
+  int sigIdx;
+  int ctx;
+} ncclWaitSignalDesc_t;
+
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                          ncclComm_t *newcomm, ncclConfig_t *config);
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                           ncclComm_t *newcomm, ncclConfig_t *config);
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t pncclCommResume(ncclComm_t comm);
+ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+                           ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                           unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                            unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                        cudaStream_t stream);
+ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                         cudaStream_t stream);
+ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
+                            cudaStream_t stream);
+ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
+                             cudaStream_t stream);
+
+/* ---- Settings: the values that the library uses, by the names of their environment variables. Sizes are
+ * bytes. All return ncclInvalidArgument for NULL, for a name that is no setting of the library or is accepted
+ * without effect (`tutti help params` lists both), and for a value that the type cannot hold. ---- */
+
+typedef struct ncclParamHandle *ncclParamHandle_t;
+
+/* *out = handle of the setting `key`. Valid for the process's life; not to be freed. */
+ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
+ncclResult_t pncclParamBind(ncclParamHandle_t *out, const char *key);
+
+/* *out = the value of a setting that is a number. */
+ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t *out);
+ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t *out);
+ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t *out);
+ncclResult_t pncclParamGetI16(ncclParamHandle_t h, int16_t *out);
+ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t *out);
+ncclResult_t pncclParamGetI32(ncclParamHandle_t h, int32_t *out);
+ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t *out);
+ncclResult_t pncclParamGetI64(ncclParamHandle_t h, int64_t *out);
+ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t *out);
+ncclResult_t pncclParamGetU8(ncclParamHandle_t h, uint8_t *out);
+ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t *out);
+ncclResult_t pncclParamGetU16(ncclParamHandle_t h, uint16_t *out);
+ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t *out);
+ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t *out);
+ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
+ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
+
+/* *out = the value as text, valid until ncclResetDebugInit(). */
+ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char **out);
+ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char **out);
+
+/* out[0..*len) = the value's bytes: a number as int64_t, a text without its end. ncclInvalidArgument: it has
+ * more than maxLen; *len says how many. */
+ncclResult_t ncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
+ncclResult_t pncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
+
+/* The value of the setting `key` as text of *valueLen bytes. valueLen may be NULL. */
+ncclResult_t ncclParamGetParameter(const char *key, const char **value, int *valueLen);
+ncclResult_t pncclParamGetParameter(const char *key, const char **value, int *valueLen);
+
+/* (*table)[0..*tableLen) = the names of the settings, those of NCCL; with NCCL_PARAM_DUMP_ALL=true also those
+ * that only tutti has. Valid for the process's life. */
+ncclResult_t ncclParamGetAllParameterKeys(const char ***table, int *tableLen);
+ncclResult_t pncclParamGetAllParameterKeys(const char ***table, int *tableLen);
+
+/* Logs these settings with their values and where each comes from (NCCL_DEBUG=INFO, subsystem ENV). */
+void ncclParamDumpAll(void);
+void pncclParamDumpAll(void);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

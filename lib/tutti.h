@@ -17,7 +17,7 @@ extern "C" {
 #define TUTTI_VERSION_MINOR 1
 #define TUTTI_VERSION_PATCH 0
 
-/* Version and build as one line for bug reports: "tutti 0.1.0 (NCCL API 2.28.9; backends: emu)". Static,
+/* Version and build as one line for bug reports: "tutti 0.1.0 (NCCL API 2.30.7; backends: emu)". Static,
  * never NULL. */
 const char *tutti_version(void);
 

@@ -4,7 +4,7 @@ it as the file that they look for, nvidia/nccl/lib/libnccl.so.2, with no variabl
 
     python3 wheel.py [--lib FOLDER] [--name nvidia-nccl-cu13] [--out FOLDER]
     pip install --no-index --no-deps --force-reinstall FILE     the wheel that it names
-    pip install --force-reinstall --no-deps nvidia-nccl-cu13==2.28.9    NVIDIA's again
+    pip install --force-reinstall --no-deps nvidia-nccl-cu13==2.30.7    NVIDIA's again
 
 The wheel is for this machine alone: it says in its own words that it is not NVIDIA's, its version ends with
 +tutti and this library's own, and it belongs on no index. It needs no network and nothing but Python."""

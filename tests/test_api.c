@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "backends/backend.h"
 #include "base/log.h"
@@ -262,11 +264,15 @@ static void test_library(void **state) {
   (void)state;
   int version = 0;
   expect_ok(ncclGetVersion(&version));
-  assert_int_equal(version, 22809);
+  assert_int_equal(version, 23007);
   expect_error(ncclGetVersion(NULL), ncclInvalidArgument, "ncclGetVersion", "NULL");
+  set_param("TUTTI_NCCL_VERSION", "22809");
+  expect_ok(ncclGetVersion(&version));
+  assert_int_equal(version, 22809);
+  set_param("TUTTI_NCCL_VERSION", NULL);
   assert_string_equal(ncclGetErrorString(ncclSuccess), "no error");
   assert_string_equal(ncclGetErrorString((ncclResult_t)77), "unknown result code");
-  assert_non_null(strstr(tutti_version(), "2.28.9"));
+  assert_non_null(strstr(tutti_version(), "2.30.7"));
   assert_string_equal(tutti_backend(), "fake");
   void *memory = &version;
   expect_error(ncclMemAlloc(NULL, 8), ncclInvalidArgument, "ncclMemAlloc", "NULL");
@@ -488,6 +494,106 @@ static void test_config(void **state) {
   expect_error(ncclBroadcast(buffer, buffer, 1, ncclFloat, 5, comm, NULL), ncclInvalidArgument,
                "ncclBroadcast", "comm 'trainer'", "rank 0", "root 5");
   expect_ok(ncclCommDestroy(comm));
+}
+
+/* Headers of NCCL by the version that last added a member to ncclConfig_t, and its size there. A config of
+ * each lies at the end of a page behind which nothing may be read. */
+static void test_config_of_older_headers(void **state) {
+  (void)state;
+  static const struct {
+    unsigned version;
+    size_t bytes;
+  } headers[] = {{21400, 24}, {21700, 40}, {21800, 48}, {22500, 48}, {22600, 56},
+                 {22700, 72}, {22800, 80}, {22900, 88}, {23000, 96}};
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uint8_t *pages =
+      (uint8_t *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(pages != MAP_FAILED);
+  assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+  for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t *last = (ncclConfig_t *)(void *)(pages + page - headers[i].bytes);
+    ncclUniqueId id;
+    ncclComm_t comm = NULL;
+    config.size = headers[i].bytes;
+    config.version = headers[i].version;
+    memcpy(last, &config, headers[i].bytes);
+    expect_ok(ncclGetUniqueId(&id));
+    expect_ok(ncclCommInitRankConfig(&comm, 1, id, 0, last));
+    expect_ok(ncclCommDestroy(comm));
+  }
+  munmap(pages, 2 * page);
+}
+
+static void test_parameters(void **state) {
+  (void)state;
+  ncclParamHandle_t size = NULL, name = NULL;
+  const char *text = NULL, **keys = NULL;
+  int count = 0, all = 0, bytes = 0;
+  int64_t long_number = 0;
+  uint64_t big_number = 0;
+  int32_t number = 0;
+  int16_t short_number = 0;
+  char raw[16];
+  set_param("NCCL_BUFFSIZE", "1M");
+  set_param("NCCL_TOPO_FILE", "box.xml");
+  expect_ok(ncclParamBind(&size, "NCCL_BUFFSIZE"));
+  expect_ok(ncclParamBind(&name, "NCCL_TOPO_FILE"));
+  expect_ok(ncclParamGetI64(size, &long_number));
+  assert_int_equal(long_number, 1 << 20);
+  expect_ok(ncclParamGetU64(size, &big_number));
+  assert_int_equal(big_number, 1 << 20);
+  expect_ok(ncclParamGetI32(size, &number));
+  assert_int_equal(number, 1 << 20);
+  expect_error(ncclParamGetI16(size, &short_number), ncclInvalidArgument, "ncclParamGetI16", "NCCL_BUFFSIZE",
+               "1048576");
+  expect_error(ncclParamGetI32(name, &number), ncclInvalidArgument, "ncclParamGetI32", "is a text");
+  expect_ok(ncclParamGetStr(name, &text));
+  assert_string_equal(text, "box.xml");
+  expect_ok(ncclParamGetStr(size, &text));
+  assert_string_equal(text, "1048576");
+  expect_ok(ncclParamGet(size, raw, sizeof raw, &bytes));
+  assert_int_equal(bytes, 8);
+  memcpy(&long_number, raw, 8);
+  assert_int_equal(long_number, 1 << 20);
+  expect_ok(ncclParamGet(name, raw, sizeof raw, &bytes));
+  assert_int_equal(bytes, 7);
+  assert_memory_equal(raw, "box.xml", 7);
+  expect_error(ncclParamGet(name, raw, 6, &bytes), ncclInvalidArgument, "has 7 bytes", "6");
+  expect_ok(ncclParamGetParameter("NCCL_TOPO_FILE", &text, &bytes));
+  assert_string_equal(text, "box.xml");
+  assert_int_equal(bytes, 7);
+  expect_error(ncclParamBind(&size, "NCCL_NO_SUCH"), ncclInvalidArgument, "NCCL_NO_SUCH is no setting");
+  expect_error(ncclParamBind(&size, "NCCL_GDRCOPY_ENABLE"), ncclInvalidArgument, "has no effect");
+  expect_error(ncclParamBind(NULL, "NCCL_BUFFSIZE"), ncclInvalidArgument, "ncclParamBind", "NULL");
+  expect_error(ncclParamGetI64((ncclParamHandle_t)raw, &long_number), ncclInvalidArgument, "is no handle");
+  expect_ok(ncclParamGetAllParameterKeys(&keys, &count));
+  for (int i = 0; i < count; i++) assert_memory_equal(keys[i], "NCCL_", 5);
+  set_param("NCCL_PARAM_DUMP_ALL", "true");
+  expect_ok(ncclParamGetAllParameterKeys(&keys, &all));
+  assert_true(all > count && count > 50);
+  assert_memory_equal(keys[all - 1], "TUTTI_", 6);
+  ncclParamDumpAll();
+  set_param("NCCL_PARAM_DUMP_ALL", NULL);
+  set_param("NCCL_BUFFSIZE", NULL);
+  set_param("NCCL_TOPO_FILE", NULL);
+}
+
+static void test_memory_statistics(void **state) {
+  (void)state;
+  uint64_t persist = 0, total = 0, suspend = 1, suspended = 1;
+  open_all(1);
+  expect_ok(ncclCommMemStats(comms[0], ncclStatGpuMemPersist, &persist));
+  expect_ok(ncclCommMemStats(comms[0], ncclStatGpuMemTotal, &total));
+  expect_ok(ncclCommMemStats(comms[0], ncclStatGpuMemSuspend, &suspend));
+  expect_ok(ncclCommMemStats(comms[0], ncclStatGpuMemSuspended, &suspended));
+  assert_true(total > 0 && persist == total && suspend == 0 && suspended == 0);
+  expect_error(ncclCommMemStats(comms[0], (ncclCommMemStat_t)4, &total), ncclInvalidArgument, "4 is no");
+  expect_error(ncclCommMemStats(comms[0], ncclStatGpuMemTotal, NULL), ncclInvalidArgument, "NULL");
+  expect_error(ncclCommMemStats(NULL, ncclStatGpuMemTotal, &total), ncclInvalidArgument, "ncclCommMemStats");
+  expect_error(ncclCommSuspend(comms[0], NCCL_SUSPEND_MEM), ncclInvalidUsage, "ncclCommSuspend",
+               "not in this release");
+  close_all(1);
 }
 
 static void test_algo_list(void **state) {
@@ -942,6 +1048,7 @@ static void test_check_pointers(void **state) {
 
 static void test_registration(void **state) {
   (void)state;
+  void *user = NULL;
   void *handle = NULL, *second = NULL;
   ncclWindow_t window = (ncclWindow_t)buffer;
   open_all(1);
@@ -963,6 +1070,16 @@ static void test_registration(void **state) {
   expect_error(ncclCommWindowRegister(comms[0], buffer, 8, &window, 16), ncclInvalidArgument, "NCCL_WIN");
   expect_ok(ncclCommWindowRegister(comms[0], buffer, 8, &window, NCCL_WIN_COLL_SYMMETRIC));
   assert_non_null(window);
+  expect_ok(ncclWinGetUserPtr(comms[0], window, &user));
+  assert_ptr_equal(user, buffer);
+  expect_error(ncclWinGetUserPtr(comms[0], window, NULL), ncclInvalidArgument, "ncclWinGetUserPtr", "NULL");
+  expect_ok(ncclCommWindowDeregister(comms[0], window));
+  expect_error(ncclWinGetUserPtr(comms[0], window, &user), ncclInvalidUsage, "gave no handle");
+  assert_null(user);
+  expect_ok(ncclWinGetUserPtr(comms[0], NULL, &user));
+  assert_null(user);
+  expect_ok(ncclCommWindowRegister(comms[0], buffer, 8, &window,
+                                   NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING));
   expect_ok(ncclCommWindowDeregister(comms[0], window));
   expect_error(ncclCommWindowDeregister(comms[0], window), ncclInvalidUsage, "ncclCommWindowDeregister",
                "gave no handle");
@@ -1148,6 +1265,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {TEST(test_library),
                                      TEST(test_backend_fill),
                                      TEST(test_unsupported),
+                                     TEST(test_config_of_older_headers),
+                                     TEST(test_parameters),
+                                     TEST(test_memory_statistics),
                                      TEST(test_init_arguments),
                                      TEST(test_init_all),
                                      TEST(test_init_threads),

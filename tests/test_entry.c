@@ -38,6 +38,8 @@ CALL(CommRegister, comm, NULL, 0, NULL)
 CALL(CommDeregister, comm, &number)
 CALL(CommWindowRegister, comm, NULL, 0, NULL, -1)
 CALL(CommWindowDeregister, comm, (ncclWindow_t)(void *)&number)
+CALL(WinGetUserPtr, comm, (ncclWindow_t)(void *)&number, NULL)
+CALL(CommMemStats, comm, ncclStatGpuMemTotal, NULL)
 CALL(AllReduce, NULL, NULL, 1, ncclFloat, ncclSum, comm, NULL)
 CALL(Broadcast, NULL, NULL, 1, ncclFloat, 0, comm, NULL)
 CALL(Bcast, NULL, 1, ncclFloat, 0, comm, NULL)
@@ -68,6 +70,8 @@ static const struct {
              ROW(CommDeregister),
              ROW(CommWindowRegister),
              ROW(CommWindowDeregister),
+             ROW(WinGetUserPtr),
+             ROW(CommMemStats),
              ROW(AllReduce),
              ROW(Broadcast),
              ROW(Bcast),
@@ -169,12 +173,16 @@ static void test_nothing(void **state) {
 
 typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const void *, const void *,
                                const void *);
-#define HIDDEN(X)                                                                                           \
-  X(DevCommCreate)                                                                                          \
-  X(DevCommDestroy) X(GinBarrierCreateRequirement) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
-      X(CommGetUniqueId) X(CommGrow) X(CommMemStats) X(CommQueryProperties) X(CommResume) X(CommSuspend)    \
-          X(PutSignal) X(Signal) X(WaitSignal) X(WinGetUserPtr) X(GetLsaDevicePointer)                      \
-              X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)
+#define HIDDEN(X)                                                                            \
+  X(DevCommCreate)                                                                           \
+  X(DevCommDestroy)                                                                          \
+  X(CommQueryProperties) X(GinBarrierCreateRequirement) X(GinInboxA2ACreateRequirement)      \
+      X(GinOutboxCreateRequirement) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
+          X(GetLsaDevicePointer) X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer)  \
+              X(GetPeerDevicePointer)
+/* Declared by nccl.h, and not implemented. */
+#define LATER(X) \
+  X(CommGetUniqueId) X(CommGrow) X(CommResume) X(CommSuspend) X(PutSignal) X(Signal) X(WaitSignal)
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 
@@ -185,7 +193,7 @@ static void test_not_offered(void **state) {
   static const struct {
     const char *name;
     hidden body;
-  } table[] = {HIDDEN(TABLE)};
+  } table[] = {HIDDEN(TABLE) LATER(TABLE)};
   all_open();
   for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
     const void *const some = comms[0];

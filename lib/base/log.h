@@ -85,7 +85,7 @@ void log_hush(bool hushed);
 /* Sets the device number in brackets in this thread's lines; initially -1, which is printed as such. */
 void log_set_device(int device_index);
 
-/* Prints "NCCL version 2.28.9 (tutti ...)" once per process at level VERSION and above. */
+/* Prints "NCCL version 2.30.7 (tutti ...)" once per process at level VERSION and above. */
 void log_version(void);
 
 /* Drops all settings and state, so that a test can change the environment. */

@@ -14,7 +14,7 @@
 ncclResult_t pncclGetVersion(int *version) {
   if (!version)
     return log_fail(ncclInvalidArgument, "ncclGetVersion: version is NULL; pass where to put the number");
-  *version = NCCL_VERSION_CODE;
+  *version = (int)param_int(PARAM_TUTTI_NCCL_VERSION);
   return ncclSuccess;
 }
 API_EXPORT(GetVersion);
@@ -69,6 +69,19 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank) {
   return ncclSuccess;
 }
 API_EXPORT(CommUserRank);
+
+ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value) {
+  uint64_t bytes = 0;
+  TRY(comm_check_met(comm, "ncclCommMemStats"));
+  if (!value)
+    return log_fail(ncclInvalidArgument, "ncclCommMemStats: value is NULL; pass where to put the number");
+  if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
+    return log_fail(ncclInvalidArgument, "ncclCommMemStats: %d is no ncclCommMemStat_t", (int)stat);
+  TRY(comm->ops->device->comm_memory(comm->device_comm, &bytes));
+  *value = stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal ? bytes : 0;
+  return ncclSuccess;
+}
+API_EXPORT(CommMemStats);
 
 /* ---- Memory ---- */
 

@@ -101,18 +101,24 @@ static ncclResult_t register_check_live(const struct ncclComm *comm, const char 
       call, comm->rank, comm->name, (const void *)row->begin, row->bytes, site, call);
 }
 
+/* *link = where the communicator's list has the registration. */
+static ncclResult_t register_of(struct ncclComm *comm, const char *call, const void *handle,
+                                struct registration ***link) {
+  *link = &comm->registrations;
+  while (**link && **link != handle) *link = &(**link)->next;
+  if (**link) return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "%s: rank %u of comm '%s' gave no handle %p; pass what the call that registers set, once "
+                  "for each call",
+                  call, comm->rank, comm->name, handle);
+}
+
 static ncclResult_t register_drop(struct ncclComm *comm, const char *call, const void *handle) {
+  struct registration **link;
   TRY(comm_check_handle(comm, call));
   if (!handle) return ncclSuccess;
-  struct registration **link = &comm->registrations;
-  while (*link && *link != handle) link = &(*link)->next;
+  TRY(register_of(comm, call, handle, &link));
   struct registration *row = *link;
-  if (!row) {
-    return log_fail(ncclInvalidUsage,
-                    "%s: rank %u of comm '%s' gave no handle %p; pass what the call that registers set, once "
-                    "for each call",
-                    call, comm->rank, comm->name, handle);
-  }
   row->user_count -= 1;
   if (row->user_count > 0) return ncclSuccess;
   *link = row->next;
@@ -132,7 +138,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
                                      int winFlags) {
   TRY(comm_check_ready(comm, "ncclCommWindowRegister"));
   TRY(register_check(comm, "ncclCommWindowRegister", buff, size, win));
-  if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC) {
+  if ((winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
     return log_fail(ncclInvalidArgument,
                     "ncclCommWindowRegister: rank %u of comm '%s': 0x%x is no NCCL_WIN_* flag", comm->rank,
                     comm->name, (unsigned)winFlags);
@@ -148,3 +154,17 @@ ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
   return register_drop(comm, "ncclCommWindowDeregister", win);
 }
 API_EXPORT(CommWindowDeregister);
+
+ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr) {
+  struct registration **link;
+  TRY(comm_check_handle(comm, "ncclWinGetUserPtr"));
+  if (!outUserPtr)
+    return log_fail(ncclInvalidArgument,
+                    "ncclWinGetUserPtr: outUserPtr is NULL; pass where to put the address");
+  *outUserPtr = NULL;
+  if (!win) return ncclSuccess;
+  TRY(register_of(comm, "ncclWinGetUserPtr", win, &link));
+  *outUserPtr = (void *)(*link)->begin;
+  return ncclSuccess;
+}
+API_EXPORT(WinGetUserPtr);

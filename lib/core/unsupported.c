@@ -1,7 +1,7 @@
-/* unsupported.c: symbols that this release exports but does not implement: those of the device API of NCCL
- * 2.28.9, and host functions of later versions. A program linked against them loads, and a call returns an
- * error that says what is missing. nccl.h does not declare them. The functions take no arguments because they
- * use none: on every supported ABI the caller cleans up its arguments. */
+/* unsupported.c: symbols of NCCL 2.30.7 that this release exports but does not implement: those of the device
+ * API, which nccl.h does not declare, and some host functions. A program linked against them loads, and a
+ * call returns an error that says what is missing. The functions of the device API take no arguments because
+ * they use none: on every supported ABI the caller cleans up its arguments. */
 #include "base/log.h"
 #include "core/api.h"
 
@@ -19,7 +19,14 @@ static ncclResult_t unsupported(const char *name) {
 
 UNSUPPORTED(DevCommCreate);
 UNSUPPORTED(DevCommDestroy);
+UNSUPPORTED(CommQueryProperties);
+UNSUPPORTED(GetLsaDevicePointer);
+UNSUPPORTED(GetLsaMultimemDevicePointer);
+UNSUPPORTED(GetMultimemDevicePointer);
+UNSUPPORTED(GetPeerDevicePointer);
 UNSUPPORTED(GinBarrierCreateRequirement);
+UNSUPPORTED(GinInboxA2ACreateRequirement);
+UNSUPPORTED(GinOutboxCreateRequirement);
 UNSUPPORTED(LLA2ACreateRequirement);
 UNSUPPORTED(LsaBarrierCreateRequirement);
 
@@ -61,31 +68,63 @@ UNSUPPORTED_TEAM(TeamWorld);
 UNSUPPORTED_RANK(TeamRankToLsa);
 UNSUPPORTED_RANK(TeamRankToWorld);
 
-/* Since 2.29. ncclGetVersion returns 2.28.9, so a program that checks the version never calls these. */
-#define LATER(name)                                                                         \
-  API_VISIBLE ncclResult_t pnccl##name(void);                                               \
-  ncclResult_t pnccl##name(void) {                                                          \
-    return log_fail(ncclInvalidUsage, "nccl" #name                                          \
-                                      ": belongs to NCCL 2.29 and later; this release has " \
-                                      "the calls of 2.28.9");                               \
-  }                                                                                         \
-  API_EXPORT(name)
+/* Declared by nccl.h. */
+static ncclResult_t later(const char *name, const char *instead) {
+  return log_fail(ncclInvalidUsage, "%s: is not in this release; %s", name, instead);
+}
 
-LATER(CommGetUniqueId);
-LATER(CommGrow);
-LATER(CommMemStats);
-LATER(CommQueryProperties);
-LATER(CommResume);
-LATER(CommSuspend);
-LATER(GetLsaDevicePointer);
-LATER(GetLsaMultimemDevicePointer);
-LATER(GetMultimemDevicePointer);
-LATER(GetPeerDevicePointer);
-LATER(PutSignal);
-LATER(Signal);
-LATER(WaitSignal);
-LATER(WinGetUserPtr);
+#define LATER_GROW "make a communicator of all ranks with ncclCommInitRank"
+#define LATER_SUSPEND "destroy the communicator to give its memory back"
+#define LATER_SIGNAL "use ncclSend and ncclRecv"
 
-/* An internal function that NCCL 2.28.9 exports. */
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId) {
+  (void)comm, (void)uniqueId;
+  return later("ncclCommGetUniqueId", LATER_GROW);
+}
+API_EXPORT(CommGetUniqueId);
+
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                           ncclComm_t *newcomm, ncclConfig_t *config) {
+  (void)comm, (void)nRanks, (void)uniqueId, (void)rank, (void)newcomm, (void)config;
+  return later("ncclCommGrow", LATER_GROW);
+}
+API_EXPORT(CommGrow);
+
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
+  (void)comm, (void)flags;
+  return later("ncclCommSuspend", LATER_SUSPEND);
+}
+API_EXPORT(CommSuspend);
+
+ncclResult_t pncclCommResume(ncclComm_t comm) {
+  (void)comm;
+  return later("ncclCommResume", LATER_SUSPEND);
+}
+API_EXPORT(CommResume);
+
+ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                            unsigned int flags, ncclComm_t comm, cudaStream_t stream) {
+  (void)localbuff, (void)count, (void)datatype, (void)peer, (void)peerWin, (void)peerWinOffset;
+  (void)sigIdx, (void)ctx, (void)flags, (void)comm, (void)stream;
+  return later("ncclPutSignal", LATER_SIGNAL);
+}
+API_EXPORT(PutSignal);
+
+ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                         cudaStream_t stream) {
+  (void)peer, (void)sigIdx, (void)ctx, (void)flags, (void)comm, (void)stream;
+  return later("ncclSignal", LATER_SIGNAL);
+}
+API_EXPORT(Signal);
+
+ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
+                             cudaStream_t stream) {
+  (void)nDesc, (void)signalDescs, (void)comm, (void)stream;
+  return later("ncclWaitSignal", LATER_SIGNAL);
+}
+API_EXPORT(WaitSignal);
+
+/* An internal function that NCCL exports. */
 API_VISIBLE void ncclResetDebugInitInternal(void);
 void ncclResetDebugInitInternal(void) { log_reset(); }

@@ -43,14 +43,16 @@ def get_version():
 
 
 class _Config(ctypes.Structure):
-    """ncclConfig_t of 2.28."""
+    """ncclConfig_t of 2.30."""
     _fields_ = [('size', ctypes.c_size_t), ('magic', ctypes.c_uint), ('version', ctypes.c_uint),
                 ('blocking', ctypes.c_int), ('cgaClusterSize', ctypes.c_int), ('minCTAs', ctypes.c_int),
                 ('maxCTAs', ctypes.c_int), ('netName', ctypes.c_char_p), ('splitShare', ctypes.c_int),
                 ('trafficClass', ctypes.c_int), ('commName', ctypes.c_char_p),
                 ('collnetEnable', ctypes.c_int),
                 ('CTAPolicy', ctypes.c_int), ('shrinkShare', ctypes.c_int), ('nvlsCTAs', ctypes.c_int),
-                ('nChannelsPerNetPeer', ctypes.c_int), ('nvlinkCentricSched', ctypes.c_int)]
+                ('nChannelsPerNetPeer', ctypes.c_int), ('nvlinkCentricSched', ctypes.c_int),
+                ('graphUsageMode', ctypes.c_int), ('numRmaCtx', ctypes.c_int),
+                ('maxP2pPeers', ctypes.c_int), ('graphStreamOrdering', ctypes.c_int)]
 
 
 # The Python name of each member, and the member.
@@ -58,7 +60,9 @@ _CONFIG = {'blocking': 'blocking', 'cga_cluster_size': 'cgaClusterSize', 'min_ct
            'max_ctas': 'maxCTAs', 'net_name': 'netName', 'split_share': 'splitShare',
            'traffic_class': 'trafficClass', 'comm_name': 'commName', 'collnet_enable': 'collnetEnable',
            'cta_policy': 'CTAPolicy', 'shrink_share': 'shrinkShare', 'nvls_ctas': 'nvlsCTAs',
-           'n_channels_per_net_peer': 'nChannelsPerNetPeer', 'nvlink_centric_sched': 'nvlinkCentricSched'}
+           'n_channels_per_net_peer': 'nChannelsPerNetPeer', 'nvlink_centric_sched': 'nvlinkCentricSched',
+           'graph_usage_mode': 'graphUsageMode', 'num_rma_ctx': 'numRmaCtx',
+           'max_p2p_peers': 'maxP2pPeers', 'graph_stream_ordering': 'graphStreamOrdering'}
 
 
 class NCCLConfig:
@@ -72,7 +76,7 @@ class NCCLConfig:
         self.options = options
 
     def _structure(self):
-        made = _Config(ctypes.sizeof(_Config), 0xcafebeef, 22809)
+        made = _Config(ctypes.sizeof(_Config), 0xcafebeef, 23007)
         for name, kind in _Config._fields_[3:]:
             setattr(made, name, None if kind is ctypes.c_char_p else _UNDEFINED)
         for option, value in self.options.items():

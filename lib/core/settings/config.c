@@ -35,7 +35,11 @@ static const struct config_member members[] = {
     MEMBER(shrinkShare, 22700, 0, 0, 1, CONFIG_NO_PARAM),
     MEMBER(nvlsCTAs, 22700, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
     MEMBER(nChannelsPerNetPeer, 22800, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-    MEMBER(nvlinkCentricSched, 22800, 0, 0, 1, CONFIG_NO_PARAM)};
+    MEMBER(nvlinkCentricSched, 22800, 0, 0, 1, CONFIG_NO_PARAM),
+    MEMBER(graphUsageMode, 22900, 2, 0, 2, CONFIG_NO_PARAM),
+    MEMBER(numRmaCtx, 22900, 1, 1, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER(maxP2pPeers, 23000, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER(graphStreamOrdering, 23000, 1, 0, 1, CONFIG_NO_PARAM)};
 
 #define MEMBER_COUNT (sizeof members / sizeof members[0])
 
