@@ -104,7 +104,9 @@ VMM_REMAP, VMM_USED = (
 VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
                        'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
 VMM_ALLOC = scenario('TwoShot', 'Simple', 'alloc', 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
-LEASES_EVICT = scenario('TwoShot', 'Simple', 'evict 3', 'TUTTI_EMU=mode=threads,devices=2', program='leases')
+LEASES_EVICT, LEASES_REPEAT = (
+    scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='leases')
+    for arguments in ('evict 3', 'repeat 2'))
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
@@ -645,8 +647,16 @@ plant(KEPT, 'launch_of_another_plan_repeated', '@kept->serial != serial@', 'kept
 plant(KEPT, 'launch_with_other_memory_repeated',
       'if (@memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@) return kept;',
       'true', 'wrong|hang|error', AGAIN)
-plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@) {', 'false', 'equal',
+plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@ ||', 'false', 'equal',
       AGAIN, 'all devices of a process see whatever is at an address at that address')
+plant(KEPT, 'memory_that_processes_have_mapped_not_compared',
+      'if (@memory_id(&kept->memory[i]) != kept->memory[i].id@) return false;', 'false',
+      'wrong|hang|crash|error', LEASES_REPEAT, '.')
+plant(KEPT, 'returned_memory_not_noticed',
+      'const bool same = @comm->regions.generation == kept->generation@;', 'true', 'wrong|hang|crash|error',
+      LEASES_EVICT, '.')
+plant(KEPT, 'launch_kept_before_its_memory_is_shown', '@!launch_is_decided(comm, plan)@) return NULL;',
+      'false', 'equal', LEASES_REPEAT, 'slots do as well')
 
 # ---- results are right, but the kernel does something else than the schedule says
 
