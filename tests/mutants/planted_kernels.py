@@ -104,6 +104,8 @@ VMM_REMAP, VMM_USED = (
 VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
                        'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
 VMM_ALLOC = scenario('TwoShot', 'Simple', 'alloc', 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
+VMM_ALLOC_PLAIN = scenario('TwoShot', 'Simple', 'alloc-used',
+                           'TUTTI_EMU=mode=threads,devices=2 NCCL_CUMEM_ENABLE=0', program='vmm')
 LEASES_EVICT, LEASES_REPEAT = (
     scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='leases')
     for arguments in ('evict 3', 'repeat 2'))
@@ -603,6 +605,9 @@ plant(CUDA + 'launch.c', 'access_asked_of_the_own_device', 'conn->devices[@sends
 plant(CUDA + 'alloc.c', 'address_within_an_allocation_freed',
       'own != NULL && @found.base == (uint64_t)(uintptr_t)pointer@;', 'true', 'wrong', VMM_ALLOC,
       'wrong: ncclMemFree')
+plant(CUDA + 'alloc.c', 'setting_without_memory_of_create_ignored',
+      'return @param_int(PARAM_CUMEM_ENABLE) != 0@ && vmm_driver()', 'true', 'wrong', VMM_ALLOC_PLAIN,
+      'wrong: ncclMemAlloc makes memory of cuMemCreate')
 plant(CUDA + 'alloc.c', 'other_devices_get_no_access', 'if (@other == (int)device_index@) continue;', 'true',
       'error', VMM_ALLOC, 'READWRITE: 1')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
