@@ -273,6 +273,13 @@ check $? "communicators of ranks that share a GPU have blocks of their own there
 gpus=1 ctas=4 lives $crowd_shared "$work/crowd" full && ! grep -q '^crowd: 64 ' "$work/out" &&
   grep -q 'NCCL_MAX_CTAS=[1-9]' "$work/out"
 check $? "a communicator that finds no free multiprocessors is refused with numbers and the cure"
+# A client of MPS that may use half of the multiprocessors has the budget of that half.
+refused=$(grep -h 'NCCL_MAX_CTAS=[1-9]' "$work/out" | head -n 1)
+gpus=1 ctas=4 lives $crowd_shared SIMT_MULTIPROCESSORS=22 SIMT_MPS=1 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 \
+  CUDA_MPS_PIPE_DIRECTORY=/run/mps NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" "$work/crowd" full &&
+  [ "$(grep -h 'NCCL_MAX_CTAS=[1-9]' "$work/out" | head -n 1)" = "$refused" ] &&
+  grep -q 'device 0 is shared by .* (MPS) of /run/mps: .* get 11 of its 22 multiproc' "$work/debug"
+check $? "the budget of a client of MPS is its part of the multiprocessors, and the log says so"
 # Captures, and replays at once, with launches between them.
 cc -o "$work/graphs" "$here/gpu/graphs.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl -lpthread && lives "$work/graphs" 2
