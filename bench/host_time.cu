@@ -1,25 +1,31 @@
 /* host_time.cu: what a call of a collective costs the host when it repeats: the time until ncclAllReduce
- * returns. Each rank is a thread with a GPU, a stream and a buffer of its own. Bursts of calls, shorter than
- * a stream's queue, are timed and then waited for. Names CUDA and NCCL alone, so that it runs with either
- * library. nvcc compiles also a kernel that does nothing, with as many bytes of arguments as this library's
- * kernels have: what launching that costs is printed beside.
+ * returns. Each rank is a thread, or a process, with a GPU, a stream and a buffer of its own. Bursts of
+ * calls, shorter than a stream's queue, are timed and then waited for. Names CUDA and NCCL alone, so that it
+ * runs with either library. nvcc compiles also a kernel that does nothing, with as many bytes of arguments as
+ * this library's kernels have: what launching that costs is printed beside.
  *
  *     nvcc -O2 host_time.cu -lnccl            on GPUs
  *     g++ -O2 -x c++ host_time.cu ...         with tests/simt, whose launches do nothing here (SIMT_LAUNCH)
- *     host_time [RANKS [BYTES [GROUP]]]       2, 1024, 1; GROUP: calls in a ncclGroup
+ *     host_time [RANKS [BYTES [GROUP [processes]]]]       2, 1024, 1; GROUP: calls in a ncclGroup
  *
  * Prints the least and the median time of a call over all bursts and ranks. */
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
-enum { BURST = 200, BURSTS = 60, WARM = 40 };
+enum { BURST = 200, BURSTS = 60, WARM = 40, RANKS_MAX = 64 };
+#define BUFFER_BYTES ((size_t)4 << 20) /* at least: processes show each other allocations of 2 MiB and more \
+                                        */
 
 #define NEED(call)                                                                                  \
   do {                                                                                              \
@@ -37,12 +43,18 @@ static double now_ns(void) {
 
 struct rank {
   pthread_t thread;
+  pid_t process;
   int index, device, count, group;
   ncclComm_t comm;
-  std::vector<double> calls, launches;
+  double calls[BURSTS], launches[BURSTS]; /* 0: not measured */
 };
 
-static pthread_barrier_t barrier;
+/* Shared by the processes, if ranks are processes. */
+static struct all {
+  pthread_barrier_t barrier;
+  ncclUniqueId id;
+  struct rank ranks[RANKS_MAX];
+} * all;
 
 #ifdef __CUDACC__
 struct arguments {
@@ -57,7 +69,7 @@ static void launches_measure(struct rank *rank, cudaStream_t stream) {
     const double begin = now_ns();
     for (int i = 0; i < BURST; i++)
       NEED(cudaLaunchKernel((const void *)nothing, dim3(1), dim3(96), parameters, 0, stream));
-    rank->launches.push_back((now_ns() - begin) / BURST);
+    rank->launches[burst] = (now_ns() - begin) / BURST;
     NEED(cudaStreamSynchronize(stream));
   }
 }
@@ -80,52 +92,106 @@ static void *rank_main(void *argument) {
   float *buffer;
   NEED(cudaSetDevice(rank->device));
   NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  NEED(cudaMalloc((void **)&buffer, (size_t)rank->count * sizeof *buffer));
+  NEED(cudaMalloc((void **)&buffer, std::max((size_t)rank->count * sizeof *buffer, BUFFER_BYTES)));
   burst_make(rank, buffer, stream, WARM);
   NEED(cudaStreamSynchronize(stream));
-  pthread_barrier_wait(&barrier);
-  if (rank->index == 0) setenv("SIMT_LAUNCH", "none", 1);
-  pthread_barrier_wait(&barrier);
+  pthread_barrier_wait(&all->barrier);
+  if (rank->index == 0 || rank->process != 0) setenv("SIMT_LAUNCH", "none", 1);
+  pthread_barrier_wait(&all->barrier);
   for (int burst = 0; burst < BURSTS; burst++) {
     const double begin = now_ns();
     burst_make(rank, buffer, stream, BURST);
-    rank->calls.push_back((now_ns() - begin) / BURST);
+    rank->calls[burst] = (now_ns() - begin) / BURST;
     NEED(cudaStreamSynchronize(stream));
-    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&all->barrier);
   }
   launches_measure(rank, stream);
   return NULL;
 }
 
-static void line(const char *what, std::vector<double> times) {
+static void line(const char *what, const std::vector<double> &all_times) {
+  std::vector<double> times;
+  for (double time : all_times)
+    if (time > 0) times.push_back(time);
   if (times.empty()) return;
   std::sort(times.begin(), times.end());
   printf("%-24s least %7.0f ns, median %7.0f ns\n", what, times[0], times[times.size() / 2]);
 }
 
+/* ---- ranks as processes, which are made before CUDA is used ---- */
+
+static void process_main(struct rank *rank, int rank_count) {
+  int device_count = 0;
+  NEED(cudaGetDeviceCount(&device_count));
+  rank->device = rank->index % device_count;
+  NEED(cudaSetDevice(rank->device));
+  if (rank->index == 0) NEED(ncclGetUniqueId(&all->id));
+  pthread_barrier_wait(&all->barrier);
+  NEED(ncclCommInitRank(&rank->comm, rank_count, all->id, rank->index));
+  rank_main(rank);
+  pthread_barrier_wait(&all->barrier);
+  _exit(0); /* with launches that do nothing no communicator can end */
+}
+
+static void processes_run(int rank_count) {
+  for (int i = 0; i < rank_count; i++) {
+    struct rank *rank = &all->ranks[i];
+    const pid_t process = fork();
+    if (process != 0) continue;
+    rank->process = getpid();
+    process_main(rank, rank_count);
+  }
+  for (int i = 0, status = 0; i < rank_count; i++) {
+    if (wait(&status) > 0 && status == 0) continue;
+    fprintf(stderr, "host_time: a rank has failed\n");
+    kill(0, SIGTERM); /* the others wait for it */
+  }
+}
+
+/* ---- ranks as threads ---- */
+
+static void threads_run(int rank_count) {
+  int device_count = 0;
+  ncclComm_t comms[RANKS_MAX];
+  int devices[RANKS_MAX];
+  NEED(cudaGetDeviceCount(&device_count));
+  for (int i = 0; i < rank_count; i++) devices[i] = all->ranks[i].device = i % device_count;
+  NEED(ncclCommInitAll(comms, rank_count, devices));
+  for (int i = 0; i < rank_count; i++) {
+    all->ranks[i].comm = comms[i];
+    pthread_create(&all->ranks[i].thread, NULL, rank_main, &all->ranks[i]);
+  }
+  for (int i = 0; i < rank_count; i++) pthread_join(all->ranks[i].thread, NULL);
+}
+
 int main(int argc, char **argv) {
   const int rank_count = argc > 1 ? atoi(argv[1]) : 2, bytes = argc > 2 ? atoi(argv[2]) : 1024;
   const int group = argc > 3 ? atoi(argv[3]) : 1;
-  int device_count = 0, version = 0;
-  std::vector<struct rank> ranks((size_t)rank_count);
-  std::vector<ncclComm_t> comms((size_t)rank_count);
-  std::vector<int> devices;
+  const bool processes = argc > 4 && strcmp(argv[4], "processes") == 0;
+  pthread_barrierattr_t shared;
   std::vector<double> calls, launches;
-  NEED(cudaGetDeviceCount(&device_count));
-  for (int i = 0; i < rank_count; i++) devices.push_back(i % device_count);
-  NEED(ncclGetVersion(&version));
-  NEED(ncclCommInitAll(comms.data(), rank_count, devices.data()));
-  pthread_barrier_init(&barrier, NULL, (unsigned)rank_count);
+  int version = 0;
+  NEED(rank_count < 1 || rank_count > RANKS_MAX);
+  all = (struct all *)mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(all == MAP_FAILED);
+  pthread_barrierattr_init(&shared);
+  pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&all->barrier, &shared, (unsigned)rank_count);
   for (int i = 0; i < rank_count; i++) {
-    ranks[(size_t)i] = {0, i, devices[(size_t)i], bytes / 4, group, comms[(size_t)i], {}, {}};
-    pthread_create(&ranks[(size_t)i].thread, NULL, rank_main, &ranks[(size_t)i]);
+    all->ranks[i].index = i;
+    all->ranks[i].count = bytes / 4;
+    all->ranks[i].group = group;
   }
-  for (struct rank &rank : ranks) {
-    pthread_join(rank.thread, NULL);
-    calls.insert(calls.end(), rank.calls.begin(), rank.calls.end());
-    launches.insert(launches.end(), rank.launches.begin(), rank.launches.end());
+  if (processes) processes_run(rank_count);
+  else threads_run(rank_count);
+  for (int i = 0; i < rank_count; i++) {
+    const struct rank *rank = &all->ranks[i];
+    calls.insert(calls.end(), rank->calls, rank->calls + BURSTS);
+    launches.insert(launches.end(), rank->launches, rank->launches + BURSTS);
   }
-  printf("NCCL %d, %d ranks, %d bytes, %d calls in a group\n", version, rank_count, bytes, group);
+  NEED(ncclGetVersion(&version));
+  printf("NCCL %d, %d ranks%s, %d bytes, %d calls in a group\n", version, rank_count,
+         processes ? " in as many processes" : "", bytes, group);
   line("ncclAllReduce", calls);
   line("a kernel that does nothing", launches);
   fflush(stdout);

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/vgpu.h"
 
 static char folder[256]; /* of this program's files */
 static char log_path[300];
@@ -700,6 +701,20 @@ static void test_os_time(void **state) {
   assert_true(os_entropy() != os_entropy());
 }
 
+static void test_virtual_gpus(void **state) {
+  (void)state;
+  assert_true(vgpu_is_named("GRID T4-16Q"));
+  assert_true(vgpu_is_named("GRID V100"));
+  assert_true(vgpu_is_named("NVIDIA A40-48Q"));
+  assert_true(vgpu_is_named("NVIDIA A100-3-20C"));
+  assert_false(vgpu_is_named("NVIDIA H100 80GB HBM3"));
+  assert_false(vgpu_is_named("Tesla V100-SXM2-16GB"));
+  assert_false(vgpu_is_named("NVIDIA A100-40"));
+  assert_false(vgpu_is_named("NVIDIA A100-16CG"));
+  assert_false(vgpu_is_named("NVIDIA A100-C"));
+  assert_false(vgpu_is_named(""));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void) {
@@ -733,7 +748,8 @@ int main(void) {
                                      TEST(test_os_alloc_fails_at),
                                      TEST(test_os_alloc_threads),
                                      TEST(test_os_files),
-                                     TEST(test_os_time)};
+                                     TEST(test_os_time),
+                                     TEST(test_virtual_gpus)};
   const char *place = os_env("TMPDIR");
   snprintf(folder, sizeof folder, "%s/test_base.XXXXXX", place ? place : "/tmp");
   if (!mkdtemp(folder)) return 1;

@@ -165,9 +165,11 @@ int cuInit(unsigned flags) { return getenv("CRASHES") ? abort(), 1 : getenv("FAI
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int *count) { return *count = getenv("NO_GPU") ? 0 : 3, 0; }
 int cuDeviceGet(int *gpu, int index) { return *gpu = index, 0; }
-int cuDeviceGetName(char *name, int bytes, int gpu) { return strncpy(name, "GPU of a kind", bytes), gpu * 0; }
+int cuDeviceGetName(char *name, int bytes, int gpu) {
+  return strncpy(name, getenv("VIRTUAL") ? "NVIDIA A100-3-20C" : "GPU of a kind", bytes), gpu * 0; }
 int cuDeviceGetAttribute(int *value, int which, int gpu) {
   *value = which == 75 ? (gpu == 2 ? 7 : 9) : which == 20 && gpu == 1 ? 2 : 0;
+  if (which == 133) *value = getenv("SHARED") != NULL;
   return 0;
 }
 int cuDeviceCanAccessPeer(int *yes, int a, int b) { return *yes = a + b != 2, 0; }
@@ -182,6 +184,11 @@ doctor 1 "not ok .*GPU 1, GPU of a kind, lets no program in" "$driver" -- "$rpat
   grep -q "of 6 ordered pairs of GPUs 4 reach each other, 2 over NVLink" "$work/log" &&
   grep -q "GPU 0 cannot map memory of GPU 2" "$work/log" && grep -q "serves CUDA 13.0" "$work/log"
 check $? "GPUs that are closed, too old or usable are told apart, and their P2P paths listed"
+doctor 1 "GPU 0 is a virtual GPU" "$driver" VIRTUAL=1 SHARED=1 CUDA_MPS_PIPE_DIRECTORY=/run/mps \
+  CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 -- "$rpath" &&
+  grep -q "GPU 0 is shared by .* (MPS) of /run/mps; CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is 50" "$work/log" &&
+  doctor 1 "GPU 0: GPU" "$driver" -- "$rpath" && ! grep -q "virtual\|MPS" "$work/log"
+check $? "virtual GPUs, and those that MPS shares, are named"
 doctor 1 "it would use the emulator, though GPUs are here" "$driver" TUTTI_BACKEND=emu LD_PRELOAD="$ours" \
   -- "$rpath" &&
   grep -q "not ok .*TUTTI_BACKEND=emu" "$work/log"

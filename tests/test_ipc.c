@@ -442,6 +442,35 @@ static void recall(struct regions *regions, uint32_t looks) {
   for (uint32_t look = 0; look < looks; look++) regions_recall(regions);
 }
 
+/* What a launch shows changes no more, unless a region is retired. */
+static void test_decided(void **state) {
+  struct regions regions = {.rank_count = 2};
+  (void)state;
+  struct region *first = add(&regions, 1000, 100, 7), *second = add(&regions, 1100, 100, 8);
+  assert_true(region_decided(&regions, 1000, 100, 1)); /* never to be shown */
+  first->mappable = second->mappable = true;
+  assert_false(region_decided(&regions, 1000, 100, 1));
+  first->answers[1] = REGION_ASKED;
+  assert_false(region_decided(&regions, 1000, 100, 1));
+  first->answers[1] = 0x10000;
+  assert_true(region_decided(&regions, 1000, 100, 1));
+  assert_false(region_decided(&regions, 1000, 100, 0));
+  assert_false(region_decided(&regions, 1050, 100, 1));
+  second->answers[1] = REGION_REFUSED;
+  assert_true(region_decided(&regions, 1050, 100, 1));
+  second->answers[1] = 0x10064;
+  assert_true(region_decided(&regions, 1050, 100, 1));
+  assert_false(region_decided(&regions, 1050, 200, 1)); /* what is behind is not known */
+  assert_false(region_decided(&regions, 5000, 1, 1));
+  first->answers[1] = REGION_UNASKED;
+  assert_false(region_decided(&regions, 1050, 100, 1));
+  assert_int_equal(regions.generation, 0);
+  region_retire(&regions, first);
+  region_retire(&regions, second);
+  assert_int_equal(regions.generation, 2);
+  regions_free(&regions);
+}
+
 /* What is shown but was not used for a while is returned, and noted, so that it is shown at its next use. */
 static void test_recalled(void **state) {
   struct regions regions = {.rank_count = 2};
@@ -454,7 +483,9 @@ static void test_recalled(void **state) {
   unseen->answers[1] = REGION_REFUSED;
   idle->use_count = 2;
   recall(&regions, REGION_IDLE_LOOKS - 1);
-  idle->idle_looks = 0; /* it is used */
+  region_used(&regions, 1050);
+  region_used(&regions, 5000); /* not in any */
+  const uint64_t generation = regions.generation;
   recall(&regions, REGION_IDLE_LOOKS - 1);
   assert_null(regions.gone);
   os_alloc_fail_at(1);
@@ -463,6 +494,7 @@ static void test_recalled(void **state) {
   assert_null(regions.gone);
   recall(&regions, 1);
   assert_ptr_equal(regions.gone, idle);
+  assert_int_equal(regions.generation, generation + 1);
   assert_null(idle->next);
   assert_int_equal(regions.count, 4);
   struct region *fresh = region_find(&regions, 1050);
@@ -693,6 +725,7 @@ int main(void) {
       cmocka_unit_test(test_late_answer),
       cmocka_unit_test(test_fence),
       cmocka_unit_test(test_graph_hold),
+      cmocka_unit_test(test_decided),
       cmocka_unit_test(test_recalled),
       cmocka_unit_test(test_pushed_out),
       cmocka_unit_test(test_lasting),

@@ -10,6 +10,7 @@
 use_build
 unset NCCL_MAX_CTAS NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID SIMT_SEED
 export NCCL_SOCKET_IFNAME=lo
+tutti=$build/bin/tutti
 simt=$build/simt
 rounds=300
 [ -z "${QUICK:-}" ] || rounds=100
@@ -33,6 +34,15 @@ leases() {
 for option in TwoShot:Simple Direct:Simple Ring:Simple Direct:LL; do
   leases $option reuse 2
   check $? "calls find other memory at the same addresses, $option"
+done
+# Of the ranks' 576 calls, those that find new memory, or memory that was not shown so far, are not repeated.
+for option in TwoShot:Simple Direct:LL; do
+  rm -f "$work"/repeated.*
+  TUTTI_TRACE=$work/repeated.%p leases $option repeat 2 &&
+    "$tutti" trace dump "$work"/repeated.* >"$work/calls" &&
+    noted 0 "$(grep -c '^place .* flags=1 ' "$work/calls") calls were repeated" &&
+    [ "$(grep -c '^place .* flags=1 ' "$work/calls")" -ge 250 ]
+  check $? "calls that repeat show the memory that they showed, until other memory is there, $option"
 done
 leases TwoShot:Simple full 5
 check $? "an allocation that fails succeeds when a program has freed what it cached"

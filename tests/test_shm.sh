@@ -56,6 +56,13 @@ most=200K
 bench 2 all_reduce -b 128 -e 128 && only P2P && grep -q 'registered 0, left 0' "$work/registered"
 check $? "processes whose GPUs map each other's memory use it, and register nothing"
 
+SIMT_VGPU=1 bench 2 all_reduce -b 128 -e 20K -f 37 && only SHM && ! grep -q ' WARN ' "$work/log" &&
+  grep -q 'device 0, GRID H100-80C, is a virtual GPU (vGPU): .* data goes through memory of the host' \
+    "$work/log" && grep -q 'no CUDA IPC here: processes share memory of the host' "$work/log"
+check $? "processes on virtual GPUs share memory of the host, and the log says so"
+SIMT_VGPU=1 bench 1 all_reduce -g 3 -b 128 -e 20K -f 37 && ! grep -q ' WARN ' "$work/log"
+check $? "threads on virtual GPUs share memory of the host"
+
 export NCCL_P2P_DISABLE=1
 for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
   for ranks in 2 3 4; do

@@ -273,6 +273,22 @@ check $? "communicators of ranks that share a GPU have blocks of their own there
 gpus=1 ctas=4 lives $crowd_shared "$work/crowd" full && ! grep -q '^crowd: 64 ' "$work/out" &&
   grep -q 'NCCL_MAX_CTAS=[1-9]' "$work/out"
 check $? "a communicator that finds no free multiprocessors is refused with numbers and the cure"
+# A client of MPS that may use half of the multiprocessors has the budget of that half.
+refused=$(grep -h 'NCCL_MAX_CTAS=[1-9]' "$work/out" | head -n 1)
+gpus=1 ctas=4 lives $crowd_shared SIMT_MULTIPROCESSORS=22 SIMT_MPS=1 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 \
+  CUDA_MPS_PIPE_DIRECTORY=/run/mps NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" "$work/crowd" full &&
+  [ "$(grep -h 'NCCL_MAX_CTAS=[1-9]' "$work/out" | head -n 1)" = "$refused" ] &&
+  grep -q 'device 0 is shared by .* (MPS) of /run/mps: .* get 11 of its 22 multiproc' "$work/debug"
+check $? "the budget of a client of MPS is its part of the multiprocessors, and the log says so"
+# Graphs of two communicators, replayed at once by the ranks in different orders.
+for blocks in 4 3; do
+  rm -f "$work/debug"
+  gpus=3 ctas=2 SIMT_MULTIPROCESSORS=$blocks NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$work/debug" \
+    lives "$work/crowd" graphs &&
+    [ "$(grep -c 'more blocks than the 3 that fit on it: kernels of graphs wait for none' "$work/debug")" = \
+      $(((4 - blocks) * 3)) ]
+  check $? "graphs of two communicators are replayed at once, on $blocks multiprocessors; a sentence if few"
+done
 # Captures, and replays at once, with launches between them.
 cc -o "$work/graphs" "$here/gpu/graphs.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl -lpthread && lives "$work/graphs" 2

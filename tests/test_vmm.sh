@@ -7,7 +7,7 @@
 . "$(dirname "$0")/script.inc"
 use_build
 unset NCCL_MAX_CTAS NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID SIMT_SEED SIMT_FABRIC NCCL_MNNVL_ENABLE
-unset NCCL_P2P_DIRECT_DISABLE
+unset NCCL_P2P_DIRECT_DISABLE NCCL_CUMEM_ENABLE
 export NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=REG
 simt=$build/simt
 turns=10
@@ -84,4 +84,7 @@ SIMT_FABRIC=1 vmm TwoShot:Simple alloc && SIMT_NO_ACCESS=1 vmm TwoShot:Simple al
 check $? "... with fabric handles, and where other devices get no access"
 SIMT_NO_VMM=1 vmm TwoShot:Simple alloc
 check $? "ncclMemAlloc on devices without memory of cuMemCreate"
+NCCL_CUMEM_ENABLE=0 vmm TwoShot:Simple alloc && NCCL_CUMEM_ENABLE=0 vmm TwoShot:Simple alloc-used &&
+  NCCL_CUMEM_ENABLE=1 vmm TwoShot:Simple alloc
+check $? "NCCL_CUMEM_ENABLE=0: ncclMemAlloc makes memory of cudaMalloc, which other processes access"
 [ "$failures" -eq 0 ]

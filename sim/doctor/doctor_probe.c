@@ -44,7 +44,8 @@ static int library_probe(const char *name) {
 
 /* ---- the driver, by the names and numbers of its public interface */
 
-enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, PAIR_ATOMICS = 3, MODE_PROHIBITED = 2, GPUS_MOST = 64 };
+enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, MPS_ENABLED = 133 };
+enum { PAIR_ATOMICS = 3, MODE_PROHIBITED = 2, GPUS_MOST = 64 };
 
 struct driver {
   int (*init)(unsigned), (*version)(int *), (*count)(int *), (*get)(int *, int), (*name)(char *, int, int);
@@ -66,12 +67,13 @@ static bool driver_fill(void *library, struct driver *driver) {
 
 static void gpu_say(const struct driver *driver, int index, int gpu) {
   char name[128] = "";
-  int major = 0, minor = 0, mode = 0;
+  int major = 0, minor = 0, mode = 0, mps = 0;
   driver->name(name, sizeof name, gpu);
   driver->attribute(&major, MAJOR, gpu);
   driver->attribute(&minor, MINOR, gpu);
   driver->attribute(&mode, COMPUTE_MODE, gpu);
   printf("gpu %d %d %d %s %s\n", index, major, minor, mode == MODE_PROHIBITED ? "prohibited" : "open", name);
+  if (driver->attribute(&mps, MPS_ENABLED, gpu) == 0 && mps != 0) printf("mps %d\n", index);
 }
 
 static void gpus_say(const struct driver *driver, int count) {

@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "base/share.h"
+#include "base/vgpu.h"
 #include "core/plan/names.h"
 #include "core/plan/tune_file.h"
 #include "core/settings/settings.h"
@@ -45,6 +46,27 @@ static void gpu_add(struct doctor *doctor, const char *line) {
   else
     doctor_add(doctor, DOCTOR_GOOD, "gpu", NULL, "GPU %d: %.*s, compute capability %d.%d", index, length,
                line + used, major, minor);
+}
+
+static bool name_is_virtual(const char *rest) {
+  char name[128];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(rest, "\n"), rest);
+  return vgpu_is_named(name);
+}
+
+static void guest_add(struct doctor *doctor, const char *line) {
+  const char *pipe = os_env("CUDA_MPS_PIPE_DIRECTORY"), *part = os_env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+  int index = 0, used = 0;
+  if (sscanf(line, "gpu %d %*d %*d %*s %n", &index, &used) == 1 && name_is_virtual(line + used))
+    doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL,
+               "GPU %d is a virtual GPU (vGPU): without peer access and CUDA IPC data goes through memory of "
+               "the host",
+               index);
+  if (sscanf(line, "mps %d", &index) == 1)
+    doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL,
+               "GPU %d is shared by the Multi-Process Service (MPS) of %s; CUDA_MPS_ACTIVE_THREAD_PERCENTAGE "
+               "%s%s",
+               index, pipe ? pipe : "/tmp/nvidia-mps", part ? "is " : "is not set", part ? part : "");
 }
 
 struct pairs {
@@ -89,6 +111,7 @@ void doctor_gpus(struct doctor *doctor) {
   driver_diagnose(doctor, answer, status);
   for (const char *line = answer; *line;) {
     gpu_add(doctor, line);
+    guest_add(doctor, line);
     pair_add(doctor, line, &pairs);
     line += strcspn(line, "\n");
     line += *line == '\n';

@@ -4,8 +4,10 @@
  * wait for each other must not wait for its multiprocessors too. Communicators are split, made while others
  * are in use, and destroyed in between.
  *
- *     crowd [full]
+ *     crowd [full | graphs]
  *
+ * graphs: two communicators' sums are captured, and the graphs are replayed at once, each in a stream of its
+ * own, by the ranks in different orders, which the GPUs must have multiprocessors for.
  * full: makes communicators until a GPU that its ranks share has too few free multiprocessors for another
  * one. The call is refused with a sentence, and a communicator that is destroyed gives its share back. */
 #include <string.h>
@@ -116,6 +118,67 @@ static void rounds_run(void) {
     }
 }
 
+/* ---- graphs of two communicators ---- */
+
+enum { GRAPHS = 2, REPLAYS = 6 };
+
+static cudaGraphExec_t graphs[GRAPHS][RANKS_MAX];
+
+/* One thread captures on all ranks: their kernels need no order then. */
+static void graph_capture(int comm, int rank) {
+  cudaGraph_t graph;
+  need_device(rank);
+  NEED(cudaStreamBeginCapture(streams[comm][rank], cudaStreamCaptureModeThreadLocal));
+  sum_start(comm, rank);
+  NEED(cudaStreamEndCapture(streams[comm][rank], &graph));
+  NEED(cudaGraphInstantiate(&graphs[comm][rank], graph, 0));
+  NEED(cudaGraphDestroy(graph));
+}
+
+/* The stream of one rank's first graph is late: the second graph runs there alone meanwhile. */
+static void replays_run(int late_rank) {
+  for (int comm = 0; comm < GRAPHS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) fill(comm, rank);
+  __atomic_store_n(&gate_is_open, 0, __ATOMIC_RELEASE);
+  need_device(late_rank);
+  NEED(cudaLaunchHostFunc(streams[0][late_rank], gate_await, NULL));
+  for (int rank = 0; rank < rank_count; rank++) {
+    need_device(rank);
+    for (int i = 0; i < GRAPHS; i++) {
+      const int comm = (rank + i) % GRAPHS;
+      NEED(cudaGraphLaunch(graphs[comm][rank], streams[comm][rank]));
+    }
+  }
+  for (int rank = 0; rank < rank_count; rank++) NEED(cudaStreamSynchronize(streams[1][rank]));
+  __atomic_store_n(&gate_is_open, 1, __ATOMIC_RELEASE);
+  for (int rank = 0; rank < rank_count; rank++) NEED(cudaStreamSynchronize(streams[0][rank]));
+  for (int comm = 0; comm < GRAPHS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) check(comm, rank);
+}
+
+static void graphs_run(void) {
+  for (int comm = 0; comm < GRAPHS; comm++) {
+    need_comms(comms[comm], rank_count);
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaStreamCreateWithFlags(&streams[comm][rank], cudaStreamNonBlocking));
+      NEED(cudaMalloc((void **)&data[comm][rank], sizeof host));
+    }
+  }
+  for (int comm = 0; comm < GRAPHS; comm++)
+    for (int rank = 0; rank < rank_count; rank++) graph_capture(comm, rank);
+  for (int replay = 0; replay < REPLAYS; replay++) replays_run(replay % rank_count);
+  for (int comm = 0; comm < GRAPHS; comm++) {
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaGraphExecDestroy(graphs[comm][rank]));
+      NEED(cudaFree(data[comm][rank]));
+      NEED(cudaStreamDestroy(streams[comm][rank]));
+    }
+    comm_close(comm);
+  }
+}
+
 static int comm_open(int comm) {
   int devices[RANKS_MAX];
   for (int rank = 0; rank < rank_count; rank++) devices[rank] = rank % need_device_count();
@@ -145,10 +208,15 @@ int main(int argument_count, char **arguments) {
     puts("crowd: needs two devices");
     return 0;
   }
+  const int replayed = argument_count > 1 && strcmp(arguments[1], "graphs") == 0;
   if (full) fill_device();
+  else if (replayed) graphs_run();
   else rounds_run();
   need_fresh_start(rank_count);
-  printf("crowd: %s of %d ranks: ok\n", full ? "too many communicators" : "several communicators",
+  printf("crowd: %s of %d ranks: ok\n",
+         full       ? "too many communicators"
+         : replayed ? "graphs of two communicators"
+                    : "several communicators",
          rank_count);
   return 0;
 }

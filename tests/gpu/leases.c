@@ -8,6 +8,8 @@
  *     full      NUMBER turns: a rank uses up its device's memory, frees what it had cached, allocates again
  *     unused    over fibres, NUMBER turns: a device is nearly full, and memory that is shown but was not used
  *               for a while is free as soon as the program frees it
+ *     repeat    NUMBER turns: calls that repeat, whose launches the library keeps, until one finds other
+ *               memory at the addresses
  *     evict     NUMBER turns: more buffers than a rank shows at a time, and the first one again
  *     stress    NUMBER rounds of allocations, collectives and frees, at random; then all memory is back
  *     graph     memory that a graph shows is in use until the graph is destroyed
@@ -300,6 +302,24 @@ static void evict(int turns) {
   for (int i = 0; i < MANY; i++) NEED(cudaFree(many[i]));
 }
 
+/* ---- calls that repeat ---- */
+
+/* Each time other memory, which the same call is to find. */
+static void repeat_call(enum call call) {
+  for (int time = 0; time < 4; time++) {
+    for (int use = 0; use < 6; use++) call_checked(call);
+    if (time == 0 || next(&run.random, 2) == 0) replace(&run.out);
+    if (time > 0 && next(&run.random, 2) == 0) replace(&run.in);
+  }
+}
+
+static void repeat(int turns) {
+  buffers_open();
+  for (int turn = 0; turn < turns; turn++)
+    for (int c = 0; c < CALLED; c++) repeat_call(called[c]);
+  buffers_close();
+}
+
 /* ---- stress ---- */
 
 struct buffer {
@@ -508,6 +528,7 @@ static bool run_mode(const char *mode, int number) {
   if (strcmp(mode, "reuse") == 0) reuse(number);
   else if (strcmp(mode, "full") == 0) full(number);
   else if (strcmp(mode, "unused") == 0) unused(number);
+  else if (strcmp(mode, "repeat") == 0) repeat(number);
   else if (strcmp(mode, "evict") == 0) evict(number);
   else if (strcmp(mode, "stress") == 0) stress(number);
   else if (strcmp(mode, "graph") == 0) graph();

@@ -477,9 +477,21 @@ static void alloc_access(void *memory) {
   }
 }
 
+/* It is to be memory of cudaMalloc. */
+static bool alloc_plain(void) {
+  const char *setting = getenv("NCCL_CUMEM_ENABLE");
+  return getenv("SIMT_NO_VMM") != NULL || (setting != NULL && strcmp(setting, "0") == 0);
+}
+
 static void alloc_open(size_t bytes) {
+  CUmemGenericAllocationHandle handle;
   NEED(ncclMemAlloc((void **)&run.in, bytes));
   NEED(ncclMemAlloc((void **)&run.out, bytes));
+  const bool plain = driver.retain(&handle, run.in) != CUDA_SUCCESS;
+  if (!plain) NEED(driver.release(handle));
+  if (plain == alloc_plain()) return;
+  printf("wrong: ncclMemAlloc makes memory of %s\n", plain ? "cudaMalloc" : "cuMemCreate");
+  exit(1);
 }
 
 static void alloc(void) {
@@ -490,7 +502,7 @@ static void alloc(void) {
   size_t before = free_bytes();
   alloc_open(bytes);
   const bool counted = free_bytes() + 2 * bytes <= before; /* without SIMT_MEMORY it is not */
-  if (getenv("SIMT_NO_VMM") == NULL) {
+  if (!alloc_plain()) {
     alloc_export(run.in);
     alloc_access(run.out);
   }
@@ -652,8 +664,36 @@ static void foreign_close(void) {
   exit(1);
 }
 
+/* How much memory this process has mapped, of others as of its own. */
+static int mapped(void) {
+  char line[512];
+  int count = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  NEED(maps == NULL);
+  while (fgets(line, sizeof line, maps) != NULL) count += strstr(line, "memfd:simt") != NULL;
+  fclose(maps);
+  return count;
+}
+
+/* Memory of cudaMalloc is not named after its device: more of it is mapped when it is shown, at the second
+ * use. */
+static void plain_used(void) {
+  alloc_open(GRAIN);
+  call_checked(ALL_GATHER);
+  const int few = mapped();
+  barrier();
+  for (int use = 0; use < 2; use++) call_checked(ALL_GATHER);
+  if (mapped() > few) return;
+  printf("wrong: rank %d has not mapped the memory of another one\n", run.rank);
+  exit(1);
+}
+
 static void used(int turns, bool alloced) {
   run.count = 2000;
+  if (alloced && alloc_plain()) {
+    plain_used();
+    return;
+  }
   if (alloced) alloc_open(GRAIN);
   else buffers_open(2, 4012, getenv("SIMT_FABRIC") != NULL ? CU_MEM_HANDLE_TYPE_FABRIC : POSIX);
   calls_make(3);

@@ -488,8 +488,13 @@ plant(REGION, 'neighbour_of_a_retired_piece_stays', 'if (each->beside == region)
       'test_ipc', 'test_pieces')
 plant(REGION, 'pieces_that_are_mapped_elsewhere_taken', 'if (!first && found != *shift) return false;', '',
       'test_ipc', 'test_pieces', quick=True)
-plant(REGION, 'only_the_first_piece_is_looked_at', 'if (address + bytes <= region->base + region->bytes)',
-      'if (address <= region->base + region->bytes)', 'test_ipc', 'test_pieces')
+plant(REGION, 'only_the_first_piece_is_looked_at',
+      'if (address + bytes <= region->base + region->bytes) return true;',
+      'if (address <= region->base + region->bytes) return true;', 'test_ipc', 'test_pieces')
+plant(REGION, 'regions_are_retired_in_secret', 'regions->generation += 1;', '', 'test_ipc', 'test_decided')
+plant(REGION, 'open_answer_taken_for_the_last', 'return !open;', 'return true;', 'test_ipc', 'test_decided')
+plant(REGION, 'repeated_use_is_no_use', 'if (region != NULL) region->idle_looks = 0;', '(void)region;',
+      'test_ipc', 'test_recalled')
 plant(REGION, 'later_is_taken_for_never', 'region->answers[peer] = REGION_UNASKED; return;',
       'region->answers[peer] = REGION_REFUSED; return;', 'test_ipc', 'test_later')
 plant(REGION, 'pieces_displace_other_memory', 'region->is_piece == piece) last = region;',

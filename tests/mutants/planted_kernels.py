@@ -104,7 +104,11 @@ VMM_REMAP, VMM_USED = (
 VMM_THREADS = scenario('TwoShot', 'Simple', 'threads 5',
                        'TUTTI_EMU=mode=threads,devices=2 SIMT_ACCESS=/dev/null', program='vmm')
 VMM_ALLOC = scenario('TwoShot', 'Simple', 'alloc', 'TUTTI_EMU=mode=threads,devices=2', program='vmm')
-LEASES_EVICT = scenario('TwoShot', 'Simple', 'evict 3', 'TUTTI_EMU=mode=threads,devices=2', program='leases')
+VMM_ALLOC_PLAIN = scenario('TwoShot', 'Simple', 'alloc-used',
+                           'TUTTI_EMU=mode=threads,devices=2 NCCL_CUMEM_ENABLE=0', program='vmm')
+LEASES_EVICT, LEASES_REPEAT = (
+    scenario('TwoShot', 'Simple', arguments, 'TUTTI_EMU=mode=threads,devices=2', program='leases')
+    for arguments in ('evict 3', 'repeat 2'))
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
@@ -601,6 +605,9 @@ plant(CUDA + 'launch.c', 'access_asked_of_the_own_device', 'conn->devices[@sends
 plant(CUDA + 'alloc.c', 'address_within_an_allocation_freed',
       'own != NULL && @found.base == (uint64_t)(uintptr_t)pointer@;', 'true', 'wrong', VMM_ALLOC,
       'wrong: ncclMemFree')
+plant(CUDA + 'alloc.c', 'setting_without_memory_of_create_ignored',
+      'return @param_int(PARAM_CUMEM_ENABLE) != 0@ && vmm_driver()', 'true', 'wrong', VMM_ALLOC_PLAIN,
+      'wrong: ncclMemAlloc makes memory of cuMemCreate')
 plant(CUDA + 'alloc.c', 'other_devices_get_no_access', 'if (@other == (int)device_index@) continue;', 'true',
       'error', VMM_ALLOC, 'READWRITE: 1')
 plant(CUDA + 'conn.c', 'slots_to_read_at_the_receiver',
@@ -645,8 +652,16 @@ plant(KEPT, 'launch_of_another_plan_repeated', '@kept->serial != serial@', 'kept
 plant(KEPT, 'launch_with_other_memory_repeated',
       'if (@memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@) return kept;',
       'true', 'wrong|hang|error', AGAIN)
-plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@) {', 'false', 'equal',
+plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@ ||', 'false', 'equal',
       AGAIN, 'all devices of a process see whatever is at an address at that address')
+plant(KEPT, 'memory_that_processes_have_mapped_not_compared',
+      'if (@memory_id(&kept->memory[i]) != kept->memory[i].id@) return false;', 'false',
+      'wrong|hang|crash|error', LEASES_REPEAT, '.')
+plant(KEPT, 'returned_memory_not_noticed',
+      'const bool same = @comm->regions.generation == kept->generation@;', 'true', 'wrong|hang|crash|error',
+      LEASES_EVICT, '.')
+plant(KEPT, 'launch_kept_before_its_memory_is_shown', '@!launch_is_decided(comm, plan)@) return NULL;',
+      'false', 'equal', LEASES_REPEAT, 'slots do as well')
 
 # ---- results are right, but the kernel does something else than the schedule says
 

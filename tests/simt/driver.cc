@@ -82,16 +82,17 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. */
+/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. SIMT_MPS=1: they are shared by MPS. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = 1; break;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-      *value = getenv("SIMT_NO_VMM") == NULL;
+      *value = getenv("SIMT_NO_VMM") == NULL && !simt_is_virtual();
       break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = getenv("SIMT_FABRIC") != NULL; break;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED: *value = getenv("SIMT_MPS") != NULL; break;
     default: *value = 0; break;
   }
   return CUDA_SUCCESS;

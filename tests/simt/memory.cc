@@ -347,8 +347,11 @@ static int ipc_namespace(void) {
   return text != NULL ? atoi(text) : 0;
 }
 
+bool simt_is_virtual(void) { return getenv("SIMT_VGPU") != NULL; }
+
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
   struct allocation found;
+  if (simt_is_virtual()) return cudaErrorNotSupported;
   if (!allocation_copy(pointer, &found) || found.file < 0) return cudaErrorInvalidValue;
   const struct shared_file shared = {getpid(), found.file, found.bytes, found.pages, ipc_namespace()};
   memset(handle, 0, sizeof *handle);

@@ -23,6 +23,9 @@ void simt_memory_allow(void *base, uint64_t readers, uint64_t writers);
  * FILE has their number when the program ends. */
 void simt_memory_check(int device, const void *address, bool writes);
 
+/* SIMT_VGPU=1: the devices are virtual GPUs, without peer access, CUDA IPC and memory of cuMemCreate. */
+bool simt_is_virtual(void);
+
 /* All memory of the device is gone, with its context. */
 void simt_memory_reset(int device);
 /* So are registrations of the host's memory, before that. */

@@ -55,12 +55,21 @@ static int multiprocessors(void) {
   return text != NULL ? atoi(text) : 0;
 }
 
+extern "C" cudaError_t tutti_cudart_DeviceCanAccessPeer(int *can, int device, int peer);
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+  const cudaError_t error = tutti_cudart_DeviceCanAccessPeer(can, device, peer);
+  if (error == cudaSuccess && simt_is_virtual()) *can = 0;
+  return error;
+}
+
 /* SIMT_CAPABILITY=86: the devices report compute capability 8.6, whatever code exists. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
   const cudaError_t error = tutti_cudart_GetDeviceProperties(properties, device);
   const char *text = getenv("SIMT_CAPABILITY");
   if (error != cudaSuccess) return error;
   if (multiprocessors() > 0) properties->multiProcessorCount = multiprocessors();
+  if (simt_is_virtual()) snprintf(properties->name, sizeof properties->name, "GRID H100-80C");
   if (text == NULL) return cudaSuccess;
   properties->major = atoi(text) / 10;
   properties->minor = atoi(text) % 10;

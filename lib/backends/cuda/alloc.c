@@ -1,10 +1,12 @@
 /* alloc.c: memory of ncclMemAlloc. Where the device can, it is memory of cuMemCreate, of which descriptors
  * (and fabric handles) can be made, and all devices of the process that reach it have access. The mapping
- * alone keeps it: no handle does. Its lock is its own. */
+ * alone keeps it: no handle does. Elsewhere, and with NCCL_CUMEM_ENABLE=0, it is of cudaMalloc. Its lock is
+ * its own. */
 #include <string.h>
 
 #include "backends/cuda/vmm.h"
 #include "base/log.h"
+#include "base/param.h"
 
 struct own_memory {
   struct vmm_memory memory;
@@ -29,7 +31,7 @@ static bool device_can(uint32_t device_index, CUdevice_attribute attribute) {
 }
 
 static bool device_maps(uint32_t device_index) {
-  return vmm_driver() != NULL &&
+  return param_int(PARAM_CUMEM_ENABLE) != 0 && vmm_driver() != NULL &&
          device_can(device_index, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
          device_can(device_index, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }

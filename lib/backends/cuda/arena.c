@@ -139,8 +139,13 @@ void cuda_arena_trim(void) {
 
 ncclResult_t cuda_arena_handle(struct arena_piece *piece) {
   if (piece->has_handle) return ncclSuccess;
-  TRY(cuda_result(cudaIpcGetMemHandle(&piece->handle, piece->base),
-                  "offering device memory to other processes (cudaIpcGetMemHandle)"));
+  const cudaError_t error = cudaIpcGetMemHandle(&piece->handle, piece->base);
+  if (error == cudaErrorNotSupported) { /* as virtual GPUs answer */
+    cudaGetLastError();
+    log_info(LOG_INIT, "the driver has no CUDA IPC here: processes share memory of the host instead");
+    return ncclUnhandledCudaError;
+  }
+  TRY(cuda_result((int)error, "offering device memory to other processes (cudaIpcGetMemHandle)"));
   piece->has_handle = true;
   return ncclSuccess;
 }

@@ -197,6 +197,9 @@ bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
+/* guest.c: under MPS, the multiprocessors that this process gets; the log names such devices, and vGPUs. */
+void cuda_guest_fill(uint32_t device_index, struct device_info *info);
+
 /* access.c: kernels on that device of the process can access the buffer, in memory of cuMemCreate. They are
  * given access if it is memory of the rank's device. With the rank's conns_mutex held. */
 bool cuda_access_reaches(struct device_comm *comm, const void *memory, size_t bytes, uint32_t device_index);

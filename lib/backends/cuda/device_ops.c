@@ -158,6 +158,7 @@ static ncclResult_t device_info_ask(uint32_t device_index, struct device_info *i
   info->memory_bytes = properties.totalGlobalMem;
   info->blocks = (uint32_t)properties.multiProcessorCount; /* a block may use all registers of one */
   device_uuid_ask(device_index, info->uuid);
+  cuda_guest_fill(device_index, info);
   return ncclSuccess;
 }
 

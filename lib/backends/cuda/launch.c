@@ -443,6 +443,7 @@ static void launch_fill(struct device_comm *comm, const struct plan *plan, bool 
 static ncclResult_t launch_bind(const struct launch_setup *setup, const struct plan *plan, uint8_t *data) {
   for (uint32_t i = 0; i < plan->work_count; i++) TRY(ring_prepare(setup->comm, &plan->works[i]));
   cuda_conns_lock(setup->comm);
+  setup->comm->regions.bound = setup->comm->regions.generation;
   bind_plan(setup, plan, data);
   const ncclResult_t result =
       setup->capture.id != 0 ? cuda_regions_leave(setup->comm, plan, setup->capture.graph) : ncclSuccess;

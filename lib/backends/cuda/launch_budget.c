@@ -7,6 +7,7 @@
  * one device"). */
 #include "backends/cuda/device.h"
 #include "base/array.h"
+#include "base/log.h"
 
 #define WAITS_MOST 256u
 
@@ -18,6 +19,7 @@ static struct budget {
   uint64_t tickets, turn;
   bool crowded;             /* atomic: launches are ordered */
   bool ordered;             /* they were once: streams may still wait for counts */
+  bool captured_said;       /* atomic: the log says that replays of graphs are not ordered */
   struct arena_block *kept; /* counts of ranks that are closed, until no rank is left */
   uint32_t kept_count, kept_capacity;
 } budgets[DEVICES_MAX];
@@ -167,13 +169,28 @@ static void launch_note(struct budget *budget, struct device_comm *comm, uint32_
   comm->budget.ticket = ++budget->tickets;
 }
 
+/* Nothing of the library is called when a graph is launched. Once for each device. */
+static void captured_say(struct budget *budget, const struct device_comm *comm) {
+  if (__atomic_exchange_n(&budget->captured_said, true, __ATOMIC_RELAXED)) return;
+  log_info(LOG_INIT,
+           "comm %s: rank %u: a graph captures kernels, and the communicators of device %u may run more "
+           "blocks than the %u that fit on it: kernels of graphs wait for none of other communicators, so "
+           "replays of several communicators at once may never end; launch these graphs on one stream, or "
+           "set a lower NCCL_MAX_CTAS",
+           comm->name, comm->config.rank, comm->config.device_index, budget->blocks);
+}
+
 int cuda_budget_before(struct device_comm *comm, uint32_t block_count, cudaStream_t stream,
                        const struct cuda_capture *capture) {
   struct budget *budget = &budgets[comm->config.device_index];
   struct wait waits[WAITS_MOST];
   int error = 0;
   if (!__atomic_load_n(&budget->crowded, __ATOMIC_ACQUIRE)) return 0;
-  if (comm->config.limits.shares_device || capture->id != 0 || block_count == 0) return 0;
+  if (comm->config.limits.shares_device || block_count == 0) return 0;
+  if (capture->id != 0) {
+    captured_say(budget, comm);
+    return 0;
+  }
   os_mutex_lock(&budget_mutex);
   const uint32_t count = waits_choose(budget, comm, block_count, waits);
   launch_note(budget, comm, block_count);

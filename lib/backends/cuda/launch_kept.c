@@ -1,10 +1,11 @@
 /* launch_kept.c: launches that are repeated. A loop makes the same calls with the same memory, and then the
  * arguments of its kernels differ in nothing but the numbers of their operations: they are kept here, and a
- * launch that finds its own needs no plan, no binding and no lock. Promises to launch nothing that
- * cuda_launch() would launch otherwise: whatever may have changed since is compared, or is not kept. */
+ * launch that finds its own needs no plan, no binding and no lock of another rank. Promises to launch nothing
+ * that cuda_launch() would launch otherwise: whatever may have changed since is compared, or is not kept. */
 #include <stddef.h>
 #include <string.h>
 
+#include "backends/cuda/ipc.h"
 #include "backends/cuda/vmm.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -13,21 +14,23 @@
 
 #define KEPT_MAX 12u   /* as many as core remembers calls and groups (call_cache.h) */
 #define KEPT_WORKS 16u /* CALL_CACHE_WORKS */
+#define KEPT_MEMORY (2 * KEPT_WORKS)
 
 /* Memory that the kernel shows to other ranks: it must still be the allocation that it was. */
 struct kept_memory {
-  const void *memory;
-  uint64_t id;
-  bool own; /* of ncclMemAlloc */
+  uint64_t address, id;
+  enum { MEMORY_PLAIN, MEMORY_OWN, MEMORY_PIECE } kind; /* OWN: of ncclMemAlloc; PIECE: of a mapped range */
 };
 
 struct cuda_kept {
   uint64_t serial; /* of the plan; 0: none is kept */
   struct plan_buffers buffers[KEPT_WORKS];
   uint64_t sequences[KEPT_WORKS]; /* op_sequence by work, from the launch's first one */
-  struct kept_memory memory[2 * KEPT_WORKS];
+  struct kept_memory memory[KEPT_MEMORY];
   uint32_t work_count, memory_count;
-  bool refused; /* such a launch is not repeated: what to do is known */
+  bool leased;         /* ranks of other processes are shown some of it ... */
+  uint64_t generation; /* ... of the rank's regions, which it was bound with */
+  bool refused;        /* such a launch is not repeated: what to do is known */
   struct cuda_kernel kernel;
   union launch_any launch;
 };
@@ -47,45 +50,111 @@ void cuda_kept_close(struct device_comm *comm) {
 
 /* ---- keeping ---- */
 
-/* Leases of other processes' mappings are taken at each launch, by their address. */
-static bool work_has_remote(struct device_comm *comm, const struct work *work) {
-  for (uint32_t side = 0; side < 2; side++) {
-    const uint32_t *peers = side != 0 ? work->send_peer : work->recv_peer;
-    const uint32_t count = side != 0 ? work->send_count : work->recv_count;
-    for (uint32_t i = 0; i < count; i++)
-      if (cuda_conn_find(comm, peers[i], work->channel_index, work->conn_index, side != 0)->remote != NULL)
-        return true;
-  }
-  return false;
+static struct cuda_conn *work_conn(struct device_comm *comm, const struct work *work, bool sends,
+                                   uint32_t index) {
+  const uint32_t peer = (sends ? work->send_peer : work->recv_peer)[index];
+  return cuda_conn_find(comm, peer, work->channel_index, work->conn_index, sends);
 }
 
 static uint64_t memory_id(const struct kept_memory *row) {
   struct vmm_memory own;
-  if (!row->own) return cuda_memory_id((uintptr_t)row->memory);
-  return cuda_memory_find_own(row->memory, &own) ? own.id : 0;
+  switch (row->kind) {
+    case MEMORY_PLAIN: return cuda_memory_id(row->address);
+    case MEMORY_PIECE: return cuda_mapped_id(row->address, row->address);
+    default: return cuda_memory_find_own((const void *)(uintptr_t)row->address, &own) ? own.id : 0;
+  }
 }
 
-/* A buffer in mapped ranges may consist of several, each of which can change: only plain memory, and that of
- * ncclMemAlloc, is known by one number. */
-static bool memory_keep(struct cuda_kept *kept, const void *memory) {
+static bool row_add(struct cuda_kept *kept, const struct kept_memory *row) {
   for (uint32_t i = 0; i < kept->memory_count; i++)
-    if (kept->memory[i].memory == memory) return true;
-  struct kept_memory row = {memory, 0, !cuda_memory_is_plain(memory)};
+    if (kept->memory[i].address == row->address && kept->memory[i].kind == row->kind) return true;
+  if (kept->memory_count == KEPT_MEMORY) return false;
+  kept->memory[kept->memory_count++] = *row;
+  return row->id != 0;
+}
+
+/* A buffer in mapped ranges may consist of several, each of which can change: to ranks of this process, only
+ * plain memory, and that of ncclMemAlloc, is known by one number. */
+static bool memory_keep(struct cuda_kept *kept, const void *memory) {
+  struct kept_memory row = {(uintptr_t)memory, 0, MEMORY_PLAIN};
+  if (!cuda_memory_is_plain(memory)) row.kind = MEMORY_OWN;
   row.id = memory_id(&row);
-  kept->memory[kept->memory_count++] = row;
-  return row.id != 0;
+  return row_add(kept, &row);
+}
+
+/* Ranks of other processes know a buffer by its regions; those behind one that they cannot map do not
+ * count. */
+static bool regions_keep(struct regions *regions, struct cuda_kept *kept, const void *memory, size_t bytes) {
+  const uint64_t address = (uintptr_t)memory;
+  struct region *region = region_find(regions, address);
+  kept->leased = true;
+  for (; region != NULL; region = region_beside(regions, region)) {
+    const struct kept_memory row = {region->base, region->id, region->is_piece ? MEMORY_PIECE : MEMORY_PLAIN};
+    if (!row_add(kept, &row)) return false;
+    if (!region->mappable || address + bytes <= region->base + region->bytes) return true;
+  }
+  return false;
+}
+
+/* A buffer that a work's kernel shows to the ranks on one side of it. */
+struct kept_side {
+  const struct work *work;
+  const void *memory;
+  bool sends;
+};
+
+static uint32_t side_count(const struct kept_side *side) {
+  const uint32_t shown = side->sends ? WORK_SHOWS_INPUT : WORK_DIRECT_RECV;
+  if ((side->work->flags & shown) == 0) return 0;
+  return side->sends ? side->work->send_count : side->work->recv_count;
+}
+
+static size_t side_bytes(const struct kept_side *side) {
+  return side->sends ? work_in_bytes(side->work) : work_out_bytes(side->work);
+}
+
+static bool side_keep(struct device_comm *comm, struct cuda_kept *kept, const struct kept_side *side) {
+  bool here = false, elsewhere = false;
+  for (uint32_t i = 0; i < side_count(side); i++) {
+    const bool remote = work_conn(comm, side->work, side->sends, i)->remote != NULL;
+    here = here || !remote;
+    elsewhere = elsewhere || remote;
+  }
+  return (!here || memory_keep(kept, side->memory)) &&
+         (!elsewhere || regions_keep(&comm->regions, kept, side->memory, side_bytes(side)));
 }
 
 static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_t index,
                       struct cuda_kept *kept) {
-  const struct work *work = &plan->works[index];
   const struct plan_buffers *buffers = &plan->buffers[index];
-  const uint32_t shown = work->flags & (WORK_DIRECT_RECV | WORK_SHOWS_INPUT);
+  const struct kept_side out = {&plan->works[index], buffers->out, false};
+  const struct kept_side in = {&plan->works[index], buffers->in, true};
   kept->buffers[index] = *buffers;
-  kept->sequences[index] = work->op_sequence;
-  if (buffers->scalar != NULL || (shown != 0 && work_has_remote(comm, work))) return false;
-  return ((shown & WORK_DIRECT_RECV) == 0 || memory_keep(kept, buffers->out)) &&
-         ((shown & WORK_SHOWS_INPUT) == 0 || memory_keep(kept, buffers->in));
+  kept->sequences[index] = plan->works[index].op_sequence;
+  return buffers->scalar == NULL && side_keep(comm, kept, &out) && side_keep(comm, kept, &in);
+}
+
+static bool side_is_decided(struct device_comm *comm, const struct kept_side *side) {
+  for (uint32_t i = 0; i < side_count(side); i++) {
+    const uint32_t peer = (side->sends ? side->work->send_peer : side->work->recv_peer)[i];
+    if (work_conn(comm, side->work, side->sends, i)->remote != NULL &&
+        !region_decided(&comm->regions, (uintptr_t)side->memory, side_bytes(side), peer))
+      return false;
+  }
+  return true;
+}
+
+/* False if a later launch may show its memory to more ranks of other processes than this one did. */
+static bool launch_is_decided(struct device_comm *comm, const struct plan *plan) {
+  bool decided = true;
+  cuda_conns_lock(comm);
+  for (uint32_t i = 0; i < plan->work_count && decided; i++) {
+    const struct kept_side out = {&plan->works[i], plan->buffers[i].out, false};
+    const struct kept_side in = {&plan->works[i], plan->buffers[i].in, true};
+    decided = side_is_decided(comm, &out) && side_is_decided(comm, &in);
+  }
+  cuda_conns_unlock(comm);
+  return decided;
 }
 
 /* True at the second time, unless the launch was forgotten meanwhile. */
@@ -100,7 +169,8 @@ static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *pla
 
 static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan) {
   if (comm->kept == NULL) comm->kept = (struct cuda_kept_set *)os_alloc(sizeof *comm->kept);
-  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan)) return NULL;
+  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan) || !launch_is_decided(comm, plan))
+    return NULL;
   struct cuda_kept **place = &comm->kept->kept[comm->kept->next];
   comm->kept->next = (comm->kept->next + 1) % KEPT_MAX;
   if (*place == NULL) *place = (struct cuda_kept *)os_alloc(sizeof **place);
@@ -124,10 +194,11 @@ void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const s
   const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers);
   struct cuda_kept *kept = found == NULL ? kept_take(comm, plan) : NULL;
   if (kept == NULL) return;
-  kept->refused = false;
+  kept->refused = kept->leased = false;
   kept->memory_count = 0;
   kept->work_count = plan->work_count;
   cuda_conns_lock(comm);
+  kept->generation = comm->regions.bound;
   for (uint32_t i = 0; i < plan->work_count; i++) kept->refused |= !work_keep(comm, plan, i, kept);
   cuda_conns_unlock(comm);
   kept->kernel = *kernel;
@@ -141,6 +212,18 @@ static bool memory_is_kept(const struct cuda_kept *kept) {
   for (uint32_t i = 0; i < kept->memory_count; i++)
     if (memory_id(&kept->memory[i]) != kept->memory[i].id) return false;
   return true;
+}
+
+/* All of its memory that other processes have mapped is still mapped, and counts as used. What is retired
+ * later stays mapped until this launch has ended, as its rank is launching. */
+static bool leases_are_kept(struct device_comm *comm, const struct cuda_kept *kept) {
+  if (!kept->leased) return true;
+  cuda_conns_lock(comm);
+  const bool same = comm->regions.generation == kept->generation;
+  for (uint32_t i = 0; i < kept->memory_count && same; i++)
+    region_used(&comm->regions, kept->memory[i].address);
+  cuda_conns_unlock(comm);
+  return same;
 }
 
 static ncclResult_t kept_launch(struct device_comm *comm, struct cuda_kept *kept,
@@ -157,7 +240,7 @@ static bool launch_repeat(struct device_comm *comm, struct cuda_kept *kept,
                           const struct device_cached_launch *cached, ncclResult_t *result) {
   struct cuda_capture capture = {0, NULL};
   if (cuda_order_capture((cudaStream_t)cached->stream, &capture) != 0 || capture.id != 0) return false;
-  if (!memory_is_kept(kept)) {
+  if (!memory_is_kept(kept) || !leases_are_kept(comm, kept)) {
     kept->serial = 0;
     return false;
   }

@@ -38,6 +38,22 @@ bool region_shift(struct regions *regions, uint64_t address, uint64_t bytes, uin
   return false;
 }
 
+bool region_decided(struct regions *regions, uint64_t address, uint64_t bytes, uint32_t peer) {
+  bool open = false;
+  struct region *region = region_find(regions, address);
+  for (; region != NULL; region = region_beside(regions, region)) {
+    if (!region->mappable || region->answers[peer] == REGION_REFUSED) return true;
+    open = open || region->answers[peer] < REGION_REFUSED;
+    if (address + bytes <= region->base + region->bytes) return !open;
+  }
+  return false;
+}
+
+void region_used(struct regions *regions, uint64_t address) {
+  struct region *region = region_find(regions, address);
+  if (region != NULL) region->idle_looks = 0;
+}
+
 #define LATER_USES_MOST 64u
 
 void region_answer(struct region *region, uint32_t peer, uint64_t address) {
@@ -100,6 +116,7 @@ static bool is_mapped(const struct region *region, uint32_t rank_count) {
 }
 
 void region_retire(struct regions *regions, struct region *region) {
+  regions->generation += 1;
   *region_place(regions, region) = region->next;
   if (region->is_piece) regions->piece_count -= 1;
   else regions->count -= 1;

@@ -44,6 +44,8 @@ struct regions {
   uint32_t piece_count;
   struct region *first; /* most recently used */
   struct region *gone;  /* freed by the program, or evicted: some peers still have them mapped */
+  uint64_t generation;  /* number of regions that were retired so far ... */
+  uint64_t bound;       /* ... when the rank's last launch was bound */
 };
 
 /* Finds the region that contains an address and moves it to the front; NULL: none. */
@@ -53,6 +55,11 @@ struct region *region_beside(struct regions *regions, struct region *region);
 /* The shift from a buffer's addresses to those at which a peer has mapped it; false: it has not mapped all of
  * it, or parts of it elsewhere. */
 bool region_shift(struct regions *regions, uint64_t address, uint64_t bytes, uint32_t peer, uint64_t *shift);
+/* True if what region_shift() says of the buffer stays true until a region is retired: the peer is not asked
+ * for any part of it any more. */
+bool region_decided(struct regions *regions, uint64_t address, uint64_t bytes, uint32_t peer);
+/* The region at an address, if any, is used by a launch that is made like an earlier one. */
+void region_used(struct regions *regions, uint64_t address);
 /* Notes a peer's reply: an address, DEVICE_REGION_LATER or 0. */
 void region_answer(struct region *region, uint32_t peer, uint64_t address);
 /* Adds a region at the front, for an allocation that has none; NULL if memory is out. May evict another
