@@ -75,6 +75,7 @@ ARROWS = (
      'lib/core/stall/survey.h sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ '
      'lib/kernels/kernels.h lib/kernels/launch_limits.h public', '*'),
     ('examples/', 'public', '*'),
+    ('tests/simt/', 'tests/ lib/ sim/ public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
 )
 

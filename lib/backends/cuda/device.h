@@ -194,6 +194,8 @@ uint64_t cuda_memory_id(uint64_t address);
 bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of the allocation */
 /* What the driver says of an address, an attribute CU_POINTER_ATTRIBUTE_*; false: nothing. */
 bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
+/* A device's attribute CU_DEVICE_ATTRIBUTE_*; 0 if the driver does not know it. */
+int cuda_device_ask(uint32_t device_index, int attribute);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
