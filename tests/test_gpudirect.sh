@@ -34,26 +34,63 @@ between() {
   shift
   env LD_LIBRARY_PATH="$simt/verbs:$simt" NICS="$work/nics" TUTTI_SYSFS="$machine" TUTTI_BACKEND=cuda \
     TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=2 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO \
-    NCCL_DEBUG_SUBSYS=NET,PROXY NCCL_DEBUG_FILE="$work/rank.%p" SIMT_DMABUF=1 "$@" timeout 120 \
+    NCCL_DEBUG_SUBSYS=NET,PROXY NCCL_DEBUG_FILE="$work/rank.%p" SIMT_RDMA=dmabuf "$@" timeout 120 \
     "$tutti" launch -n 2 "$work/host" "$tutti" bench "$collective" -g 2 -b 8 -e 256K -f 32 -n 1 -w 0 -q \
     --nccl "$simt/libnccl.so.2" --cudart "$simt/libtutti-simt.so" >"$log" 2>&1 </dev/null
   between_result=$?
   cat "$work"/rank.* >>"$log" 2>/dev/null
   return $between_result
 }
-# on_device COUNT: so many of the four ranks have their slots in memory of GPUs.
-on_device() { [ "$(grep -c 'slots of connections over network IB lie in device memory' "$log")" -eq "$1" ]; }
+# on_device COUNT [WHERE]: so many of the four ranks receive into memory of their GPUs, and what they send is
+# read there, or from WHERE.
+on_device() {
+  [ "$(grep -c 'writes to memory of its GPU' "$log")" -eq "$1" ] &&
+    [ "$(grep -c "writes to memory of its GPU.* and reads what is sent from ${2:-there}" "$log")" -eq "$1" ]
+}
+# told COUNT PATTERN: so many lines of GPUDirect RDMA match.
+told() { [ "$(grep -Ec "GPUDirect RDMA of NIC $2" "$log")" -eq "$1" ]; }
 
+# ---- data
 result=0
 for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
   between $collective TUTTI_NET_DEVICE_SLOTS=1 SIMT_SEED=5 && on_device 4 || { result=1 && break; }
 done
 check $result "all collectives of two hosts are right with slots in memory of GPUs"
 for proto in LL Simple; do
-  between all_reduce TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=$proto && on_device 4 ||
-    { result=1 && break; }
+  between all_reduce TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=$proto && on_device 4 || { result=1 && break; }
 done
 check $result "both protocols that networks carry are"
-! between all_reduce TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=Simple SIMT_FLUSHES=none && grep -q wrong "$log"
+between alltoall && on_device 4 "the host's" && between all_reduce && on_device 4 "the host's"
+check $? "so are they by default, with what is sent in memory of the hosts, as there are no NVLinks"
+between all_reduce NCCL_NET_GDR_READ=1 && on_device 4 && between all_reduce TUTTI_NET_DEVICE_SLOTS=1 \
+  NCCL_NET_GDR_READ=0 && on_device 4 "the host's"
+check $? "NCCL_NET_GDR_READ says where NICs read it"
+
+# ---- flushes
+! between all_reduce NCCL_PROTO=Simple SIMT_FLUSHES=none && grep -q wrong "$log"
 check $? "results are wrong where flushes make nothing visible"
+between all_reduce NCCL_PROTO=Simple SIMT_RDMA_ORDERED=1 SIMT_FLUSHES=needless && on_device 4 "the host's" &&
+  grep -q 'writes to memory of its GPU, in order' "$log"
+check $? "there is no flush where the platform orders writes"
+! between all_reduce NCCL_PROTO=Simple SIMT_RDMA_ORDERED=1 NCCL_NET_FORCE_FLUSH=1 SIMT_FLUSHES=needless &&
+  grep -q 'with a flush after each' "$log" && grep -q 'verbs_fake: a needless read' "$log"
+check $? "with NCCL_NET_FORCE_FLUSH there is"
+
+# ---- where it is used
+between all_reduce && told 4 'fake_[0-3]:1 and GPU 0000:0[12]:00.0, path PIX: used by DMA-BUF' &&
+  told 4 'fake_[0-3]:1 and GPU 0000:0[12]:00.0, path SYS: not used: NCCL_NET_GDR_LEVEL allows paths up to P2C'
+check $? "the log says of each NIC and GPU whether it is used, and why not"
+between all_reduce NCCL_NET_GDR_LEVEL=LOC && on_device 0 && told 8 '.*: not used: .* paths up to LOC'
+check $? "NCCL_NET_GDR_LEVEL keeps NICs from GPUs"
+between all_reduce TUTTI_NET_DEVICE_SLOTS=0 && on_device 0 && told 0 .
+check $? "TUTTI_NET_DEVICE_SLOTS=0 keeps slots in memory of the hosts"
+between all_reduce SIMT_RDMA= && on_device 0 && told 8 '.*: not used: neither do both offer DMA-BUF, nor'
+check $? "so does a driver without DMA-BUF"
+mkdir -p "$machine/module/nvidia_peermem" && between all_reduce SIMT_RDMA=address &&
+  on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem'
+check $? "nvidia_peermem does instead of it"
+rm -r "$machine/module"
+between all_reduce NCCL_IB_HCA="^fake_0,fake_2" && on_device 2 "the host's" && told 2 '.* SYS: not used' &&
+  told 2 '.* PIX: used'
+check $? "one NIC of a host serves the GPU beside it"
 [ "$failures" -eq 0 ]

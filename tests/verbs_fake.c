@@ -364,6 +364,7 @@ static void qp_carry(struct fake_qp *qp) {
     qp->begin_at = world->now + PATIENCE / 4;
     return;
   }
+  if (work->request.opcode == IBV_WR_RDMA_READ && world->options.no_reads) broken("a needless read");
   if (work->request.opcode == IBV_WR_RDMA_READ)
     world->stats.flushes++, late_drop(!world->options.reads_nothing);
   else if (!data_move(qp, work)) return;

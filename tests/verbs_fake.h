@@ -42,6 +42,7 @@ struct fake_verbs_options {
    * of it. */
   bool gpus;
   bool reads_nothing; /* such reads make nothing visible */
+  bool no_reads;      /* any read ends the program */
 };
 /* Nothing may be open. */
 void fake_verbs_reset(const struct fake_verbs_options *options);

@@ -564,9 +564,10 @@ plant(CUDA + 'conn_remote.c', 'end_at_the_beginning_of_a_piece', 'remote->end->b
 plant(CUDA + 'conn_remote.c', 'end_not_in_memory_of_the_host', 'return @conn->on_host@ ? ARENA_SHM :',
       'false', 'error', PROCESSES_SHM, '.')
 GPUDIRECT = scenario('Ring', 'Simple', 'all_reduce -b 8 -e 128K -f 16',
-                     'TUTTI_NET_DEVICE_SLOTS=1 SIMT_DMABUF=1', program='bench', processes=2, hosts='nics')
-plant(CUDA + 'conn.c', 'slots_of_gpus_taken_for_the_hosts', 'end->memory = @comm->net_on_device@ ?', 'false',
-      'error', GPUDIRECT, 'system error')
+                     'TUTTI_NET_DEVICE_SLOTS=1 SIMT_RDMA=dmabuf', program='bench', processes=2, hosts='nics')
+plant(CUDA + 'conn.c', 'slots_of_gpus_taken_for_the_hosts',
+      'end->memory = @comm->net_memory[name->sends] == POINTER_DEVICE@ ?', 'false', 'error', GPUDIRECT,
+      'system error')
 plant(CUDA + 'dmabuf.c', 'dmabuf_begins_a_page_late', 'ask(descriptor, (CUdeviceptr)@begin@,', 'begin + page',
       'error|crash', GPUDIRECT, 'DMA-BUF')
 plant(CUDA + 'arena.c', 'own_pages_by_the_hosts_address', 'base = @piece->pages.device@;',

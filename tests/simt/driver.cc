@@ -85,8 +85,15 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. SIMT_DMABUF=1: NICs reach their memory, and the
- * driver gives DMA-BUFs of it. */
+/* SIMT_RDMA=dmabuf: NICs reach the devices' memory, and the driver gives DMA-BUFs of it; SIMT_RDMA=address:
+ * it gives none. */
+static bool rdma_is(const char *way) {
+  const char *text = getenv("SIMT_RDMA");
+  return text != NULL && strcmp(text, way) == 0;
+}
+
+/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. SIMT_RDMA_ORDERED=1: what NICs write to their
+ * memory is visible at once. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   switch (attribute) {
@@ -96,9 +103,14 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
       *value = getenv("SIMT_NO_VMM") == NULL;
       break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = getenv("SIMT_FABRIC") != NULL; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+      *value = getenv("SIMT_RDMA_ORDERED") != NULL ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER : 0;
+      break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = getenv("SIMT_DMABUF") != NULL; break;
+      *value = rdma_is("dmabuf") || rdma_is("address");
+      break;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = rdma_is("dmabuf"); break;
     default: *value = 0; break;
   }
   return CUDA_SUCCESS;
@@ -111,7 +123,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t
   uint64_t begin = 0;
   char path[64];
   int file = -1;
-  if (getenv("SIMT_DMABUF") == NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!rdma_is("dmabuf")) return CUDA_ERROR_NOT_SUPPORTED;
   if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0 || bytes == 0 || address % page != 0 ||
       bytes % page != 0)
     return CUDA_ERROR_INVALID_VALUE;

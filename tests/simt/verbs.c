@@ -1,7 +1,8 @@
 /* verbs.c (simt): a libibverbs.so.1 whose devices are emulated (../verbs_fake.h), for processes that stand
  * for hosts. SIMT_NICS=FILE:FIRST:COUNT: the processes that name FILE reach each other, and this one's
  * devices are COUNT of them from number FIRST on. Data written to memory of GPUs arrives there with the next
- * read of such memory; with SIMT_FLUSHES=none it never does. */
+ * read of such memory; with SIMT_FLUSHES=none it never does, and with SIMT_FLUSHES=needless it arrives at
+ * once and a read ends the program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,7 +61,7 @@ static void types_write(struct ibv_device *device) {
 }
 
 static void devices_open(void) {
-  const char *text = getenv("SIMT_NICS"), *seed = getenv("SIMT_SEED");
+  const char *text = getenv("SIMT_NICS"), *seed = getenv("SIMT_SEED"), *flushes = getenv("SIMT_FLUSHES");
   struct fake_verbs_options options = {.devices = 4, .ports = 1, .gpus = true};
   unsigned first = 0, count = 0;
   if (nics[0] != '\0' || text == NULL) return;
@@ -68,7 +69,9 @@ static void devices_open(void) {
     broken("SIMT_NICS is FILE:FIRST:COUNT, of 4 devices");
   options.seed = seed != NULL ? strtoull(seed, NULL, 10) : 0;
   options.delay_most = options.seed % 9;
-  options.reads_nothing = getenv("SIMT_FLUSHES") != NULL;
+  options.reads_nothing = flushes != NULL && strcmp(flushes, "none") == 0;
+  options.no_reads = flushes != NULL && strcmp(flushes, "needless") == 0;
+  options.gpus = !options.no_reads;
   fake_verbs_share(nics, &options, first, count);
 }
 
@@ -134,11 +137,14 @@ static bool place_find(uint64_t address, struct place *place) {
   return found;
 }
 
-/* Memory of GPUs has a DMA-BUF, or none. */
+/* Memory of GPUs has a DMA-BUF, unless the kernel has nvidia_peermem. */
 EXPORTED struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *data, size_t bytes, int access) {
   struct place place;
+  const char *rdma = getenv("SIMT_RDMA");
+  const bool peermem = rdma != NULL && strcmp(rdma, "address") == 0;
   errno = EFAULT;
-  if (place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0) return NULL;
+  if (!peermem && place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0)
+    return NULL;
   return table()->memory_register(pd, data, bytes, access, false);
 }
 
