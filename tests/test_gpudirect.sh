@@ -93,4 +93,39 @@ rm -r "$machine/module"
 between all_reduce NCCL_IB_HCA="^fake_0,fake_2" && on_device 2 "the host's" && told 2 '.* SYS: not used' &&
   told 2 '.* PIX: used'
 check $? "one NIC of a host serves the GPU beside it"
+
+# ---- `tutti doctor`, with a driver of two GPUs
+cat >"$work/driver.c" <<'C'
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuDeviceGetCount(int *count) { return *count = 2, 0; }
+int cuDeviceGet(int *gpu, int index) { return *gpu = index, 0; }
+int cuDeviceGetName(char *name, int bytes, int gpu) {
+  strncpy(name, "GPU", (size_t)bytes);
+  return gpu > 1;
+}
+int cuDeviceGetAttribute(int *value, int which, int gpu) {
+  *value = which == 75 ? 9 : which == 116 ? 1 : which == 124 ? getenv("NO_DMABUF") == NULL : 0;
+  return gpu > 1;
+}
+int cuDeviceCanAccessPeer(int *value, int a, int b) { return *value = a != b, 0; }
+int cuDeviceGetP2PAttribute(int *value, int which, int a, int b) { return *value = 0, which < 0 || a == b; }
+C
+mkdir "$work/driver" && cc -shared -fPIC -o "$work/driver/libcuda.so.1" "$work/driver.c"
+# doctor NAME=VALUE... : `tutti doctor` of the first host; its report is in $log.
+doctor() {
+  rm -rf "$work"/nics*
+  env LD_LIBRARY_PATH="$simt/verbs:$work/driver" SIMT_NICS="$work/nics:0:2" TUTTI_SYSFS="$machine" "$@" \
+    timeout 60 "$tutti" doctor >"$log" 2>&1 </dev/null
+  true
+}
+# says COUNT PATTERN: so many lines of the report match.
+says() { [ "$(grep -Ec "GPU [01] and NIC fake_[01]:1, path $2" "$log")" -eq "$1" ]; }
+doctor && says 2 'PIX: GPUDirect RDMA by DMA-BUF' && says 2 'SYS: no GPUDirect RDMA: .* paths up to P2C'
+check $? "tutti doctor says which NICs would be used, and why others would not"
+doctor NO_DMABUF=1 && says 4 '.*: no GPUDirect RDMA: neither do both offer DMA-BUF' &&
+  doctor TUTTI_NET_DEVICE_SLOTS=0 && says 4 '.*: no GPUDirect RDMA: TUTTI_NET_DEVICE_SLOTS=0'
+check $? "and what the driver and the setting have to do with it"
 [ "$failures" -eq 0 ]

@@ -44,7 +44,8 @@ static int library_probe(const char *name) {
 
 /* ---- the driver, by the names and numbers of its public interface */
 
-enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, PAIR_ATOMICS = 3, MODE_PROHIBITED = 2, GPUS_MOST = 64 };
+enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, RDMA = 116, DMABUF = 124 };
+enum { PAIR_ATOMICS = 3, MODE_PROHIBITED = 2, GPUS_MOST = 64 };
 
 struct driver {
   int (*init)(unsigned), (*version)(int *), (*count)(int *), (*get)(int *, int), (*name)(char *, int, int);
@@ -66,12 +67,15 @@ static bool driver_fill(void *library, struct driver *driver) {
 
 static void gpu_say(const struct driver *driver, int index, int gpu) {
   char name[128] = "";
-  int major = 0, minor = 0, mode = 0;
+  int major = 0, minor = 0, mode = 0, dmabuf = 0, rdma = 0;
   driver->name(name, sizeof name, gpu);
   driver->attribute(&major, MAJOR, gpu);
   driver->attribute(&minor, MINOR, gpu);
   driver->attribute(&mode, COMPUTE_MODE, gpu);
   printf("gpu %d %d %d %s %s\n", index, major, minor, mode == MODE_PROHIBITED ? "prohibited" : "open", name);
+  driver->attribute(&dmabuf, DMABUF, gpu);
+  driver->attribute(&rdma, RDMA, gpu);
+  printf("rdma %d %d %d\n", index, dmabuf, rdma);
 }
 
 static void gpus_say(const struct driver *driver, int count) {
@@ -117,7 +121,9 @@ static int gpus_probe(void) {
 }
 
 int doctor_probe(const char *what) {
-  const int code = strcmp(what, "gpus") == 0 ? gpus_probe() : library_probe(what);
+  const int code = strcmp(what, "gpus") == 0   ? gpus_probe()
+                   : strcmp(what, "nics") == 0 ? doctor_probe_nics()
+                                               : library_probe(what);
   fflush(stdout);
   return code;
 }
