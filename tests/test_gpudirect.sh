@@ -87,8 +87,11 @@ check $? "TUTTI_NET_DEVICE_SLOTS=0 keeps slots in memory of the hosts"
 between all_reduce SIMT_RDMA= && on_device 0 && told 8 '.*: not used: neither do both offer DMA-BUF, nor'
 check $? "so does a driver without DMA-BUF"
 mkdir -p "$machine/module/nvidia_peermem" && between all_reduce SIMT_RDMA=address &&
-  on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem'
+  on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem' && ! grep 'NCCL WARN' "$log"
 check $? "nvidia_peermem does instead of it"
+! between all_reduce SIMT_RDMA=refused NCCL_PROTO=Simple &&
+  grep -q 'device memory cannot be registered (Bad address): TUTTI_NET_DEVICE_SLOTS=0 leaves' "$log"
+check $? "an error says how to do without, if a NIC does not register what it should"
 rm -r "$machine/module"
 between all_reduce NCCL_IB_HCA="^fake_0,fake_2" && on_device 2 "the host's" && told 2 '.* SYS: not used' &&
   told 2 '.* PIX: used'

@@ -142,9 +142,10 @@ EXPORTED struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *data, size_t bytes, 
   struct place place;
   const char *rdma = getenv("SIMT_RDMA");
   const bool peermem = rdma != NULL && strcmp(rdma, "address") == 0;
-  errno = EFAULT;
-  if (!peermem && place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0)
+  if (!peermem && place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0) {
+    errno = EFAULT;
     return NULL;
+  }
   return table()->memory_register(pd, data, bytes, access, false);
 }
 

@@ -91,6 +91,7 @@ void proxy_device_choose(struct proxy_comm *comm) {
   bool reads = reads_devices(comm);
   if (!pairs_allow(comm, rdma, &ordered, &reads)) return;
   network->net_memory(comm->call.device_comm, POINTER_DEVICE, reads ? POINTER_DEVICE : POINTER_HOST);
+  comm->rdma = rdma;
   comm->flushes = !ordered;
   log_info(LOG_NET | LOG_PROXY,
            "rank %" PRIu32 ": network %s writes to memory of its GPU, %s, and reads what is sent from %s",
@@ -118,7 +119,7 @@ static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t 
   uint64_t offset;
   TRY(net->properties(conn->net_device, &properties));
   ncclResult_t made = ncclInvalidUsage;
-  if (properties.memory_dmabuf)
+  if (properties.memory_dmabuf && (conn->comm->rdma & DEVICE_RDMA_DMABUF) != 0)
     made = conn->comm->call.ops->memory->dmabuf(slots, bytes, &descriptor, &offset);
   if (made != ncclSuccess && properties.memory_cuda)
     return net->register_memory(conn->connection, slots, bytes, NET_MEMORY_CUDA, registration);
