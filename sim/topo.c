@@ -7,8 +7,10 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "core/topology/layout.h"
 #include "core/topology/machine.h"
+#include "core/topology/rails.h"
 #include "json.h"
 #include "topo_record.h"
 #include "verb.h"
@@ -145,6 +147,35 @@ static void nets_print(const struct paths *paths) {
   }
 }
 
+/* As the library decides by default, where NIC and GPU support it. */
+static bool reaches_memory(const struct paths *paths, uint32_t gpu, uint32_t net) {
+  return param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) != 0 &&
+         paths->net_gpu[gpu * paths->net_count + net].type <= rails_gdr_level();
+}
+
+static void memory_print(const struct paths *paths) {
+  const struct topology *topology = paths->topology;
+  if (paths->net_count == 0) return;
+  printf(
+      "\nNICs near enough for GPUDirect RDMA, where both support it (paths up to %s, "
+      "NCCL_NET_GDR_LEVEL%s):\n",
+      paths_type_name(rails_gdr_level()),
+      param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) != 0 ? "" : "; TUTTI_NET_DEVICE_SLOTS=0");
+  for (uint32_t gpu = 0; gpu < paths->gpu_count; gpu++) {
+    struct line line = {0, MATRIX_HEAD};
+    uint32_t count = 0;
+    printf("GPU %-*d", MATRIX_HEAD - 4, topology->devices[topology->gpus[gpu]].number);
+    line.column = MATRIX_HEAD;
+    for (uint32_t turn = 0; turn < paths->net_count; turn++) {
+      const uint32_t net = paths_net_near(paths, gpu, turn);
+      if (!reaches_memory(paths, gpu, net)) continue;
+      line_add(&line, "  %.32s", topology->devices[topology->nets[net]].name);
+      count += 1;
+    }
+    printf("%s\n", count > 0 ? "" : "  none");
+  }
+}
+
 /* ---- Rings and trees ---- */
 
 static void speed_print(const char *name, const struct graph_speed *speed) {
@@ -231,6 +262,7 @@ static void topo_print(const struct paths *paths, const struct graph *graph) {
   devices_print(paths->topology);
   matrix_print(paths);
   nets_print(paths);
+  memory_print(paths);
   printf("\n%u rank%s on %u node%s, %u channels\n", graph->rank_count, graph->rank_count > 1 ? "s" : "",
          graph->node_count, graph->node_count > 1 ? "s" : "", graph->channel_count);
   speed_print("rings", &graph->ring_speed);
@@ -280,6 +312,7 @@ static void json_paths(struct json *json, const struct paths *paths) {
       json_number(json, to_gpu ? "to_gpu" : "to_net", topology->devices[to].number);
       json_text(json, "type", paths_type_name(matrix_route(paths, gpu, column)->type));
       json_decimal(json, "gbps", matrix_route(paths, gpu, column)->gbps);
+      if (!to_gpu) json_bool(json, "gpudirect_rdma", reaches_memory(paths, gpu, column - paths->gpu_count));
       json_close(json, '}');
     }
   }
@@ -445,9 +478,9 @@ const struct verb verb_topo = {
     "  tutti topo --file - --nodes 2 <node.xml\n",
     "Describes a cluster of equal nodes, given by numbers, by the XML that NCCL_TOPO_FILE takes, or by a "
     "machine's /sys: its devices, the type of the path between any two devices of a node, each GPU's NICs in "
-    "order, and the rings and trees of a communicator with one rank on each GPU, node by node. "
-    "NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_PXN_DISABLE "
-    "and NCCL_NVB_DISABLE apply, as they do for the library.\n"
+    "order, which of them are near enough for GPUDirect RDMA, and the rings and trees of a communicator with "
+    "one rank on each GPU, node by node. NCCL_P2P_LEVEL, NCCL_CROSS_NIC, NCCL_NET_GDR_LEVEL, "
+    "NCCL_NET_GDR_C2C, NCCL_PXN_DISABLE and NCCL_NVB_DISABLE apply, as they do for the library.\n"
     "\n"
     "Path types, nearest first: LOC the same device, NVL NVLink, NVB NVLink through another GPU, PIX one PCI "
     "switch, PXB several PCI switches, P2C a GPU's own link to its CPU, PXN a NIC through another GPU, PHB "

@@ -71,10 +71,11 @@ ARROWS = (
     ('sim/steps/',
      'lib/core/plan/ sim/steps/ lib/base/ lib/schedule/ lib/protocol/ prim_impl.h public', '*'),
     ('sim/',
-     'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/backends/backend.h '
-     'lib/core/stall/survey.h sim/ lib/trace/ lib/explain/ lib/backends/emu/ lib/base/ lib/schedule/ '
-     'lib/kernels/kernels.h lib/kernels/launch_limits.h public', '*'),
+     'lib/core/plan/ lib/core/topology/ lib/core/custom/ lib/core/settings/ lib/core/stall/survey.h '
+     'lib/backends/backend.h lib/backends/net.h lib/backends/emu/ sim/ lib/trace/ lib/explain/ lib/base/ '
+     'lib/schedule/ lib/kernels/kernels.h lib/kernels/launch_limits.h public', '*'),
     ('examples/', 'public', '*'),
+    ('tests/simt/', 'tests/ lib/ sim/ public', '*'),
     ('tests/', 'lib/ sim/ public', '*'),
 )
 

@@ -172,6 +172,17 @@ static void ranks_by_device(void **state) {
   assert_int_equal(rails_device(NULL, 3, &name, 8, &over), 0);
 }
 
+/* NICs that the rank uses access the memory of its GPU. */
+static bool memory_is_near(const struct rails *rails, uint32_t rank) {
+  struct rails_reach reach;
+  bool near = true;
+  for (uint32_t net = 0; net < rails_net_count(rails); net++) {
+    assert_true(rails_reach(rails, rank, net, &reach));
+    near = near && (!reach.used || reach.path <= rails_gdr_level());
+  }
+  return near;
+}
+
 /* Each GPU of eight has a NIC of its own, or two have one of four, which another lies behind a CPU of. */
 static void levels_keep_nics_from_memory(void **state) {
   static const struct {
@@ -183,6 +194,7 @@ static void levels_keep_nics_from_memory(void **state) {
       {"devices=16,nodes=2,net=1,nics=8", "LOC", 0}, {"devices=16,nodes=2,net=1,nics=8", "0", 0},
       {"devices=16,nodes=2,net=1,nics=2", "PIX", 2}, {"devices=16,nodes=2,net=1,nics=2", "SYS", 8},
       {"devices=16,nodes=2,net=1,nics=2", "4", 8},   {"devices=16,nodes=2,net=1,nics=8", "FAR", 8},
+      {"devices=16,nodes=2,net=1,nics=2", "", 2},
   };
   struct rails_place places[16];
   (void)state;
@@ -197,16 +209,45 @@ static void levels_keep_nics_from_memory(void **state) {
     assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
     assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
     assert_non_null(rails);
-    for (uint32_t rank = 0; rank < 8; rank++) reached += rails_reach_memory(rails, rank);
+    for (uint32_t rank = 0; rank < 8; rank++) reached += memory_is_near(rails, rank);
     if (reached != rows[i].reached) fail_msg("%s %s: %u", rows[i].emu, rows[i].level, reached);
     rails_free(rails);
   }
-  setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
-  param_reset();
-  assert_false(rails_reach_memory(NULL, 0)); /* nobody knows the paths */
+  struct rails_reach reach;
   unsetenv("NCCL_NET_GDR_LEVEL");
   param_reset();
-  assert_true(rails_reach_memory(NULL, 0));
+  struct rails *rails = NULL;
+  setenv("TUTTI_EMU", "devices=16,nodes=2,net=1,nics=8", 1);
+  const tutti_emu_config_t config = {.size = sizeof config};
+  assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
+  assert_int_equal(rails_create(emu_backend(), places, 16, &rails), ncclSuccess);
+  assert_true(rails_has_nvlink(rails, 0));
+  assert_true(rails_reach(rails, 0, 5, &reach) && !reach.used && reach.sends); /* beside another GPU */
+  setenv("NCCL_PXN_DISABLE", "1", 1);
+  param_reset();
+  assert_true(rails_reach(rails, 0, 5, &reach) && !reach.used && !reach.sends);
+  assert_true(rails_reach(rails, 5, 5, &reach) && reach.used && reach.sends);
+  unsetenv("NCCL_PXN_DISABLE");
+  param_reset();
+  rails_free(rails);
+  assert_false(rails_reach(NULL, 0, 0, &reach)); /* nobody knows the paths */
+  assert_false(rails_has_nvlink(NULL, 0));
+}
+
+static void default_level(void **state) {
+  (void)state;
+  unsetenv("NCCL_NET_GDR_LEVEL");
+  param_reset();
+  assert_int_equal(rails_gdr_level(), GRAPH_P2C);
+  setenv("NCCL_NET_GDR_C2C", "0", 1);
+  param_reset();
+  assert_int_equal(rails_gdr_level(), GRAPH_PXB);
+  setenv("TUTTI_NET_DEVICE_SLOTS", "1", 1); /* demanded: over any path */
+  param_reset();
+  assert_int_equal(rails_gdr_level(), GRAPH_SYS);
+  unsetenv("NCCL_NET_GDR_C2C");
+  unsetenv("TUTTI_NET_DEVICE_SLOTS");
+  param_reset();
 }
 
 /* ---- through the API: two emulated nodes of eight GPUs, one NIC per GPU ---- */
@@ -278,6 +319,7 @@ int main(void) {
       cmocka_unit_test(collectives_go_over_the_gpu_beside),
       cmocka_unit_test(ranks_by_device),
       cmocka_unit_test(levels_keep_nics_from_memory),
+      cmocka_unit_test(default_level),
       cmocka_unit_test(messages_go_over_one_nic_or_each_over_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,12 @@ says 0 "rings: 8 found, 48 GB/s each, NVL inside a node, 48 GB/s by PIX between 
 check $? "two nodes with one NIC per GPU are drawn"
 says 0 "GPU 2     NVL  NVL  LOC  NVL  PXN  PXN  PIX  PXN" --gpus 4 --nics 4
 check $? "the paths of a node are printed"
+says 0 "where both support it (paths up to P2C, NCCL_NET_GDR_LEVEL)" --gpus 4 --nics 4 &&
+  grep -q '^GPU 2 *  [a-z0-9_]*$' "$work/log" &&
+  NCCL_NET_GDR_LEVEL=SYS says 0 "(paths up to SYS" --gpus 4 --nics 4 &&
+  grep -q '^GPU 2 *\(  [a-z0-9_]*\)\{4\}$' "$work/log" &&
+  NCCL_NET_GDR_LEVEL=LOC says 0 "GPU 2     none" --gpus 4 --nics 4
+check $? "which NICs are near enough for GPUDirect RDMA is printed"
 says 0 "and so on, 8192 ranks" --nodes 1024 && awk 'length > 100 { exit 1 }' "$work/log"
 check $? "1,024 nodes fit in 100 columns"
 says 0 "GPU 63" --machine pcie-box --gpus 64 --nics 40 && awk 'length > 100 { exit 1 }' "$work/log"
@@ -30,6 +36,7 @@ if command -v python3 >/dev/null; then
   "$tutti" topo --nodes 3 --json | python3 -c '
 import json, sys
 topo = json.load(sys.stdin)
+assert sum(path.get("gpudirect_rdma", False) for path in topo["paths"]) == 8
 assert len(topo["paths"]) == 8 * 16 and topo["rings"]["channels"] == 8
 for channel in topo["channels"]:
     assert sorted(channel["ring"]) == list(range(24)) and channel["tree_parents"].count(-1) == 1

@@ -1,9 +1,9 @@
-/* verbs_fake.h: verbs in one process, for tests of code that uses verbs: devices whose queue pairs reach each
- * other. Time is counted in polls of completion queues; a seed decides separately for each queue pair and
- * work request. Requests of one queue pair are executed and completed in order, as reliable connections
- * guarantee, and nothing else is: writes become visible in pieces, word by word upwards, queue pairs overtake
- * each other, acknowledgements come late, packets are lost and resent. Keys, bounds, depths and states are
- * checked as on real devices. Thread-safe. */
+/* verbs_fake.h: verbs in one process, or in several of one host, for tests of code that uses verbs: devices
+ * whose queue pairs reach each other. Time is counted in polls of completion queues; a seed decides
+ * separately for each queue pair and work request. Requests of one queue pair are executed and completed in
+ * order, as reliable connections guarantee, and nothing else is: writes become visible in pieces, word by
+ * word upwards, queue pairs overtake each other, acknowledgements come late, packets are lost and resent.
+ * Keys, bounds, depths and states are checked as on real devices. Thread-safe. */
 #ifndef TUTTI_TESTS_VERBS_FAKE_H
 #define TUTTI_TESTS_VERBS_FAKE_H
 
@@ -41,10 +41,16 @@ struct fake_verbs_options {
   /* Memory registered for remote reads is GPU memory: data written there is visible only after a later read
    * of it. */
   bool gpus;
+  bool reads_nothing; /* such reads make nothing visible */
+  bool no_reads;      /* any read ends the program */
 };
 /* Nothing may be open. */
 void fake_verbs_reset(const struct fake_verbs_options *options);
 const struct verbs *fake_verbs(void);
+/* The devices of all processes that name this file are together, and this process has `count` of them. They
+ * step by themselves. The first process's options count. Once in a process. */
+void fake_verbs_share(const char *file, const struct fake_verbs_options *options, uint32_t first,
+                      uint32_t count);
 /* No queue pair is destroyed until they are let go: the call waits, as Soft-RoCE's does for packets. */
 void fake_verbs_hold_destroys(bool hold);
 /* The attributes with which it was made ready, and its vendor options. */

@@ -144,6 +144,11 @@ struct device_net_end {
   uint64_t first_step, first_line; /* number of its first step, and of the first one of LL */
 };
 
+/* What networks' devices can do with memory of a device: access it by a DMA-BUF, or by its address if the
+ * kernel has nvidia_peermem; and whether the device sees what they write there before what they write to the
+ * host's memory afterwards, so that received data needs no flush. */
+enum { DEVICE_RDMA_DMABUF = 1, DEVICE_RDMA_ADDRESS = 2, DEVICE_RDMA_ORDERED = 4 };
+
 /* A step of LL on a connection over a network: between a kernel and its proxy go lines, whose flags say what
  * tail would; the network carries data. So nothing of the other end shows in a line, and none can be torn by
  * the way. */

@@ -47,13 +47,15 @@ int doctor_ask_probe(const char *what, char *answer);
  */
 bool doctor_answer_find(const char *answer, const char *word, char *out, size_t out_bytes);
 
-/* The child's part of doctor_ask_probe: "gpus", or the name or path of a library. */
+/* The child's part of doctor_ask_probe: "gpus", "nics", or the name or path of a library. */
 int doctor_probe(const char *what);
+int doctor_probe_nics(void);
 
 /* The sections of a report. `arguments` ends with NULL, [0] is the program; NULL: no program was given. */
 void doctor_load(struct doctor *doctor, char *const *arguments);
 void doctor_load_pid(struct doctor *doctor);
 void doctor_gpus(struct doctor *doctor);
+void doctor_nics(struct doctor *doctor, const char *gpus); /* `gpus`: what the probe of that name answered */
 void doctor_system(struct doctor *doctor);
 void doctor_settings(struct doctor *doctor);
 

@@ -44,7 +44,7 @@ static int library_probe(const char *name) {
 
 /* ---- the driver, by the names and numbers of its public interface */
 
-enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, MPS_ENABLED = 133 };
+enum { MAJOR = 75, MINOR = 76, COMPUTE_MODE = 20, RDMA = 116, DMABUF = 124, MPS_ENABLED = 133 };
 enum { PAIR_ATOMICS = 3, MODE_PROHIBITED = 2, GPUS_MOST = 64 };
 
 struct driver {
@@ -67,13 +67,16 @@ static bool driver_fill(void *library, struct driver *driver) {
 
 static void gpu_say(const struct driver *driver, int index, int gpu) {
   char name[128] = "";
-  int major = 0, minor = 0, mode = 0, mps = 0;
+  int major = 0, minor = 0, mode = 0, mps = 0, dmabuf = 0, rdma = 0;
   driver->name(name, sizeof name, gpu);
   driver->attribute(&major, MAJOR, gpu);
   driver->attribute(&minor, MINOR, gpu);
   driver->attribute(&mode, COMPUTE_MODE, gpu);
   printf("gpu %d %d %d %s %s\n", index, major, minor, mode == MODE_PROHIBITED ? "prohibited" : "open", name);
   if (driver->attribute(&mps, MPS_ENABLED, gpu) == 0 && mps != 0) printf("mps %d\n", index);
+  driver->attribute(&dmabuf, DMABUF, gpu);
+  driver->attribute(&rdma, RDMA, gpu);
+  printf("rdma %d %d %d\n", index, dmabuf, rdma);
 }
 
 static void gpus_say(const struct driver *driver, int count) {
@@ -119,7 +122,9 @@ static int gpus_probe(void) {
 }
 
 int doctor_probe(const char *what) {
-  const int code = strcmp(what, "gpus") == 0 ? gpus_probe() : library_probe(what);
+  const int code = strcmp(what, "gpus") == 0   ? gpus_probe()
+                   : strcmp(what, "nics") == 0 ? doctor_probe_nics()
+                                               : library_probe(what);
   fflush(stdout);
   return code;
 }

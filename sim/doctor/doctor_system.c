@@ -125,6 +125,7 @@ void doctor_gpus(struct doctor *doctor) {
     doctor_add(doctor, DOCTOR_GOOD, "gpu", NULL,
                "of %d ordered pairs of GPUs %d reach each other, %d over NVLink", pairs.count, pairs.near,
                pairs.linked);
+  if (doctor->gpu_count > 0) doctor_nics(doctor, answer);
   os_free(answer);
 }
 

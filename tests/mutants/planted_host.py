@@ -324,10 +324,16 @@ plant(RAILS, 'gpu_of_another_process', 'gpu != ask->gpu && ask->here[gpu] &&', '
       'test_rails', 'nobody_beside_the_nic_is_no_route')
 plant(RAILS, 'receivers_rail_ignored', 'net_of_channel(ask, ask->peer_gpu);',
       'net_of_channel(ask, ask->gpu);', 'test_rails', 'messages_take_the_receivers_rail')
-plant(RAILS, 'nics_reach_memory_over_any_path', 'path <= GRAPH_PXB)) reach = false;',
-      'path <= GRAPH_PXB)) reach = true;', 'test_rails', 'levels_keep_nics_from_memory', quick=True)
+plant(RAILS, 'unused_nics_count', 'reach->path == nearest || reach->path <= GRAPH_PXB;', 'true;',
+      'test_rails', 'levels_keep_nics_from_memory', quick=True)
+plant(RAILS, 'nics_of_other_gpus_taken_for_unused',
+      '(pxn_level() > 0 && gpu_beside(&ask, net) != TOPOLOGY_NONE)', 'false', 'test_rails',
+      'levels_keep_nics_from_memory')
+plant(RAILS, 'c2c_is_no_short_path', 'param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_P2C : GRAPH_PXB', 'GRAPH_PXB',
+      'test_rails', 'default_level', quick=True)
 plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
-      'const bool device = near &&', 'const bool device = takes &&', 'test_ibv_run', 'test_device_slots')
+      'all = all && pair.access != NULL && pair.near;', 'all = all && pair.access != NULL;', 'test_ibv_run',
+      'test_device_slots')
 plant(RAILS, 'more_nics_than_the_policy_allows', 'ask->nets_most < alike) alike = ask->nets_most;',
       'ask->nets_most < alike) alike += 0;', 'test_rails', 'channels_spread_over_nics', quick=True)
 SHAPE, LAYOUT = 'lib/core/topology/shape.c', 'lib/core/topology/layout.c'
@@ -461,7 +467,7 @@ plant(IBV + 'reconnect.c', 'finished_calls_are_repeated',
 plant(IBV + 'reconnect.c', 'entries_are_not_reannounced', ': ib_receive_reannounce(end)', ': ncclSuccess',
       'test_ibv', 'test_reconnect')
 plant('lib/core/proxy/proxy_conn.c', 'slots_in_device_memory_are_not_flushed',
-      'if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.ll) return true;',
+      'if (conn->end.memory != POINTER_DEVICE || !conn->comm->flushes || skipped || flight->slice.ll)',
       'return true;', 'test_ibv_run',
       'test_device_slots', quick=True)
 plant('lib/core/proxy/proxy_memory.c', 'memory_of_nccl_is_not_offered',

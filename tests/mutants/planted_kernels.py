@@ -33,7 +33,7 @@ DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring'
 WRAP_31, WRAP_32 = 'TUTTI_FIRST_STEP=2147483616', 'TUTTI_FIRST_STEP=4294967264'
 
 
-def scenario(algo, proto, arguments='3 500 1', env='', program='wrap', processes=0, hosts=False):
+def scenario(algo, proto, arguments='3 500 1', env='', program='wrap', processes=0, hosts=''):
     if algo in ('Direct', 'TwoShot'):
         algo = 'allreduce:' + algo + DIRECT
     words = [SHORT_BUFFERS, 'NCCL_ALGO=' + algo if algo else '', 'NCCL_PROTO=' + proto if proto else '', env]
@@ -274,7 +274,7 @@ plant(BLOCK, 'further_link_of_the_other_side',
 plant(BLOCK, 'message_slots_of_the_collectives_length',
       '@lane->recv[0].step_bytes = lane->send[0].step_bytes = '
       'plan_message_step_bytes(&arguments->limits, proto);@', '', 'wrong|hang', scenario('Ring', 'Simple',
-      'sendrecv -b 4M -e 4M', program='bench', processes=2, hosts=True), '.')
+      'sendrecv -b 4M -e 4M', program='bench', processes=2, hosts='sockets'), '.')
 
 # ---- connections and lanes, as kernels bind them
 
@@ -546,16 +546,16 @@ plant(CUDA + 'conn.c', 'ends_of_the_wrong_ranks',
       'map_insert(&receiver->conns, backend_conn_key(sender->config.rank, channel_index, '
       'conn_index, @false@), conn);', 'true', 'crash|hang|error', RING_LL)
 plant(CUDA + 'conn.c', 'proxy_begins_at_line_0', 'end->first_line = @limits->first_step@;', '0',
-      'hang|wrong|error', scenario('Ring', 'LL', '0 500 1', WRAP_32, processes=2, hosts=True))
+      'hang|wrong|error', scenario('Ring', 'LL', '0 500 1', WRAP_32, processes=2, hosts='sockets'))
 plant(CUDA + 'conn.c', 'proxy_begins_at_step_0', 'end->first_step = @first_step_of(limits, conn->pooled)@;',
-      '0', 'hang|wrong|error', scenario('Ring', 'Simple', '0 500 1', WRAP_32, processes=2, hosts=True))
+      '0', 'hang|wrong|error', scenario('Ring', 'Simple', '0 500 1', WRAP_32, processes=2, hosts='sockets'))
 plant(CUDA + 'conn.c', 'pooled_steps_have_free_slots',
       'const uint64_t first = first_step_of(limits, @true@);', 'false', 'hang|wrong|error', scenario('Ring',
-      'Simple', 'sendrecv -b 128 -e 32K -f 16', program='bench', processes=2, hosts=True), '.')
+      'Simple', 'sendrecv -b 128 -e 32K -f 16', program='bench', processes=2, hosts='sockets'), '.')
 plant(CUDA + 'conn.c', 'proxy_writes_without_a_clean_up',
       '@if (line_cleans_at(step->line, step->flag_bits, conn->slots)) net_ll_clean(lines, conn->ll_bytes, '
       'step);@', '',
-      'wrong|error|hang', scenario('Ring', 'LL', '0 500 0 all_gather', WRAP_32, processes=2, hosts=True))
+      'wrong|error|hang', scenario('Ring', 'LL', '0 500 0 all_gather', WRAP_32, processes=2, hosts='sockets'))
 plant(CUDA + 'conn_remote.c', 'first_step_of_the_other_kind',
       'made = cuda_first_end(limits, @name->sends@, own_block(conn)->address);', '!name->sends', 'equal',
       late(PROCESSES_WRAP, WRAP_32),
@@ -567,6 +567,13 @@ plant(CUDA + 'conn_remote.c', 'end_at_the_beginning_of_a_piece', 'remote->end->b
       'wrong|hang|crash|error', PROCESSES_WRAP._replace(processes=3))
 plant(CUDA + 'conn_remote.c', 'end_not_in_memory_of_the_host', 'return @conn->on_host@ ? ARENA_SHM :',
       'false', 'error', PROCESSES_SHM, '.')
+GPUDIRECT = scenario('Ring', 'Simple', 'all_reduce -b 8 -e 128K -f 16',
+                     'TUTTI_NET_DEVICE_SLOTS=1 SIMT_RDMA=dmabuf', program='bench', processes=2, hosts='nics')
+plant(CUDA + 'conn.c', 'slots_of_gpus_taken_for_the_hosts',
+      'end->memory = @comm->net_memory[name->sends] == POINTER_DEVICE@ ?', 'false', 'error', GPUDIRECT,
+      'system error')
+plant(CUDA + 'dmabuf.c', 'dmabuf_begins_a_page_late', 'ask(descriptor, (CUdeviceptr)@begin@,', 'begin + page',
+      'error|crash', GPUDIRECT, 'DMA-BUF')
 plant(CUDA + 'arena.c', 'own_pages_by_the_hosts_address', 'base = @piece->pages.device@;',
       'piece->pages.host', 'crash', PROCESSES_SHM)
 plant(CUDA + 'ipc.c', 'peers_pages_by_the_hosts_address', 'mapping->base = @mapping->pages.device@;',

@@ -37,6 +37,11 @@ ORDERS = 4           # of a block's threads, in which a fault that does not show
 HANG_SECONDS = 3     # a program of which the watchdog says that it hangs must not end in this time
 RUN_SECONDS = 240     # a run without any word is `silence`; long, because the machine may be busy
 UNCAUGHT = ('equal',)
+# Processes that are hosts: joined by sockets, or each with an emulated NIC (tests/simt/verbs.c).
+HOSTS = {'sockets': 'NCCL_HOSTID=host$$ exec "$@"',
+         'nics': 'LD_LIBRARY_PATH=$LD_LIBRARY_PATH/verbs:$LD_LIBRARY_PATH '
+                 'SIMT_NICS=$TUTTI_TRACE/nics:$TUTTI_RANK:1 NCCL_HOSTID=host$$ exec "$@"'}
+
 # What the library says of a hang, before or after an abort.
 NO_PROGRESS = re.compile(rb'operations make no progress: [^\n]*\n|'
                          rb'[^\n]*its kernels are still behind [^\n]*\n')
@@ -208,7 +213,7 @@ def command_of(run, build, folder):
     else:
         words = [os.path.join(folder, run.program)] + words
     if run.processes:
-        host = ['sh', '-c', 'NCCL_HOSTID=host$$ exec "$@"', 'host'] if run.hosts else []
+        host = ['sh', '-c', HOSTS[run.hosts], 'host'] if run.hosts else []
         words = [build + '/bin/tutti', 'launch', '-n', str(run.processes)] + host + words
     return ['nice'] + words
 

@@ -2,9 +2,12 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver_memory.h"
 #include "kernels.h"
@@ -82,7 +85,15 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. SIMT_MPS=1: they are shared by MPS. */
+/* SIMT_RDMA=dmabuf: NICs reach the devices' memory, and the driver gives DMA-BUFs of it; SIMT_RDMA=address:
+ * it gives none; SIMT_RDMA=refused: NICs register no address of it, either. */
+static bool rdma_is(const char *way) {
+  const char *text = getenv("SIMT_RDMA");
+  return text != NULL && strcmp(text, way) == 0;
+}
+
+/* SIMT_NO_VMM=1: the devices have no memory of cuMemCreate. SIMT_MPS=1: they are shared by MPS.
+ * SIMT_RDMA_ORDERED=1: what NICs write to their memory is visible at once. */
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   switch (attribute) {
@@ -93,8 +104,36 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
       break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = getenv("SIMT_FABRIC") != NULL; break;
     case CU_DEVICE_ATTRIBUTE_MPS_ENABLED: *value = getenv("SIMT_MPS") != NULL; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+      *value = getenv("SIMT_RDMA_ORDERED") != NULL ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER : 0;
+      break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      *value = rdma_is("dmabuf") || rdma_is("address") || rdma_is("refused");
+      break;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = rdma_is("dmabuf"); break;
     default: *value = 0; break;
   }
+  return CUDA_SUCCESS;
+}
+
+/* Each descriptor has a position of its own: where the range begins in the file of its memory. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes,
+                                       CUmemRangeHandleType type, unsigned long long flags) {
+  const long page = sysconf(_SC_PAGESIZE);
+  uint64_t begin = 0;
+  char path[64];
+  int file = -1;
+  if (!rdma_is("dmabuf")) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0 || bytes == 0 || address % page != 0 ||
+      bytes % page != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!driver_memory_file(address, bytes, &begin, &file) && !simt_memory_file(address, bytes, &begin, &file))
+    return CUDA_ERROR_INVALID_VALUE;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  const int opened = open(path, O_RDWR | O_CLOEXEC);
+  if (opened < 0 || lseek(opened, (off_t)(address - begin), SEEK_SET) < 0) abort();
+  *(int *)handle = opened;
   return CUDA_SUCCESS;
 }
 

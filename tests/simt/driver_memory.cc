@@ -429,6 +429,16 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
   return CUDA_SUCCESS;
 }
 
+bool driver_memory_file(uint64_t address, size_t bytes, uint64_t *base, int *file) {
+  locked lock;
+  struct range *range = range_of(address, 1);
+  const struct mapping *mapping = range != NULL ? mapping_at(range, address) : NULL;
+  if (mapping == NULL || address + bytes > mapping->base + mapping->bytes) return false;
+  *base = mapping->base;
+  *file = mapping->physical->file;
+  return true;
+}
+
 bool driver_memory_find(uint64_t address, struct driver_memory *found) {
   locked lock;
   struct range *range = range_of(address, 1);

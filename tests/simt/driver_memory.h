@@ -13,5 +13,7 @@ struct driver_memory {
 
 /* False for an address that is in no range. */
 bool driver_memory_find(uint64_t address, struct driver_memory *found);
+/* The file of what is mapped there; false if it is not all of one mapping. */
+bool driver_memory_file(uint64_t address, size_t bytes, uint64_t *base, int *file);
 
 #endif

@@ -114,6 +114,14 @@ bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t 
 
 static size_t whole_pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
 
+bool simt_memory_file(uint64_t address, size_t bytes, uint64_t *base, int *file) {
+  struct allocation found;
+  if (!allocation_copy((const void *)(uintptr_t)address, &found) || found.file < 0) return false;
+  *base = (uint64_t)(uintptr_t)found.base;
+  *file = found.file;
+  return address + bytes <= *base + whole_pages(found.bytes);
+}
+
 /* -1: the pages stay the runtime's. */
 static int file_over(uint8_t *base, size_t bytes) {
   const int file = memfd_create("simt", MFD_CLOEXEC);

@@ -9,6 +9,9 @@
  * is_shared: other processes can map it. */
 bool simt_memory_find(uint64_t address, uint64_t *base, size_t *bytes, uint64_t *id, bool *is_shared);
 
+/* The file of memory of cudaMalloc, all of whose bytes are one allocation's; false if there is none. */
+bool simt_memory_file(uint64_t address, size_t bytes, uint64_t *base, int *file);
+
 /* Memory of other processes, or of the host, that devices access here: until it is dropped. */
 void simt_memory_add(void *base, size_t bytes);
 void simt_memory_drop(void *base);

@@ -23,17 +23,19 @@ static struct own_memory *memories;
 
 typedef CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
 
-static bool device_can(uint32_t device_index, CUdevice_attribute attribute) {
+int cuda_device_ask(uint32_t device_index, int attribute) {
   static device_attribute ask; /* the same value whoever finds it first */
   int value = 0;
   if (ask == NULL) *(void **)&ask = cuda_driver_function("cuDeviceGetAttribute");
-  return ask != NULL && ask(&value, attribute, (CUdevice)device_index) == CUDA_SUCCESS && value != 0;
+  const bool known =
+      ask != NULL && ask(&value, (CUdevice_attribute)attribute, (CUdevice)device_index) == CUDA_SUCCESS;
+  return known ? value : 0;
 }
 
 static bool device_maps(uint32_t device_index) {
   return param_int(PARAM_CUMEM_ENABLE) != 0 && vmm_driver() != NULL &&
-         device_can(device_index, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-         device_can(device_index, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+         cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+         cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }
 
 /* ---- allocating ---- */
@@ -55,7 +57,7 @@ static ncclResult_t alloc_failed(const char *call, CUresult error, uint32_t devi
 static CUresult physical_create(CUmemAllocationProp *properties, uint64_t bytes,
                                 CUmemGenericAllocationHandle *handle) {
   const int descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  if (device_can((uint32_t)properties->location.id, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) {
+  if (cuda_device_ask((uint32_t)properties->location.id, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) {
     properties->requestedHandleTypes = (CUmemAllocationHandleType)(descriptor | CU_MEM_HANDLE_TYPE_FABRIC);
     const CUresult error = vmm_driver()->create(handle, bytes, properties, 0);
     if (error == CUDA_SUCCESS || error == CUDA_ERROR_OUT_OF_MEMORY) return error;
@@ -73,7 +75,7 @@ static uint64_t properties_fill(uint32_t device_index, CUmemAllocationProp *prop
   properties->location.id = (int)device_index;
   properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties->allocFlags.gpuDirectRDMACapable =
-      device_can(device_index, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+      cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
   const CUresult error = vmm_driver()->granularity(&grain, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   return error == CUDA_SUCCESS ? grain : 0;
 }

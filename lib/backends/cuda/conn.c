@@ -108,11 +108,11 @@ static ncclResult_t conn_create_net(struct device_comm *comm, struct cuda_conn *
 
 /* Buffers of network connections. LL lines are in host memory, because the proxy reads and writes them,
  * wherever other slots are. */
-static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, uint32_t step_bytes,
+static ncclResult_t net_buffer(const struct device_comm *comm, uint8_t proto, uint32_t step_bytes, bool sends,
                                struct arena_block *block) {
   const struct plan_limits *limits = &comm->config.limits;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  const bool on_device = comm->net_on_device && proto != PROTO_LL;
+  const bool on_device = comm->net_memory[sends] == POINTER_DEVICE && proto != PROTO_LL;
   ncclResult_t result = cuda_arena_take(on_device ? comm->config.device_index : ARENA_HOST,
                                         (uint64_t)limits->slots * step_bytes, block);
   if (result == ncclSuccess) result = cuda_first_slots(limits, proto, step_bytes, block->address);
@@ -148,7 +148,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
     comm->memory_bytes += sizeof *conn + 2 * LAUNCH_END_BYTES;
   }
   if (conn->buffer[name->proto] == NULL && (!pools || name->proto == PROTO_LL)) {
-    TRY(net_buffer(comm, name->proto, step_bytes, &conn->buffer_block[name->proto]));
+    TRY(net_buffer(comm, name->proto, step_bytes, name->sends, &conn->buffer_block[name->proto]));
     conn->buffer[name->proto] = (uint8_t *)conn->buffer_block[name->proto].address;
     comm->memory_bytes += bytes;
   }
@@ -158,21 +158,22 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   end->buffer = conn->buffer[name->proto];
   end->slots = limits->slots;
   end->step_bytes = step_bytes;
-  end->memory = comm->net_on_device ? POINTER_DEVICE : POINTER_HOST;
+  end->memory = comm->net_memory[name->sends] == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
   end->pooled = conn->pooled;
   end->first_step = first_step_of(limits, conn->pooled);
   end->first_line = limits->first_step;
   return ncclSuccess;
 }
 
-static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, struct arena_block **made) {
+static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, bool sends,
+                               struct arena_block **made) {
   const struct plan_limits *limits = &comm->config.limits;
   const uint32_t step_bytes = plan_pool_step_bytes(limits);
   struct arena_block *block = NULL;
   if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
   if (block == NULL)
     return log_no_memory("rank %u of comm %s: messages' slots", comm->config.rank, comm->name);
-  const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, step_bytes, block);
+  const ncclResult_t result = net_buffer(comm, PROTO_SIMPLE, step_bytes, sends, block);
   if (result != ncclSuccess) {
     os_free(block);
     return result;
@@ -187,7 +188,7 @@ ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, ui
                             uint8_t **buffer) {
   const uint64_t key = backend_slots_key(channel_index, place, sends);
   struct arena_block *block = (struct arena_block *)map_find(&comm->slots, key);
-  if (block == NULL) TRY(slots_make(comm, key, &block));
+  if (block == NULL) TRY(slots_make(comm, key, sends, &block));
   *buffer = (uint8_t *)block->address;
   return ncclSuccess;
 }

@@ -113,8 +113,9 @@ struct device_comm {
   struct cuda_order order;
   struct cuda_budget budget;
   struct cuda_side side;
-  bool hosted;         /* it has a network connection, in host memory */
-  bool net_on_device;  /* ... except for its slots */
+  bool hosted; /* it has a network connection, in host memory */
+  /* ... except for its slots: of receivers, of senders. */
+  enum pointer_kind net_memory[2];
   bool shm;            /* it has a connection to another process in memory of the host */
   bool overlaps;       /* a kernel may start on the device while the previous one ends */
   bool hidden_said;    /* the log says why mapped memory stays hidden */
@@ -194,6 +195,8 @@ uint64_t cuda_memory_id(uint64_t address);
 bool cuda_memory_range(uint64_t address, uint64_t *base, uint64_t *bytes); /* of the allocation */
 /* What the driver says of an address, an attribute CU_POINTER_ATTRIBUTE_*; false: nothing. */
 bool cuda_pointer_ask(int attribute, uint64_t address, void *data);
+/* A device's attribute CU_DEVICE_ATTRIBUTE_*; 0 if the driver does not know it. */
+int cuda_device_ask(uint32_t device_index, int attribute);
 /* A function of the driver; NULL if this driver does not have it. */
 void *cuda_driver_function(const char *name);
 
@@ -242,7 +245,8 @@ void cuda_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag
 void cuda_conn_close_all(struct device_comm *comm, bool lost);
 
 /* dmabuf.c */
-bool cuda_net_memory(struct device_comm *comm, enum pointer_kind kind);
+uint32_t cuda_net_rdma(struct device_comm *comm);
+void cuda_net_memory(struct device_comm *comm, enum pointer_kind receives, enum pointer_kind sends);
 ncclResult_t cuda_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 
 /* launch_order.c: the order of a rank's kernels on any streams. Called with the rank's device selected. All

@@ -883,6 +883,7 @@ static const struct network_ops network_table = {
     .net_put = cuda_net_put,
     .net_ll = cuda_net_ll,
     .net_slots = cuda_ops_net_slots,
+    .net_rdma = cuda_net_rdma,
     .net_memory = cuda_net_memory,
 };
 static const struct backend cuda_ops = {sizeof(struct backend), "cuda",         &device_table,

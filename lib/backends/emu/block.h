@@ -99,16 +99,17 @@ struct device_comm {
   struct recorder_live live; /* the recorder's tables of kernels and waiting lanes */
   char name[64];
   struct emu_owner *owner;
-  int abort_flag;               /* atomic; read by lanes */
-  bool left;                    /* its program has destroyed or aborted it; no call uses it any more */
-  bool closed;                  /* the communicator is destroyed; kernels held by graphs remain */
-  uint32_t cores;               /* number of cores that the process may use */
-  ncclResult_t error;           /* atomic */
-  bool error_traced;            /* the trace has the error that will stop its kernels */
-  uint64_t launches, turn;      /* kernels enqueued and ended, in this order; turn: atomic */
-  uint64_t ended;               /* kernels that have ended and left their streams */
-  uint32_t kernel_count;        /* kernels that exist: queued, running, or held by a graph */
-  enum pointer_kind net_memory; /* kind of memory of the slots of network connections */
+  int abort_flag;          /* atomic; read by lanes */
+  bool left;               /* its program has destroyed or aborted it; no call uses it any more */
+  bool closed;             /* the communicator is destroyed; kernels held by graphs remain */
+  uint32_t cores;          /* number of cores that the process may use */
+  ncclResult_t error;      /* atomic */
+  bool error_traced;       /* the trace has the error that will stop its kernels */
+  uint64_t launches, turn; /* kernels enqueued and ended, in this order; turn: atomic */
+  uint64_t ended;          /* kernels that have ended and left their streams */
+  uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
+  /* Kind of memory of the slots of network connections: of receivers, of senders. */
+  enum pointer_kind net_memory[2];
   uint64_t memory_bytes;
   bool reaches_out; /* has connections that may lead out of the process */
   bool has_remote;  /* has connections that it shares with other processes */
@@ -270,7 +271,8 @@ void emu_net_announce(struct device_net_conn *conn, uint32_t slot, uint32_t tag,
 bool emu_net_ll(bool pxn);
 bool emu_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
 void emu_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);
-bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind);
+uint32_t emu_net_rdma(struct device_comm *comm);
+void emu_net_memory(struct device_comm *comm, enum pointer_kind receives, enum pointer_kind sends);
 ncclResult_t emu_memory_dmabuf(void *memory, size_t bytes, int *descriptor, uint64_t *offset);
 ncclResult_t emu_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                            uint8_t **buffer);

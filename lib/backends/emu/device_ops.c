@@ -525,6 +525,7 @@ static const struct network_ops network_table = {
     .pxn_drop = emu_pxn_drop,
     .pxn_end = emu_pxn_end,
     .net_slots = emu_net_slots,
+    .net_rdma = emu_net_rdma,
     .net_memory = emu_net_memory,
     .service_add = emu_service_add,
     .service_wake = emu_service_wake,

@@ -7,6 +7,7 @@
 #include "backends/net_ll.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/param.h"
 #include "base/wake.h"
 
 #define PAGE_BYTES 4096u
@@ -31,7 +32,7 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
   end->buffer = conn->buffer[name->proto];
   end->slots = conn->slots;
   end->step_bytes = conn->step_bytes[name->proto];
-  end->memory = comm->net_memory == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
+  end->memory = comm->net_memory[name->sends] == POINTER_DEVICE ? POINTER_DEVICE : POINTER_HOST;
   end->direct = conn->direct;
   end->pooled = conn->pooled;
   end->first_step = first_step_of(&comm->config.limits, conn->pooled);
@@ -41,10 +42,16 @@ ncclResult_t emu_conn_net(struct device_comm *comm, const struct device_conn_nam
 
 /* ---- slots as device memory ---- */
 
+/* Emulated devices are reached only where the user demands it. */
+uint32_t emu_net_rdma(struct device_comm *comm) {
+  (void)comm;
+  return param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) > 0 ? DEVICE_RDMA_DMABUF | DEVICE_RDMA_ADDRESS : 0;
+}
+
 /* It is host memory in the emulator, but the host must not access it. */
-bool emu_net_memory(struct device_comm *comm, enum pointer_kind kind) {
-  comm->net_memory = kind;
-  return true;
+void emu_net_memory(struct device_comm *comm, enum pointer_kind receives, enum pointer_kind sends) {
+  comm->net_memory[false] = receives;
+  comm->net_memory[true] = sends;
 }
 
 /* Any valid descriptor will do, because emulated verbs use addresses. */

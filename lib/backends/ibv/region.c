@@ -31,7 +31,8 @@ static ncclResult_t region_register(struct ib_end *end, const struct ib_dmabuf *
     if (region->memory[i] == NULL)
       return ib_fail(end, ncclSystemError, "%zu bytes of %s memory cannot be registered (%s)%s", bytes,
                      region->device ? "device" : "host", strerror(errno),
-                     region->device ? "" : ": `ulimit -l` limits how much may be locked");
+                     region->device ? ": TUTTI_NET_DEVICE_SLOTS=0 leaves it to the host's"
+                                    : ": `ulimit -l` limits how much may be locked");
   }
   return region->device && end->kind == IB_RECEIVE ? ib_qps_loop(end) : ncclSuccess;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/param.h"
 
 #undef ibv_get_device_list
 #undef ibv_query_port
@@ -112,9 +113,18 @@ static struct ibv_mr *memory_register(struct ibv_pd *pd, void *data, size_t byte
   return library.reg_mr(pd, data, bytes, access);
 }
 
+/* The module of the driver, or those that were installed beside older ones. */
 static bool peer_memory(void) {
-  return access("/sys/module/nvidia_peermem/version", F_OK) == 0 ||
-         access("/sys/kernel/mm/memory_peers/nv_mem/version", F_OK) == 0;
+  static const char *const signs[] = {"module/nvidia_peermem", "kernel/mm/memory_peers/nv_mem/version",
+                                      "kernel/mm/memory_peers/nv_mem_nc/version"};
+  const char *sysfs = param_text(PARAM_TUTTI_SYSFS);
+  char path[PATH_MAX];
+  bool found = false;
+  for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++) {
+    snprintf(path, sizeof path, "%s/%s", sysfs[0] != '\0' ? sysfs : "/sys", signs[i]);
+    found = found || access(path, F_OK) == 0;
+  }
+  return found;
 }
 
 static struct ibv_cq *cq_create(struct ibv_context *context, int depth) {

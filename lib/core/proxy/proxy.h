@@ -46,6 +46,9 @@ struct proxy_comm_call {
   const struct rails *rails; /* selects the NIC of a connection (rails.h); NULL: round robin */
 };
 
+/* The network's devices can access memory of GPUs, and the settings allow it. */
+bool proxy_device_possible(const struct net_ops *net, uint32_t net_device_count);
+
 ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_comm **comm);
 /* Drops all pending work. On return no call of `failed` is running. Call it before the backend's comm_close,
  * which frees the slots. */

@@ -545,7 +545,7 @@ static bool recv_received(struct proxy_conn *conn) {
   else conn->comm->bytes.received_staged += flight->slice.bytes;
   conn->n_received += 1;
   conn->steps.received = flight->slice.end;
-  if (conn->end.memory != POINTER_DEVICE || skipped || flight->slice.ll) return true;
+  if (conn->end.memory != POINTER_DEVICE || !conn->comm->flushes || skipped || flight->slice.ll) return true;
   void *data = flight_slot(conn, flight), *registration = conn->registrations[place_of(flight->task)];
   const struct net_ops *net = conn->comm->net;
   net_good(conn, net->iflush(conn->connection, 1, &data, &bytes, &registration, &flight->request),

@@ -4,6 +4,8 @@
  * refuses.
  */
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/os.h"
@@ -13,27 +15,88 @@
 
 #define TRAILERS_BYTES (PROXY_SLICES_MAX * sizeof(struct proxy_trailer))
 
-static bool net_takes_devices(const struct proxy_comm *comm) {
+bool proxy_device_possible(const struct net_ops *net, uint32_t net_device_count) {
   struct net_properties properties;
-  if (comm->net->irecv_parts == NULL) return false;
-  for (uint32_t i = 0; i < comm->net_device_count; i++) {
-    if (comm->net->properties(i, &properties) != ncclSuccess) return false;
-    if (!properties.memory_dmabuf && !properties.memory_cuda) return false;
-  }
+  bool possible = param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) != 0 && net->irecv_parts != NULL;
+  for (uint32_t i = 0; i < net_device_count && possible; i++)
+    possible = net->properties(i, &properties) == ncclSuccess &&
+               (properties.memory_dmabuf || properties.memory_cuda);
+  return possible;
+}
+
+/* A NIC, and the memory of the rank's GPU. */
+struct pair {
+  struct net_properties properties;
+  struct rails_reach reach;
+  const char *access; /* how the NIC accesses the memory; NULL: not at all */
+  bool known, near;
+};
+
+static bool pair_find(const struct proxy_comm *comm, uint32_t net, uint32_t rdma, struct pair *pair) {
+  const enum graph_path level = rails_gdr_level();
+  memset(pair, 0, sizeof *pair);
+  if (comm->net->properties(net % comm->net_device_count, &pair->properties) != ncclSuccess) return false;
+  if (pair->properties.memory_cuda && (rdma & DEVICE_RDMA_ADDRESS) != 0) pair->access = "nvidia_peermem";
+  if (pair->properties.memory_dmabuf && (rdma & DEVICE_RDMA_DMABUF) != 0) pair->access = "DMA-BUF";
+  pair->known = rails_reach(comm->call.rails, comm->call.rank, net, &pair->reach);
+  pair->near = pair->known ? pair->reach.path <= level : level == GRAPH_SYS;
   return true;
 }
 
+static void pair_log(const struct proxy_comm *comm, const struct pair *pair, bool all) {
+  const char *path = pair->known ? paths_type_name(pair->reach.path) : "unknown";
+  char why[128] = "another NIC of this GPU cannot";
+  if (pair->access == NULL)
+    snprintf(why, sizeof why, "neither do both offer DMA-BUF, nor has the kernel nvidia_peermem");
+  else if (!pair->near)
+    snprintf(why, sizeof why, "NCCL_NET_GDR_LEVEL allows paths up to %s", paths_type_name(rails_gdr_level()));
+  const bool used = all && pair->access != NULL && pair->near;
+  log_info(LOG_NET, "rank %" PRIu32 ": GPUDirect RDMA of NIC %s and GPU %s, path %s: %s%s", comm->call.rank,
+           pair->properties.name, pair->known ? pair->reach.gpu : "of this rank", path,
+           used ? "used by " : "not used: ", used ? pair->access : why);
+}
+
+/* True if all NICs that the rank's connections use can access its GPU's memory; *reads becomes false if not
+ * all of those can that it sends through. */
+static bool pairs_allow(const struct proxy_comm *comm, uint32_t rdma, bool *ordered, bool *reads) {
+  const uint32_t known = rails_net_count(comm->call.rails);
+  const uint32_t count = known > 0 ? known : comm->net_device_count;
+  struct pair pair;
+  bool all = true;
+  for (uint32_t net = 0; net < count; net++) {
+    if (!pair_find(comm, net, rdma, &pair)) return false;
+    if (pair.known && pair.reach.sends && !pair.near) *reads = false;
+    if (pair.known && !pair.reach.used) continue;
+    all = all && pair.access != NULL && pair.near;
+    /* Data that takes another path than counters (C2C) may come behind them. */
+    *ordered = *ordered && pair.known && pair.reach.path <= GRAPH_PXB && !pair.properties.force_flush;
+  }
+  for (uint32_t net = 0; net < count; net++)
+    if (pair_find(comm, net, rdma, &pair)) pair_log(comm, &pair, all);
+  return all;
+}
+
+/* Sends read device memory where NVLinks say that the machine is made for it. */
+static bool reads_devices(const struct proxy_comm *comm) {
+  const int64_t wish = param_int(PARAM_NET_GDR_READ);
+  if (wish >= 0) return wish != 0;
+  return param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) > 0 || rails_has_nvlink(comm->call.rails, comm->call.rank);
+}
+
 void proxy_device_choose(struct proxy_comm *comm) {
-  if (param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0) return;
-  const bool takes = net_takes_devices(comm);
-  const bool near = takes && rails_reach_memory(comm->call.rails, comm->call.rank);
-  const bool device = near && comm->call.ops->network->net_memory(comm->call.device_comm, POINTER_DEVICE);
-  log_info(LOG_NET | LOG_PROXY, "comm %s: rank %" PRIu32 ": slots of connections over network %s lie in %s",
-           comm->name, comm->call.rank, comm->net->name,
-           device  ? "device memory"
-           : near  ? "the host's memory: the backend keeps them there"
-           : takes ? "the host's memory: NCCL_NET_GDR_LEVEL keeps NICs from the GPU's"
-                   : "the host's memory: it takes no other");
+  const struct network_ops *network = comm->call.ops->network;
+  if (!proxy_device_possible(comm->net, comm->net_device_count)) return;
+  const uint32_t rdma = network->net_rdma(comm->call.device_comm);
+  bool ordered = (rdma & DEVICE_RDMA_ORDERED) != 0 && param_int(PARAM_NET_FORCE_FLUSH) == 0;
+  bool reads = reads_devices(comm);
+  if (!pairs_allow(comm, rdma, &ordered, &reads)) return;
+  network->net_memory(comm->call.device_comm, POINTER_DEVICE, reads ? POINTER_DEVICE : POINTER_HOST);
+  comm->rdma = rdma;
+  comm->flushes = !ordered;
+  log_info(LOG_NET | LOG_PROXY,
+           "rank %" PRIu32 ": network %s writes to memory of its GPU, %s, and reads what is sent from %s",
+           comm->call.rank, comm->net->name, ordered ? "in order" : "with a flush after each message",
+           reads ? "there" : "the host's (NCCL_NET_GDR_READ)");
 }
 
 ncclResult_t proxy_device_open(struct proxy_conn *conn) {
@@ -56,7 +119,7 @@ static ncclResult_t slots_register(struct proxy_conn *conn, void *slots, size_t 
   uint64_t offset;
   TRY(net->properties(conn->net_device, &properties));
   ncclResult_t made = ncclInvalidUsage;
-  if (properties.memory_dmabuf)
+  if (properties.memory_dmabuf && (conn->comm->rdma & DEVICE_RDMA_DMABUF) != 0)
     made = conn->comm->call.ops->memory->dmabuf(slots, bytes, &descriptor, &offset);
   if (made != ncclSuccess && properties.memory_cuda)
     return net->register_memory(conn->connection, slots, bytes, NET_MEMORY_CUDA, registration);

@@ -170,6 +170,8 @@ struct proxy_comm {
   struct proxy_ops *ops;
   struct proxy_memory *announced;
   struct proxy_bytes bytes;
+  uint32_t rdma;           /* DEVICE_RDMA_* bits, if slots lie in device memory */
+  bool flushes;            /* what is received there needs a flush */
   uint64_t live;           /* tasks that are not done */
   uint32_t connecting;     /* connections that are not established yet */
   uint64_t requests;       /* in flight on the network */

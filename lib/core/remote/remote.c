@@ -297,7 +297,7 @@ static ncclResult_t rails_of_machine(struct remote *remote, const struct rails_p
   const struct net_ops *net = NULL;
   uint32_t net_count = 0;
   TRY(net_choose(&net, &net_count));
-  if (net_count < 2 && param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) == 0)
+  if (net_count < 2 && !proxy_device_possible(net, net_count))
     return ncclSuccess; /* nothing to choose */
   return rails_create_of_machine(remote->shared->ops, net, net_count, places, remote->shared->rank_count,
                                  &remote->rails);

@@ -211,13 +211,23 @@ static uint32_t rank_on(const struct rails *rails, uint32_t node, uint32_t gpu, 
   return rank;
 }
 
+/* Marks the GPUs of the rank's node that ranks use, of this process or of any. */
+static void here_find(const struct rails *rails, uint32_t rank, bool others, bool here[TOPOLOGY_GPUS_MAX]) {
+  memset(here, 0, TOPOLOGY_GPUS_MAX * sizeof *here);
+  for (uint32_t other = 0; other < rails->rank_count; other++)
+    if ((others || rails->places[other].here) && rails->places[other].node == rails->places[rank].node)
+      here[gpu_of(rails, other)] = true;
+}
+
+static uint32_t pxn_level(void) {
+  return param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL);
+}
+
 static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank,
                                         const struct device_conn_name *name, bool others, uint32_t *over) {
-  bool here[TOPOLOGY_GPUS_MAX] = {false};
+  bool here[TOPOLOGY_GPUS_MAX];
   const uint32_t node = rails->places[rank].node;
-  for (uint32_t other = 0; other < rails->rank_count; other++)
-    if ((others || rails->places[other].here) && rails->places[other].node == node)
-      here[gpu_of(rails, other)] = true;
+  here_find(rails, rank, others, here);
   const struct rails_ask ask = {
       .paths = &rails->paths,
       .gpu = gpu_of(rails, rank),
@@ -226,7 +236,7 @@ static struct rails_answer rails_answer(const struct rails *rails, uint32_t rank
       .channel_index = name->channel_index,
       .sends = name->sends,
       .message = name->conn_index == CONN_MESSAGE,
-      .level = param_int(PARAM_PXN_DISABLE) != 0 ? 0 : (uint32_t)param_int(PARAM_P2P_PXN_LEVEL),
+      .level = pxn_level(),
       .nets_most = rails->nets_most,
   };
   const struct rails_answer answer = rails_choose(&ask);
@@ -241,23 +251,35 @@ uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct dev
   return rails_answer(rails, rank, name, false, over).net % device_count;
 }
 
+/* ---- memory of GPUs ---- */
+
+enum graph_path rails_gdr_level(void) {
+  enum graph_path initial = param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_P2C : GRAPH_PXB;
+  if (param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) > 0) initial = GRAPH_SYS;
+  return layout_level(PARAM_NET_GDR_LEVEL, initial);
+}
+
+uint32_t rails_net_count(const struct rails *rails) { return rails != NULL ? rails->paths.net_count : 0; }
+
 /* Collectives use the nearest NICs, messages also others without a way through the host. */
-bool rails_reach_memory(const struct rails *rails, uint32_t rank) {
-  const enum graph_path level = layout_level(PARAM_NET_GDR_LEVEL, GRAPH_SYS);
+bool rails_reach(const struct rails *rails, uint32_t rank, uint32_t net, struct rails_reach *reach) {
   const uint32_t gpu = rails != NULL ? rails->gpus[rank] : TOPOLOGY_NONE;
-  bool reach = true;
-  if (gpu == TOPOLOGY_NONE) return level == GRAPH_SYS;
+  bool here[TOPOLOGY_GPUS_MAX];
+  if (gpu == TOPOLOGY_NONE) return false;
   const struct paths_route *routes = &rails->paths.net_gpu[(size_t)gpu * rails->paths.net_count];
   const enum graph_path nearest = routes[paths_net_near(&rails->paths, gpu, 0)].type;
-  for (uint32_t net = 0; net < rails->paths.net_count; net++) {
-    const enum graph_path path = routes[net].type;
-    log_info(LOG_NET | LOG_GRAPH, "NIC %s %s memory of GPU %s: path %s, NCCL_NET_GDR_LEVEL %s",
-             rails->topology.devices[rails->topology.nets[net]].name,
-             path <= level ? "may reach" : "is kept from", gpu_name(rails, gpu), paths_type_name(path),
-             paths_type_name(level));
-    if (path > level && (path == nearest || path <= GRAPH_PXB)) reach = false;
-  }
-  return reach;
+  reach->gpu = gpu_name(rails, gpu);
+  reach->path = routes[net].type;
+  reach->used = reach->path == nearest || reach->path <= GRAPH_PXB;
+  here_find(rails, rank, false, here);
+  const struct rails_ask ask = {.paths = &rails->paths, .gpu = gpu, .here = here};
+  reach->sends = reach->used || (pxn_level() > 0 && gpu_beside(&ask, net) != TOPOLOGY_NONE);
+  return true;
+}
+
+bool rails_has_nvlink(const struct rails *rails, uint32_t rank) {
+  const uint32_t gpu = rails != NULL ? rails->gpus[rank] : TOPOLOGY_NONE;
+  return gpu != TOPOLOGY_NONE && paths_nvlink_gbps(&rails->paths, gpu) > 0;
 }
 
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,

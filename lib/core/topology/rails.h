@@ -55,9 +55,19 @@ void rails_free(struct rails *rails); /* NULL is allowed */
  * of this process that sends, or `rank` itself. */
 uint32_t rails_device(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,
                       uint32_t device_count, uint32_t *over);
-/* False if a NIC that connections of this rank, which is here, may use is farther from its GPU than
- * NCCL_NET_GDR_LEVEL allows, or how far is not known. Logs the path of each. */
-bool rails_reach_memory(const struct rails *rails, uint32_t rank);
+/* The path between a NIC and the GPU of a rank that is here. */
+struct rails_reach {
+  const char *gpu;
+  enum graph_path path;
+  bool used;  /* the rank's connections may use the NIC ... */
+  bool sends; /* ... or only those on which it sends, as the NIC is beside another GPU of the process (PXN) */
+};
+/* `net` is an index into topology.nets, of rails_net_count(); false if the path is not known. */
+bool rails_reach(const struct rails *rails, uint32_t rank, uint32_t net, struct rails_reach *reach);
+uint32_t rails_net_count(const struct rails *rails);             /* 0 if rails is NULL */
+bool rails_has_nvlink(const struct rails *rails, uint32_t rank); /* the GPU of a rank that is here */
+/* The longest path over which NICs reach memory of GPUs (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_C2C). */
+enum graph_path rails_gdr_level(void);
 /* True if the connection should use a device next to the GPU of a rank of another process, *over (PXN). Only
  * if the network has exactly the devices of the topology. */
 bool rails_pxn(const struct rails *rails, uint32_t rank, const struct device_conn_name *name,

@@ -26,7 +26,7 @@ static ncclResult_t known_read(const struct backend *ops, struct nvml_gpu *gpus,
   return ncclSuccess;
 }
 
-static ncclResult_t nets_add(struct machine *machine, const struct net_ops *net, uint32_t net_count) {
+ncclResult_t rails_machine_add(struct machine *machine, const struct net_ops *net, uint32_t net_count) {
   for (uint32_t i = 0; i < net_count; i++) {
     struct net_properties properties;
     struct machine_net added;
@@ -61,7 +61,7 @@ static ncclResult_t machine_read_now(const struct backend *ops, const struct net
   ncclResult_t result = machine_open_with(ops, gpus, &machine);
   os_free(gpus);
   TRY(result);
-  result = nets_add(&machine, net, net_count);
+  result = rails_machine_add(&machine, net, net_count);
   if (result == ncclSuccess && *path != '\0') result = machine_describe(&machine, path);
   if (result == ncclSuccess) result = machine_topology(&machine, 1, topology);
   machine_close(&machine);

@@ -18,6 +18,9 @@ struct rails_machine {
  * ends. Any thread. */
 ncclResult_t rails_machine_find(const struct backend *ops, const struct net_ops *net, uint32_t net_count,
                                 const struct rails_machine **machine);
+/* Adds a network's devices to a machine, in their order. */
+struct machine;
+ncclResult_t rails_machine_add(struct machine *machine, const struct net_ops *net, uint32_t net_count);
 /* The index in topology.gpus of the GPU with this hash_text() of its bus id; TOPOLOGY_NONE: it is not there.
  */
 uint32_t rails_machine_gpu(const struct topology *topology, uint64_t pci_id);

@@ -1,0 +1,135 @@
+#!/bin/sh
+# test_gpudirect.sh: slots of network connections in memory of GPUs, where NICs read and write them. GPUs are
+# fibres (tests/simt), hosts are processes with host ids of their own, and their NICs are emulated
+# (tests/simt/verbs.c): what a NIC writes to memory of a GPU is not visible before a flush. Prints one
+# `ok - ` or `not ok - ` line per check and fails if a check failed.
+# runner: 30 s
+. "$(dirname "$0")/script.inc"
+unset NCCL_TOPO_FILE NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ TUTTI_NET_DEVICE_SLOTS TUTTI_SYSFS NCCL_DEBUG_SUBSYS
+use_build
+tutti="$build/bin/tutti"
+simt="$build/simt"
+log="$work/log"
+if ! command -v python3 >/dev/null; then
+  echo "skip: NICs beside GPUs: python3 is not installed"
+  exit 0
+fi
+
+# NICs 0 and 2 are the first ones of their hosts, 1 and 3 the second ones, each beside a GPU.
+python3 "$here/machines/make.py" "$work" two-nics
+machine="$work/two-nics"
+for nic in 0 1 2 3; do
+  mkdir -p "$machine/class/infiniband/fake_$nic:1"
+  cp -P "$machine/class/net/nic$((1 - nic % 2))/device" "$machine/class/infiniband/fake_$nic:1/device"
+done
+cat >"$work/host" <<'END'
+#!/bin/sh
+SIMT_NICS=$NICS:$((2 * TUTTI_RANK)):2 NCCL_HOSTID=host$TUTTI_RANK exec "$@"
+END
+chmod +x "$work/host"
+
+# between COLLECTIVE NAME=VALUE...: it is right between two hosts of two GPUs; their logs are in $log.
+between() {
+  rm -rf "$work"/rank.* "$work"/nics*
+  collective=$1
+  shift
+  env LD_LIBRARY_PATH="$simt/verbs:$simt" NICS="$work/nics" TUTTI_SYSFS="$machine" TUTTI_BACKEND=cuda \
+    TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=2 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO \
+    NCCL_DEBUG_SUBSYS=NET,PROXY NCCL_DEBUG_FILE="$work/rank.%p" SIMT_RDMA=dmabuf "$@" timeout 120 \
+    "$tutti" launch -n 2 "$work/host" "$tutti" bench "$collective" -g 2 -b 8 -e 256K -f 32 -n 1 -w 0 -q \
+    --nccl "$simt/libnccl.so.2" --cudart "$simt/libtutti-simt.so" >"$log" 2>&1 </dev/null
+  between_result=$?
+  cat "$work"/rank.* >>"$log" 2>/dev/null
+  return $between_result
+}
+# on_device COUNT [WHERE]: so many of the four ranks receive into memory of their GPUs, and what they send is
+# read there, or from WHERE.
+on_device() {
+  [ "$(grep -c 'writes to memory of its GPU' "$log")" -eq "$1" ] &&
+    [ "$(grep -c "writes to memory of its GPU.* and reads what is sent from ${2:-there}" "$log")" -eq "$1" ]
+}
+# told COUNT PATTERN: so many lines of GPUDirect RDMA match.
+told() { [ "$(grep -Ec "GPUDirect RDMA of NIC $2" "$log")" -eq "$1" ]; }
+
+# ---- data
+result=0
+for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
+  between $collective TUTTI_NET_DEVICE_SLOTS=1 SIMT_SEED=5 && on_device 4 || { result=1 && break; }
+done
+check $result "all collectives of two hosts are right with slots in memory of GPUs"
+for proto in LL Simple; do
+  between all_reduce TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=$proto && on_device 4 || { result=1 && break; }
+done
+check $result "both protocols that networks carry are"
+between alltoall && on_device 4 "the host's" && between all_reduce && on_device 4 "the host's"
+check $? "so are they by default, with what is sent in memory of the hosts, as there are no NVLinks"
+between all_reduce NCCL_NET_GDR_READ=1 && on_device 4 && between all_reduce TUTTI_NET_DEVICE_SLOTS=1 \
+  NCCL_NET_GDR_READ=0 && on_device 4 "the host's"
+check $? "NCCL_NET_GDR_READ says where NICs read it"
+
+# ---- flushes
+! between all_reduce NCCL_PROTO=Simple SIMT_FLUSHES=none && grep -q wrong "$log"
+check $? "results are wrong where flushes make nothing visible"
+between all_reduce NCCL_PROTO=Simple SIMT_RDMA_ORDERED=1 SIMT_FLUSHES=needless && on_device 4 "the host's" &&
+  grep -q 'writes to memory of its GPU, in order' "$log"
+check $? "there is no flush where the platform orders writes"
+! between all_reduce NCCL_PROTO=Simple SIMT_RDMA_ORDERED=1 NCCL_NET_FORCE_FLUSH=1 SIMT_FLUSHES=needless &&
+  grep -q 'with a flush after each' "$log" && grep -q 'verbs_fake: a needless read' "$log"
+check $? "with NCCL_NET_FORCE_FLUSH there is"
+
+# ---- where it is used
+between all_reduce && told 4 'fake_[0-3]:1 and GPU 0000:0[12]:00.0, path PIX: used by DMA-BUF' &&
+  told 4 'fake_[0-3]:1 and GPU 0000:0[12]:00.0, path SYS: not used: NCCL_NET_GDR_LEVEL allows paths up to P2C'
+check $? "the log says of each NIC and GPU whether it is used, and why not"
+between all_reduce NCCL_NET_GDR_LEVEL=LOC && on_device 0 && told 8 '.*: not used: .* paths up to LOC'
+check $? "NCCL_NET_GDR_LEVEL keeps NICs from GPUs"
+between all_reduce TUTTI_NET_DEVICE_SLOTS=0 && on_device 0 && told 0 .
+check $? "TUTTI_NET_DEVICE_SLOTS=0 keeps slots in memory of the hosts"
+between all_reduce SIMT_RDMA= && on_device 0 && told 8 '.*: not used: neither do both offer DMA-BUF, nor'
+check $? "so does a driver without DMA-BUF"
+mkdir -p "$machine/module/nvidia_peermem" && between all_reduce SIMT_RDMA=address &&
+  on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem' && ! grep 'NCCL WARN' "$log"
+check $? "nvidia_peermem does instead of it"
+! between all_reduce SIMT_RDMA=refused NCCL_PROTO=Simple &&
+  grep -q 'device memory cannot be registered (Bad address): TUTTI_NET_DEVICE_SLOTS=0 leaves' "$log"
+check $? "an error says how to do without, if a NIC does not register what it should"
+rm -r "$machine/module"
+between all_reduce NCCL_IB_HCA="^fake_0,fake_2" && on_device 2 "the host's" && told 2 '.* SYS: not used' &&
+  told 2 '.* PIX: used'
+check $? "one NIC of a host serves the GPU beside it"
+
+# ---- `tutti doctor`, with a driver of two GPUs
+cat >"$work/driver.c" <<'C'
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+int cuDeviceGetCount(int *count) { return *count = 2, 0; }
+int cuDeviceGet(int *gpu, int index) { return *gpu = index, 0; }
+int cuDeviceGetName(char *name, int bytes, int gpu) {
+  strncpy(name, "GPU", (size_t)bytes);
+  return gpu > 1;
+}
+int cuDeviceGetAttribute(int *value, int which, int gpu) {
+  *value = which == 75 ? 9 : which == 116 ? 1 : which == 124 ? getenv("NO_DMABUF") == NULL : 0;
+  return gpu > 1;
+}
+int cuDeviceCanAccessPeer(int *value, int a, int b) { return *value = a != b, 0; }
+int cuDeviceGetP2PAttribute(int *value, int which, int a, int b) { return *value = 0, which < 0 || a == b; }
+C
+mkdir "$work/driver" && cc -shared -fPIC -o "$work/driver/libcuda.so.1" "$work/driver.c"
+# doctor NAME=VALUE... : `tutti doctor` of the first host; its report is in $log.
+doctor() {
+  rm -rf "$work"/nics*
+  env LD_LIBRARY_PATH="$simt/verbs:$work/driver" SIMT_NICS="$work/nics:0:2" TUTTI_SYSFS="$machine" "$@" \
+    timeout 60 "$tutti" doctor >"$log" 2>&1 </dev/null
+  true
+}
+# says COUNT PATTERN: so many lines of the report match.
+says() { [ "$(grep -Ec "GPU [01] and NIC fake_[01]:1, path $2" "$log")" -eq "$1" ]; }
+doctor && says 2 'PIX: GPUDirect RDMA by DMA-BUF' && says 2 'SYS: no GPUDirect RDMA: .* paths up to P2C'
+check $? "tutti doctor says which NICs would be used, and why others would not"
+doctor NO_DMABUF=1 && says 4 '.*: no GPUDirect RDMA: neither do both offer DMA-BUF' &&
+  doctor TUTTI_NET_DEVICE_SLOTS=0 && says 4 '.*: no GPUDirect RDMA: TUTTI_NET_DEVICE_SLOTS=0'
+check $? "and what the driver and the setting have to do with it"
+[ "$failures" -eq 0 ]
