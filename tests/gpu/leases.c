@@ -228,17 +228,6 @@ static void full(int turns) {
   }
 }
 
-/* How much memory this process has mapped, of others as of its own; over fibres. */
-static int mapped(void) {
-  char line[512];
-  int count = 0;
-  FILE *maps = fopen("/proc/self/maps", "r");
-  NEED(maps == NULL);
-  while (fgets(line, sizeof line, maps) != NULL) count += strstr(line, "memfd:simt") != NULL;
-  fclose(maps);
-  return count;
-}
-
 /* Peers end mappings only while their devices are idle, so no rank waits in a collective. */
 static void await_unmapped(int count) {
   barrier();

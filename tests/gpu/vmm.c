@@ -664,17 +664,6 @@ static void foreign_close(void) {
   exit(1);
 }
 
-/* How much memory this process has mapped, of others as of its own. */
-static int mapped(void) {
-  char line[512];
-  int count = 0;
-  FILE *maps = fopen("/proc/self/maps", "r");
-  NEED(maps == NULL);
-  while (fgets(line, sizeof line, maps) != NULL) count += strstr(line, "memfd:simt") != NULL;
-  fclose(maps);
-  return count;
-}
-
 /* Memory of cudaMalloc is not named after its device: more of it is mapped when it is shown, at the second
  * use. */
 static void plain_used(void) {

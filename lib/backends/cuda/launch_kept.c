@@ -16,10 +16,13 @@
 #define KEPT_WORKS 16u /* CALL_CACHE_WORKS */
 #define KEPT_MEMORY (2 * KEPT_WORKS)
 
+/* OWN: of ncclMemAlloc; PIECE: of a mapped range. */
+enum kept_kind { MEMORY_PLAIN, MEMORY_OWN, MEMORY_PIECE };
+
 /* Memory that the kernel shows to other ranks: it must still be the allocation that it was. */
 struct kept_memory {
   uint64_t address, id;
-  enum { MEMORY_PLAIN, MEMORY_OWN, MEMORY_PIECE } kind; /* OWN: of ncclMemAlloc; PIECE: of a mapped range */
+  enum kept_kind kind;
 };
 
 struct cuda_kept {
