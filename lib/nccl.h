@@ -113,29 +113,30 @@ typedef enum {
 
 /* Configuration of one communicator. Start from NCCL_CONFIG_INITIALIZER; a member left "not set" takes its
  * default, and the environment overrides both. If a member is out of range, the call fails with
- * ncclInvalidArgument. */
+ * ncclInvalidArgument. Members marked (-) have no effect: where one is set, the log says why
+ * (NCCL_DEBUG=INFO). */
 typedef struct ncclConfig_v23000 {
   size_t size;              /* sizeof(ncclConfig_t) in the caller's build; set by the initializer */
   unsigned int magic;       /* 0xcafebeef */
   unsigned int version;     /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
   int blocking; /* 1 (default): calls return when done. 0: init, split, finalize return ncclInProgress */
-  int cgaClusterSize;       /* thread blocks per cluster, 0..8 (default 4) */
+  int cgaClusterSize;       /* (-) thread blocks per cluster, 0..8 (default 4) */
   int minCTAs;              /* minimum number of blocks (one per channel), 1..64 (default 1) */
   int maxCTAs;              /* maximum number of blocks, minCTAs..64 (default 64) */
-  const char *netName;      /* name of the network to use */
-  int splitShare;           /* 1: children of a split share the parent's resources (default 0) */
-  int trafficClass;         /* of the network, 0 or more */
+  const char *netName;      /* network of the process; ncclInvalidUsage if it cannot be this one */
+  int splitShare;           /* (-) 1: children of a split share the parent's resources (default 0) */
+  int trafficClass;         /* (-) of the network, 0 or more */
   const char *commName;     /* for logs and errors; copied */
   int collnetEnable;        /* 0 or 1 */
-  int CTAPolicy;            /* NCCL_CTA_POLICY_* */
-  int shrinkShare;          /* 0 or 1 */
-  int nvlsCTAs;             /* 1 or more */
-  int nChannelsPerNetPeer;  /* 1 or more */
-  int nvlinkCentricSched;   /* 0 or 1 */
-  int graphUsageMode;       /* launches in graphs: 0 none, 1 one graph at a time, 2 mixed (default 2) */
-  int numRmaCtx;            /* contexts of one-sided calls, 1 or more (default 1) */
-  int maxP2pPeers;          /* most ranks that this one exchanges messages with, 1 or more */
-  int graphStreamOrdering;  /* 1 (default): replays of graphs are ordered with the stream's other work */
+  int CTAPolicy;            /* (-) NCCL_CTA_POLICY_* */
+  int shrinkShare;          /* (-) 0 or 1 */
+  int nvlsCTAs;             /* (-) 1 or more */
+  int nChannelsPerNetPeer;  /* channels of a message between hosts, 1..64 (default 2) */
+  int nvlinkCentricSched;   /* (-) 0 or 1 */
+  int graphUsageMode;       /* (-) launches in graphs: 0 none, 1 one graph at a time, 2 mixed (default 2) */
+  int numRmaCtx;            /* (-) contexts of one-sided calls, 1 or more (default 1) */
+  int maxP2pPeers;          /* (-) most ranks that this one exchanges messages with, 1 or more */
+  int graphStreamOrdering;  /* (-) 1 (default): replays of graphs are ordered with the stream's other work */
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                           \

@@ -19,6 +19,7 @@
 #include "base/os.h"
 #include "base/param.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/comm/comm.h"
 #include "core/plan/names.h"
 #include "tutti.h"
 
@@ -480,6 +481,29 @@ static void test_config(void **state) {
   expect_error(init_with(&config, &comm), ncclInvalidArgument, "minCTAs 8", "maxCTAs 4");
   config = initial, config.nChannelsPerNetPeer = -3;
   expect_error(init_with(&config, &comm), ncclInvalidArgument, "nChannelsPerNetPeer");
+  config = initial, config.graphUsageMode = 3;
+  expect_error(init_with(&config, &comm), ncclInvalidArgument, "config.graphUsageMode is 3");
+  config = initial, config.nChannelsPerNetPeer = 7;
+  expect_ok(init_with(&config, &comm));
+  assert_int_equal(comm->settings.plan.net_peer_channels, 7);
+  expect_ok(ncclCommDestroy(comm));
+  set_param("NCCL_NCHANNELS_PER_NET_PEER", "3");
+  expect_ok(init_with(&config, &comm));
+  assert_int_equal(comm->settings.plan.net_peer_channels, 3);
+  expect_ok(ncclCommDestroy(comm));
+  set_param("NCCL_NCHANNELS_PER_NET_PEER", NULL);
+  config = initial, config.netName = "NoSuch";
+  expect_error(init_with(&config, &comm), ncclInvalidUsage, "config.netName=NoSuch", "Socket");
+  config.netName = "socket";
+  expect_ok(init_with(&config, &comm));
+  expect_ok(ncclCommDestroy(comm));
+  config.netName = "NoSuch";
+  expect_error(init_with(&config, &comm), ncclInvalidUsage, "config.netName is NoSuch", "network Socket");
+  set_param("NCCL_NET", "Socket");
+  expect_ok(init_with(&config, &comm));
+  expect_ok(ncclCommDestroy(comm));
+  set_param("NCCL_NET", NULL);
+  config = initial;
   /* A caller of 2.14 sets only `blocking`: later members are ignored, whatever their value. */
   config.version = NCCL_VERSION(2, 14, 3);
   config.cgaClusterSize = 77;

@@ -17,6 +17,7 @@
 #include "core/remote/remote.h"
 #include "core/group.h"
 #include "core/plan/plan_cache.h"
+#include "core/proxy/net.h"
 #include "core/rendezvous/rendezvous.h"
 #include "core/stall/watchdog.h"
 
@@ -68,6 +69,7 @@ ncclResult_t comm_create(const char *call, const void *caller, const ncclConfig_
   const struct backend *ops = backend_ops();
   if (!ops) return ncclInvalidUsage;
   TRY(fork_check(ops, call));
+  if (config->netName) TRY(net_require(call, config->netName));
   struct settings settings;
   TRY(settings_read(ops, config, &settings));
   const struct custom_schedule *custom = NULL;

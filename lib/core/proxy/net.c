@@ -87,13 +87,14 @@ static const struct net_ops *choose(const char *wanted, struct names *names, uin
   return NULL;
 }
 
-static ncclResult_t choice_fail(const char *wanted, const struct names *names) {
+/* `asker`: what names the network. */
+static ncclResult_t choice_fail(const char *asker, const char *wanted, const struct names *names) {
   const char *known = names->used > 0 ? names->text : "none";
   if (*wanted != '\0')
     return log_fail(ncclInvalidUsage,
-                    "NCCL_NET=%s: no network of this name can be used here; there is: %s; unset NCCL_NET, or "
+                    "%s=%s: no network of this name can be used here; there is: %s; unset %s, or "
                     "name the plugin that has it in NCCL_NET_PLUGIN",
-                    wanted, known);
+                    asker, wanted, known, asker);
   return log_fail(ncclSystemError,
                   "no network can be used (tried: %s); see which interfaces are up (ip addr) and what "
                   "NCCL_SOCKET_IFNAME allows; NCCL_DEBUG=INFO says more",
@@ -110,14 +111,14 @@ static const struct net_ops *choose_emulated(const char *wanted, struct names *n
   return ops;
 }
 
-static ncclResult_t choose_locked(const struct net_ops **ops, uint32_t *device_count) {
+static ncclResult_t choose_locked(const char *asker, const char *wanted, const struct net_ops **ops,
+                                  uint32_t *device_count) {
   struct names names;
   memset(&names, 0, sizeof names);
-  const char *wanted = param_text(PARAM_NET);
   *ops = choose_emulated(wanted, &names, device_count);
   if (*ops != NULL) return ncclSuccess;
   if (chosen_ops == NULL) chosen_ops = choose(wanted, &names, &chosen_count);
-  if (chosen_ops == NULL) return choice_fail(wanted, &names);
+  if (chosen_ops == NULL) return choice_fail(asker, wanted, &names);
   *ops = chosen_ops;
   *device_count = chosen_count;
   return ncclSuccess;
@@ -125,9 +126,28 @@ static ncclResult_t choose_locked(const struct net_ops **ops, uint32_t *device_c
 
 ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count) {
   os_mutex_lock(&choice_mutex);
-  const ncclResult_t result = choose_locked(ops, device_count);
+  const ncclResult_t result = choose_locked("NCCL_NET", param_text(PARAM_NET), ops, device_count);
   os_mutex_unlock(&choice_mutex);
   return result;
+}
+
+/* The first name counts, as a process has one network; NCCL_NET comes before it, and so does the network of
+ * emulated nodes, which no other reaches. */
+ncclResult_t net_require(const char *call, const char *name) {
+  const struct net_ops *ops = NULL;
+  uint32_t device_count = 0;
+  if (*param_text(PARAM_NET) != '\0' || *name == '\0') return ncclSuccess;
+  os_mutex_lock(&choice_mutex);
+  const char *wanted = emulated() != NULL ? "" : name;
+  const ncclResult_t result = choose_locked("config.netName", wanted, &ops, &device_count);
+  os_mutex_unlock(&choice_mutex);
+  TRY(result);
+  if (strcasecmp(ops->name, name) == 0) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: config.netName is %s, and this process already uses network %s for all communicators; set "
+      "NCCL_NET=%s, or leave config.netName at NCCL_CONFIG_UNDEF_PTR",
+      call, name, ops->name, name);
 }
 
 /* Devices are assigned to the backend's nodes in order, and each node has the same network devices. */

@@ -9,6 +9,9 @@
 /* Selects at the first call. ncclInvalidUsage: NCCL_NET names none of the networks, which the message lists;
  * ncclSystemError: there is no network at all. */
 ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count);
+/* ncclConfig_t.netName: selects the network of this name if none is selected yet. ncclInvalidUsage: there is
+ * none, or this process uses another one; the message names it. */
+ncclResult_t net_require(const char *call, const char *name);
 /* The network device for a rank's channel: the nearest to its GPU first, then the others in turn. */
 uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t channel_index);
 

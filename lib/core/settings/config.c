@@ -18,28 +18,37 @@ struct config_member {
   unsigned since; /* version that introduced the member */
   int initial, lowest, highest;
   enum param_id param; /* the setting that overrides it */
+  const char *without; /* why it has no effect; NULL: it has one */
 };
 
 #define MEMBER(name, since, initial, lowest, highest, param) \
-  { #name, offsetof(ncclConfig_t, name), since, initial, lowest, highest, param }
+  { #name, offsetof(ncclConfig_t, name), since, initial, lowest, highest, param, NULL }
+#define MEMBER_WITHOUT(name, since, initial, lowest, highest, why) \
+  { #name, offsetof(ncclConfig_t, name), since, initial, lowest, highest, CONFIG_NO_PARAM, why }
 
 static const struct config_member members[] = {
     MEMBER(blocking, 21400, 1, 0, 1, PARAM_COMM_BLOCKING),
-    MEMBER(cgaClusterSize, 21700, 4, 0, 8, CONFIG_NO_PARAM),
+    MEMBER_WITHOUT(cgaClusterSize, 21700, 4, 0, 8, "kernels are launched without clusters"),
     MEMBER(minCTAs, 21700, 1, 1, 64, PARAM_MIN_CTAS),
     MEMBER(maxCTAs, 21700, 64, 1, 64, PARAM_MAX_CTAS),
-    MEMBER(splitShare, 21800, 0, 0, 1, CONFIG_NO_PARAM),
-    MEMBER(trafficClass, 22500, NCCL_CONFIG_UNDEF_INT, 0, INT_MAX, CONFIG_NO_PARAM),
+    MEMBER_WITHOUT(splitShare, 21800, 0, 0, 1, "a split communicator has resources of its own"),
+    MEMBER_WITHOUT(trafficClass, 22500, NCCL_CONFIG_UNDEF_INT, 0, INT_MAX,
+                   "NCCL_IB_TC sets the class of all communicators"),
     MEMBER(collnetEnable, 22700, 0, 0, 1, PARAM_COLLNET_ENABLE),
-    MEMBER(CTAPolicy, 22700, NCCL_CTA_POLICY_DEFAULT, 0, 3, CONFIG_NO_PARAM),
-    MEMBER(shrinkShare, 22700, 0, 0, 1, CONFIG_NO_PARAM),
-    MEMBER(nvlsCTAs, 22700, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-    MEMBER(nChannelsPerNetPeer, 22800, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-    MEMBER(nvlinkCentricSched, 22800, 0, 0, 1, CONFIG_NO_PARAM),
-    MEMBER(graphUsageMode, 22900, 2, 0, 2, CONFIG_NO_PARAM),
-    MEMBER(numRmaCtx, 22900, 1, 1, INT_MAX, CONFIG_NO_PARAM),
-    MEMBER(maxP2pPeers, 23000, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX, CONFIG_NO_PARAM),
-    MEMBER(graphStreamOrdering, 23000, 1, 0, 1, CONFIG_NO_PARAM)};
+    MEMBER_WITHOUT(CTAPolicy, 22700, NCCL_CTA_POLICY_DEFAULT, 0, 3,
+                   "the tuner alone chooses the number of blocks"),
+    MEMBER_WITHOUT(shrinkShare, 22700, 0, 0, 1, "a shrunk communicator has resources of its own"),
+    MEMBER_WITHOUT(nvlsCTAs, 22700, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX,
+                   "NVLS takes the channels that minCTAs and maxCTAs allow"),
+    MEMBER(nChannelsPerNetPeer, 22800, NCCL_CONFIG_UNDEF_INT, 1, 64, PARAM_NCHANNELS_PER_NET_PEER),
+    MEMBER_WITHOUT(nvlinkCentricSched, 22800, 0, 0, 1,
+                   "messages of a group are ordered by rank distance alone"),
+    MEMBER_WITHOUT(graphUsageMode, 22900, 2, 0, 2, "launches in graphs and others can always be mixed"),
+    MEMBER_WITHOUT(numRmaCtx, 22900, 1, 1, INT_MAX, "one-sided calls are not in this release"),
+    MEMBER_WITHOUT(maxP2pPeers, 23000, NCCL_CONFIG_UNDEF_INT, 1, INT_MAX,
+                   "the number of peers is not limited"),
+    MEMBER_WITHOUT(graphStreamOrdering, 23000, 1, 0, 1,
+                   "replays of a communicator's graphs are always ordered")};
 
 #define MEMBER_COUNT (sizeof members / sizeof members[0])
 
@@ -70,6 +79,9 @@ static ncclResult_t config_take_member(const char *call, const ncclConfig_t *use
                     "the default",
                     call, member->name, value, member->lowest, member->highest);
   }
+  if (member->without != NULL && value != member->initial)
+    log_info(LOG_INIT, "%s: config.%s=%d is accepted and has no effect in tutti: %s", call, member->name,
+             value, member->without);
   *member_value(result, member) = value;
   return ncclSuccess;
 }

@@ -310,7 +310,9 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   read.plan.algos_off =
       settings_algos_off(param_text(PARAM_ALGO), config->collnetEnable == 1, read.plan.algo_mask);
   read.plan.p2p_ll_threshold = (size_t)param_int(PARAM_P2P_LL_THRESHOLD);
-  read.plan.net_peer_channels = (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
+  read.plan.net_peer_channels = config->nChannelsPerNetPeer != NCCL_CONFIG_UNDEF_INT
+                                    ? (uint32_t)config->nChannelsPerNetPeer
+                                    : (uint32_t)param_int(PARAM_NCHANNELS_PER_NET_PEER);
   read.plan.reads_slots = settings_reads_slots();
   read.net_ll_for_all = param_int(PARAM_ALLOC_P2P_NET_LL_BUFFERS) != 0;
   read.p2p_net_chunk_bytes = chunk_param(PARAM_P2P_NET_CHUNKSIZE);
