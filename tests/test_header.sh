@@ -41,11 +41,11 @@ if [ -e "$library" ] && command -v nm >/dev/null; then
   grep '^W nccl' "$work/symbols" | sort | diff "$work/wanted" - >"$work/out"
   check $? "each pnccl symbol has its weak nccl symbol"
   sed -n 's/^[WT] nccl/nccl/p' "$work/symbols" | sort -u >"$work/wanted"
-  sed -n '/^## Functions/,/^## Members/{/^## /d;p}' "$here/../docs/nccl.md" | grep -o 'nccl[A-Z][A-Za-z0-9]*' |
-    grep -v 'ncclInvalidUsage' | sort -u | diff "$work/wanted" - >"$work/out"
+  sed -n '/^## Functions/,/^## Members/{/^## /d;p}' "$here/../docs/nccl.md" |
+    grep -o 'nccl[A-Z][A-Za-z0-9]*' | grep -v 'ncclInvalidUsage' | sort -u | diff "$work/wanted" - >"$work/out"
   check $? "docs/nccl.md has each function"
   sed -n '/^typedef struct ncclConfig_v/,/^} ncclConfig_t/p' "$here/../lib/nccl.h" |
-    sed -n 's/^  [a-z].*[ *]\([A-Za-z0-9]*\);.*/\1/p' | grep -vxE 'size|magic|version' | sort >"$work/wanted"
+    sed -n 's/^  [a-z][^;]*[ *]\([A-Za-z0-9]*\);.*/\1/p' | grep -vxE 'size|magic|version' | sort >"$work/wanted"
   sed -n '/^## Members/,/^## Env/{/^## /d;p}' "$here/../docs/nccl.md" | sed -n 's/^| \(`[^|]*\) |.*/\1/p' |
     tr -d '`' | tr ' ' '\n' | sort | diff "$work/wanted" - >"$work/out"
   check $? "docs/nccl.md has each member of ncclConfig_t"
@@ -77,7 +77,7 @@ int main(void) {
 END
   {
     sed -n '/^typedef struct ncclConfig_v/,/^} ncclConfig_t/p' "$theirs" |
-      sed -n 's/^  [a-z].*[ *]\([A-Za-z0-9]*\);.*/MEMBER(ncclConfig_t, \1)/p'
+      sed -n 's/^  [a-z][^;]*[ *]\([A-Za-z0-9]*\);.*/MEMBER(ncclConfig_t, \1)/p'
     for member in opCnt peer sigIdx ctx; do echo "MEMBER(ncclWaitSignalDesc_t, $member)"; done
     for member in size magic version estimatedTime; do echo "MEMBER(ncclSimInfo_t, $member)"; done
     grep -oE '\b(nccl[A-Za-z0-9]*)_t\b' "$theirs" | grep -v dummy | sort -u | sed 's/.*/SIZE(&)/'
