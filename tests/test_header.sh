@@ -45,9 +45,10 @@ if [ -e "$library" ] && command -v nm >/dev/null; then
     grep -o 'nccl[A-Z][A-Za-z0-9]*' | grep -v 'ncclInvalidUsage' | sort -u | diff "$work/wanted" - >"$work/out"
   check $? "docs/nccl.md has each function"
   sed -n '/^typedef struct ncclConfig_v/,/^} ncclConfig_t/p' "$here/../lib/nccl.h" |
-    sed -n 's/^  [a-z][^;]*[ *]\([A-Za-z0-9]*\);.*/\1/p' | grep -vxE 'size|magic|version' | sort >"$work/wanted"
-  sed -n '/^## Members/,/^## Env/{/^## /d;p}' "$here/../docs/nccl.md" | sed -n 's/^| \(`[^|]*\) |.*/\1/p' |
-    tr -d '`' | tr ' ' '\n' | sort | diff "$work/wanted" - >"$work/out"
+    sed -n 's/^  [a-z][^;]*[ *]\([A-Za-z0-9]*\);.*/\1/p' | grep -vxE 'size|magic|version' |
+    sort >"$work/wanted"
+  sed -n '/^## Members/,/^## Env/{/^## /d;p}' "$here/../docs/nccl.md" |
+    sed -n 's/^| \(`[^|]*\) |.*/\1/p' | tr -d '`' | tr ' ' '\n' | sort | diff "$work/wanted" - >"$work/out"
   check $? "docs/nccl.md has each member of ncclConfig_t"
 fi
 
