@@ -42,7 +42,8 @@ if [ -e "$library" ] && command -v nm >/dev/null; then
   check $? "each pnccl symbol has its weak nccl symbol"
   sed -n 's/^[WT] nccl/nccl/p' "$work/symbols" | sort -u >"$work/wanted"
   sed -n '/^## Functions/,/^## Members/{/^## /d;p}' "$here/../docs/nccl.md" |
-    grep -o 'nccl[A-Z][A-Za-z0-9]*' | grep -v 'ncclInvalidUsage' | sort -u | diff "$work/wanted" - >"$work/out"
+    grep -o 'nccl[A-Z][A-Za-z0-9]*' | grep -v 'ncclInvalidUsage' | sort -u |
+    diff "$work/wanted" - >"$work/out"
   check $? "docs/nccl.md has each function"
   sed -n '/^typedef struct ncclConfig_v/,/^} ncclConfig_t/p' "$here/../lib/nccl.h" |
     sed -n 's/^  [a-z][^;]*[ *]\([A-Za-z0-9]*\);.*/\1/p' | grep -vxE 'size|magic|version' |
