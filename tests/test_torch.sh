@@ -74,7 +74,7 @@ if "$python" -c 'import pytest' 2>"$work/log"; then
   sed -n 's/^      - run: //p' "$root/docs/pytorch-on-cpus.md" >"$work/github"
   sed -n '/^  script:/,/^  artifacts:/s/^    - //p' "$root/docs/pytorch-on-cpus.md" >"$work/gitlab"
   for place in github gitlab; do
-    (cd "$work/ci" && rm -rf tutti-traces && unset PYTHONPATH TUTTI_LIBRARY_PATH TUTTI_TRACE &&
+    (cd "$work/ci" && rm -rf tutti-traces && unset PYTHONPATH TUTTI_LIBRARY_PATH &&
       PATH="$work/ci/venv/bin:$PATH" timeout 120 sh -e "$work/$place") >"$work/log" 2>&1
     [ $? -eq 1 ] && [ "$(wc -l <"$work/$place")" -eq 2 ] && grep -q 'another communicator' "$work/log" &&
       [ "$(find "$work/ci/tutti-traces" -name '*.events' | wc -l)" -eq "$(grep -c '^FAILED' "$work/log")" ]
