@@ -326,6 +326,23 @@ static void test_param_faults_once(void **state) {
   assert_logged("NCCL WARN 16 more faults");
 }
 
+/* Neither log of the settings shows a secret; the name of a file that has it is none. */
+static void test_param_secret(void **state) {
+  (void)state;
+  setenv("NCCL_BUFFSIZE", "1M", 1);
+  setenv("TUTTI_SECRET", "mellon-mellon", 1);
+  setenv("NCCL_PARAM_DUMP_ALL", "true", 1);
+  log_to_file("INFO");
+  ncclParamDumpAll();
+  assert_logged("NCCL INFO NCCL_BUFFSIZE=1048576 \\(environment\\)$");
+  assert_logged("NCCL INFO TUTTI_SECRET set by environment to \\.\\.\\.$");
+  assert_logged("NCCL INFO TUTTI_SECRET=\\.\\.\\. \\(environment\\)$");
+  assert_not_logged("mellon");
+  setenv("TUTTI_SECRET", "@/a/file", 1);
+  param_reset();
+  assert_false(param_is_hidden(PARAM_TUTTI_SECRET));
+}
+
 static void test_param_report(void **state) {
   (void)state;
   setenv("NCCL_BUFFSIZE", "1M", 1);
@@ -731,6 +748,7 @@ int main(void) {
                                      TEST(test_param_check),
                                      TEST(test_param_check_last),
                                      TEST(test_param_faults_once),
+                                     TEST(test_param_secret),
                                      TEST(test_param_report),
                                      TEST(test_param_accepted),
                                      TEST(test_param_table),

@@ -336,13 +336,19 @@ static void param_prepare(void) {
   if (atomic_load_explicit(&report_due, memory_order_relaxed)) param_report();
 }
 
+bool param_is_hidden(enum param_id id) {
+  param_prepare();
+  const char *text = values[id].text;
+  return id == PARAM_TUTTI_SECRET && text != NULL && text[0] != '@';
+}
+
 void param_report(void) {
   if (!atomic_exchange(&report_due, false)) return;
   for (int id = 0; id < PARAM_COUNT; id++) {
     const struct param_value *value = &values[id];
     if (!value->source) continue;
-    const bool hidden = id == PARAM_TUTTI_SECRET && value->text[0] != '@'; /* keep secrets out of logs */
-    log_info(LOG_ENV, "%s set by %s to %s", rows[id].name, value->source, hidden ? "..." : value->text);
+    log_info(LOG_ENV, "%s set by %s to %s", rows[id].name, value->source,
+             param_is_hidden((enum param_id)id) ? "..." : value->text);
   }
   for (size_t i = 0; i < ACCEPTED_COUNT; i++)
     if (accepted_sources[i])
@@ -406,6 +412,12 @@ const struct param_row *param_row(enum param_id id) { return &rows[id]; }
 
 const struct param_accepted *param_accepted(size_t index) {
   return index < ACCEPTED_COUNT ? &accepted_rows[index] : NULL;
+}
+
+enum param_id param_find(const char *name) { return row_find(name, strlen(name)); }
+
+const struct param_accepted *param_accepted_find(const char *name) {
+  return param_accepted(accepted_find(name, strlen(name)));
 }
 
 const char *param_accepted_source(size_t index) {

@@ -47,6 +47,13 @@ struct param_accepted {
 const struct param_accepted *param_accepted(size_t index); /* NULL after the last */
 const char *param_accepted_source(size_t index);           /* as param_source; NULL: not set */
 
+/* By name; PARAM_COUNT and NULL: there is none. */
+enum param_id param_find(const char *name);
+const struct param_accepted *param_accepted_find(const char *name);
+
+/* The value must not be logged: TUTTI_SECRET, unless it names a file. */
+bool param_is_hidden(enum param_id id);
+
 enum param_fault_kind {
   PARAM_FAULT_UNKNOWN, /* an NCCL_* name that is far from all known ones: logged */
   PARAM_FAULT_IGNORED, /* a value of NCCL_* that cannot be read, or a mistyped name: on stderr in any case */

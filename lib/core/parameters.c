@@ -18,15 +18,12 @@ static ncclResult_t null_fail(const char *call) {
 
 static ncclResult_t key_find(const char *call, const char *key, enum param_id *id) {
   if (!key) return null_fail(call);
-  for (int i = 0; i < PARAM_COUNT; i++) {
-    *id = (enum param_id)i;
-    if (strcmp(param_name(*id), key) == 0) return ncclSuccess;
-  }
-  const struct param_accepted *row;
-  for (size_t i = 0; (row = param_accepted(i)) != NULL; i++)
-    if (strcmp(row->name, key) == 0)
-      return log_fail(ncclInvalidArgument, "%s: %s has no effect in tutti, so it has no value: %s", call, key,
-                      row->why);
+  *id = param_find(key);
+  if (*id < PARAM_COUNT) return ncclSuccess;
+  const struct param_accepted *row = param_accepted_find(key);
+  if (row != NULL)
+    return log_fail(ncclInvalidArgument, "%s: %s has no effect in tutti, so it has no value: %s", call, key,
+                    row->why);
   return log_fail(ncclInvalidArgument, "%s: %s is no setting; `tutti help params` lists all", call, key);
 }
 
@@ -169,9 +166,8 @@ API_EXPORT(ParamGetAllParameterKeys);
 void pncclParamDumpAll(void) {
   const int count = keys_count();
   for (int i = 0; i < count; i++) {
-    enum param_id id;
-    if (key_find("ncclParamDumpAll", keys[i], &id) == ncclSuccess)
-      log_info(LOG_ENV, "%s=%s (%s)", keys[i], value_text(id), param_source(id));
+    const enum param_id id = param_find(keys[i]);
+    log_info(LOG_ENV, "%s=%s (%s)", keys[i], param_is_hidden(id) ? "..." : value_text(id), param_source(id));
   }
 }
 API_EXPORT(ParamDumpAll);

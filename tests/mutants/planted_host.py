@@ -548,3 +548,5 @@ plant('lib/core/proxy/net.c', 'another_network_than_the_named_one',
       'test_api', 'test_config')
 plant('lib/core/settings/settings.c', 'channels_of_the_configuration_ignored',
       'config->nChannelsPerNetPeer != NCCL_CONFIG_UNDEF_INT', 'false', 'test_api', 'test_config')
+plant('lib/core/parameters.c', 'secret_logged_with_the_settings',
+      'param_is_hidden(id) ? "..." : value_text(id)', 'value_text(id)', 'test_base', 'test_param_secret')
