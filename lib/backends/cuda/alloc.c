@@ -21,17 +21,6 @@ static struct own_memory *memories;
 
 /* ---- what the device can ---- */
 
-typedef CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
-
-int cuda_device_ask(uint32_t device_index, int attribute) {
-  static device_attribute ask; /* the same value whoever finds it first */
-  int value = 0;
-  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuDeviceGetAttribute");
-  const bool known =
-      ask != NULL && ask(&value, (CUdevice_attribute)attribute, (CUdevice)device_index) == CUDA_SUCCESS;
-  return known ? value : 0;
-}
-
 static bool device_maps(uint32_t device_index) {
   return param_int(PARAM_CUMEM_ENABLE) != 0 && vmm_driver() != NULL &&
          cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&

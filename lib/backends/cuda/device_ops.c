@@ -288,6 +288,17 @@ void *cuda_driver_function(const char *name) {
   return driver != NULL ? dlsym(driver, name) : NULL;
 }
 
+typedef CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
+
+int cuda_device_ask(uint32_t device_index, int attribute) {
+  static device_attribute ask; /* the same value whoever finds it first */
+  int value = 0;
+  if (ask == NULL) *(void **)&ask = cuda_driver_function("cuDeviceGetAttribute");
+  const bool known =
+      ask != NULL && ask(&value, (CUdevice_attribute)attribute, (CUdevice)device_index) == CUDA_SUCCESS;
+  return known ? value : 0;
+}
+
 typedef CUresult (*pointer_attribute)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
 
 bool cuda_pointer_ask(int attribute, uint64_t address, void *data) {

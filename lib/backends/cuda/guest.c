@@ -9,16 +9,6 @@
 #include "base/os.h"
 #include "base/vgpu.h"
 
-typedef CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
-
-static bool is_shared_by_mps(uint32_t device_index) {
-  int value = 0;
-  device_attribute ask = NULL;
-  *(void **)&ask = cuda_driver_function("cuDeviceGetAttribute");
-  return ask != NULL &&
-         ask(&value, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, (CUdevice)device_index) == CUDA_SUCCESS && value != 0;
-}
-
 /* The part of the device that its environment allows a client of MPS, in percent; what the control daemon
  * allows is not asked. */
 static double mps_percentage(const char *text) {
@@ -46,5 +36,6 @@ void cuda_guest_fill(uint32_t device_index, struct device_info *info) {
         "device %u, %s, is a virtual GPU (vGPU): where its driver offers no peer access and no CUDA IPC, "
         "data goes through memory of the host",
         device_index, info->name);
-  if (is_shared_by_mps(device_index)) info->blocks = mps_blocks(device_index, info->blocks);
+  if (cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_MPS_ENABLED) != 0)
+    info->blocks = mps_blocks(device_index, info->blocks);
 }

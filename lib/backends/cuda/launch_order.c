@@ -7,11 +7,8 @@
 #include "backends/cuda/device.h"
 #include "base/log.h"
 
-#define COUNTS_64BIT_ATTRIBUTE CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
-
 typedef CUresult (*wait_value_function)(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                         unsigned flags);
-typedef CUresult (*device_attribute_function)(int *value, CUdevice_attribute attribute, CUdevice device);
 
 static wait_value_function wait_value; /* written under cuda_mutex, always the same value */
 
@@ -19,12 +16,9 @@ static wait_value_function wait_value; /* written under cuda_mutex, always the s
 
 /* Whether a stream of this device can wait for a count in memory. */
 static bool counts_waitable(uint32_t device_index) {
-  int capable = 0;
-  device_attribute_function ask = NULL;
-  *(void **)&ask = cuda_driver_function("cuDeviceGetAttribute");
   *(void **)&wait_value = cuda_driver_function("cuStreamWaitValue64_v2");
-  if (ask == NULL || wait_value == NULL) return false;
-  return ask(&capable, COUNTS_64BIT_ATTRIBUTE, (CUdevice)device_index) == CUDA_SUCCESS && capable != 0;
+  return wait_value != NULL &&
+         cuda_device_ask(device_index, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0;
 }
 
 ncclResult_t cuda_order_open(struct cuda_order *order, uint32_t device_index) {
