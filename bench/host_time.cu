@@ -24,8 +24,9 @@
 #include <vector>
 
 enum { BURST = 200, BURSTS = 60, WARM = 40, RANKS_MAX = 64 };
-#define BUFFER_BYTES ((size_t)4 << 20) /* at least: processes show each other allocations of 2 MiB and more \
-                                        */
+#define BUFFER_BYTES                                                                     \
+  ((size_t)4 << 20) /* at least: processes show each other allocations of 2 MiB and more \
+                     */
 
 #define NEED(call)                                                                                  \
   do {                                                                                              \
@@ -50,11 +51,11 @@ struct rank {
 };
 
 /* Shared by the processes, if ranks are processes. */
-static struct all {
+static struct shared {
   pthread_barrier_t barrier;
   ncclUniqueId id;
   struct rank ranks[RANKS_MAX];
-} * all;
+} * shared;
 
 #ifdef __CUDACC__
 struct arguments {
@@ -95,15 +96,15 @@ static void *rank_main(void *argument) {
   NEED(cudaMalloc((void **)&buffer, std::max((size_t)rank->count * sizeof *buffer, BUFFER_BYTES)));
   burst_make(rank, buffer, stream, WARM);
   NEED(cudaStreamSynchronize(stream));
-  pthread_barrier_wait(&all->barrier);
+  pthread_barrier_wait(&shared->barrier);
   if (rank->index == 0 || rank->process != 0) setenv("SIMT_LAUNCH", "none", 1);
-  pthread_barrier_wait(&all->barrier);
+  pthread_barrier_wait(&shared->barrier);
   for (int burst = 0; burst < BURSTS; burst++) {
     const double begin = now_ns();
     burst_make(rank, buffer, stream, BURST);
     rank->calls[burst] = (now_ns() - begin) / BURST;
     NEED(cudaStreamSynchronize(stream));
-    pthread_barrier_wait(&all->barrier);
+    pthread_barrier_wait(&shared->barrier);
   }
   launches_measure(rank, stream);
   return NULL;
@@ -125,17 +126,17 @@ static void process_main(struct rank *rank, int rank_count) {
   NEED(cudaGetDeviceCount(&device_count));
   rank->device = rank->index % device_count;
   NEED(cudaSetDevice(rank->device));
-  if (rank->index == 0) NEED(ncclGetUniqueId(&all->id));
-  pthread_barrier_wait(&all->barrier);
-  NEED(ncclCommInitRank(&rank->comm, rank_count, all->id, rank->index));
+  if (rank->index == 0) NEED(ncclGetUniqueId(&shared->id));
+  pthread_barrier_wait(&shared->barrier);
+  NEED(ncclCommInitRank(&rank->comm, rank_count, shared->id, rank->index));
   rank_main(rank);
-  pthread_barrier_wait(&all->barrier);
+  pthread_barrier_wait(&shared->barrier);
   _exit(0); /* with launches that do nothing no communicator can end */
 }
 
 static void processes_run(int rank_count) {
   for (int i = 0; i < rank_count; i++) {
-    struct rank *rank = &all->ranks[i];
+    struct rank *rank = &shared->ranks[i];
     const pid_t process = fork();
     if (process != 0) continue;
     rank->process = getpid();
@@ -155,37 +156,38 @@ static void threads_run(int rank_count) {
   ncclComm_t comms[RANKS_MAX];
   int devices[RANKS_MAX];
   NEED(cudaGetDeviceCount(&device_count));
-  for (int i = 0; i < rank_count; i++) devices[i] = all->ranks[i].device = i % device_count;
+  for (int i = 0; i < rank_count; i++) devices[i] = shared->ranks[i].device = i % device_count;
   NEED(ncclCommInitAll(comms, rank_count, devices));
   for (int i = 0; i < rank_count; i++) {
-    all->ranks[i].comm = comms[i];
-    pthread_create(&all->ranks[i].thread, NULL, rank_main, &all->ranks[i]);
+    shared->ranks[i].comm = comms[i];
+    pthread_create(&shared->ranks[i].thread, NULL, rank_main, &shared->ranks[i]);
   }
-  for (int i = 0; i < rank_count; i++) pthread_join(all->ranks[i].thread, NULL);
+  for (int i = 0; i < rank_count; i++) pthread_join(shared->ranks[i].thread, NULL);
 }
 
 int main(int argc, char **argv) {
   const int rank_count = argc > 1 ? atoi(argv[1]) : 2, bytes = argc > 2 ? atoi(argv[2]) : 1024;
   const int group = argc > 3 ? atoi(argv[3]) : 1;
   const bool processes = argc > 4 && strcmp(argv[4], "processes") == 0;
-  pthread_barrierattr_t shared;
+  pthread_barrierattr_t between;
   std::vector<double> calls, launches;
   int version = 0;
   NEED(rank_count < 1 || rank_count > RANKS_MAX);
-  all = (struct all *)mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  NEED(all == MAP_FAILED);
-  pthread_barrierattr_init(&shared);
-  pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-  pthread_barrier_init(&all->barrier, &shared, (unsigned)rank_count);
+  shared =
+      (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NEED(shared == MAP_FAILED);
+  pthread_barrierattr_init(&between);
+  pthread_barrierattr_setpshared(&between, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&shared->barrier, &between, (unsigned)rank_count);
   for (int i = 0; i < rank_count; i++) {
-    all->ranks[i].index = i;
-    all->ranks[i].count = bytes / 4;
-    all->ranks[i].group = group;
+    shared->ranks[i].index = i;
+    shared->ranks[i].count = bytes / 4;
+    shared->ranks[i].group = group;
   }
   if (processes) processes_run(rank_count);
   else threads_run(rank_count);
   for (int i = 0; i < rank_count; i++) {
-    const struct rank *rank = &all->ranks[i];
+    const struct rank *rank = &shared->ranks[i];
     calls.insert(calls.end(), rank->calls, rank->calls + BURSTS);
     launches.insert(launches.end(), rank->launches, rank->launches + BURSTS);
   }
