@@ -13,8 +13,8 @@
 #include "schedule/algo.h"
 
 #define KEPT_MAX 12u   /* as many as core remembers calls and groups (call_cache.h) */
-#define KEPT_WORKS 16u /* CALL_CACHE_WORKS */
-#define KEPT_MEMORY (2 * KEPT_WORKS)
+#define KEPT_WORKS 64u /* CALL_CACHE_WORKS */
+#define KEPT_MEMORY 32u
 
 /* OWN: of ncclMemAlloc; PIECE: of a mapped range. */
 enum kept_kind { MEMORY_PLAIN, MEMORY_OWN, MEMORY_PIECE };

@@ -15,8 +15,9 @@
 #define CALL_CACHE_CALLS 8
 #define CALL_CACHE_GROUPS 4
 #define CALL_CACHE_GROUP_CALLS 8 /* an all-to-all of four ranks */
-#define CALL_CACHE_WORKS 16      /* for a larger plan the time to look it up does not matter */
-#define CALL_CACHE_ENTRY_WORKS 4
+/* A collective on GPUs has a work a channel, 32 at most; a message to and from a peer has 16 of each. */
+#define CALL_CACHE_WORKS 64
+#define CALL_CACHE_ENTRY_WORKS 32
 
 struct collective_call;
 struct ncclComm;
