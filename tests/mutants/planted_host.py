@@ -334,6 +334,15 @@ plant(RAILS, 'c2c_is_no_short_path', 'param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_
 plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
       'all = all && pair.access != NULL && pair.near;', 'all = all && pair.access != NULL;', 'test_ibv_run',
       'test_device_slots')
+DEVICE_SLOTS = 'lib/core/proxy/proxy_device.c'
+plant(DEVICE_SLOTS, 'refusals_of_nics_ignored', 'if (uses) all = false;', 'if (uses) all = true;',
+      'test_device_slots', 'all_nics_must_accept', quick=True)
+plant(DEVICE_SLOTS, 'trials_are_not_kept', 'trials = trial;', '', 'test_device_slots',
+      'each_pair_is_tried_once', quick=True)
+plant(DEVICE_SLOTS, 'trial_of_another_gpu_taken', 'trial->device_index != comm->call.device_index', 'false',
+      'test_device_slots', 'each_pair_is_tried_once')
+plant(DEVICE_SLOTS, 'nvidia_peermem_not_tried', 'if (error != 0 && properties.memory_cuda)',
+      'if (error < 0 && properties.memory_cuda)', 'test_device_slots', 'every_way_is_tried')
 plant(RAILS, 'more_nics_than_the_policy_allows', 'ask->nets_most < alike) alike = ask->nets_most;',
       'ask->nets_most < alike) alike += 0;', 'test_rails', 'channels_spread_over_nics', quick=True)
 SHAPE, LAYOUT = 'lib/core/topology/shape.c', 'lib/core/topology/layout.c'

@@ -708,6 +708,15 @@ static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channe
   return result;
 }
 
+static ncclResult_t cuda_ops_net_sample(struct device_comm *comm, size_t *bytes, uint8_t **sample) {
+  cuda_lock();
+  cuda_conns_lock(comm);
+  const ncclResult_t result = cuda_net_sample(comm, bytes, sample);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
+  return result;
+}
+
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   cuda_lock();
   *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->slots);
@@ -896,6 +905,7 @@ static const struct network_ops network_table = {
     .net_slots = cuda_ops_net_slots,
     .net_rdma = cuda_net_rdma,
     .net_memory = cuda_net_memory,
+    .net_sample = cuda_ops_net_sample,
 };
 static const struct backend cuda_ops = {sizeof(struct backend), "cuda",         &device_table,
                                         &memory_table,          &process_table, &network_table};
