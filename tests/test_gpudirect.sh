@@ -118,7 +118,8 @@ between all_reduce SIMT_RDMA=closed && on_device 0 && ! grep 'NCCL WARN' "$log" 
 check $? "so does a driver without the DMA-BUFs that it promises"
 result=0
 for collective in all_reduce sendrecv; do
-  between $collective SIMT_RDMA_LIMIT=0:fake_3 && on_device 3 "the host's" && told 3 '.* PIX: used by DMA-BUF' &&
+  between $collective SIMT_RDMA_LIMIT=0:fake_3 && on_device 3 "the host's" &&
+    told 3 '.* PIX: used by DMA-BUF' &&
     told 1 'fake_3:1 and GPU 0000:02:00.0, path PIX: not used: the NIC refuses the' || { result=1 && break; }
 done
 check $result "each rank decides alone: only one whose NIC refuses has slots in memory of the host"

@@ -334,6 +334,16 @@ plant(RAILS, 'c2c_is_no_short_path', 'param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_
 plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
       'all = all && pair.access != NULL && pair.near;', 'all = all && pair.access != NULL;', 'test_ibv_run',
       'test_device_slots')
+GRAPH_FILE = 'lib/core/topology/graph_file.c'
+plant(GRAPH_FILE, 'gpus_may_be_missing', 'if (at == count)', 'if (at > count)', 'test_graph_file',
+      'wrong_files_are_refused', quick=True)
+plant(GRAPH_FILE, 'gpus_not_used_are_kept', 'if (request->gpus[place] == gpu) chain[count++] = place;',
+      'if (request->gpus[place] == gpu || place == 0) chain[count++] = place;', 'test_graph_file',
+      'a_file_is_followed')
+plant(GRAPH_FILE, 'rings_for_trees', 'request->pattern == SEARCH_RING ? RINGS : TREES', 'RINGS',
+      'test_graph_file', 'trees_are_followed', quick=True)
+plant(GRAPH_FILE, 'unknown_elements_end_the_graph', 'reader->skipping -= 1;', 'reader->skipping = 0;',
+      'test_graph_file', 'trees_are_followed')
 DEVICE_SLOTS = 'lib/core/proxy/proxy_device.c'
 plant(DEVICE_SLOTS, 'refusals_of_nics_ignored', 'if (uses) all = false;', 'if (uses) all = true;',
       'test_device_slots', 'all_nics_must_accept', quick=True)
