@@ -194,8 +194,31 @@ check $? "one NIC of a host serves the GPU beside it"
 
 # ---- `tutti doctor`, with a driver of two GPUs
 cat >"$work/driver.c" <<'C'
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static int file;
+int cuDevicePrimaryCtxRetain(void **context, int gpu) { return *context = &file, gpu > 1; }
+int cuCtxSetCurrent(void *context) { return context != &file; }
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
+  file = memfd_create("simt", 0);
+  if (ftruncate(file, (off_t)bytes) != 0) return 2;
+  *address = (unsigned long long)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return 0;
+}
+int cuMemFree_v2(unsigned long long address) { return munmap((void *)address, 2 << 20) + close(file); }
+int cuMemGetHandleForAddressRange(int *range, unsigned long long address, size_t bytes, int kind,
+                                  unsigned long long flags) {
+  char path[64];
+  if (getenv("NO_RANGE") != NULL || address == 0 || bytes != 2 << 20 || kind != 1 || flags != 0) return 801;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  *range = open(path, O_RDWR);
+  return 0;
+}
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int *count) { return *count = 2, 0; }
@@ -226,4 +249,9 @@ check $? "tutti doctor says which NICs would be used, and why others would not"
 doctor NO_DMABUF=1 && says 4 '.*: no GPUDirect RDMA: neither do both offer DMA-BUF' &&
   doctor TUTTI_NET_DEVICE_SLOTS=0 && says 4 '.*: no GPUDirect RDMA: TUTTI_NET_DEVICE_SLOTS=0'
 check $? "and what the driver and the setting have to do with it"
+doctor SIMT_RDMA_LIMIT=0:fake_1 && says 1 'PIX: GPUDirect RDMA by DMA-BUF' &&
+  says 1 'PIX: no GPUDirect RDMA: the NIC refuses the GPU.s memory: Cannot allocate memory' &&
+  doctor NO_RANGE=1 && says 2 'PIX: no GPUDirect RDMA: the driver gives no DMA-BUF of its memory' &&
+  doctor SIMT_RDMA_LIMIT=0 TUTTI_NET_DEVICE_SLOTS=1 && says 4 '.*: GPUDirect RDMA by DMA-BUF'
+check $? "and what a trial of each says"
 [ "$failures" -eq 0 ]

@@ -107,8 +107,8 @@ done
 check $result "NCCL_GRAPH_FILE gives the rings inside a node, on one node and on several"
 rm -f "$work/graph.xml"
 LD_LIBRARY_PATH="$build/simt" TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads,devices=8 NCCL_MAX_CTAS=1 \
-  NCCL_GRAPH_FILE="$work/rings.xml" NCCL_GRAPH_DUMP_FILE="$work/graph.xml" NCCL_ALGO=ring timeout 60 "$tutti" \
-  bench all_reduce -g 8 -e 16K -f 16 -n 1 -w 0 -q --nccl "$build/simt/libnccl.so.2" \
+  NCCL_GRAPH_FILE="$work/rings.xml" NCCL_GRAPH_DUMP_FILE="$work/graph.xml" NCCL_ALGO=ring timeout 60 \
+  "$tutti" bench all_reduce -g 8 -e 16K -f 16 -n 1 -w 0 -q --nccl "$build/simt/libnccl.so.2" \
   --cudart "$build/simt/libtutti-simt.so" >"$work/log" 2>&1 &&
   [ "$(grep -m 4 -E '<(net|gpu) ' "$work/graph.xml" | tr -dc '0-9\n' | xargs)" = '2 0 3 7' ]
 check $? "and on GPUs of one host (tests/simt)"

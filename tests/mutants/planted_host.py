@@ -334,6 +334,15 @@ plant(RAILS, 'c2c_is_no_short_path', 'param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_
 plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
       'all = all && pair.access != NULL && pair.near;', 'all = all && pair.access != NULL;', 'test_ibv_run',
       'test_device_slots')
+plant('lib/core/settings/settings.c', 'links_that_fail_are_passed_over',
+      'const ncclResult_t result = ops->device->path(from, to, &info);',
+      'ncclResult_t result = ops->device->path(from, to, &info); result = ncclSuccess;',
+      'test_topology', 'test_paths')
+plant('lib/core/remote/reach.c', 'links_of_other_hosts_are_checked',
+      'if (process_index == view->own_process || !same_host(view, process_index, view->own_process))',
+      'if (process_index == view->own_process)', 'test_reach', 'test_links_disabled')
+plant('lib/core/remote/reach.c', 'links_are_not_checked',
+      'if (result == ncclSuccess) result = links_check(&view);', '', 'test_reach', 'test_links_disabled', quick=True)
 GRAPH_FILE = 'lib/core/topology/graph_file.c'
 plant(GRAPH_FILE, 'gpus_may_be_missing', 'if (at == count)', 'if (at > count)', 'test_graph_file',
       'wrong_files_are_refused', quick=True)

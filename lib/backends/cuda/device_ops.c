@@ -217,10 +217,11 @@ static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
 static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   cuda_lock();
   topology_path(from, to, info);
-  info->peer_access = cuda_reach(from, to);
+  const ncclResult_t result = topology_check_pair(from, to);
+  info->peer_access = result == ncclSuccess && cuda_reach(from, to);
   info->ll128 = info->peer_access && info->type <= PATH_NVL;
   cuda_unlock();
-  return ncclSuccess;
+  return result;
 }
 
 /* Nothing of other devices is touched: they may be of other processes. */
@@ -883,6 +884,7 @@ static const struct process_ops process_table = {
     .comm_handle = cuda_comm_handle,
     .comm_reach = cuda_comm_reach,
     .comm_reach_shm = cuda_comm_reach_shm,
+    .comm_check = cuda_comm_check,
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,

@@ -34,7 +34,7 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
     paths->peer_access = info.peer_access;
     paths->ll128 = info.ll128;
   } else if (device_count > 1) {
-    settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths);
+    TRY(settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths));
   }
   return ncclSuccess;
 }
