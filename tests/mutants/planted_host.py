@@ -342,7 +342,8 @@ plant('lib/core/remote/reach.c', 'links_of_other_hosts_are_checked',
       'if (process_index == view->own_process || !same_host(view, process_index, view->own_process))',
       'if (process_index == view->own_process)', 'test_reach', 'test_links_disabled')
 plant('lib/core/remote/reach.c', 'links_are_not_checked',
-      'if (result == ncclSuccess) result = links_check(&view);', '', 'test_reach', 'test_links_disabled', quick=True)
+      'if (result == ncclSuccess) result = links_check(&view);', '', 'test_reach',
+      'test_links_disabled', quick=True)
 GRAPH_FILE = 'lib/core/topology/graph_file.c'
 plant(GRAPH_FILE, 'gpus_may_be_missing', 'if (at == count)', 'if (at > count)', 'test_graph_file',
       'wrong_files_are_refused', quick=True)
