@@ -578,7 +578,7 @@ plant(CUDA + 'dmabuf.c', 'slots_of_gpus_although_nics_refuse', 'comm->net_memory
       'POINTER_DEVICE', 'error',
       scenario('Ring', 'Simple', 'all_reduce -b 8 -e 128K -f 16',
                'NCCL_NET_GDR_LEVEL=SYS SIMT_RDMA=dmabuf SIMT_RDMA_LIMIT=0', program='bench', processes=2,
-               hosts='nics'), 'cannot be registered')
+               hosts='nics'), 'invalid usage')
 plant(CUDA + 'arena.c', 'own_pages_by_the_hosts_address', 'base = @piece->pages.device@;',
       'piece->pages.host', 'crash', PROCESSES_SHM)
 plant(CUDA + 'ipc.c', 'peers_pages_by_the_hosts_address', 'mapping->base = @mapping->pages.device@;',
