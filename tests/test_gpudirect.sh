@@ -90,18 +90,135 @@ check $? "so does a driver without DMA-BUF"
 mkdir -p "$machine/module/nvidia_peermem" && between all_reduce SIMT_RDMA=address &&
   on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem' && ! grep 'NCCL WARN' "$log"
 check $? "nvidia_peermem does instead of it"
-! between all_reduce SIMT_RDMA=refused NCCL_PROTO=Simple &&
-  grep -q 'device memory cannot be registered (Bad address): TUTTI_NET_DEVICE_SLOTS=0 leaves' "$log"
-check $? "an error says how to do without, if a NIC does not register what it should"
+between all_reduce SIMT_RDMA=closed && on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem' &&
+  ! grep 'NCCL WARN' "$log"
+check $? "also where the driver gives no DMA-BUF although it says so"
+
+# ---- NICs and drivers that refuse
+refused="device memory cannot be registered"
+cure="TUTTI_NET_DEVICE_SLOTS=0 leaves it to the host's"
+between all_reduce SIMT_RDMA=refused && on_device 0 && ! grep 'NCCL WARN' "$log" && told 4 \
+  "fake_[0-3]:1 and GPU 0000:0[12]:00.0, path PIX: not used: the NIC refuses .* by nvidia_peermem \(Bad addr"
+check $? "slots are in memory of the hosts where a NIC refuses what it should register, and the log says why"
+! between all_reduce SIMT_RDMA=refused TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=Simple &&
+  grep -q "$refused (Bad address): $cure" "$log"
+check $? "an error says how to do without, if it is demanded"
 rm -r "$machine/module"
+between all_reduce SIMT_RDMA_LIMIT=0 && on_device 0 && ! grep 'NCCL WARN' "$log" &&
+  told 4 '.* PIX: not used: the NIC refuses the .* by DMA-BUF \(Cannot allocate memory\)'
+check $? "so does a NIC that refuses DMA-BUFs"
+! between all_reduce SIMT_RDMA_LIMIT=0 TUTTI_NET_DEVICE_SLOTS=1 NCCL_PROTO=Simple &&
+  grep -q "$refused (Cannot allocate memory): $cure" "$log"
+check $? "and ends a job that demands it"
+! between all_reduce SIMT_RDMA_LIMIT=2 NCCL_PROTO=Simple && on_device 4 "the host's" &&
+  grep -q "$refused (Cannot allocate memory): $cure" "$log"
+check $? "one that refuses after the trials is an error that says how to do without"
+between all_reduce SIMT_RDMA=closed && on_device 0 && ! grep 'NCCL WARN' "$log" &&
+  told 4 '.* PIX: not used: the driver gives no DMA-BUF of'
+check $? "so does a driver without the DMA-BUFs that it promises"
+result=0
+for collective in all_reduce sendrecv; do
+  between $collective SIMT_RDMA_LIMIT=0:fake_3 && on_device 3 "the host's" &&
+    told 3 '.* PIX: used by DMA-BUF' &&
+    told 1 'fake_3:1 and GPU 0000:02:00.0, path PIX: not used: the NIC refuses the' || { result=1 && break; }
+done
+check $result "each rank decides alone: only one whose NIC refuses has slots in memory of the host"
+cp -a "$machine" "$work/joined"
+sed -i -e 's|<gpu dev="0".*|&<nvlink target="0000:02:00.0" count="4" tclass="0x030200"/>|' \
+  -e 's|<gpu dev="1".*|&<nvlink target="0000:01:00.0" count="4" tclass="0x030200"/>|' "$work/joined/nvml.xml"
+between sendrecv TUTTI_SYSFS="$work/joined" NCCL_NET_GDR_LEVEL=SYS SIMT_RDMA_LIMIT=0:fake_2 && told 1 \
+  'fake_2:1 and GPU 0000:02:00.0, path SYS: not used: the NIC refuses' &&
+  [ "$(grep -c 'rank [01]: network IB writes to .* and reads what is sent from there' "$log")" -eq 2 ] &&
+  [ "$(grep -c "rank [23]: network IB writes to .* and reads what is sent from the host's" "$log")" -eq 1 ]
+check $? "what is sent is in memory of the host if a NIC refuses beside another GPU of the process (PXN)"
+
+# Two communicators, one after the other, in each of two processes of two ranks.
+cat >"$work/twice.c" <<'C'
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static ncclUniqueId id_of(const char *path, int first) {
+  char name[256], draft[256];
+  ncclUniqueId id;
+  FILE *file;
+  snprintf(draft, sizeof draft, "%s.draft", path);
+  if (first == 0) {
+    if (ncclGetUniqueId(&id) != ncclSuccess || (file = fopen(draft, "w")) == NULL) exit(1);
+    if (fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) != 0 || rename(draft, path) != 0) exit(1);
+    return id;
+  }
+  while ((file = fopen(path, "r")) == NULL) usleep(1000);
+  if (fread(&id, sizeof id, 1, file) != 1) exit(1);
+  fclose(file);
+  return id;
+}
+int main(int count, char **words) {
+  for (int round = 2; round < count; round++) {
+    const int first = atoi(words[1]);
+    const ncclUniqueId id = id_of(words[round], first);
+    ncclComm_t comms[2];
+    ncclGroupStart();
+    for (int i = 0; i < 2; i++) {
+      cudaSetDevice(i);
+      ncclCommInitRank(&comms[i], 4, id, first + i);
+    }
+    if (ncclGroupEnd() != ncclSuccess) return 1;
+    for (int i = 0; i < 2; i++)
+      if (ncclCommDestroy(comms[i]) != ncclSuccess) return 1;
+  }
+  return 0;
+}
+C
+cc -o "$work/twice" "$work/twice.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
+  -ltutti-cudart -lnccl || exit 3
+rm -rf "$work"/nics*
+twice() {
+  env LD_LIBRARY_PATH="$simt/verbs:$simt" LD_PRELOAD="$simt/libtutti-simt.so" SIMT_NICS="$work/nics:$1:2" \
+    NCCL_HOSTID="host$1" TUTTI_SYSFS="$machine" TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads,devices=2 \
+    NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET SIMT_RDMA=closed timeout 60 \
+    "$work/twice" "$1" "$work/id.0" "$work/id.1" >"$work/rank.$1" 2>&1 </dev/null
+}
+twice 0 &
+host=$!
+twice 2 && wait "$host"
+result=$?
+cat "$work/rank.0" "$work/rank.2" >"$log"
+[ "$result" -eq 0 ] && told 8 '.* PIX: not used: the driver gives no DMA-BUF of' &&
+  [ "$(grep -c 'no DMA-BUF of .* can be had' "$log")" -eq 4 ]
+check $? "a process tries each NIC and GPU once"
 between all_reduce NCCL_IB_HCA="^fake_0,fake_2" && on_device 2 "the host's" && told 2 '.* SYS: not used' &&
   told 2 '.* PIX: used'
 check $? "one NIC of a host serves the GPU beside it"
 
 # ---- `tutti doctor`, with a driver of two GPUs
 cat >"$work/driver.c" <<'C'
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static int file;
+int cuDevicePrimaryCtxRetain(void **context, int gpu) { return *context = &file, gpu > 1; }
+int cuCtxSetCurrent(void *context) { return context != &file; }
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
+  file = memfd_create("simt", 0);
+  if (ftruncate(file, (off_t)bytes) != 0) return 2;
+  *address = (unsigned long long)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return 0;
+}
+int cuMemFree_v2(unsigned long long address) { return munmap((void *)address, 2 << 20) + close(file); }
+int cuMemGetHandleForAddressRange(int *range, unsigned long long address, size_t bytes, int kind,
+                                  unsigned long long flags) {
+  char path[64];
+  if (getenv("NO_RANGE") != NULL || address == 0 || bytes != 2 << 20 || kind != 1 || flags != 0) return 801;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  *range = open(path, O_RDWR);
+  return 0;
+}
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int *count) { return *count = 2, 0; }
@@ -132,4 +249,9 @@ check $? "tutti doctor says which NICs would be used, and why others would not"
 doctor NO_DMABUF=1 && says 4 '.*: no GPUDirect RDMA: neither do both offer DMA-BUF' &&
   doctor TUTTI_NET_DEVICE_SLOTS=0 && says 4 '.*: no GPUDirect RDMA: TUTTI_NET_DEVICE_SLOTS=0'
 check $? "and what the driver and the setting have to do with it"
+doctor SIMT_RDMA_LIMIT=0:fake_1 && says 1 'PIX: GPUDirect RDMA by DMA-BUF' &&
+  says 1 'PIX: no GPUDirect RDMA: the NIC refuses the GPU.s memory: Cannot allocate memory' &&
+  doctor NO_RANGE=1 && says 2 'PIX: no GPUDirect RDMA: the driver gives no DMA-BUF of its memory' &&
+  doctor SIMT_RDMA_LIMIT=0 TUTTI_NET_DEVICE_SLOTS=1 && says 4 '.*: GPUDirect RDMA by DMA-BUF'
+check $? "and what a trial of each says"
 [ "$failures" -eq 0 ]

@@ -28,6 +28,7 @@ static struct process {
 } processes[MANY];
 static bool broken[MANY][MANY];      /* [own][peer]: memory of the peer's device cannot be mapped */
 static bool broken_host[MANY][MANY]; /* the same of memory of the host */
+static bool disabled[MANY][MANY];    /* [own][peer]: links join their devices, and may not be used */
 static uint32_t tries, host_tries;
 static uint32_t count;
 
@@ -49,10 +50,20 @@ static ncclResult_t reach_host_by_table(struct device_comm *model, uint32_t peer
   return *reached ? ncclSuccess : log_fail(ncclSuccess, "no pages");
 }
 
+static ncclResult_t check_by_table(struct device_comm *model, uint32_t peer,
+                                   const struct device_comm_handle *info) {
+  const struct process *process = (const struct process *)(void *)model;
+  (void)info;
+  assert_true(process - processes != peer);
+  return disabled[process - processes][peer] ? log_fail(ncclSystemError, "links are off") : ncclSuccess;
+}
+
 static void *process_body(void *argument) {
   struct process *process = (struct process *)argument;
-  static const struct process_ops table = {
-      .size = sizeof table, .comm_reach = reach_by_table, .comm_reach_shm = reach_host_by_table};
+  static const struct process_ops table = {.size = sizeof table,
+                                           .comm_reach = reach_by_table,
+                                           .comm_reach_shm = reach_host_by_table,
+                                           .comm_check = check_by_table};
   static const struct backend ops = {.size = sizeof ops, .name = "fake", .process = &table};
   struct gather_call call = process->joiner.call;
   struct gather *gather = NULL;
@@ -75,6 +86,7 @@ static void fill(uint32_t wanted) {
   memset(processes, 0, sizeof processes);
   memset(broken, 0, sizeof broken);
   memset(broken_host, 0, sizeof broken_host);
+  memset(disabled, 0, sizeof disabled);
   tries = host_tries = 0;
   count = wanted;
   for (uint32_t i = 0; i < count; i++) {
@@ -84,7 +96,7 @@ static void fill(uint32_t wanted) {
   }
 }
 
-static void all_try(void) {
+static void all_run(void) {
   const struct bootstrap_id id = joiner_id();
   struct joiner joiners[MANY];
   joiner_fill(joiners, count, 1, &id);
@@ -92,9 +104,13 @@ static void all_try(void) {
   for (uint32_t i = 0; i < count; i++)
     if (!os_thread_start(&processes[i].joiner.thread, process_body, &processes[i])) abort();
   for (uint32_t i = 0; i < count; i++) os_thread_join(processes[i].joiner.thread);
+  bootstrap_id_over(id.nonce);
+}
+
+static void all_try(void) {
+  all_run();
   for (uint32_t i = 0; i < count; i++)
     if (processes[i].result != ncclSuccess) fail_msg("process %u: %s", i, processes[i].reason);
-  bootstrap_id_over(id.nonce);
 }
 
 /* The result on all processes: "apart" has one letter per process. */
@@ -264,12 +280,29 @@ static void test_many_pairs(void **state) {
   }
 }
 
+/* One process finds it, all end; on another host it does not matter. */
+static void test_links_disabled(void **state) {
+  (void)state;
+  fill(3);
+  disabled[1][2] = true;
+  all_run();
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(processes[i].result, ncclSystemError);
+    assert_non_null(strstr(processes[i].reason, "links are off"));
+    os_free(processes[i].reach.processes);
+  }
+  fill(3);
+  disabled[1][2] = true;
+  processes[2].info.host = 2;
+  assert_apart("---");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_all_reached, set_up), cmocka_unit_test_setup(test_one_apart, set_up),
       cmocka_unit_test_setup(test_hosts, set_up),       cmocka_unit_test_setup(test_many, set_up),
       cmocka_unit_test_setup(test_pairs, set_up),       cmocka_unit_test_setup(test_no_pages, set_up),
-      cmocka_unit_test_setup(test_many_pairs, set_up),
+      cmocka_unit_test_setup(test_many_pairs, set_up),  cmocka_unit_test_setup(test_links_disabled, set_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

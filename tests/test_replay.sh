@@ -237,6 +237,18 @@ timeout 60 "$tutti" replay "$work/placed" >"$work/log" 2>&1
   [ $? -eq 4 ] && said 'NCCL_TOPO_FILE has another content than the job.s'
 }
 check $? 'without that file, or with another, the replay is refused'
+cat >"$work/rings.xml" <<'XML'
+<graphs><graph id="0" pattern="4" nchannels="1" speedintra="20"><channel>
+<gpu dev="2"/><gpu dev="0"/><gpu dev="3"/><gpu dev="1"/></channel></graph></graphs>
+XML
+NCCL_GRAPH_FILE=$work/rings.xml TUTTI_TRACE=$work/ringed TUTTI_EMU=devices=4 timeout 60 \
+  "$build/examples/forgets" >/dev/null 2>&1
+NCCL_GRAPH_FILE=$work/rings.xml timeout 60 "$tutti" replay "$work/ringed" >"$work/log" 2>&1 &&
+  said '^reached: the 4 ranks'
+check $? 'so are rings from a file by NCCL_GRAPH_FILE'
+timeout 60 "$tutti" replay "$work/ringed" >"$work/log" 2>&1
+[ $? -eq 4 ] && said 'cannot be made again: NCCL_GRAPH_FILE was set, and is not set now'
+check $? 'without it the replay is refused'
 
 # ---- sessions: commands as in a debugger
 absent=$root/traces/absent/0.txt

@@ -63,6 +63,31 @@ check $? "processes on virtual GPUs share memory of the host, and the log says s
 SIMT_VGPU=1 bench 1 all_reduce -g 3 -b 128 -e 20K -f 37 && ! grep -q ' WARN ' "$work/log"
 check $? "threads on virtual GPUs share memory of the host"
 
+# NVLinks join the two GPUs, and the driver has disabled access over them, as NVML says.
+cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o "$work/libnvidia-ml.so.1" "$here/machines/fake_nvml.c" \
+  -DBUS_IDS='"00000000:01:00.0", "00000000:02:00.0", "00000000:C1:00.0"' || exit 3
+disabled='NVLinks join GPU 0000:0[12]:00.0 and GPU 0000:0[12]:00.0, and NVML says that peer-to-peer access'
+export LD_PRELOAD="$work/libnvidia-ml.so.1"
+for job in '2 all_reduce' '1 all_reduce -g 2'; do
+  # $job is a list of words.
+  # shellcheck disable=SC2086
+  bench $job -b 128 -e 128 && ! grep -q "$disabled" "$work/log" &&
+    ! FAKE_NVML_P2P=4 bench $job -b 128 -e 128 &&
+    grep -q "WARN .*$disabled.* NCCL_IGNORE_DISABLED_P2P=1 data goes" "$work/log" &&
+    grep -q 'ncclCommInitRank.* system error' "$work/log"
+  check $? "P2P that is disabled between GPUs with NVLinks is an error with a cure ($job)"
+  # shellcheck disable=SC2086
+  FAKE_NVML_P2P=4 NCCL_IGNORE_DISABLED_P2P=1 bench $job -b 128 -e 20K -f 37 &&
+    ! grep -q "$disabled" "$work/log" && FAKE_NVML_P2P=4 NCCL_P2P_DISABLE=1 bench $job -b 128 -e 128 &&
+    ! grep -q "$disabled" "$work/log"
+  check $? "and none with NCCL_IGNORE_DISABLED_P2P=1, or without P2P ($job)"
+done
+FAKE_NVML_P2P=4 bench 2 all_reduce -b 128 -e 128
+started=$(grep -c 'Init START' "$work/log")
+[ "$started" -eq 2 ] && [ "$(grep -c 'ncclCommInitRank.* system error' "$work/log")" -eq 2 ]
+check $? "both processes are told"
+unset LD_PRELOAD
+
 export NCCL_P2P_DISABLE=1
 for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
   for ranks in 2 3 4; do

@@ -2,7 +2,7 @@
 # test_topo.sh: `tutti topo` on presets and files, its error messages, and communicators that the emulator
 # spreads over nodes. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 . "$(dirname "$0")/script.inc"
-unset NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_DUMP_FILE NCCL_CROSS_NIC NCCL_P2P_LEVEL
+unset NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_GRAPH_FILE NCCL_GRAPH_DUMP_FILE NCCL_CROSS_NIC NCCL_P2P_LEVEL
 use_build
 tutti="$build/bin/tutti"
 
@@ -81,5 +81,52 @@ NCCL_TOPO_FILE="$work/bad.xml" bench all_reduce
 check $? "a malformed NCCL_TOPO_FILE fails ncclCommInit with file and line"
 TUTTI_EMU=devices=8 NCCL_TOPO_FILE="$work/node.xml" NCCL_TOPO_DUMP_FILE=/no/such/folder/file bench all_reduce
 check $? "a dump that cannot be written does not stop the job"
+
+# Rings of 8 GPUs in an order that no search finds, for one node and for two.
+cat >"$work/rings.xml" <<'XML'
+<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="1" speedintra="20" speedinter="20" samechannels="1">
+    <channel>
+      <net dev="3"/>
+      <gpu dev="2"/><gpu dev="0"/><gpu dev="3"/><gpu dev="7"/><gpu dev="1"/><gpu dev="6"/><gpu dev="5"/>
+      <gpu dev="4"/>
+      <net dev="5"/>
+    </channel>
+  </graph>
+</graphs>
+XML
+result=0
+for job in devices=8 devices=8,mode=threads devices=16,nodes=2; do
+  case $job in *nodes*) ranks=16 chain='3 2 0 3' ;; *) ranks=8 chain='2 0 3 7' ;; esac
+  rm -f "$work/graph.xml"
+  TUTTI_EMU=$job NCCL_GRAPH_FILE="$work/rings.xml" NCCL_GRAPH_DUMP_FILE="$work/graph.xml" NCCL_ALGO=ring \
+    timeout 60 "$tutti" bench all_reduce --ranks "$ranks" -e 16K -f 16 >"$work/log" 2>&1 &&
+    [ "$(grep -m 4 -E '<(net|gpu) ' "$work/graph.xml" | tr -dc '0-9\n' | xargs)" = "$chain" ] ||
+    { result=1 && break; }
+done
+check $result "NCCL_GRAPH_FILE gives the rings inside a node, on one node and on several"
+rm -f "$work/graph.xml"
+LD_LIBRARY_PATH="$build/simt" TUTTI_BACKEND=cuda TUTTI_EMU=mode=threads,devices=8 NCCL_MAX_CTAS=1 \
+  NCCL_GRAPH_FILE="$work/rings.xml" NCCL_GRAPH_DUMP_FILE="$work/graph.xml" NCCL_ALGO=ring timeout 60 \
+  "$tutti" bench all_reduce -g 8 -e 16K -f 16 -n 1 -w 0 -q --nccl "$build/simt/libnccl.so.2" \
+  --cudart "$build/simt/libtutti-simt.so" >"$work/log" 2>&1 &&
+  [ "$(grep -m 4 -E '<(net|gpu) ' "$work/graph.xml" | tr -dc '0-9\n' | xargs)" = '2 0 3 7' ]
+check $? "and on GPUs of one host (tests/simt)"
+sed 's/<gpu dev="7"\/>//' "$work/rings.xml" >"$work/few.xml"
+TUTTI_EMU=devices=8 NCCL_GRAPH_FILE="$work/few.xml" bench all_reduce
+[ $? -ne 0 ] && grep -q 'NCCL_GRAPH_FILE: .*few.xml:3: the channel lacks GPU 7, which the comm' "$work/log"
+check $? "a NCCL_GRAPH_FILE that lacks a GPU fails ncclCommInit with file and line"
+NCCL_GRAPH_FILE=/no/such/file bench all_reduce
+[ $? -ne 0 ] && grep -q 'NCCL_GRAPH_FILE: /no/such/file: cannot be read: No such file' "$work/log"
+check $? "so does one that cannot be read"
+cat >"$work/other" <<END
+#!/bin/sh
+[ "\$TUTTI_RANK" -eq 0 ] || export NCCL_GRAPH_FILE="$work/rings.xml"
+exec "\$@"
+END
+chmod +x "$work/other"
+timeout 60 "$tutti" launch -n 2 "$work/other" "$tutti" bench all_reduce -g 4 -e 16K >"$work/log" 2>&1
+[ $? -ne 0 ] && grep -q 'rank 0 .* and rank 4 .* do not have the same NCCL_GRAPH_FILE' "$work/log"
+check $? "one that some processes do not have is refused"
 
 [ "$failures" -eq 0 ]

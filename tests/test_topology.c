@@ -182,6 +182,7 @@ static void test_paths(void **state) {
   assert_true(!paths.peer_access && !paths.ll128);
   paths = paths_of(&fake, unknown, 2);
   assert_true(!paths.peer_access && !paths.ll128);
+  assert_int_equal(settings_add_path(&fake, 0, 4, &paths), ncclSystemError);
   backend_fill(&filled, &old); /* a backend that does not distinguish paths */
   paths = paths_of(&filled.backend, near, 3);
   assert_true(paths.peer_access && paths.ll128);

@@ -91,6 +91,9 @@ struct net_ops {
    * begins at `offset`, and which contains all its pages. The caller keeps the descriptor. */
   ncclResult_t (*register_dmabuf)(void *connection, void *data, size_t bytes, int descriptor, uint64_t offset,
                                   void **registration);
+  /* Optional, as register_dmabuf: registers device memory with the device for a moment, without a connection;
+   * by its address if the descriptor is -1. Returns 0, or the errno with which it is refused. */
+  int (*device_trial)(uint32_t device, void *data, size_t bytes, int descriptor, uint64_t offset);
 
   /* *request NULL: not possible now (too many requests, or the receiver has posted no receive yet): call
    * again. The k-th send matches the k-th receive. A message longer than its receive is ncclInvalidUsage on

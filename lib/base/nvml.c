@@ -10,8 +10,8 @@
 #include "base/pci.h"
 
 #define NVML_LIBRARY "libnvidia-ml.so.1"
-#define STATUS_NVLINK 2 /* a kind of peer access */
-#define REMOTE_GPU 0    /* kinds of devices at a link's other end */
+enum { STATUS_READ = 0, STATUS_WRITE = 1, STATUS_NVLINK = 2 }; /* kinds of peer access */
+#define REMOTE_GPU 0                                           /* kinds of devices at a link's other end */
 #define REMOTE_SWITCH 2
 #define REMOTE_UNKNOWN 255
 #define FIELD_LINK_SPEED_MBPS 90 /* MB/s of each active link */
@@ -164,17 +164,22 @@ static uint32_t links_count(const struct links_of *a, const struct links_of *b) 
   return from_a < from_b ? from_a : from_b;
 }
 
-static bool links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
+/* False if unknown. */
+static bool access_is_off(const struct links_of *a, const struct links_of *b, unsigned kind) {
   unsigned status = 0;
+  return nvml.p2p_status != NULL && nvml.p2p_status(a->device, b->device, kind, &status) == 0 && status != 0;
+}
+
+static bool links_between(const char *bus_a, const char *bus_b, struct nvml_links *links) {
   if (!library_open()) return false;
   const struct links_of *of_a = device_links(bus_a), *of_b = device_links(bus_b);
   if (of_a == NULL || of_b == NULL || !of_a->known || !of_b->known) return false;
   links->count = links_count(of_a, of_b);
   links->gbps_a_link = of_a->gbps_a_link < of_b->gbps_a_link ? of_a->gbps_a_link : of_b->gbps_a_link;
+  links->disabled =
+      links->count > 0 && (access_is_off(of_a, of_b, STATUS_READ) || access_is_off(of_a, of_b, STATUS_WRITE));
   /* Links may be up while the switches between them are not configured: the P2P status shows it. */
-  if (nvml.p2p_status != NULL && nvml.p2p_status(of_a->device, of_b->device, STATUS_NVLINK, &status) == 0 &&
-      status != 0)
-    links->count = 0;
+  if (links->disabled || access_is_off(of_a, of_b, STATUS_NVLINK)) links->count = 0;
   return true;
 }
 

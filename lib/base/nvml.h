@@ -14,6 +14,7 @@
 struct nvml_links {
   uint32_t count;     /* active links of the pair, direct or through common switches; 0: none */
   double gbps_a_link; /* raw GB/s in one direction; 0 if unknown */
+  bool disabled;      /* links are up, and the driver allows no peer-to-peer access over them: count is 0 */
 };
 
 /* False if unknown: no library, or it does not answer for these devices. Devices are identified by bus id, so

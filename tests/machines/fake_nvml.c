@@ -1,6 +1,7 @@
 /* fake_nvml.c: a libnvidia-ml.so.1 of two GPUs, which lib/base/nvml.c asks: two NVLinks of each lead to a
  * switch, one to the other GPU, and one is down. Only the first has links to its CPU. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GPUS = 2, LINKS = 4, NOT_FOUND = 6 };
@@ -20,7 +21,10 @@ struct field_value {
   unsigned long long value;
 };
 
-static const char *const names[] = {"00000000:13:00.0", "00000000:77:00.0", "00000000:C1:00.0"};
+#ifndef BUS_IDS /* of the two GPUs and of the switch */
+#define BUS_IDS "00000000:13:00.0", "00000000:77:00.0", "00000000:C1:00.0"
+#endif
+static const char *const names[] = {BUS_IDS};
 static int handles[GPUS];
 
 static unsigned index_of(const int *handle) { return (unsigned)(handle - handles); }
@@ -64,6 +68,13 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(const int *device, unsigned link, struct
 int nvmlDeviceGetNvLinkRemoteDeviceType(const int *device, unsigned link, unsigned *type) {
   (void)device;
   *type = link == 0 ? 0 : 2;
+  return 0;
+}
+
+/* FAKE_NVML_P2P=STATUS: of reading and writing between the two; 0 is good, 4 disabled. */
+int nvmlDeviceGetP2PStatus(const int *a, const int *b, unsigned kind, unsigned *status) {
+  const char *text = getenv("FAKE_NVML_P2P");
+  *status = text != NULL && a != b && kind < 2 ? (unsigned)atoi(text) : 0;
   return 0;
 }
 

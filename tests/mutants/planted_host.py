@@ -334,6 +334,35 @@ plant(RAILS, 'c2c_is_no_short_path', 'param_int(PARAM_NET_GDR_C2C) != 0 ? GRAPH_
 plant('lib/core/proxy/proxy_device.c', 'level_of_gpudirect_ignored',
       'all = all && pair.access != NULL && pair.near;', 'all = all && pair.access != NULL;', 'test_ibv_run',
       'test_device_slots')
+plant('lib/core/settings/settings.c', 'links_that_fail_are_passed_over',
+      'const ncclResult_t result = ops->device->path(from, to, &info);',
+      'ncclResult_t result = ops->device->path(from, to, &info); result = ncclSuccess;',
+      'test_topology', 'test_paths')
+plant('lib/core/remote/reach.c', 'links_of_other_hosts_are_checked',
+      'if (process_index == view->own_process || !same_host(view, process_index, view->own_process))',
+      'if (process_index == view->own_process)', 'test_reach', 'test_links_disabled')
+plant('lib/core/remote/reach.c', 'links_are_not_checked',
+      'if (result == ncclSuccess) result = links_check(&view);', '', 'test_reach',
+      'test_links_disabled', quick=True)
+GRAPH_FILE = 'lib/core/topology/graph_file.c'
+plant(GRAPH_FILE, 'gpus_may_be_missing', 'if (at == count)', 'if (at > count)', 'test_graph_file',
+      'wrong_files_are_refused', quick=True)
+plant(GRAPH_FILE, 'gpus_not_used_are_kept', 'if (request->gpus[place] == gpu) chain[count++] = place;',
+      'if (request->gpus[place] == gpu || place == 0) chain[count++] = place;', 'test_graph_file',
+      'a_file_is_followed')
+plant(GRAPH_FILE, 'rings_for_trees', 'request->pattern == SEARCH_RING ? RINGS : TREES', 'RINGS',
+      'test_graph_file', 'trees_are_followed', quick=True)
+plant(GRAPH_FILE, 'unknown_elements_end_the_graph', 'reader->skipping -= 1;', 'reader->skipping = 0;',
+      'test_graph_file', 'trees_are_followed')
+DEVICE_SLOTS = 'lib/core/proxy/proxy_device.c'
+plant(DEVICE_SLOTS, 'refusals_of_nics_ignored', 'if (uses) all = false;', 'if (uses) all = true;',
+      'test_device_slots', 'all_nics_must_accept', quick=True)
+plant(DEVICE_SLOTS, 'trials_are_not_kept', 'trials = trial;', '', 'test_device_slots',
+      'each_pair_is_tried_once', quick=True)
+plant(DEVICE_SLOTS, 'trial_of_another_gpu_taken', 'trial->device_index != comm->call.device_index', 'false',
+      'test_device_slots', 'each_pair_is_tried_once')
+plant(DEVICE_SLOTS, 'nvidia_peermem_not_tried', 'if (error != 0 && properties.memory_cuda)',
+      'if (error < 0 && properties.memory_cuda)', 'test_device_slots', 'every_way_is_tried')
 plant(RAILS, 'more_nics_than_the_policy_allows', 'ask->nets_most < alike) alike = ask->nets_most;',
       'ask->nets_most < alike) alike += 0;', 'test_rails', 'channels_spread_over_nics', quick=True)
 SHAPE, LAYOUT = 'lib/core/topology/shape.c', 'lib/core/topology/layout.c'

@@ -574,6 +574,11 @@ plant(CUDA + 'conn.c', 'slots_of_gpus_taken_for_the_hosts',
       'system error')
 plant(CUDA + 'dmabuf.c', 'dmabuf_begins_a_page_late', 'ask(descriptor, (CUdeviceptr)@begin@,', 'begin + page',
       'error|crash', GPUDIRECT, 'DMA-BUF')
+plant(CUDA + 'dmabuf.c', 'slots_of_gpus_although_nics_refuse', 'comm->net_memory[false] = @receives@;',
+      'POINTER_DEVICE', 'error',
+      scenario('Ring', 'Simple', 'all_reduce -b 8 -e 128K -f 16',
+               'NCCL_NET_GDR_LEVEL=SYS SIMT_RDMA=dmabuf SIMT_RDMA_LIMIT=0', program='bench', processes=2,
+               hosts='nics'), 'invalid usage')
 plant(CUDA + 'arena.c', 'own_pages_by_the_hosts_address', 'base = @piece->pages.device@;',
       'piece->pages.host', 'crash', PROCESSES_SHM)
 plant(CUDA + 'ipc.c', 'peers_pages_by_the_hosts_address', 'mapping->base = @mapping->pages.device@;',

@@ -85,8 +85,9 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
-/* SIMT_RDMA=dmabuf: NICs reach the devices' memory, and the driver gives DMA-BUFs of it; SIMT_RDMA=address:
- * it gives none; SIMT_RDMA=refused: NICs register no address of it, either. */
+/* SIMT_RDMA=dmabuf: NICs reach the devices' memory, and the driver gives DMA-BUFs of it; SIMT_RDMA=address: it
+ * gives none; SIMT_RDMA=closed: it says that it does and gives none; SIMT_RDMA=refused: NICs register no address
+ * of it, either. */
 static bool rdma_is(const char *way) {
   const char *text = getenv("SIMT_RDMA");
   return text != NULL && strcmp(text, way) == 0;
@@ -109,9 +110,9 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
       break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
-      *value = rdma_is("dmabuf") || rdma_is("address") || rdma_is("refused");
+      *value = rdma_is("dmabuf") || rdma_is("closed") || rdma_is("address") || rdma_is("refused");
       break;
-    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = rdma_is("dmabuf"); break;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = rdma_is("dmabuf") || rdma_is("closed"); break;
     default: *value = 0; break;
   }
   return CUDA_SUCCESS;

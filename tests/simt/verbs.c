@@ -2,7 +2,8 @@
  * for hosts. SIMT_NICS=FILE:FIRST:COUNT: the processes that name FILE reach each other, and this one's
  * devices are COUNT of them from number FIRST on. Data written to memory of GPUs arrives there with the next
  * read of such memory; with SIMT_FLUSHES=none it never does, and with SIMT_FLUSHES=needless it arrives at
- * once and a read ends the program. */
+ * once and a read ends the program. SIMT_RDMA_LIMIT=N: this process's devices register memory of GPUs N
+ * times; SIMT_RDMA_LIMIT=N:NAME: this device does. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -137,15 +138,24 @@ static bool place_find(uint64_t address, struct place *place) {
   return found;
 }
 
+/* False, with errno, if no more memory of GPUs is registered. */
+static bool limit_allows(const struct ibv_pd *pd) {
+  static int registered;
+  const char *limit = getenv("SIMT_RDMA_LIMIT");
+  const char *name = limit != NULL ? strchr(limit, ':') : NULL;
+  errno = ENOMEM;
+  if (limit == NULL || (name != NULL && strcmp(name + 1, pd->context->device->name) != 0)) return true;
+  return __atomic_fetch_add(&registered, 1, __ATOMIC_RELAXED) < atoi(limit);
+}
+
 /* Memory of GPUs has a DMA-BUF, unless the kernel has nvidia_peermem. */
 EXPORTED struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *data, size_t bytes, int access) {
   struct place place;
   const char *rdma = getenv("SIMT_RDMA");
-  const bool peermem = rdma != NULL && strcmp(rdma, "address") == 0;
-  if (!peermem && place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0) {
-    errno = EFAULT;
-    return NULL;
-  }
+  const bool peermem = rdma != NULL && (strcmp(rdma, "address") == 0 || strcmp(rdma, "closed") == 0);
+  const bool of_gpu = place_find((uintptr_t)data, &place) && strncmp(place.name, "/memfd:simt", 11) == 0;
+  errno = EFAULT;
+  if (of_gpu && (!peermem || !limit_allows(pd))) return NULL;
   return table()->memory_register(pd, data, bytes, access, false);
 }
 
@@ -174,6 +184,7 @@ EXPORTED struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, si
   if (fcntl(descriptor, F_GETFD) < 0) return NULL;
   if (offset % PAGE_BYTES != address % PAGE_BYTES) broken("a DMA-BUF's pages are not those of its memory");
   if (!is_memory_of(descriptor, offset, address, bytes)) broken("a DMA-BUF is of other memory");
+  if (!limit_allows(pd)) return NULL;
   return table()->dmabuf_register(pd, offset, bytes, address, descriptor, access);
 }
 

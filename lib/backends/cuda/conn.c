@@ -7,6 +7,8 @@
 #include "backends/net_ll.h"
 #include "base/log.h"
 
+#define SAMPLE_STEP_BYTES 4096u
+
 struct cuda_conn *cuda_conn_find(struct device_comm *comm, uint32_t peer, uint32_t channel_index,
                                  uint32_t conn_index, bool sends) {
   return (struct cuda_conn *)map_find(&comm->conns, backend_conn_key(peer, channel_index, conn_index, sends));
@@ -165,10 +167,9 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
   return ncclSuccess;
 }
 
-static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, bool sends,
+static ncclResult_t slots_make(struct device_comm *comm, uint64_t key, uint32_t step_bytes, bool sends,
                                struct arena_block **made) {
   const struct plan_limits *limits = &comm->config.limits;
-  const uint32_t step_bytes = plan_pool_step_bytes(limits);
   struct arena_block *block = NULL;
   if (map_reserve(&comm->slots)) block = (struct arena_block *)os_alloc(sizeof *block);
   if (block == NULL)
@@ -188,8 +189,18 @@ ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, ui
                             uint8_t **buffer) {
   const uint64_t key = backend_slots_key(channel_index, place, sends);
   struct arena_block *block = (struct arena_block *)map_find(&comm->slots, key);
-  if (block == NULL) TRY(slots_make(comm, key, sends, &block));
+  if (block == NULL) TRY(slots_make(comm, key, plan_pool_step_bytes(&comm->config.limits), sends, &block));
   *buffer = (uint8_t *)block->address;
+  return ncclSuccess;
+}
+
+/* Kept as slots of a channel that no plan has. */
+ncclResult_t cuda_net_sample(struct device_comm *comm, size_t *bytes, uint8_t **sample) {
+  const uint64_t key = backend_slots_key(UINT8_MAX, 0, false);
+  struct arena_block *block = (struct arena_block *)map_find(&comm->slots, key);
+  if (block == NULL) TRY(slots_make(comm, key, SAMPLE_STEP_BYTES, false, &block));
+  *sample = (uint8_t *)block->address;
+  *bytes = (size_t)comm->config.limits.slots * SAMPLE_STEP_BYTES;
   return ncclSuccess;
 }
 

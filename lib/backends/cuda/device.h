@@ -237,6 +237,7 @@ ncclResult_t cuda_conn_net(struct device_comm *comm, const struct device_conn_na
                            struct device_net_end *end);
 ncclResult_t cuda_net_slots(struct device_comm *comm, uint32_t channel_index, uint32_t place, bool sends,
                             uint8_t **buffer);
+ncclResult_t cuda_net_sample(struct device_comm *comm, size_t *bytes, uint8_t **sample);
 bool cuda_net_ll(bool pxn);
 bool cuda_net_take(struct device_net_conn *conn, const struct device_net_step *step, void *data);
 void cuda_net_put(struct device_net_conn *conn, const struct device_net_step *step, const void *data);

@@ -217,10 +217,11 @@ static ncclResult_t cuda_device_reach(uint32_t from, uint32_t to, bool *reach) {
 static ncclResult_t cuda_device_path(uint32_t from, uint32_t to, struct device_path_info *info) {
   cuda_lock();
   topology_path(from, to, info);
-  info->peer_access = cuda_reach(from, to);
+  const ncclResult_t result = topology_check_pair(from, to);
+  info->peer_access = result == ncclSuccess && cuda_reach(from, to);
   info->ll128 = info->peer_access && info->type <= PATH_NVL;
   cuda_unlock();
-  return ncclSuccess;
+  return result;
 }
 
 /* Nothing of other devices is touched: they may be of other processes. */
@@ -708,6 +709,15 @@ static ncclResult_t cuda_ops_net_slots(struct device_comm *comm, uint32_t channe
   return result;
 }
 
+static ncclResult_t cuda_ops_net_sample(struct device_comm *comm, size_t *bytes, uint8_t **sample) {
+  cuda_lock();
+  cuda_conns_lock(comm);
+  const ncclResult_t result = cuda_net_sample(comm, bytes, sample);
+  cuda_conns_unlock(comm);
+  cuda_unlock();
+  return result;
+}
+
 static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   cuda_lock();
   *bytes = comm->memory_bytes + map_bytes(&comm->conns) + map_bytes(&comm->slots);
@@ -874,6 +884,7 @@ static const struct process_ops process_table = {
     .comm_handle = cuda_comm_handle,
     .comm_reach = cuda_comm_reach,
     .comm_reach_shm = cuda_comm_reach_shm,
+    .comm_check = cuda_comm_check,
     .conn_export = cuda_ops_conn_export,
     .conn_import = cuda_ops_conn_import,
     .conn_both_ends = cuda_conn_both_ends,
@@ -896,6 +907,7 @@ static const struct network_ops network_table = {
     .net_slots = cuda_ops_net_slots,
     .net_rdma = cuda_net_rdma,
     .net_memory = cuda_net_memory,
+    .net_sample = cuda_ops_net_sample,
 };
 static const struct backend cuda_ops = {sizeof(struct backend), "cuda",         &device_table,
                                         &memory_table,          &process_table, &network_table};

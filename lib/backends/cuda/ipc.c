@@ -372,6 +372,17 @@ ncclResult_t cuda_comm_reach_shm(struct device_comm *comm, uint32_t peer,
   return ncclSuccess;
 }
 
+ncclResult_t cuda_comm_check(struct device_comm *comm, uint32_t peer,
+                             const struct device_comm_handle *handle) {
+  struct ipc_comm_handle content;
+  TRY(handle_read(comm, peer, handle, &content));
+  cuda_lock();
+  const ncclResult_t result =
+      topology_check(comm != NULL ? comm->config.device_index : cuda_device_in_use(), content.bus_id);
+  cuda_unlock();
+  return result;
+}
+
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach) {
   struct ipc_comm_handle content;

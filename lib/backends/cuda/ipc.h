@@ -45,6 +45,8 @@ uint64_t cuda_ipc_owner(void);
 const struct os_process *cuda_ipc_self(void);
 
 ncclResult_t cuda_comm_handle(struct device_comm *comm, struct device_comm_handle *handle);
+ncclResult_t cuda_comm_check(struct device_comm *comm, uint32_t peer,
+                             const struct device_comm_handle *handle);
 ncclResult_t cuda_comm_reach(struct device_comm *comm, uint32_t peer, const struct device_comm_handle *handle,
                              bool *reach);
 ncclResult_t cuda_comm_reach_shm(struct device_comm *comm, uint32_t peer,

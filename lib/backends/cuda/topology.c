@@ -135,7 +135,7 @@ static bool linked_to_visible(uint32_t from) {
 
 void topology_path_farthest(uint32_t from, struct device_path_info *info) {
   static const struct device_path_info unknown = {PATH_SYS, "SYS", 0, 0, false, false};
-  struct nvml_links links = {0, 0};
+  struct nvml_links links = {0, 0, false};
   *info = unknown;
   if (from >= DEVICES_MAX) return;
   if (nvml_links_everywhere(device_find(from)->bus_id, &links) || linked_to_visible(from)) {
@@ -162,6 +162,23 @@ enum device_path_type topology_level(void) {
   if (!known) level = level_read();
   known = true;
   return level;
+}
+
+ncclResult_t topology_check(uint32_t from, const char *bus_id) {
+  struct nvml_links links;
+  if (param_int(PARAM_IGNORE_DISABLED_P2P) != 0 || topology_level() == PATH_LOC || from >= DEVICES_MAX ||
+      !nvml_links_between(device_find(from)->bus_id, bus_id, &links) || !links.disabled)
+    return ncclSuccess;
+  return log_fail(
+      ncclSystemError,
+      "NVLinks join GPU %s and GPU %s, and NVML says that peer-to-peer access between them is "
+      "disabled: see `nvidia-smi topo -p2p r`, `nvidia-smi nvlink -s` and the Fabric Manager; with "
+      "NCCL_IGNORE_DISABLED_P2P=1 data goes through memory of the host",
+      device_find(from)->bus_id, bus_id);
+}
+
+ncclResult_t topology_check_pair(uint32_t from, uint32_t to) {
+  return from != to && to < DEVICES_MAX ? topology_check(from, device_find(to)->bus_id) : ncclSuccess;
 }
 
 bool topology_allows(uint32_t from, uint32_t to) {

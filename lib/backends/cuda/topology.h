@@ -21,5 +21,9 @@ enum device_path_type topology_level(void);
 
 /* False if the settings forbid one device to store into the other's memory. */
 bool topology_allows(uint32_t from, uint32_t to);
+/* Fails if NVLinks join a device and another one, by bus id or index, over which the driver allows no access,
+ * unless NCCL_IGNORE_DISABLED_P2P is set. */
+ncclResult_t topology_check(uint32_t from, const char *bus_id);
+ncclResult_t topology_check_pair(uint32_t from, uint32_t to);
 
 #endif

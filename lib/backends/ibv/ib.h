@@ -395,6 +395,7 @@ struct ib_dmabuf {
 ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, void *data, size_t bytes,
                             enum net_memory kind, void **registration);
 ncclResult_t ib_region_give(struct ib_end *end, void *registration);
+int ib_device_trial(uint32_t index, void *data, size_t bytes, int descriptor, uint64_t offset); /* net.h */
 void ib_regions_free(struct ib_end *end);
 
 /* ---- flush.c: makes received data visible in device memory */

@@ -102,6 +102,7 @@ const struct net_ops *ibv_net_ops(void) {
       .register_memory = net_register,
       .unregister_memory = net_unregister,
       .register_dmabuf = net_register_dmabuf,
+      .device_trial = ib_device_trial,
       .isend = net_send,
       .irecv = net_receive,
       .iflush = net_flush,

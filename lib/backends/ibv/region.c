@@ -16,18 +16,22 @@ static void region_free(struct ib_end *end, struct ib_region *region) {
 }
 
 /* A flush reads device memory. */
-static ncclResult_t region_register(struct ib_end *end, const struct ib_dmabuf *dmabuf,
-                                    struct ib_region *region) {
+static struct ibv_mr *port_register(const struct verbs *verbs, struct ibv_pd *pd,
+                                    const struct ib_dmabuf *dmabuf, const struct ib_region *region) {
   const int access =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | (region->device ? IBV_ACCESS_REMOTE_READ : 0);
-  const bool relaxed = param_int(PARAM_IB_PCI_RELAXED_ORDERING) != 0;
+  const size_t bytes = region->end - region->begin;
+  if (dmabuf != NULL)
+    return verbs->dmabuf_register(pd, dmabuf->offset, bytes, region->begin, dmabuf->descriptor, access);
+  return verbs->memory_register(pd, (void *)region->begin, bytes, access,
+                                param_int(PARAM_IB_PCI_RELAXED_ORDERING) != 0);
+}
+
+static ncclResult_t region_register(struct ib_end *end, const struct ib_dmabuf *dmabuf,
+                                    struct ib_region *region) {
   const size_t bytes = region->end - region->begin;
   for (uint32_t i = 0; i < end->device->port_count; i++) {
-    struct ibv_pd *pd = end->outlets[i].pd;
-    region->memory[i] = dmabuf != NULL
-                            ? end->verbs->dmabuf_register(pd, dmabuf->offset, bytes, region->begin,
-                                                          dmabuf->descriptor, access)
-                            : end->verbs->memory_register(pd, (void *)region->begin, bytes, access, relaxed);
+    region->memory[i] = port_register(end->verbs, end->outlets[i].pd, dmabuf, region);
     if (region->memory[i] == NULL)
       return ib_fail(end, ncclSystemError, "%zu bytes of %s memory cannot be registered (%s)%s", bytes,
                      region->device ? "device" : "host", strerror(errno),
@@ -37,26 +41,31 @@ static ncclResult_t region_register(struct ib_end *end, const struct ib_dmabuf *
   return region->device && end->kind == IB_RECEIVE ? ib_qps_loop(end) : ncclSuccess;
 }
 
+/* The region's pages; returns what lies before the data. */
+static size_t pages_fill(void *data, size_t bytes, struct ib_region *region) {
+  const uintptr_t rest = (uintptr_t)data + (bytes > 0 ? bytes : 1) + PAGE_BYTES - 1;
+  region->begin = (uintptr_t)data & ~(uintptr_t)(PAGE_BYTES - 1);
+  region->end = rest & ~(uintptr_t)(PAGE_BYTES - 1);
+  return (uintptr_t)data - region->begin;
+}
+
 ncclResult_t ib_region_take(struct ib_end *end, const struct ib_dmabuf *dmabuf, void *data, size_t bytes,
                             enum net_memory kind, void **registration) {
-  const uintptr_t begin = (uintptr_t)data & ~(uintptr_t)(PAGE_BYTES - 1);
-  const uintptr_t rest = (uintptr_t)data + (bytes > 0 ? bytes : 1) + PAGE_BYTES - 1;
-  const uintptr_t past = rest & ~(uintptr_t)(PAGE_BYTES - 1);
-  const size_t before = (uintptr_t)data - begin;
+  struct ib_region pages = {0};
+  const size_t before = pages_fill(data, bytes, &pages);
   const bool by_address = dmabuf == NULL && kind == NET_MEMORY_CUDA;
   if (by_address && !end->verbs->peer_memory())
     return log_fail(ncclInvalidArgument,
                     "Network IB: memory of GPUs goes through the host's: the kernel has no nvidia_peermem");
   for (struct ib_region *region = end->regions; region != NULL; region = region->next) {
-    if (begin < region->begin || past > region->end) continue;
+    if (pages.begin < region->begin || pages.end > region->end) continue;
     region->uses++;
     *registration = region;
     return ncclSuccess;
   }
   struct ib_region *region = (struct ib_region *)os_alloc(sizeof *region);
   if (region == NULL) return ib_fail(end, ncclSystemError, "a registration" LOG_OUT_OF_MEMORY);
-  region->begin = begin;
-  region->end = past;
+  *region = pages;
   region->uses = 1;
   region->device = kind == NET_MEMORY_CUDA;
   struct ib_dmabuf whole = {-1, 0};
@@ -81,6 +90,24 @@ ncclResult_t ib_region_give(struct ib_end *end, void *registration) {
   *link = region->next;
   region_free(end, region);
   return ncclSuccess;
+}
+
+int ib_device_trial(uint32_t index, void *data, size_t bytes, int descriptor, uint64_t offset) {
+  const struct ib_device *device = ib_device_of(index);
+  struct ib_region region = {.device = true};
+  const struct ib_dmabuf dmabuf = {descriptor, offset - pages_fill(data, bytes, &region)};
+  int error = device == NULL ? ENODEV : 0;
+  for (uint32_t i = 0; error == 0 && i < device->port_count; i++) {
+    const struct ib_context *of = device->ports[i].of;
+    struct ibv_pd *pd = of->verbs->pd_alloc(of->context);
+    errno = EIO; /* of a library that gives no reason */
+    struct ibv_mr *memory =
+        pd != NULL ? port_register(of->verbs, pd, descriptor >= 0 ? &dmabuf : NULL, &region) : NULL;
+    if (memory == NULL) error = errno;
+    else of->verbs->memory_unregister(memory);
+    if (pd != NULL) of->verbs->pd_free(pd);
+  }
+  return error;
 }
 
 void ib_regions_free(struct ib_end *end) {

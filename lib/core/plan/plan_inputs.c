@@ -101,7 +101,7 @@ static void put_origin(struct writing *writing, const struct graph_origin *origi
   put(writing, INPUT_TOPOLOGY, 0, halves(origin->nodes, origin->gpus), halves(origin->nics, origin->flat),
       origin->file_digest);
   put(writing, INPUT_TOPOLOGY_RULES, 0, halves(origin->cross_nic, origin->channels), origin->peer_level,
-      (uint64_t)origin->over_gpu | (uint64_t)origin->nic_over_gpu << 1);
+      (uint64_t)origin->over_gpu | (uint64_t)origin->nic_over_gpu << 1 | origin->graph_digest << 2);
   for (uint32_t i = 0; i < origin->shape.count; i += SHAPE_ROW_WORDS) {
     uint64_t words[SHAPE_ROW_WORDS] = {0};
     for (uint32_t k = 0; k < SHAPE_ROW_WORDS && i + k < origin->shape.count; k++)
@@ -252,7 +252,8 @@ static bool take_origin(const struct reading *reading, struct graph_origin *orig
                                   .channels = high(rules->a),
                                   .peer_level = low(rules->b),
                                   .over_gpu = (rules->c & 1) != 0,
-                                  .nic_over_gpu = (rules->c & 2) != 0};
+                                  .nic_over_gpu = (rules->c & 2) != 0,
+                                  .graph_digest = rules->c >> 2};
   return true;
 }
 

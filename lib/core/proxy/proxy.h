@@ -35,7 +35,7 @@ struct proxy_comm_call {
   struct device_comm *device_comm;
   uint64_t comm_key;    /* names the communicator, equal on all its ranks */
   struct secret secret; /* of the communicator */
-  uint32_t rank, rank_count;
+  uint32_t rank, rank_count, device_index;
   const char *name;
   struct recorder_live live; /* where connections record their progress */
   /* Called once, on the engine's thread, when a connection fails: must not block. */

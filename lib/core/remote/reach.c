@@ -69,6 +69,16 @@ static ncclResult_t view_fill(struct view *view, const struct gather *gather, ui
   return ncclSuccess;
 }
 
+/* Each process asks for its own device and those of the other processes of its host. */
+static ncclResult_t links_check(const struct view *view) {
+  for (uint32_t process_index = 0; process_index < view->process_count; process_index++) {
+    if (process_index == view->own_process || !same_host(view, process_index, view->own_process)) continue;
+    TRY(view->ops->process->comm_check(view->model, view->first_rank[process_index] - 1,
+                                       &info_of(view, process_index)->device));
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t places_fill(const struct view *view, struct reach *reach) {
   reach->processes = (struct reach_process *)os_alloc(view->process_count * sizeof *reach->processes);
   if (!reach->processes) return log_no_memory("looking for %u processes on this host", view->process_count);
@@ -258,6 +268,7 @@ ncclResult_t reach_try(struct gather *gather, const char *call, const struct bac
   struct view view = {.ops = ops, .model = model};
   ncclResult_t result = view_fill(&view, gather, rank_count);
   if (result == ncclSuccess) result = places_fill(&view, reach);
+  if (result == ncclSuccess) result = links_check(&view);
   if (result != ncclSuccess) {
     snprintf(reason, reason_bytes, "%s", log_own_error());
     gather_cancel(gather, result, reason);

@@ -18,6 +18,7 @@
 #include "core/comm/comm.h"
 #include "core/proxy/net.h"
 #include "core/proxy/proxy_pxn.h"
+#include "core/topology/layout.h"
 #include "core/topology/rails.h"
 
 #define REASON_WAIT_MS 300 /* wait for the other end's reason after it has gone */
@@ -33,7 +34,7 @@ static ncclResult_t info_paths(const struct ncclComm *comm, uint32_t device_coun
     paths->peer_access = info.peer_access;
     paths->ll128 = info.ll128;
   } else if (device_count > 1) {
-    settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths);
+    TRY(settings_add_path(comm->ops, comm->device_index, (comm->device_index + 1) % device_count, paths));
   }
   return ncclSuccess;
 }
@@ -76,6 +77,7 @@ ncclResult_t peer_info_fill(const struct ncclComm *comm, struct device_comm *mod
   TRY(info_device(comm, info));
   info->host = share_host();
   info->settings = settings_digest(&comm->settings);
+  info->graph_file = layout_graph_file_digest();
   info->channel_count = limits->channel_count;
   info->p2p_channel_count = limits->p2p_channel_count;
   info->p2p_channels_per_peer = limits->p2p_channels_per_peer;
@@ -182,6 +184,11 @@ static ncclResult_t remote_check_settings(const struct remote *remote) {
           "%s); give it the same value everywhere",
           first->reads_slots, first->process, first->host_name, info->reads_slots, rank, info->process,
           info->host_name);
+    if (info->graph_file != first->graph_file)
+      return log_fail(ncclInvalidUsage,
+                      "rank 0 (process %d on %s) and rank %u (process %d on %s) do not have the same "
+                      "NCCL_GRAPH_FILE; give all of them a file of the same content, or none",
+                      first->process, first->host_name, rank, info->process, info->host_name);
     if (info->settings == first->settings) continue;
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
@@ -297,8 +304,7 @@ static ncclResult_t rails_of_machine(struct remote *remote, const struct rails_p
   const struct net_ops *net = NULL;
   uint32_t net_count = 0;
   TRY(net_choose(&net, &net_count));
-  if (net_count < 2 && !proxy_device_possible(net, net_count))
-    return ncclSuccess; /* nothing to choose */
+  if (net_count < 2 && !proxy_device_possible(net, net_count)) return ncclSuccess; /* nothing to choose */
   return rails_create_of_machine(remote->shared->ops, net, net_count, places, remote->shared->rank_count,
                                  &remote->rails);
 }
@@ -669,6 +675,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
                                          .secret = remote->secret,
                                          .rank = rank,
                                          .rank_count = comm->rank_count,
+                                         .device_index = comm->device_index,
                                          .name = comm->name,
                                          .live = recorder_live(&comm->recorder),
                                          .failed = remote_proxy_failed,

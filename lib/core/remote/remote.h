@@ -40,11 +40,12 @@ struct remote_watcher {
 
 /* Peer info: what every rank publishes when a communicator is made. Sent as is. */
 struct peer_info {
-  uint64_t host;      /* share_host(): equal for ranks of one host */
-  uint64_t device_id; /* of its device among those of the host; 0: unknown */
-  uint64_t pci_id;    /* hash_text() of pci_name() of its device, which slices of a GPU share; 0: unknown */
-  uint64_t settings;  /* settings_digest() */
-  uint64_t shape;     /* layout_shape_digest() of its machine; 0: unknown, as all that follows */
+  uint64_t host;       /* share_host(): equal for ranks of one host */
+  uint64_t device_id;  /* of its device among those of the host; 0: unknown */
+  uint64_t pci_id;     /* hash_text() of pci_name() of its device, which slices of a GPU share; 0: unknown */
+  uint64_t settings;   /* settings_digest() */
+  uint64_t graph_file; /* layout_graph_file_digest() */
+  uint64_t shape;      /* layout_shape_digest() of its machine; 0: unknown, as all that follows */
   uint16_t machine_gpus, machine_nets, machine_gpu; /* GPUs and NICs of its machine; its GPU among these */
   uint32_t channel_count, p2p_channel_count, p2p_channels_per_peer;
   uint32_t blocks;             /* of its device: device_info.blocks */

@@ -390,7 +390,7 @@ static ncclResult_t paths_settle(struct ncclComm *const *comms, uint32_t count) 
   for (uint32_t i = 0; i < count; i++)
     for (uint32_t j = 0; j < count; j++)
       if (i != j)
-        settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths);
+        TRY(settings_add_path(comms[0]->ops, comms[i]->device_index, comms[j]->device_index, &ranks.paths));
   devices_add(comms, count, &ranks);
   TRY(settings_check_devices(&ranks));
   for (uint32_t i = 0; i < count; i++) torn = settings_settle(&comms[i]->settings, &ranks).torn || torn;

@@ -386,11 +386,13 @@ bool settings_take_network(struct settings *settings, bool ll, uint32_t rank_cou
   return named;
 }
 
-void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, struct settings_paths *paths) {
+ncclResult_t settings_add_path(const struct backend *ops, uint32_t from, uint32_t to,
+                               struct settings_paths *paths) {
   struct device_path_info info;
-  const bool known = ops->device->path(from, to, &info) == ncclSuccess;
-  paths->peer_access = paths->peer_access && known && info.peer_access;
-  paths->ll128 = paths->ll128 && known && info.ll128;
+  const ncclResult_t result = ops->device->path(from, to, &info);
+  paths->peer_access = paths->peer_access && result == ncclSuccess && info.peer_access;
+  paths->ll128 = paths->ll128 && result == ncclSuccess && info.ll128;
+  return result;
 }
 
 bool settings_take_paths(struct settings *settings, const struct settings_paths *paths) {

@@ -54,7 +54,8 @@ struct settings_paths {
 
 /* Clears the members of *paths, initially all true, that the path between two devices does not support; a
  * path unknown to the backend supports neither. */
-void settings_add_path(const struct backend *ops, uint32_t from, uint32_t to, struct settings_paths *paths);
+ncclResult_t settings_add_path(const struct backend *ops, uint32_t from, uint32_t to,
+                               struct settings_paths *paths);
 
 /* Removes what the paths do not support: direct stores without peer access, and LL128 if stores may be torn,
  * unless NCCL_PROTO names LL128 or allows nothing else; returns true in that case. */

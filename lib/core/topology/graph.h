@@ -48,6 +48,7 @@ struct graph_origin {
   bool flat;                   /* graph_flat(): nothing else matters */
   struct node_shape shape;     /* of the machines it was made for, which outlives the graph; count 0: none */
   uint64_t file_digest;        /* of NCCL_TOPO_FILE's bytes; 0: the topology was made from the next three */
+  uint64_t graph_digest;       /* of NCCL_GRAPH_FILE's bytes, in 62 bits; 0: rings and trees were searched */
   uint32_t nodes, gpus, nics;  /* as in struct topology_spec */
   uint32_t channels;           /* that were asked for */
   uint32_t cross_nic;          /* NCCL_CROSS_NIC */

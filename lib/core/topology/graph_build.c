@@ -89,6 +89,14 @@ static uint32_t kind_find(const struct building *b, uint32_t node) {
 
 /* A single rank needs one channel only. Trees get at most as many channels as rings, which every other
  * collective uses. */
+static ncclResult_t kind_search_pattern(const struct building *b, const struct search_request *search,
+                                        struct search_result *result) {
+  bool found = false;
+  if (b->request->file != NULL && b->request->rank_count > 1)
+    TRY(graph_file_find(b->request->file, search, result, &found));
+  return found ? ncclSuccess : search_run(search, result);
+}
+
 static ncclResult_t kind_search_paths(const struct building *b, const struct paths *paths,
                                       struct kind *kind) {
   const bool alone = b->request->rank_count == 1;
@@ -101,10 +109,10 @@ static ncclResult_t kind_search_paths(const struct building *b, const struct pat
   search.node_count = b->node_count;
   search.channels_most = alone ? 1 : SEARCH_CHANNELS_MAX;
   search.cross_nic = b->request->cross_nic;
-  TRY(search_run(&search, &kind->ring));
+  TRY(kind_search_pattern(b, &search, &kind->ring));
   search.pattern = SEARCH_BALANCED_TREE;
   if (kind->ring.channel_count > 0) search.channels_most = kind->ring.channel_count;
-  return search_run(&search, &kind->tree);
+  return kind_search_pattern(b, &search, &kind->tree);
 }
 
 /* Paths use only GPUs of the communicator. */

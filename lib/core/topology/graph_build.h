@@ -6,7 +6,7 @@
 #define TUTTI_CORE_GRAPH_BUILD_H
 
 #include "base/text.h"
-#include "core/topology/topology_search.h"
+#include "core/topology/graph_file.h"
 
 struct graph_place {
   uint32_t node; /* below TOPOLOGY_NODES_MAX */
@@ -21,6 +21,7 @@ struct graph_request {
   uint32_t channels_min, channels_max; /* 1..PLAN_CHANNELS_MAX */
   uint32_t cross_nic;                  /* NCCL_CROSS_NIC */
   struct paths_rules rules;
+  const struct graph_file *file; /* instead of a search; NULL: none */
 };
 
 /* Fills *graph; free it with graph_free(). A topology without paths gives one channel of 0.1 GB/s in rank

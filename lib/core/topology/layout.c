@@ -113,6 +113,7 @@ static struct graph_origin origin_of_settings(void) {
   const struct graph_origin origin = {.cross_nic = layout_cross_nic(),
                                       .peer_level = rules.peer_level,
                                       .over_gpu = rules.over_gpu,
+                                      .graph_digest = layout_graph_file_digest(),
                                       .nic_over_gpu = rules.nic_over_gpu};
   return origin;
 }
@@ -136,13 +137,20 @@ static struct graph_request request_of_origin(const struct graph_origin *origin,
 static ncclResult_t layout_build(const struct topology *topology, const struct graph_origin *origin,
                                  const struct graph_place *places, uint32_t rank_count,
                                  uint32_t channel_count, struct graph *graph) {
-  const struct graph_request request = request_of_origin(origin, topology, places, rank_count, channel_count);
-  TRY(graph_build(&request, graph));
-  graph->origin = *origin;
-  graph->origin.channels = channel_count;
-  layout_dump(topology, &request);
-  layout_log(topology, graph);
-  return ncclSuccess;
+  struct graph_request request = request_of_origin(origin, topology, places, rank_count, channel_count);
+  struct graph_file *file = NULL;
+  const char *path = param_text(PARAM_GRAPH_FILE);
+  if (*path != '\0') TRY(graph_file_read(path, &file));
+  request.file = file;
+  const ncclResult_t result = graph_build(&request, graph);
+  if (result == ncclSuccess) {
+    graph->origin = *origin;
+    graph->origin.channels = channel_count;
+    layout_dump(topology, &request);
+    layout_log(topology, graph);
+  }
+  graph_file_free(file);
+  return result;
 }
 
 uint64_t layout_file_digest(const char *path) {
@@ -153,6 +161,27 @@ uint64_t layout_file_digest(const char *path) {
   return digest;
 }
 
+uint64_t layout_graph_file_digest(void) {
+  const char *path = param_text(PARAM_GRAPH_FILE);
+  return *path != '\0' ? layout_file_digest(path) >> 2 | 1 : 0;
+}
+
+/* "PATH, which is set, has another content than the job's" in words for both files. */
+static ncclResult_t file_differs(const char *name, const char *path) {
+  return log_fail(ncclInvalidUsage, "%s %s%s", name,
+                  *path != '\0' ? "has another content than the job's: " : "was set, and is not set now",
+                  path);
+}
+
+/* NULL if the job had none. */
+static ncclResult_t file_of_origin(const struct graph_origin *origin, struct graph_file **file) {
+  const char *path = param_text(PARAM_GRAPH_FILE);
+  *file = NULL;
+  if (origin->graph_digest == 0) return ncclSuccess;
+  if (layout_graph_file_digest() != origin->graph_digest) return file_differs("NCCL_GRAPH_FILE", path);
+  return graph_file_read(path, file);
+}
+
 static ncclResult_t topology_of_origin(const struct graph_origin *origin, struct topology *topology) {
   const char *path = param_text(PARAM_TOPO_FILE);
   const struct topology_spec spec = {NULL, origin->nodes, origin->gpus, origin->nics};
@@ -160,9 +189,7 @@ static ncclResult_t topology_of_origin(const struct graph_origin *origin, struct
     return shape_read(&origin->shape, "the job's machine", origin->nodes, topology);
   if (origin->file_digest == 0) return topology_make(&spec, topology);
   if (layout_file_digest(path) == origin->file_digest) return topology_read(path, origin->nodes, topology);
-  return log_fail(ncclInvalidUsage, "NCCL_TOPO_FILE %s%s",
-                  *path != '\0' ? "has another content than the job's: " : "was set, and is not set now",
-                  path);
+  return file_differs("NCCL_TOPO_FILE", path);
 }
 
 ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
@@ -170,10 +197,13 @@ ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const str
   struct topology topology;
   if (origin->flat) return graph_flat(rank_count, graph);
   TRY(topology_of_origin(origin, &topology));
-  const struct graph_request request =
-      request_of_origin(origin, &topology, places, rank_count, origin->channels);
-  const ncclResult_t result = graph_build(&request, graph);
+  struct graph_request request = request_of_origin(origin, &topology, places, rank_count, origin->channels);
+  struct graph_file *file = NULL;
+  ncclResult_t result = file_of_origin(origin, &file);
+  request.file = file;
+  if (result == ncclSuccess) result = graph_build(&request, graph);
   if (result == ncclSuccess) graph->origin = *origin;
+  graph_file_free(file);
   topology_free(&topology);
   return result;
 }
@@ -202,11 +232,14 @@ static ncclResult_t layout_find(const struct backend *ops, struct layout *layout
   if (node_count == 0 && *path != '\0')
     log_info(LOG_GRAPH, "NCCL_TOPO_FILE: %s: backend '%s' chooses NICs by it, and makes no graph of it yet",
              path, ops->name);
-  if (node_count == 0 || (node_count == 1 && *path == '\0')) return ncclSuccess;
+  const bool lists = *param_text(PARAM_GRAPH_FILE) != '\0';
+  if (!lists && (node_count == 0 || (node_count == 1 && *path == '\0'))) return ncclSuccess;
   TRY(ops->device->count(&device_count));
+  const bool real = node_count == 0;
+  if (real) node_count = 1;
   layout->node_count = node_count;
   layout->node_devices = device_count / node_count;
-  if (*path != '\0') return layout_from_file(path, device_count, layout);
+  if (!real && *path != '\0') return layout_from_file(path, device_count, layout);
   return layout_from_numbers(layout);
 }
 
@@ -261,7 +294,8 @@ ncclResult_t layout_graph_places(const struct graph_place *places, uint32_t rank
   const char *path = param_text(PARAM_TOPO_FILE);
   struct topology topology;
   struct topology_spec spec;
-  if (node_count == 1 && *path == '\0') return graph_flat(rank_count, graph);
+  if (node_count == 1 && *path == '\0' && *param_text(PARAM_GRAPH_FILE) == '\0')
+    return graph_flat(rank_count, graph);
   memset(&spec, 0, sizeof spec);
   spec.nodes = node_count;
   spec.gpus = places_gpus(places, rank_count);

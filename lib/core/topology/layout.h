@@ -32,6 +32,8 @@ bool layout_is_by_file(void);
  * topology was read from a file and NCCL_TOPO_FILE does not name one with the same contents. */
 ncclResult_t layout_graph_of_origin(const struct graph_origin *origin, const struct graph_place *places,
                                     uint32_t rank_count, struct graph *graph);
+/* Equal for processes that have the same NCCL_GRAPH_FILE; 0: none. */
+uint64_t layout_graph_file_digest(void);
 /* Hash of a file's bytes, never 0; 0 if it cannot be read. */
 uint64_t layout_file_digest(const char *path);
 
