@@ -1,0 +1,105 @@
+/* plugin_file.c: from a name to a library. A name that is no library leaves one warning, with what the loader
+ * said of each file that was tried. */
+#include "base/plugin_file.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/log.h"
+
+#define NAME_BYTES 4096
+#define REASON_BYTES 512
+#define LINE_BYTES 1024
+
+/* Tries one file; if it fails, adds the reason to `reasons`. */
+static void *library_open(const char *file, char *reasons) {
+  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  const size_t used = strlen(reasons);
+  if (library == NULL && used < REASON_BYTES)
+    snprintf(reasons + used, REASON_BYTES - used, "%s%s", used > 0 ? "; " : "", dlerror());
+  return library;
+}
+
+void *plugin_file_named(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES]) {
+  char file[NAME_BYTES + 32], reasons[REASON_BYTES] = "";
+  const bool of_program = strcmp(name, "STATIC_PLUGIN") == 0;
+  void *library = library_open(of_program ? NULL : name, reasons);
+  snprintf(file, sizeof file, "%s", name);
+  if (library == NULL && strchr(name, '/') == NULL) {
+    snprintf(file, sizeof file, "libnccl-%s-%s.so", kind->file, name);
+    library = library_open(file, reasons);
+  }
+  snprintf(from, PLUGIN_FROM_BYTES, "%.255s", file);
+  if (library == NULL)
+    log_warn("%s: '%s' cannot be loaded: %s; give a file's path, or add its folder to LD_LIBRARY_PATH",
+             param_name(kind->param), name, reasons);
+  return library;
+}
+
+void *plugin_file_usual(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYTES]) {
+  char reasons[REASON_BYTES] = "";
+  snprintf(from, PLUGIN_FROM_BYTES, "libnccl-%s.so", kind->file);
+  void *library = library_open(from, reasons);
+  if (library == NULL) log_info(kind->subsystem, "No %s plugin: %s", kind->text, reasons);
+  return library;
+}
+
+/* The first item of NCCL_NET_PLUGIN that is a library. */
+static void *network_open(char from[PLUGIN_FROM_BYTES]) {
+  char item[NAME_BYTES], file[NAME_BYTES + 32], reasons[REASON_BYTES];
+  void *library = NULL;
+  const char *rest = param_text(PARAM_NET_PLUGIN);
+  while (*rest != '\0' && library == NULL) {
+    const size_t bytes = strcspn(rest, ",");
+    snprintf(item, sizeof item, "%.*s", (int)(bytes < NAME_BYTES ? bytes : NAME_BYTES - 1), rest);
+    snprintf(file, sizeof file, "libnccl-net-%s.so", item);
+    rest += bytes + (rest[bytes] == ',');
+    reasons[0] = '\0';
+    if (strcasecmp(item, "none") == 0 || strcmp(item, "STATIC_PLUGIN") == 0) continue;
+    library = library_open(item, reasons);
+    if (library == NULL && strchr(item, '/') == NULL) library = library_open(file, reasons);
+    snprintf(from, PLUGIN_FROM_BYTES, "%.255s", item);
+  }
+  return library;
+}
+
+void *plugin_file_find(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYTES]) {
+  const char *name = param_text(kind->param);
+  void *library = NULL;
+  if (strcasecmp(name, "none") == 0) {
+    log_info(kind->subsystem, "No %s plugin: %s says none", kind->text, param_name(kind->param));
+    return NULL;
+  }
+  if (*name != '\0') library = plugin_file_named(kind, name, from);
+  if (library == NULL) library = plugin_file_usual(kind, from);
+  if (library == NULL && *name == '\0') library = network_open(from);
+  return library;
+}
+
+const void *plugin_file_table(void *library, const char *symbol, int newest, int oldest, int *version) {
+  char name[48];
+  for (*version = newest; *version >= oldest; *version -= 1) {
+    snprintf(name, sizeof name, "%s%d", symbol, *version);
+    const void *table = dlsym(library, name);
+    if (table != NULL) return table;
+  }
+  return NULL;
+}
+
+void plugin_file_close(void *library) { dlclose(library); }
+
+void plugin_file_log(int level, unsigned long subsystems, const char *file, int line, const char *format,
+                     ...) {
+  char text[LINE_BYTES];
+  va_list arguments;
+  if (format == NULL) return;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (level == LOG_WARN) log_warn_at(file != NULL ? file : "plugin", line, "%s", text);
+  else if (level == LOG_TRACE) log_trace((unsigned)subsystems, "%s", text);
+  else if (level != LOG_NONE) log_info((unsigned)subsystems & LOG_ALL, "%s", text);
+}
