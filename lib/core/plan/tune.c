@@ -790,6 +790,7 @@ static void choice_take(const struct tune_candidate *row, struct tune_choice *ch
 
 /* What is used only if nothing else is left costs so many times what it is predicted to. */
 #define TUNER_LAST_FACTOR 1024
+#define TUNER_UNKNOWN_US 1e9f /* the model has no figures */
 
 static void question_put(const struct plan_request *request, uint8_t func, size_t bytes,
                          const struct tune_candidate *rows, struct tuner_question *question) {
@@ -801,8 +802,9 @@ static void question_put(const struct plan_request *request, uint8_t func, size_
     const struct tune_candidate *row = &rows[i];
     float *cost = &question->costs[row->algo][row->proto];
     *cost = TUNER_IGNORE;
-    if (row->forbidden != NULL || isinf(row->time_us)) continue;
+    if (row->forbidden != NULL) continue;
     *cost = (float)(row->last ? row->time_us * TUNER_LAST_FACTOR : row->time_us);
+    if (isinf(row->time_us)) *cost = TUNER_UNKNOWN_US;
     question->options |= 1u << i;
   }
 }

@@ -189,7 +189,7 @@ static ncclResult_t plugin_ask(struct tuner *tuner, const struct tuner_question 
   return result;
 }
 
-/* The cheapest of what is possible; false if nothing is left. An entry that was not offered stays out. */
+/* The cheapest of what was offered; false if nothing is left. */
 static bool costs_choose(const struct tuner_question *question, float costs[TUNER_ALGOS][PROTO_COUNT],
                          struct tuner_answer *answer) {
   float least = INFINITY;
@@ -216,13 +216,22 @@ bool tuner_ask(struct tuner *tuner, const struct tuner_question *question, struc
   if (tuner->failed) return false;
   memcpy(costs, question->costs, sizeof costs);
   const ncclResult_t result = plugin_ask(tuner, question, costs, &channels);
-  const bool decides = memcmp(costs, question->costs, sizeof costs) != 0;
+  bool decides = false, elsewhere = false;
+  for (int i = 0; i < TUNER_ALGOS * PROTO_COUNT; i++) {
+    const int algo = i / PROTO_COUNT, proto = i % PROTO_COUNT;
+    if (memcmp(&costs[algo][proto], &question->costs[algo][proto], sizeof(float)) == 0) continue;
+    if (question_offers(question, algo, proto)) decides = true;
+    else elsewhere = true;
+  }
   if (result != ncclSuccess) {
     answer_wrong(tuner, question, "fails", (long)result);
   } else if (channels < 0) {
     answer_wrong(tuner, question, "asks for a negative number of channels", channels);
   } else if (decides && !costs_choose(question, costs, answer)) {
     answer_wrong(tuner, question, "leaves no possible algorithm and protocol, of those offered",
+                 __builtin_popcount(question->options));
+  } else if (elsewhere && !decides) {
+    answer_wrong(tuner, question, "wants what is not possible here, though there are options",
                  __builtin_popcount(question->options));
   } else {
     answer->channel_count = (uint32_t)channels;
