@@ -89,6 +89,13 @@ $plugins/libnccl-tuner-test1.so|libnccl-tuner-test1.so is left out: it has no ta
 nonsense|NCCL_TUNER_PLUGIN: 'nonsense' cannot be loaded: nonsense: .*libnccl-tuner-nonsense.so: cannot open
 T
 
+NCCL_TUNER_PLUGIN=test3 LD_LIBRARY_PATH=$plugins "$tutti" doctor true >"$work/log" 2>&1
+has 'note .*plugin .*the tuner plugin libnccl-tuner-test3.so would be loaded: version 3'
+check $? 'doctor says which plugin would be loaded'
+NCCL_TUNER_PLUGIN=$plugins/libnccl-tuner-test1.so "$tutti" doctor true >"$work/log" 2>&1
+[ $? -eq 1 ] && has 'not ok .*the tuner plugin .* has no table of version 2 to 6'
+check $? 'doctor says which plugin would not'
+
 # ---- ranks
 hosts() {
   # shellcheck disable=SC2016

@@ -11,28 +11,42 @@
 #include "base/log.h"
 
 #define NAME_BYTES 4096
-#define REASON_BYTES 512
 #define LINE_BYTES 1024
+
+const struct plugin_kind plugin_kinds[PLUGIN_KINDS] = {
+    {"net", "network", "ncclNetPlugin_v", PARAM_NET_PLUGIN, LOG_INIT | LOG_NET, 12, 10},
+    {"tuner", "tuner", "ncclTunerPlugin_v", PARAM_TUNER_PLUGIN, LOG_INIT | LOG_TUNING, 6, 2},
+    {"env", "environment", "ncclEnvPlugin_v", PARAM_ENV_PLUGIN, LOG_INIT | LOG_ENV, 2, 1},
+};
 
 /* Tries one file; if it fails, adds the reason to `reasons`. */
 static void *library_open(const char *file, char *reasons) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   const size_t used = strlen(reasons);
-  if (library == NULL && used < REASON_BYTES)
-    snprintf(reasons + used, REASON_BYTES - used, "%s%s", used > 0 ? "; " : "", dlerror());
+  if (library == NULL && used < PLUGIN_REASON_BYTES)
+    snprintf(reasons + used, PLUGIN_REASON_BYTES - used, "%s%s", used > 0 ? "; " : "", dlerror());
   return library;
 }
 
-void *plugin_file_named(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES]) {
-  char file[NAME_BYTES + 32], reasons[REASON_BYTES] = "";
-  const bool of_program = strcmp(name, "STATIC_PLUGIN") == 0;
-  void *library = library_open(of_program ? NULL : name, reasons);
-  snprintf(file, sizeof file, "%s", name);
-  if (library == NULL && strchr(name, '/') == NULL) {
-    snprintf(file, sizeof file, "libnccl-%s-%s.so", kind->file, name);
-    library = library_open(file, reasons);
+void *plugin_file_open(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES],
+                       char reasons[PLUGIN_REASON_BYTES]) {
+  char file[NAME_BYTES];
+  void *library = NULL;
+  reasons[0] = '\0';
+  snprintf(file, sizeof file, "libnccl-%s%s%.4000s.so", kind->file, name != NULL ? "-" : "",
+           name != NULL ? name : "");
+  if (name != NULL) {
+    snprintf(from, PLUGIN_FROM_BYTES, "%.255s", name);
+    library = library_open(strcmp(name, "STATIC_PLUGIN") == 0 ? NULL : name, reasons);
+    if (library != NULL || strchr(name, '/') != NULL) return library;
   }
   snprintf(from, PLUGIN_FROM_BYTES, "%.255s", file);
+  return library_open(file, reasons);
+}
+
+void *plugin_file_named(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES]) {
+  char reasons[PLUGIN_REASON_BYTES];
+  void *library = plugin_file_open(kind, name, from, reasons);
   if (library == NULL)
     log_warn("%s: '%s' cannot be loaded: %s; give a file's path, or add its folder to LD_LIBRARY_PATH",
              param_name(kind->param), name, reasons);
@@ -40,28 +54,23 @@ void *plugin_file_named(const struct plugin_kind *kind, const char *name, char f
 }
 
 void *plugin_file_usual(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYTES]) {
-  char reasons[REASON_BYTES] = "";
-  snprintf(from, PLUGIN_FROM_BYTES, "libnccl-%s.so", kind->file);
-  void *library = library_open(from, reasons);
+  char reasons[PLUGIN_REASON_BYTES];
+  void *library = plugin_file_open(kind, NULL, from, reasons);
   if (library == NULL) log_info(kind->subsystem, "No %s plugin: %s", kind->text, reasons);
   return library;
 }
 
 /* The first item of NCCL_NET_PLUGIN that is a library. */
 static void *network_open(char from[PLUGIN_FROM_BYTES]) {
-  char item[NAME_BYTES], file[NAME_BYTES + 32], reasons[REASON_BYTES];
+  char item[NAME_BYTES], reasons[PLUGIN_REASON_BYTES];
   void *library = NULL;
   const char *rest = param_text(PARAM_NET_PLUGIN);
   while (*rest != '\0' && library == NULL) {
     const size_t bytes = strcspn(rest, ",");
     snprintf(item, sizeof item, "%.*s", (int)(bytes < NAME_BYTES ? bytes : NAME_BYTES - 1), rest);
-    snprintf(file, sizeof file, "libnccl-net-%s.so", item);
     rest += bytes + (rest[bytes] == ',');
-    reasons[0] = '\0';
-    if (strcasecmp(item, "none") == 0 || strcmp(item, "STATIC_PLUGIN") == 0) continue;
-    library = library_open(item, reasons);
-    if (library == NULL && strchr(item, '/') == NULL) library = library_open(file, reasons);
-    snprintf(from, PLUGIN_FROM_BYTES, "%.255s", item);
+    if (item[0] != '\0' && strcasecmp(item, "none") != 0)
+      library = plugin_file_open(&plugin_kinds[PLUGIN_NET], item, from, reasons);
   }
   return library;
 }
@@ -79,10 +88,10 @@ void *plugin_file_find(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYT
   return library;
 }
 
-const void *plugin_file_table(void *library, const char *symbol, int newest, int oldest, int *version) {
+const void *plugin_file_table(void *library, const struct plugin_kind *kind, int *version) {
   char name[48];
-  for (*version = newest; *version >= oldest; *version -= 1) {
-    snprintf(name, sizeof name, "%s%d", symbol, *version);
+  for (*version = kind->newest; *version >= kind->oldest; *version -= 1) {
+    snprintf(name, sizeof name, "%s%d", kind->symbol, *version);
     const void *table = dlsym(library, name);
     if (table != NULL) return table;
   }

@@ -9,26 +9,34 @@
 #include "base/param.h"
 
 #define PLUGIN_FROM_BYTES 256
+#define PLUGIN_REASON_BYTES 512
 
-/* A kind of plugin: what its files and settings are called. */
+/* The kinds: what their files, settings and symbols are called, and the versions of their tables. */
+enum plugin_which { PLUGIN_NET, PLUGIN_TUNER, PLUGIN_ENV, PLUGIN_KINDS };
 struct plugin_kind {
   const char *file;    /* "net", of libnccl-net.so */
   const char *text;    /* "network" */
+  const char *symbol;  /* without the version at its end */
   enum param_id param; /* names plugins */
   unsigned subsystem;  /* of the log */
+  int newest, oldest;
 };
+extern const struct plugin_kind plugin_kinds[PLUGIN_KINDS];
 
-/* Opens what a name says; the file's name goes to `from`. NULL: there is none, and a warning says why. */
+/* Opens what a name says, or, if it is NULL, libnccl-KIND.so; the file's name goes to `from`. NULL: there is
+ * none, and `reasons` says what the loader found at each place. Nothing is logged. */
+void *plugin_file_open(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES],
+                       char reasons[PLUGIN_REASON_BYTES]);
+/* The same for a name, with a warning that says why there is none. */
 void *plugin_file_named(const struct plugin_kind *kind, const char *name, char from[PLUGIN_FROM_BYTES]);
-/* Opens libnccl-KIND.so; without one, the log (INFO) says why. */
+/* The same for libnccl-KIND.so: without one, the log (INFO) says why. */
 void *plugin_file_usual(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYTES]);
 /* Opens the one that the setting names, else the usual one, else the library of the network's plugin. NULL if
  * there is none, or the setting is `none`. */
 void *plugin_file_find(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYTES]);
 
-/* The newest table of the versions `newest` to `oldest`, whose symbols are `symbol` and the number. NULL:
- * none. */
-const void *plugin_file_table(void *library, const char *symbol, int newest, int oldest, int *version);
+/* The newest table in the library; NULL: none. */
+const void *plugin_file_table(void *library, const struct plugin_kind *kind, int *version);
 void plugin_file_close(void *library);
 
 /* ncclDebugLogger_t: what plugins log with. */

@@ -74,11 +74,9 @@ static bool library_take(void *library, const char *from) {
 
 /* ---- from a name to a library ---- */
 
-static const struct plugin_kind kind = {"net", "network", PARAM_NET_PLUGIN, LOG_INIT | LOG_NET};
-
 static bool name_take(const char *name) {
   char file[PLUGIN_FROM_BYTES];
-  void *library = plugin_file_named(&kind, name, file);
+  void *library = plugin_file_named(&plugin_kinds[PLUGIN_NET], name, file);
   if (library == NULL) return false;
   if (strcmp(name, "STATIC_PLUGIN") != 0) found = true;
   return library_take(library, file);
@@ -86,7 +84,7 @@ static bool name_take(const char *name) {
 
 static bool usual_take(void) {
   char file[PLUGIN_FROM_BYTES];
-  void *library = plugin_file_usual(&kind, file);
+  void *library = plugin_file_usual(&plugin_kinds[PLUGIN_NET], file);
   return library != NULL && library_take(library, file);
 }
 

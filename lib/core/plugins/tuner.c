@@ -11,8 +11,6 @@
 #include "base/os.h"
 #include "base/plugin_file.h"
 
-#define TUNER_NEWEST 6
-#define TUNER_OLDEST 2
 #define ANSWERS_MAX (1u << 16) /* beyond these, questions are asked each time */
 #define LISTS 256u
 #define NUMBER_NONE UINT32_MAX
@@ -66,13 +64,11 @@ static int plugin_version;
 static char plugin_from[PLUGIN_FROM_BYTES];
 static bool plugin_sought;
 
-static const struct plugin_kind kind = {"tuner", "tuner", PARAM_TUNER_PLUGIN, LOG_INIT | LOG_TUNING};
-
 static void plugin_load(void) {
-  void *library = plugin_file_find(&kind, plugin_from);
+  const struct plugin_kind *kind = &plugin_kinds[PLUGIN_TUNER];
+  void *library = plugin_file_find(kind, plugin_from);
   if (library == NULL) return;
-  const struct table *table = (const struct table *)plugin_file_table(
-      library, "ncclTunerPlugin_v", TUNER_NEWEST, TUNER_OLDEST, &plugin_version);
+  const struct table *table = (const struct table *)plugin_file_table(library, kind, &plugin_version);
   const char *missing = NULL;
   if (table != NULL)
     missing = table->name == NULL   ? "name"
@@ -90,8 +86,8 @@ static void plugin_load(void) {
     log_warn("tuner plugin %s is left out: it has no '%s'; report it to whoever made the plugin", plugin_from,
              missing);
   else if (*param_text(PARAM_TUNER_PLUGIN) != '\0')
-    log_warn("tuner plugin %s is left out: it has no table of version %d to %d", plugin_from, TUNER_OLDEST,
-             TUNER_NEWEST);
+    log_warn("tuner plugin %s is left out: it has no table of version %d to %d", plugin_from, kind->oldest,
+             kind->newest);
   plugin_file_close(library);
 }
 
