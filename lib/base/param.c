@@ -204,8 +204,8 @@ static const char *nearest_name(const char *name, unsigned *far) {
 /* Names that begin with NCCL_ or TUTTI_ and belong to other programs: build scripts, container images,
  * plugins, old frameworks. */
 static bool name_is_foreign(const char *name) {
-  static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_",       "NCCL_FASTRAK_",
-                                         "NCCL_UCX_",   "NCCL_INSPECTOR_", "TUTTI_TEST_"};
+  static const char *const prefixes[] = {"NCCL_TESTS_",     "NCCL_OFI_",     "NCCL_FASTRAK_", "NCCL_UCX_",
+                                         "NCCL_INSPECTOR_", "NCCL_PROFILE_", "TUTTI_TEST_"};
   static const char *const of_builds[] = {"HOME",    "ROOT",        "ROOT_DIR", "DIR", "PREFIX",
                                           "VERSION", "INCLUDE_DIR", "LIB_DIR",  "LIB", "LIBRARY"};
   static const char *const of_pytorch[] = {"NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",

@@ -12,7 +12,7 @@
 #define PLUGIN_REASON_BYTES 512
 
 /* The kinds: what their files, settings and symbols are called, and the versions of their tables. */
-enum plugin_which { PLUGIN_NET, PLUGIN_TUNER, PLUGIN_ENV, PLUGIN_KINDS };
+enum plugin_which { PLUGIN_NET, PLUGIN_TUNER, PLUGIN_ENV, PLUGIN_PROFILER, PLUGIN_KINDS };
 struct plugin_kind {
   const char *file;    /* "net", of libnccl-net.so */
   const char *text;    /* "network" */

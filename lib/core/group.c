@@ -16,6 +16,7 @@
 #include "core/collective.h"
 #include "core/connect.h"
 #include "core/plan/plan_cache.h"
+#include "core/plugins/profiler.h"
 #include "core/plugins/tuner.h"
 #include "core/comm/handles.h"
 #include "core/comm/leaks.h"
@@ -258,6 +259,15 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
                                    .op_count = op_count};
 }
 
+/* Opens the profiler plugin of a communicator that is ready. */
+static void comm_open_profiler(struct ncclComm *comm) {
+  const struct profiler_comm about = {comm->name, comm->comm_id, comm->rank, comm->rank_count,
+                                      comm->shared->graph.node_count};
+  if (comm->profiler_sought) return;
+  comm->profiler_sought = true;
+  comm->profiler = profiler_open(&about);
+}
+
 /* Opens the tuner plugin of a communicator that is ready; the record then names what the plugin chose. */
 static void comm_open_tuner(struct ncclComm *comm) {
   const struct graph *graph = &comm->shared->graph;
@@ -296,6 +306,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
       pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
       if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
       if (comm && comm_state(comm) == COMM_READY) comm_open_tuner(comm);
+      if (comm && comm_state(comm) == COMM_READY) comm_open_profiler(comm);
       if (comm && comm_state(comm) == COMM_READY) comm_record_met(comm);
       if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
     }
@@ -389,6 +400,7 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   if (plan_cache_find(*cache, comm->rank, queue->ops, queue->op_count, &queue->plan)) return ncclSuccess;
   TRY(queue_check_self(comm));
   comm_open_tuner(comm); /* a non-blocking init: this is its first launch */
+  comm_open_profiler(comm);
   group_request(comm, queue->ops, queue->op_count, &request);
   bool keep = false;
   TRY(plan_cache_begin(cache, &request, &keep));
@@ -444,8 +456,10 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const uint64_t number = record_launched(comm);
   if (record_lacks_met(comm)) comm_record_met(comm); /* a non-blocking init: this is its first launch */
   record_plan(comm, &queue->plan);
+  if (comm->profiler) profiler_launch_begin(comm->profiler, &queue->plan, queue->streams[0]);
   const ncclResult_t result =
       comm->ops->device->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+  if (comm->profiler) profiler_launch_end(comm->profiler);
   if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
@@ -495,6 +509,7 @@ static void group_clear(struct ncclComm *comms, bool discarded, bool single) {
   for (struct ncclComm *comm = comms, *next; comm; comm = next) {
     next = comm->queue.next;
     if (discarded) comm_go_back(comm);
+    if (comm->profiler) profiler_group_end(comm->profiler);
     queue_clear(comm);
     if (!single) use_end(comm); /* the last access: another thread may wait to free it */
   }
