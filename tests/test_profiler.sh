@@ -50,6 +50,9 @@ for collective in all_gather reduce_scatter broadcast reduce alltoall gather sca
     [ "$(grep -c 'test profiler: rank . coll' "$work/log")" = "$(grep -c 'stop 2$' "$work/log")" ]
   check $? "$collective: every event that begins ends once"
 done
+bench all_reduce -b 4K -e 4K -c 0 --threads && said 6 'rank 1 coll AllReduce of 1024' &&
+  said 6 'rank 1 event 2048, parent 256'
+check $? 'calls that would be launched from the call cache are events too'
 NCCL_PROFILER_PLUGIN=test5 LD_LIBRARY_PATH=$plugins bench all_reduce -b 4K -e 4K &&
   said 1 "Profiler plugin libnccl-profiler-test5.so: 'Test'"
 check $? 'a plugin is found by its name'
