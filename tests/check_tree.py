@@ -48,11 +48,12 @@ ARROWS = (
     # list that it names
     ('lib/core/topology/', BELOW_CORE, PURE + LIBC + ' expat.h'),
     ('lib/core/custom/', BELOW_CORE, PURE + LIBC),
-    ('lib/core/plan/', 'lib/core/topology/ lib/core/custom/' + BELOW_CORE, PURE + LIBC),
-    ('lib/core/settings/', 'lib/core/plan/' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/plugins/', BELOW_CORE, PURE + LIBC),
+    ('lib/core/plan/', 'lib/core/topology/ lib/core/custom/ lib/core/plugins/' + BELOW_CORE, PURE + LIBC),
+    ('lib/core/settings/', 'lib/core/plan/ lib/core/plugins/' + BELOW_CORE, PURE + LIBC),
     ('lib/core/proxy/', 'lib/core/topology/ lib/core/plan/' + BELOW_CORE, PURE + LIBC),
     ('lib/core/bootstrap/', BELOW_CORE, PURE + LIBC),
-    ('lib/core/comm/', 'lib/core/api.h lib/core/topology/ lib/core/custom/ lib/core/plan/ '
+    ('lib/core/comm/', 'lib/core/api.h lib/core/topology/ lib/core/custom/ lib/core/plugins/ lib/core/plan/ '
      'lib/core/settings/' + BELOW_CORE, PURE + LIBC),
     ('lib/core/remote/', 'lib/core/topology/ lib/core/plan/ lib/core/settings/ lib/core/proxy/ '
      'lib/core/bootstrap/ lib/core/comm/' + BELOW_CORE, PURE + LIBC),

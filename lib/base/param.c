@@ -1,7 +1,8 @@
 /* param.c: reads the settings of params.def from the environment and the settings files, once. Promises: the
- * first source with a valid value wins, in the order environment, user's file, /etc/nccl.conf; each fault is
- * kept as a sentence, for the log (param_report), for the first call of the library (param_check) and for
- * `tutti doctor`; no allocation outlives the reading. Does not know what a setting does. */
+ * first source with a valid value wins, in the order environment plugin, environment, user's file,
+ * /etc/nccl.conf; each fault is kept as a sentence, for the log (param_report), for the first call of the
+ * library (param_check) and for `tutti doctor`; no allocation outlives the reading. Does not know what a
+ * setting does. */
 #include "base/param.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env_plugin.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param_text.h"
@@ -202,8 +204,8 @@ static const char *nearest_name(const char *name, unsigned *far) {
 /* Names that begin with NCCL_ or TUTTI_ and belong to other programs: build scripts, container images,
  * plugins, old frameworks. */
 static bool name_is_foreign(const char *name) {
-  static const char *const prefixes[] = {"NCCL_TESTS_", "NCCL_OFI_",       "NCCL_FASTRAK_",
-                                         "NCCL_UCX_",   "NCCL_INSPECTOR_", "TUTTI_TEST_"};
+  static const char *const prefixes[] = {"NCCL_TESTS_",     "NCCL_OFI_",     "NCCL_FASTRAK_", "NCCL_UCX_",
+                                         "NCCL_INSPECTOR_", "NCCL_PROFILE_", "TUTTI_TEST_"};
   static const char *const of_builds[] = {"HOME",    "ROOT",        "ROOT_DIR", "DIR", "PREFIX",
                                           "VERSION", "INCLUDE_DIR", "LIB_DIR",  "LIB", "LIBRARY"};
   static const char *const of_pytorch[] = {"NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING",
@@ -245,6 +247,17 @@ static void setting_take(const char *name, size_t name_length, const char *value
   if (id != PARAM_COUNT) value_set(id, value, value_length, source, where);
   else if (accepted == ACCEPTED_COUNT) unknown_name_fault(name, name_length, where);
   else if (value_length > 0 && !accepted_sources[accepted]) accepted_sources[accepted] = source;
+}
+
+/* What a plugin says of NCCL's settings comes before the environment. */
+static void plugin_read(void) {
+  for (size_t i = 0; i < PARAM_COUNT + ACCEPTED_COUNT; i++) {
+    const char *name = i < PARAM_COUNT ? rows[i].name : accepted_rows[i - PARAM_COUNT].name;
+    const char *value = name_is_ours(name) ? NULL : env_plugin_value(name);
+    if (value != NULL)
+      setting_take(name, strlen(name), value, strlen(value), env_plugin_source(), env_plugin_source());
+  }
+  if (env_plugin_fault() != NULL) fault_add(PARAM_FAULT_IGNORED, "%s", env_plugin_fault());
 }
 
 static void environment_read(void) {
@@ -323,6 +336,7 @@ static void param_load(void) {
     fault_count = 0;
     first_refused = FAULT_LIMIT;
     refusal_said = false;
+    plugin_read();
     environment_read();
     files_read();
     atomic_store(&report_due, true);
@@ -344,6 +358,7 @@ bool param_is_hidden(enum param_id id) {
 
 void param_report(void) {
   if (!atomic_exchange(&report_due, false)) return;
+  env_plugin_report();
   for (int id = 0; id < PARAM_COUNT; id++) {
     const struct param_value *value = &values[id];
     if (!value->source) continue;

@@ -1,10 +1,10 @@
 /* param.h: the settings, in one table (params.def), with the source of each value, and the names that are
  * accepted without effect (params_accepted.def). The table generates the parser, the range check, the text of
- * `tutti help params`, the man page and the log of what is set. A value is looked up in the environment, then
- * in NCCL_CONF_FILE or ~/.nccl.conf, then in /etc/nccl.conf. An unknown TUTTI_* name, or a value of one that
- * cannot be read, makes the library's calls fail (param_check). For NCCL_* both are ignored, as NCCL does,
- * with one warning. Either sentence has the nearest name, or what is allowed.
- * Values are read once, at the first call; param_reset() makes the next call read them again. */
+ * `tutti help params`, the man page and the log of what is set. A value is looked up in an environment plugin
+ * (env_plugin.h), in the environment, then in NCCL_CONF_FILE or ~/.nccl.conf, then in /etc/nccl.conf. An
+ * unknown TUTTI_* name, or a value of one that cannot be read, makes the library's calls fail (param_check).
+ * For NCCL_* both are ignored, as NCCL does, with one warning. Either sentence has the nearest name, or what
+ * is allowed. Values are read once, at the first call; param_reset() makes the next call read them again. */
 #ifndef TUTTI_BASE_PARAM_H
 #define TUTTI_BASE_PARAM_H
 
@@ -31,7 +31,7 @@ int64_t param_int(enum param_id id);        /* value of an INT or BYTES row */
 const char *param_text(enum param_id id);   /* value of a TEXT row, "" if unset; valid until param_reset */
 bool param_is_set(enum param_id id);        /* true if the environment or a file has a valid value */
 const char *param_name(enum param_id id);   /* "NCCL_BUFFSIZE" */
-const char *param_source(enum param_id id); /* "environment", a file's path, or "default" */
+const char *param_source(enum param_id id); /* "environment", a plugin, a file's path, or "default" */
 
 struct param_row {
   const char *name, *help, *text;

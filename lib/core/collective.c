@@ -14,6 +14,7 @@
 #include "core/comm/handles.h"
 #include "core/comm/record.h"
 #include "core/comm/use.h"
+#include "core/plugins/profiler.h"
 #include "kernels/kernels.h"
 
 static struct plan_op op_make(uint8_t func, uint32_t peer, const void *in, void *out, size_t bytes) {
@@ -142,6 +143,28 @@ static ncclResult_t call_note(const struct collective_call *call, bool alone) {
   return result;
 }
 
+/* call_note() between the events of a profiler plugin. */
+static ncclResult_t call_profile(const struct collective_call *call, bool alone) {
+  struct ncclComm *comm = call->comm;
+  uint64_t graph = 0;
+  if (!comm_known_is_ready(comm) || comm->ops->device->stream_capture(call->stream, &graph) != ncclSuccess)
+    return call_note(call, alone);
+  const struct profiler_call about = {.sequence = comm->sequence,
+                                      .in = call->in,
+                                      .out = call->out,
+                                      .stream = (void *)call->stream,
+                                      .count = call->count,
+                                      .peer = (uint32_t)call->peer,
+                                      .func = call->func,
+                                      .dtype = (uint8_t)call->dtype,
+                                      .captured = graph != 0};
+  profiler_call_begin(comm->profiler, &about);
+  const ncclResult_t result = call_note(call, alone);
+  profiler_call_end(comm->profiler, comm->sequence != about.sequence);
+  if (!comm->queue.queued) profiler_group_end(comm->profiler); /* refused, or of count 0 */
+  return result;
+}
+
 /* `known`: the communicator is one. */
 static ncclResult_t call_run(const struct collective_call *call, bool known) {
   const bool alone = !group_is_open();
@@ -161,7 +184,8 @@ static ncclResult_t call_run(const struct collective_call *call, bool known) {
   log_call("%s(%p, %p, %zu, %d, %d, %d, %p, %p)", call->name, call->in, call->out, call->count,
            (int)call->dtype, (int)call->op, call->peer, (void *)call->comm, call->stream);
   group_enter();
-  result = group_leave(call_note(call, alone));
+  result =
+      group_leave(known && call->comm->profiler != NULL ? call_profile(call, alone) : call_note(call, alone));
   if (alone && result == ncclSuccess) call_cache_note(call);
   return result;
 }

@@ -16,6 +16,8 @@
 #include "core/collective.h"
 #include "core/connect.h"
 #include "core/plan/plan_cache.h"
+#include "core/plugins/profiler.h"
+#include "core/plugins/tuner.h"
 #include "core/comm/handles.h"
 #include "core/comm/leaks.h"
 #include "core/comm/record.h"
@@ -257,6 +259,34 @@ void group_request(const struct ncclComm *comm, const struct plan_op *ops, uint3
                                    .op_count = op_count};
 }
 
+/* Opens the profiler plugin of a communicator that is ready. */
+static void comm_open_profiler(struct ncclComm *comm) {
+  const struct profiler_comm about = {comm->name, comm->comm_id, comm->rank, comm->rank_count,
+                                      comm->shared->graph.node_count};
+  if (comm->profiler_sought) return;
+  comm->profiler_sought = true;
+  comm->profiler = profiler_open(&about);
+}
+
+/* Opens the tuner plugin of a communicator that is ready; the record then names what the plugin chose. */
+static void comm_open_tuner(struct ncclComm *comm) {
+  const struct graph *graph = &comm->shared->graph;
+  struct tuner_comm about = {.name = comm->name,
+                             .comm_id = comm->comm_id,
+                             .rank = comm->rank,
+                             .rank_count = comm->rank_count,
+                             .node_count = graph->node_count,
+                             .node_ranks_min = graph->node_ranks_max,
+                             .node_ranks_max = graph->node_ranks_max};
+  if (comm->settings.tuner == 0 || comm->settings.plan.tuner != NULL || comm->rank_count == 1) return;
+  for (uint32_t node = 0; !graph->nodes_even && node < graph->node_count; node++) {
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < graph->rank_count; rank++) count += graph->node[rank] == node;
+    if (count < about.node_ranks_min) about.node_ranks_min = count;
+  }
+  comm->settings.plan.tuner = tuner_open(&about);
+}
+
 static void comm_record_met(struct ncclComm *comm) {
   struct plan_request request;
   group_request(comm, NULL, 0, &request);
@@ -275,6 +305,8 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
       *job->result = comm;
       pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);
       if (comm && comm_state(comm) == COMM_READY) comm_own(comm);
+      if (comm && comm_state(comm) == COMM_READY) comm_open_tuner(comm);
+      if (comm && comm_state(comm) == COMM_READY) comm_open_profiler(comm);
       if (comm && comm_state(comm) == COMM_READY) comm_record_met(comm);
       if (comm && comm_state(comm) == COMM_READY) job_report(comm, job->call.call);
     }
@@ -348,6 +380,17 @@ static ncclResult_t comm_give_up(struct ncclComm *comm, ncclResult_t error) {
   return error;
 }
 
+/* What a tuner plugin has chosen since: compared with what it chose for other ranks, and recorded. */
+static ncclResult_t comm_show_answers(struct ncclComm *comm) {
+  struct tuner *tuner = comm->settings.plan.tuner;
+  uint32_t number = tuner_answer_new(tuner);
+  if (number == UINT32_MAX) return ncclSuccess;
+  for (; number != UINT32_MAX; number = tuner_answer_new(tuner))
+    TRY(match_answer(comm, number, tuner_answer_at(tuner, number)));
+  comm_record_met(comm);
+  return ncclSuccess;
+}
+
 /* The operations of a cached plan are already checked and connected. */
 static ncclResult_t comm_prepare(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
@@ -356,10 +399,13 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   TRY(comm_check_captures(comm));
   if (plan_cache_find(*cache, comm->rank, queue->ops, queue->op_count, &queue->plan)) return ncclSuccess;
   TRY(queue_check_self(comm));
+  comm_open_tuner(comm); /* a non-blocking init: this is its first launch */
+  comm_open_profiler(comm);
   group_request(comm, queue->ops, queue->op_count, &request);
   bool keep = false;
   TRY(plan_cache_begin(cache, &request, &keep));
   TRY(plan_build_within(&request, &queue->plan_memory, &queue->plan));
+  TRY(comm_show_answers(comm));
   TRY(comm_give_up(comm, connect_plan(comm, &queue->plan)));
   return keep ? plan_cache_keep(*cache, &request, queue->ops, &queue->plan) : ncclSuccess;
 }
@@ -410,8 +456,10 @@ static ncclResult_t comm_launch(struct ncclComm *comm) {
   const uint64_t number = record_launched(comm);
   if (record_lacks_met(comm)) comm_record_met(comm); /* a non-blocking init: this is its first launch */
   record_plan(comm, &queue->plan);
+  if (comm->profiler) profiler_launch_begin(comm->profiler, &queue->plan, queue->streams[0]);
   const ncclResult_t result =
       comm->ops->device->launch(comm->device_comm, &queue->plan, queue->streams, queue->stream_count);
+  if (comm->profiler) profiler_launch_end(comm->profiler);
   if (result == ncclSuccess) call_cache_note_launch(comm, &queue->plan, queue->stream_count);
   if (result == ncclSuccess) comm_record_launch(comm, number);
   queue->plan.hook = NULL;
@@ -461,6 +509,7 @@ static void group_clear(struct ncclComm *comms, bool discarded, bool single) {
   for (struct ncclComm *comm = comms, *next; comm; comm = next) {
     next = comm->queue.next;
     if (discarded) comm_go_back(comm);
+    if (comm->profiler) profiler_group_end(comm->profiler);
     queue_clear(comm);
     if (!single) use_end(comm); /* the last access: another thread may wait to free it */
   }

@@ -17,6 +17,8 @@
 #include "core/remote/remote.h"
 #include "core/group.h"
 #include "core/plan/plan_cache.h"
+#include "core/plugins/profiler.h"
+#include "core/plugins/tuner.h"
 #include "core/proxy/net.h"
 #include "core/rendezvous/rendezvous.h"
 #include "core/stall/watchdog.h"
@@ -113,6 +115,8 @@ static void comm_free(struct ncclComm *comm) {
   os_free(comm->queue.calls);
   os_free(comm->queue.streams);
   plan_memory_free(&comm->queue.plan_memory);
+  tuner_close(comm->settings.plan.tuner);
+  profiler_close(comm->profiler);
   settings_free(&comm->settings);
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);

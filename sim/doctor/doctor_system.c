@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/plugin_file.h"
 #include "base/share.h"
 #include "base/vgpu.h"
 #include "core/plan/names.h"
@@ -323,6 +324,30 @@ static void settings_adopt(int pid) {
   param_reset();
 }
 
+/* Loads each kind of plugin as the library would, and begins none. */
+static void plugins_check(struct doctor *doctor) {
+  char from[PLUGIN_FROM_BYTES], reasons[PLUGIN_REASON_BYTES];
+  for (const struct plugin_kind *kind = plugin_kinds; kind < plugin_kinds + PLUGIN_KINDS; kind++) {
+    const char *name = param_text_silent(kind->param);
+    int version = 0;
+    if (strcasecmp(name, "none") == 0 || strchr(name, ',') != NULL) continue;
+    void *library = plugin_file_open(kind, *name ? name : NULL, from, reasons);
+    if (library == NULL && *name)
+      doctor_add(doctor, DOCTOR_BAD, "plugin", "give a file's path, or add its folder to LD_LIBRARY_PATH",
+                 "%s=%s cannot be loaded: %s", param_name(kind->param), name, reasons);
+    if (library == NULL) continue;
+    const bool fits = plugin_file_table(library, kind, &version) != NULL;
+    if (fits)
+      doctor_add(doctor, DOCTOR_NOTE, "plugin", NULL, "the %s plugin %s would be loaded: version %d",
+                 kind->text, from, version);
+    else
+      doctor_add(doctor, DOCTOR_BAD, "plugin", "use a release of it with one of these versions",
+                 "the %s plugin %s has no table of version %d to %d", kind->text, from, kind->oldest,
+                 kind->newest);
+    plugin_file_close(library);
+  }
+}
+
 void doctor_settings(struct doctor *doctor) {
   const char *path = os_env("VLLM_NCCL_SO_PATH");
   struct doctor_file file;
@@ -331,6 +356,7 @@ void doctor_settings(struct doctor *doctor) {
     path = os_env("VLLM_NCCL_SO_PATH");
   }
   settings_faults(doctor);
+  plugins_check(doctor);
   for (const char *const *each = os_environ(); each && *each; each++) {
     char name[128];
     const size_t length = strcspn(*each, "=");

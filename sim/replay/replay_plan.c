@@ -147,16 +147,13 @@ static void fit_limits(struct plan_request *request, const struct record_plan *r
   }
   if (is_message(row->func) || (family & 4) != 0) return;
   file->count = 1;
-  file->rules[0] =
-      (struct tune_rule){0,
-                         UINT64_MAX,
-                         0,
-                         0,
-                         guess == 0 && row->channels <= limits->channel_count ? row->channels : 0,
-                         1,
-                         row->func,
-                         row->algo,
-                         row->proto};
+  file->rules[0] = (struct tune_rule){
+      .to_bytes = UINT64_MAX,
+      .channel_count = guess == 0 && row->channels <= limits->channel_count ? row->channels : 0,
+      .line = 1,
+      .func = row->func,
+      .algo = row->algo,
+      .proto = row->proto};
   request->settings.tune_file = file;
 }
 

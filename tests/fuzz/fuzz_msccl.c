@@ -1,5 +1,6 @@
 /* fuzz_msccl.c: any bytes as a schedule in MSCCL's XML, up to its plans. custom_check.h has the checks. */
-/* sources: core/custom/ core/plan/ core/topology/links.c core/topology/graph.c base/ sim/schedules/ */
+/* sources: core/custom/ core/plan/ core/plugins/ core/topology/links.c core/topology/graph.c base/
+ * sim/schedules/ */
 #include "custom_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -579,3 +579,15 @@ plant('lib/core/settings/settings.c', 'channels_of_the_configuration_ignored',
       'config->nChannelsPerNetPeer != NCCL_CONFIG_UNDEF_INT', 'false', 'test_api', 'test_config')
 plant('lib/core/parameters.c', 'secret_logged_with_the_settings',
       'param_is_hidden(id) ? "..." : value_text(id)', 'value_text(id)', 'test_base', 'test_param_secret')
+
+# ---- tuner plugins
+
+TUNER, TUNE = 'lib/core/plugins/tuner.c', 'lib/core/plan/tune.c'
+plant(TUNER, 'tuner_changed_what_is_not_possible',
+      'if (question_offers(question, algo, proto)) decides = true;', 'if (true) decides = true;',
+      'test_tuner_answers', 'test_left', quick=True)
+plant(TUNER, 'tuner_forgets', '*first = tuner->count++;', 'tuner->count++;', 'test_tuner_answers',
+      'test_remembered')
+plant(TUNE, 'tuner_has_more_channels_than_there_are',
+      '(uint32_t)size_min(answer.channel_count, request->settings.limits.channel_count)',
+      'answer.channel_count', 'test_tuner_answers', 'test_taken', quick=True)

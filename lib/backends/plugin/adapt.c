@@ -2,13 +2,13 @@
  * the interface: contexts of communicators (from 11 on), properties, and the number of results of a request.
  * If a plugin's call fails, the log names the plugin, the call and the peer; messages of the plugin itself go
  * to the library's log. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backends/plugin/plugin.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/plugin_file.h"
 
 #define RECVS_MAX 8                     /* receives per call to irecv */
 #define REQUESTS (2 * ABI_REQUESTS_MAX) /* per connection: a flush needs a request besides its receive's */
@@ -57,24 +57,6 @@ static struct {
 } in_use = {.mutex = OS_MUTEX_INITIALIZER};
 
 #define NET (in_use.plugin.net)
-
-/* ---- messages of a plugin ---- */
-
-#define LINE_BYTES 1024
-
-LOG_FORMAT(5, 6)
-static void plugin_log(int level, unsigned long subsystems, const char *file, int line, const char *format,
-                       ...) {
-  char text[LINE_BYTES];
-  va_list arguments;
-  if (format == NULL) return;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  if (level == LOG_WARN) log_warn_at(file != NULL ? file : "plugin", line, "%s", text);
-  else if (level == LOG_TRACE) log_trace((unsigned)subsystems, "%s", text);
-  else if (level != LOG_NONE) log_info((unsigned)subsystems & LOG_ALL, "%s", text);
-}
 
 /* There is no profiler: events are ignored. */
 static ncclResult_t plugin_profile(void **event, int type, void *parent, int64_t plugin, void *extra) {
@@ -125,8 +107,9 @@ const char *plugin_table_fault(const struct abi_net *net) {
 static ncclResult_t plugin_init(uint64_t comm_key, void **context) {
   struct abi_config config = {ABI_UNDEFINED};
   *context = NULL;
-  if (in_use.plugin.version == 10) return plugin_result(NET->init.v10(plugin_log, plugin_profile), "init");
-  return plugin_result(NET->init.v11(context, comm_key, &config, plugin_log, plugin_profile), "init");
+  if (in_use.plugin.version == 10)
+    return plugin_result(NET->init.v10(plugin_file_log, plugin_profile), "init");
+  return plugin_result(NET->init.v11(context, comm_key, &config, plugin_file_log, plugin_profile), "init");
 }
 
 static void plugin_finalize(void *context) {

@@ -9,11 +9,10 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/param.h"
+#include "base/plugin_file.h"
 
-#define FILE_USUAL "libnccl-net.so"
 #define NAME_BYTES 4096 /* length of an item of NCCL_NET_PLUGIN */
 #define ITEMS_MAX 64
-#define REASON_BYTES 512
 
 static struct plugin current;   /* library NULL: none */
 static const char *rest;        /* rest of NCCL_NET_PLUGIN; NULL: not begun */
@@ -75,47 +74,18 @@ static bool library_take(void *library, const char *from) {
 
 /* ---- from a name to a library ---- */
 
-/* Tries one file; if it fails, adds the reason to `reasons`. */
-static void *library_open(const char *file, char *reasons) {
-  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  const size_t used = strlen(reasons);
-  if (library == NULL && used < REASON_BYTES)
-    snprintf(reasons + used, REASON_BYTES - used, "%s%s", used > 0 ? "; " : "", dlerror());
-  return library;
-}
-
-static bool static_take(void) {
-  void *program = dlopen(NULL, RTLD_NOW | RTLD_LOCAL);
-  return program != NULL && library_take(program, "STATIC_PLUGIN");
-}
-
-/* Tries a name as a file, then as NAME in libnccl-net-NAME.so. */
 static bool name_take(const char *name) {
-  char file[NAME_BYTES + 32], reasons[REASON_BYTES] = "";
-  if (strcmp(name, "STATIC_PLUGIN") == 0) return static_take();
-  void *library = library_open(name, reasons);
-  snprintf(file, sizeof file, "%s", name);
-  if (library == NULL && strchr(name, '/') == NULL) {
-    snprintf(file, sizeof file, "libnccl-net-%s.so", name);
-    library = library_open(file, reasons);
-  }
-  if (library != NULL) {
-    found = true;
-    return library_take(library, file);
-  }
-  log_warn(
-      "NCCL_NET_PLUGIN: '%s' cannot be loaded: %s; give a file's path, or add its folder to "
-      "LD_LIBRARY_PATH",
-      name, reasons);
-  return false;
+  char file[PLUGIN_FROM_BYTES];
+  void *library = plugin_file_named(&plugin_kinds[PLUGIN_NET], name, file);
+  if (library == NULL) return false;
+  if (strcmp(name, "STATIC_PLUGIN") != 0) found = true;
+  return library_take(library, file);
 }
 
 static bool usual_take(void) {
-  char reasons[REASON_BYTES] = "";
-  void *library = library_open(FILE_USUAL, reasons);
-  if (library != NULL) return library_take(library, FILE_USUAL);
-  log_info(LOG_INIT | LOG_NET, "No network plugin: %s", reasons);
-  return false;
+  char file[PLUGIN_FROM_BYTES];
+  void *library = plugin_file_usual(&plugin_kinds[PLUGIN_NET], file);
+  return library != NULL && library_take(library, file);
 }
 
 /* Takes the next item of the list; false after the last. */

@@ -100,7 +100,7 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
  * that moves only while its threads wait gains nothing. */
 void call_cache_note_launch(struct ncclComm *comm, const struct plan *plan, uint32_t stream_count) {
   const bool kept = plan->work_count <= CALL_CACHE_WORKS && stream_count == 1 && plan->hook == NULL &&
-                    comm->ops->device->keeps_time();
+                    comm->ops->device->keeps_time() && comm->profiler == NULL;
   comm->call_cache.serial = kept ? plan->serial : 0;
   comm->call_cache.sequence = comm->queue.first_sequence;
   comm->call_cache.work_count = plan->work_count;

@@ -17,6 +17,7 @@
 #define COMM_NAME_BYTES 48
 #define COMM_REASON_BYTES 512
 
+struct profiler;
 struct remote;
 struct rendezvous;
 
@@ -106,6 +107,8 @@ struct ncclComm {
   struct connect_table connections;
   struct redop_table redops;
   struct registration *registrations;
+  struct profiler *profiler; /* the rank's profiler plugin, or NULL */
+  bool profiler_sought;
   char name[COMM_NAME_BYTES];     /* for messages */
   char reason[COMM_REASON_BYTES]; /* why it is COMM_FAILED (locked), or broken */
   ncclResult_t reason_code;       /* the code that it was broken with */

@@ -15,6 +15,7 @@
 #include "core/comm/match_p2p.h"
 #include "core/comm/record.h"
 #include "core/plan/names.h"
+#include "core/plugins/tuner.h"
 #include "kernels/kernels.h"
 
 /* A rank that is further behind than this is compared again once it has caught up. */
@@ -127,6 +128,11 @@ static bool factors_differ(const struct match_entry *one, const struct match_ent
 
 /* What differs, in words; NULL: nothing. */
 static const char *difference(const struct match_entry *one, const struct match_entry *other) {
+  if (one->order == MATCH_ANSWERS)
+    return one->func == other->func && one->count == other->count && one->before == other->before &&
+                   one->root == other->root && one->in_group == other->in_group
+               ? NULL
+               : "different answers of the tuner plugin";
   if (one->func != other->func && one->order != MATCH_P2P) return "different functions";
   if (one->dtype != other->dtype) return "different datatypes";
   if (one->op != other->op) return "different reduction operators";
@@ -143,6 +149,8 @@ static uint64_t left_calls(const struct match_entry *left, int order) {
   return order == MATCH_COLLECTIVES ? left->number : left->before;
 }
 
+static bool order_is_captured(uint8_t order) { return order >= MATCH_CAPTURED && order < MATCH_ANSWERS; }
+
 static void rank_compared(struct match *match, const struct match_entry *entry) {
   match->next[(size_t)entry->order * match->rank_count + entry->rank] = entry->number + 1;
 }
@@ -153,7 +161,7 @@ static const struct match_entry *collective_compare(struct match *match, const s
                                                     bool *fits) {
   const struct match_ring *ring = &match->rings[entry->order];
   const struct match_entry *other = NULL;
-  if (entry->order >= MATCH_CAPTURED) match->captured = true;
+  if (order_is_captured(entry->order)) match->captured = true;
   *fits = ring_cover(match, entry->order, entry->number);
   if (!*fits) return NULL;
   if (entry->number >= ring->first) {
@@ -163,6 +171,7 @@ static const struct match_entry *collective_compare(struct match *match, const s
     else if (difference(&kept->entry, entry)) other = &kept->entry;
   }
   rank_compared(match, entry);
+  if (entry->order == MATCH_ANSWERS) return other;
   for (uint32_t i = 0; i < match->left_count && !other && !match->captured; i++)
     if (left_calls(&match->left[i], entry->order) <= entry->number) other = &match->left[i];
   return other;
@@ -316,8 +325,26 @@ static void add_callsite(struct match *match, char *text, size_t bytes, const st
   if (site[0] != '\0') add(text, bytes, " at %s", site);
 }
 
+/* The entry's root: what was chosen. */
+static uint32_t answer_pack(const struct tuner_answer *answer) {
+  return answer->algo | (uint32_t)answer->proto << 8 | answer->channel_count << 16;
+}
+
+/* "rank 1 chose Tree over LL with 2 channels for AllReduce of 4096 bytes". */
+static void add_answer(char *text, size_t bytes, const struct match_entry *entry) {
+  const uint32_t algo = entry->root & 255, proto = entry->root >> 8 & 255;
+  add(text, bytes,
+      "rank %u chose %s over %s with %u channels and chunks of %u bytes for %s of %" PRIu64 " bytes",
+      entry->rank, algo < ALGO_COUNT ? names_algo[algo] : "?", proto < PROTO_COUNT ? names_proto[proto] : "?",
+      entry->root >> 16, entry->in_group, names_func[entry->func], entry->count);
+}
+
 /* "rank 1 called ncclReduce(1024 float, sum, root 0) as number 2 of its group at job.c:31 (train)". */
 static void add_entry(struct match *match, char *text, size_t bytes, const struct match_entry *entry) {
+  if (entry->order == MATCH_ANSWERS) {
+    add_answer(text, bytes, entry);
+    return;
+  }
   add(text, bytes, "rank %u called nccl%s(%" PRIu64 " %s", entry->rank, names_func[entry->func], entry->count,
       kernel_type_name(entry->dtype));
   if (entry->order == MATCH_P2P)
@@ -361,9 +388,11 @@ void match_text(struct match *match, const struct match_entry *one, const struct
     const struct match_entry *send = one->func == FUNC_SEND ? one : other;
     snprintf(text, bytes, "message #%" PRIu64 " from rank %u to rank %u has %s: ", one->number, send->rank,
              send->root, differs);
+  } else if (one->order == MATCH_ANSWERS) {
+    snprintf(text, bytes, "choice #%" PRIu64 " has %s: ", one->number, differs ? differs : "no difference");
   } else
     snprintf(text, bytes, "collective #%" PRIu64 "%s has %s: ", one->number,
-             one->order >= MATCH_CAPTURED ? " of those in graphs" : "", differs ? differs : "no difference");
+             order_is_captured(one->order) ? " of those in graphs" : "", differs ? differs : "no difference");
   add_entry(match, text, bytes, one);
   add(text, bytes, "; ");
   add_entry(match, text, bytes, other);
@@ -372,6 +401,8 @@ void match_text(struct match *match, const struct match_entry *one, const struct
 const char *match_cure(const struct match_entry *one, const struct match_entry *other) {
   if (one->order == MATCH_P2P || other->order == MATCH_P2P)
     return "give every ncclSend one ncclRecv of the same count and datatype";
+  if (one->order == MATCH_ANSWERS)
+    return "give the tuner plugin the same configuration on all ranks, or set NCCL_TUNER_PLUGIN=none";
   return "make the same calls in the same order on all ranks";
 }
 
@@ -545,6 +576,20 @@ ncclResult_t match_call(const struct collective_call *call) {
   const ncclResult_t result = call_compare(call);
   if (result != ncclSuccess && !rank->recorded) record_mismatch(call, ticks_now());
   return result;
+}
+
+ncclResult_t match_answer(struct ncclComm *comm, uint32_t number, const struct tuner_answer *answer) {
+  struct match_entry entry;
+  memset(&entry, 0, sizeof entry);
+  entry.order = MATCH_ANSWERS;
+  entry.number = number;
+  entry.rank = comm->rank;
+  entry.func = answer->func;
+  entry.count = answer->bytes;
+  entry.before = answer->collectives | (uint64_t)answer->options << 32;
+  entry.root = answer_pack(answer);
+  entry.in_group = answer->chunk_bytes;
+  return compare(comm, "ncclGroupEnd", NULL, &entry);
 }
 
 /* What a rank had called when it left, or before a group. */

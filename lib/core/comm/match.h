@@ -15,6 +15,7 @@ struct collective_call;
 struct comm_shared;
 struct ncclComm;
 struct match;
+struct tuner_answer;
 
 /* A rank's collectives are counted in each order alone. Within a group AlltoAll, Gather and Scatter, which
  * are made of messages, may come before or after other collectives. The graphs of captured calls run later,
@@ -23,7 +24,8 @@ enum match_order {
   MATCH_COLLECTIVES,
   MATCH_MESSAGES,
   MATCH_CAPTURED = 2,
-  MATCH_ORDERS = 4,
+  MATCH_ANSWERS = 4, /* what tuner plugins chose, whether or not calls are compared */
+  MATCH_ORDERS = 5,
   MATCH_P2P = MATCH_ORDERS, /* a send or a receive */
   MATCH_P2P_CAPTURED,       /* one in a graph: sends and receives are no longer compared */
   MATCH_P2P_UNDONE,         /* one of a discarded group */
@@ -85,6 +87,8 @@ void match_begin(struct ncclComm *comm);
  * has left; the communicators of all ranks are broken with that message then, and the call is recorded
  * before. ncclSuccess for communicators that do not compare. */
 ncclResult_t match_call(const struct collective_call *call);
+/* The answer of the rank's tuner plugin with this number must be that of other ranks; as match_call. */
+ncclResult_t match_answer(struct ncclComm *comm, uint32_t number, const struct tuner_answer *answer);
 /* The rank makes no more calls. ncclInvalidUsage, as above, if a call of another rank waits for one. */
 ncclResult_t match_end(struct ncclComm *comm, enum match_end end, const void *caller);
 /* The calls of the rank's open group were not made. */

@@ -275,7 +275,9 @@ static double ring_time_us(const struct plan_request *request, uint8_t func, uin
 /* A single rank only copies. */
 static double collective_time_us(const struct plan_request *request, const struct plan_op *op, size_t bytes) {
   struct tune_choice choice;
-  if (op->count == 0 || tune_choose(request, op->func, bytes, &choice) != ncclSuccess) return 0;
+  struct plan_request alone = *request;
+  alone.settings.tuner = NULL; /* other ranks need not ask for the time, and so not the plugin */
+  if (op->count == 0 || tune_choose(&alone, op->func, bytes, &choice) != ncclSuccess) return 0;
   if (request->rank_count > 1) return choice.time_us;
   return ring_time_us(request, op->func, request->settings.proto_mask[op->func], bytes,
                       request->settings.limits.channel_count);

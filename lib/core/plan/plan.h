@@ -7,6 +7,7 @@
 #include "core/topology/graph.h"
 
 struct tune_file;
+struct tuner;
 struct custom_schedule;
 
 /* One operation of a group, checked, with averages and user operators already turned into kernel operators.
@@ -36,6 +37,7 @@ struct plan_settings {
   uint32_t max_threads[PROTO_COUNT]; /* NCCL_NTHREADS etc., for the cost model; 0: its default */
   uint32_t thread_bytes[2][PROTO_COUNT]; /* NCCL_THREAD_THRESHOLDS of Tree and Ring; 0: the model's default */
   const struct tune_file *tune_file;     /* the user's tuning file, or NULL */
+  struct tuner *tuner;                   /* the rank's tuner plugin, or NULL; planning asks it */
   size_t p2p_ll_threshold;               /* bytes per channel below which point-to-point uses LL */
   uint32_t net_peer_channels;            /* maximum channels of a message between nodes; 0: as on one node */
   bool net_plain;                        /* messages over a network use Simple only */

@@ -211,8 +211,9 @@ static void work_shorten_stage(const struct draft *draft, const struct task *tas
   const struct plan_request *request = draft->request;
   const size_t bytes = tune_bytes(work->func, work->count, work->element_bytes, request->rank_count);
   const size_t most = work->chunk_count * work->element_bytes;
-  const size_t least =
+  size_t least =
       tune_chunk_bytes(request, work->func, work->algo, work->proto, bytes, task->channel_count, most);
+  if (task->chunk_bytes != 0) least = size_min(least, task->chunk_bytes);
   if (least < most) work->chunk_count = size_max(1, chunk_grains(work->proto, least) / work->element_bytes);
 }
 
@@ -335,6 +336,7 @@ static void tasks_settle(const struct plan_request *request, struct task *tasks,
   const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
   for (uint32_t i = 0; i < count; i++) {
     tasks[i].channel_count = channel_count;
+    tasks[i].chunk_bytes = choice->chunk_bytes;
     tasks[i].budget_bytes = budget_bytes;
   }
 }

@@ -39,6 +39,7 @@ struct task {
   size_t weight;  /* bytes moved per byte of count */
   size_t traffic_bytes;
   uint32_t channel_count; /* maximum number of channels */
+  uint32_t chunk_bytes;   /* as in tune_choice */
   size_t budget_bytes;    /* minimum traffic per channel */
 };
 

@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "core/custom/custom.h"
 #include "core/plan/tune_file.h"
+#include "core/plugins/tuner.h"
 
 struct number {
   uint8_t name; /* enum record_input_name */
@@ -93,7 +94,20 @@ static void put_rules(struct writing *writing, const struct tune_file *file) {
     put(writing, INPUT_RULE_BYTES, i, rule->from_bytes, rule->to_bytes,
         halves(rule->rank_count, rule->node_count));
     put(writing, INPUT_RULE_CHOICE, i, halves(rule->channel_count, rule->line),
-        rule->func | (uint64_t)rule->algo << 8 | (uint64_t)rule->proto << 16, 0);
+        rule->func | (uint64_t)rule->algo << 8 | (uint64_t)rule->proto << 16,
+        halves(rule->collectives, rule->chunk_bytes));
+  }
+}
+
+/* What a tuner plugin has chosen so far, as rules behind those of the file. */
+static void put_answers(struct writing *writing, const struct tuner *tuner, uint32_t index) {
+  const struct tuner_answer *answer;
+  for (uint32_t i = 0; (answer = tuner_answer_at(tuner, i)) != NULL; i++) {
+    if (!answer->changed) continue;
+    put(writing, INPUT_RULE_BYTES, index, answer->bytes, answer->bytes + 1, 0);
+    put(writing, INPUT_RULE_CHOICE, index++, answer->channel_count,
+        answer->func | (uint64_t)answer->algo << 8 | (uint64_t)answer->proto << 16,
+        halves(answer->collectives, answer->chunk_bytes));
   }
 }
 
@@ -170,7 +184,9 @@ uint32_t plan_inputs_write(const struct plan_request *request, struct record_inp
   put(&writing, INPUT_RANKS, 0, request->rank_count, divided,
       request->custom != NULL ? custom_digest(request->custom) : 0);
   put_places(&writing, request);
-  put_rules(&writing, request->settings.tune_file);
+  const struct tune_file *file = request->settings.tune_file;
+  put_rules(&writing, file);
+  put_answers(&writing, request->settings.tuner, file != NULL ? file->count : 0);
   rows[writing.count] =
       (struct record_input){.used = 1, .name = INPUT_END, .a = writing.count, .b = writing.full};
   return writing.count + 1;
@@ -336,7 +352,9 @@ static const char *take_rules(const struct reading *reading, struct plan_inputs 
                                    high(choice->a),
                                    (uint8_t)choice->b,
                                    (uint8_t)(choice->b >> 8),
-                                   (uint8_t)(choice->b >> 16)};
+                                   (uint8_t)(choice->b >> 16),
+                                   low(choice->c),
+                                   high(choice->c)};
     if (rule.func >= FUNC_COUNT || rule.algo >= ALGO_COUNT || rule.proto >= PROTO_COUNT ||
         rule.channel_count > PLAN_CHANNELS_MAX)
       return "a tuning rule is impossible";

@@ -4,12 +4,14 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "core/plan/names.h"
 #include "core/plan/rules.h"
 #include "core/plan/tune_file.h"
 #include "core/plan/tune_table.h"
+#include "core/plugins/tuner.h"
 #include "schedule/chunk.h"
 
 size_t tune_bytes(uint8_t func, size_t count, uint32_t element_bytes, uint32_t rank_count) {
@@ -745,17 +747,26 @@ static ncclResult_t nothing_left(const struct plan_request *request, uint8_t fun
       request->rank, algos, protos, names_func[func], rules, would);
 }
 
+/* Collectives of the group: messages may differ between ranks. */
+static uint32_t collectives_count(const struct plan_request *request) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < request->op_count; i++) count += request->ops[i].func <= FUNC_ALL_REDUCE;
+  return count;
+}
+
 /* Takes the tuning file's rule for this size, if the rules allow it. */
 static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                         struct tune_choice *choice) {
-  const struct tune_rule *rule = tune_file_find(request->settings.tune_file, request->graph, func, bytes);
-  if (rule == NULL) return false;
-  const char *why = rules_forbid(request, func, rule->algo, rule->proto);
-  if (why != NULL) {
+  const struct tune_sought sought = {request->graph, bytes, collectives_count(request), func};
+  const struct tune_rule *rule = NULL;
+  const char *why = NULL;
+  while ((rule = tune_file_find(request->settings.tune_file, rule, &sought)) != NULL) {
+    why = rules_forbid(request, func, rule->algo, rule->proto);
+    if (why == NULL) break;
     log_info(LOG_TUNING, "rank %u: line %u of the tuning file is skipped for %s of %zu bytes: %s",
              request->rank, rule->line, names_func[func], bytes, why);
-    return false;
   }
+  if (rule == NULL) return false;
   const uint32_t most_channels = request->settings.limits.channel_count;
   choice->algo = rule->algo;
   choice->proto = rule->proto;
@@ -764,26 +775,92 @@ static bool file_choose(const struct plan_request *request, uint8_t func, size_t
                               : tune_channels(request, func, rule->algo, rule->proto, bytes);
   choice->time_us = tune_time_us(request, func, rule->algo, rule->proto, bytes, choice->channel_count);
   choice->file_line = rule->line;
+  choice->chunk_bytes = rule->chunk_bytes;
   return true;
+}
+
+static void choice_take(const struct tune_candidate *row, struct tune_choice *choice) {
+  choice->algo = row->algo;
+  choice->proto = row->proto;
+  choice->channel_count = row->channel_count;
+  choice->time_us = row->time_us;
+}
+
+/* ---- a tuner plugin ---- */
+
+/* What is used only if nothing else is left costs so many times what it is predicted to. */
+#define TUNER_LAST_FACTOR 1024
+#define TUNER_UNKNOWN_US 1e9f /* the model has no figures */
+
+static void question_put(const struct plan_request *request, uint8_t func, size_t bytes,
+                         const struct tune_candidate *rows, struct tuner_question *question) {
+  memset(question, 0, sizeof *question);
+  question->func = func;
+  question->bytes = bytes;
+  question->collectives = collectives_count(request);
+  for (uint32_t i = 0; i < TUNER_ALGOS * PROTO_COUNT; i++) {
+    const struct tune_candidate *row = &rows[i];
+    float *cost = &question->costs[row->algo][row->proto];
+    *cost = TUNER_IGNORE;
+    if (row->forbidden != NULL) continue;
+    *cost = (float)(row->last ? row->time_us * TUNER_LAST_FACTOR : row->time_us);
+    if (isinf(row->time_us)) *cost = TUNER_UNKNOWN_US;
+    question->options |= 1u << i;
+  }
+}
+
+/* Changes the model's choice to the plugin's. */
+static void tuner_settle(const struct plan_request *request, const struct tuner_question *question,
+                         const struct tune_candidate *rows, struct tune_choice *choice) {
+  const struct tune_choice own = *choice;
+  struct tuner_answer answer;
+  const bool chose = tuner_ask(request->settings.tuner, question, &answer);
+  if (chose) choice_take(&rows[answer.algo * PROTO_COUNT + answer.proto], choice);
+  if (answer.channel_count != 0)
+    choice->channel_count = (uint32_t)size_min(answer.channel_count, request->settings.limits.channel_count);
+  answer.algo = choice->algo;
+  answer.proto = choice->proto;
+  answer.channel_count = choice->channel_count;
+  const size_t most = request->settings.limits.step_bytes[choice->proto];
+  const size_t chunk = tune_chunk_bytes(request, question->func, choice->algo, choice->proto, question->bytes,
+                                        choice->channel_count, most);
+  answer.chunk_bytes = tuner_ask_chunk(request->settings.tuner, &answer, chunk);
+  answer.changed = answer.algo != own.algo || answer.proto != own.proto ||
+                   answer.channel_count != own.channel_count || answer.chunk_bytes != 0;
+  tuner_remember(request->settings.tuner, question, &answer);
+  choice->chunk_bytes = answer.chunk_bytes;
+}
+
+static void tuner_choose(const struct plan_request *request, uint8_t func, size_t bytes,
+                         const struct tune_candidate *rows, struct tune_choice *choice) {
+  struct tuner_question question;
+  if (request->settings.tuner == NULL || func > FUNC_ALL_REDUCE) return;
+  question_put(request, func, bytes, rows, &question);
+  const struct tuner_answer *known = tuner_recall(request->settings.tuner, &question);
+  if (known == NULL) tuner_settle(request, &question, rows, choice);
+  else {
+    choice->algo = known->algo;
+    choice->proto = known->proto;
+    choice->channel_count = known->channel_count;
+    choice->chunk_bytes = known->chunk_bytes;
+  }
+  choice->time_us = tune_time_us(request, func, choice->algo, choice->proto, bytes, choice->channel_count);
 }
 
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                          struct tune_choice *choice) {
   struct tune_candidate rows[TUNE_CANDIDATES];
   const struct tune_candidate *best = NULL;
+  memset(choice, 0, sizeof *choice);
   choice->algo = ALGO_RING;
   choice->proto = PROTO_SIMPLE;
   choice->channel_count = request->settings.limits.channel_count;
-  choice->time_us = 0;
-  choice->file_line = 0;
   if (request->rank_count == 1 || file_choose(request, func, bytes, choice)) return ncclSuccess;
   tune_candidates(request, func, bytes, rows);
   for (uint32_t index = 0; index < TUNE_CANDIDATES; index++)
     if (candidate_is_better(&rows[index], best)) best = &rows[index];
   if (best == NULL) return nothing_left(request, func);
-  choice->algo = best->algo;
-  choice->proto = best->proto;
-  choice->channel_count = best->channel_count;
-  choice->time_us = best->time_us;
+  choice_take(best, choice);
+  tuner_choose(request, func, bytes, rows, choice);
   return ncclSuccess;
 }

@@ -39,9 +39,11 @@ struct tune_choice {
   uint32_t channel_count; /* maximum number of channels, 1..limits.channel_count */
   double time_us;         /* predicted; 0 on one rank */
   uint32_t file_line;     /* line of the rule in the tuning file that applied; 0: the model's choice */
+  uint32_t chunk_bytes;   /* maximum bytes of a chunk, as a tuner plugin wants; 0: the model's */
 };
 
-/* Takes the tuning file's choice, else the allowed algorithm and protocol with the least predicted time.
+/* Takes the tuning file's choice, else the tuner plugin's (plugins/tuner.h), else the allowed algorithm and
+ * protocol with the least predicted time.
  * ncclInvalidUsage if none is allowed; the message has the rule that forbids each and what would be allowed.
  */
 ncclResult_t tune_choose(const struct plan_request *request, uint8_t func, size_t bytes,

@@ -222,15 +222,20 @@ ncclResult_t tune_file_read(const char *path, struct tune_file **file) {
   return result;
 }
 
-const struct tune_rule *tune_file_find(const struct tune_file *file, const struct graph *graph, uint8_t func,
-                                       uint64_t bytes) {
-  for (uint32_t i = 0; file != NULL && i < file->count; i++) {
-    const struct tune_rule *rule = &file->rules[i];
-    if (rule->func != func || bytes < rule->from_bytes) continue;
-    if (bytes >= rule->to_bytes && rule->to_bytes != UINT64_MAX) continue;
-    if (rule->rank_count != 0 && rule->rank_count != graph->rank_count) continue;
-    if (rule->node_count == 0 || rule->node_count == graph->node_count) return rule;
-  }
+static bool rule_applies(const struct tune_rule *rule, const struct tune_sought *sought) {
+  if (rule->func != sought->func || sought->bytes < rule->from_bytes) return false;
+  if (sought->bytes >= rule->to_bytes && rule->to_bytes != UINT64_MAX) return false;
+  if (rule->rank_count != 0 && rule->rank_count != sought->graph->rank_count) return false;
+  if (rule->collectives != 0 && rule->collectives != sought->collectives) return false;
+  return rule->node_count == 0 || rule->node_count == sought->graph->node_count;
+}
+
+const struct tune_rule *tune_file_find(const struct tune_file *file, const struct tune_rule *after,
+                                       const struct tune_sought *sought) {
+  if (file == NULL) return NULL;
+  for (const struct tune_rule *rule = after != NULL ? after + 1 : file->rules;
+       rule < file->rules + file->count; rule++)
+    if (rule_applies(rule, sought)) return rule;
   return NULL;
 }
 

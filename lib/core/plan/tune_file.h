@@ -21,6 +21,8 @@ struct tune_rule {
   uint32_t channel_count;          /* 0: the model's choice */
   uint32_t line;                   /* in the file, from 1 */
   uint8_t func, algo, proto;
+  /* Of a recorded answer of a tuner plugin alone: collectives of the group, 0: any; as in tune_choice. */
+  uint32_t collectives, chunk_bytes;
 };
 
 struct tune_file {
@@ -35,9 +37,16 @@ ncclResult_t tune_file_parse(const char *path, const char *text, size_t length, 
 /* As tune_file_parse(), for the file at `path`. */
 ncclResult_t tune_file_read(const char *path, struct tune_file **file);
 
-/* The rule that applies to an operation, or NULL; `file` may be NULL. */
-const struct tune_rule *tune_file_find(const struct tune_file *file, const struct graph *graph, uint8_t func,
-                                       uint64_t bytes);
+/* An operation, for tune_file_find. */
+struct tune_sought {
+  const struct graph *graph;
+  uint64_t bytes;
+  uint32_t collectives; /* of its group */
+  uint8_t func;
+};
+/* The first rule after `after` (NULL: of all) that applies to an operation, or NULL; `file` may be NULL. */
+const struct tune_rule *tune_file_find(const struct tune_file *file, const struct tune_rule *after,
+                                       const struct tune_sought *sought);
 
 /* Writes one rule as a line of a tuning file, without newline; returns as snprintf does. */
 int tune_rule_text(const struct tune_rule *rule, char *out, size_t out_bytes);

@@ -193,7 +193,7 @@ static ncclResult_t remote_check_settings(const struct remote *remote) {
     return log_fail(ncclInvalidUsage,
                     "rank 0 (process %d on %s) and rank %u (process %d on %s) have different settings of "
                     "buffers, algorithms or protocols; give NCCL_BUFFSIZE, NCCL_ALGO, NCCL_PROTO and their "
-                    "kin the same values everywhere",
+                    "kin the same values, and NCCL_TUNER_PLUGIN the same plugin, everywhere",
                     first->process, first->host_name, rank, info->process, info->host_name);
   }
   return ncclSuccess;

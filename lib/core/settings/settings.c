@@ -13,6 +13,7 @@
 #include "base/param.h"
 #include "core/plan/names.h"
 #include "core/plan/tune_file.h"
+#include "core/plugins/tuner.h"
 
 /* A piece of the text: not terminated. */
 struct piece {
@@ -298,6 +299,7 @@ ncclResult_t settings_read(const struct backend *ops, const ncclConfig_t *config
   memset(&read, 0, sizeof read);
   TRY(ops->device->limits(&read.plan.limits));
   limits_take_params(&read.plan.limits, config);
+  read.tuner = tuner_identity();
   for (uint32_t i = 0; i < FUNC_COUNT; i++) {
     read.plan.algo_mask[i] = (1u << ALGO_COUNT) - 1;
     read.plan.proto_mask[i] = (1u << PROTO_COUNT) - 1;
@@ -361,6 +363,7 @@ uint64_t settings_digest(const struct settings *settings) {
   digest = hash_bytes(digest, settings->plan.proto_mask, sizeof settings->plan.proto_mask);
   digest = hash_bytes(digest, settings->plan.max_threads, sizeof settings->plan.max_threads);
   digest = hash_bytes(digest, settings->plan.thread_bytes, sizeof settings->plan.thread_bytes);
+  if (settings->tuner != 0) digest = hash_mix(digest, settings->tuner);
   return hash_bytes(digest, &settings->plan.p2p_ll_threshold, sizeof settings->plan.p2p_ll_threshold);
 }
 

@@ -12,6 +12,7 @@ enum leak_check { LEAK_CHECK_OFF, LEAK_CHECK_REPORT, LEAK_CHECK_ERROR, LEAK_CHEC
 struct settings {
   struct plan_settings plan;
   struct tune_file *tune_file;  /* plan.tune_file, freed by settings_free */
+  uint64_t tuner;               /* tuner_identity() */
   bool net_ll_for_all;          /* messages between hosts may use LL with any number of ranks */
   uint32_t p2p_net_chunk_bytes; /* maximum chunk of a message in a communicator over networks */
   bool check_pointers;

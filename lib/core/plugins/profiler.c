@@ -1,0 +1,333 @@
+/* profiler.c: one plugin a process, which stays loaded. Events are made as version 5 has them; for version 4,
+ * which has no events of calls, the parent of an operation is the group's. */
+#include "core/plugins/profiler.h"
+
+#include <string.h>
+
+#include "base/array.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/plugin_file.h"
+
+enum {
+  EVENT_GROUP = 1 << 0,
+  EVENT_COLL = 1 << 1,
+  EVENT_P2P = 1 << 2,
+  EVENT_GROUP_API = 1 << 8,
+  EVENT_COLL_API = 1 << 9,
+  EVENT_P2P_API = 1 << 10,
+  EVENT_LAUNCH = 1 << 11
+};
+enum { STATE_GROUP_STARTED = 23, STATE_GROUP_ENDS = 24 };
+
+typedef void (*log_function)(int level, unsigned long subsystems, const char *file, int line,
+                             const char *format, ...);
+typedef void (*any_function)(void);
+
+struct coll_event {
+  uint64_t sequence;
+  const char *func;
+  const void *in;
+  void *out;
+  size_t count;
+  int root;
+  const char *dtype;
+  uint8_t channels, warps;
+  const char *algo, *proto;
+  void *group;
+};
+struct p2p_event {
+  const char *func;
+  void *buffer;
+  const char *dtype;
+  size_t count;
+  int peer;
+  uint8_t channels;
+  void *group;
+};
+/* What an event is about. Version 4 knows coll and p2p, without their last member; version 6 has more events,
+ * whose members here are only space. */
+union event_about {
+  struct {
+    bool captured;
+    int depth;
+  } group_api;
+  struct {
+    const char *func;
+    size_t count;
+    const char *dtype;
+    int root;
+    void *stream;
+    bool captured;
+  } coll_api;
+  struct {
+    const char *func;
+    size_t count;
+    const char *dtype;
+    void *stream;
+    bool captured;
+  } p2p_api;
+  struct {
+    void *stream;
+  } launch;
+  struct coll_event coll;
+  struct p2p_event p2p;
+  uint64_t space[16];
+};
+struct event_4 {
+  uint8_t type;
+  void *parent;
+  int rank;
+  union event_about about;
+};
+struct event_5 {
+  uint64_t type;
+  void *parent;
+  int rank;
+  union event_about about;
+};
+
+struct table {
+  const char *name;
+  any_function init;
+  ncclResult_t (*start)(void *context, void **event, void *about);
+  ncclResult_t (*stop)(void *event);
+  ncclResult_t (*state)(void *event, int state, void *arguments);
+  ncclResult_t (*end)(void *context);
+};
+typedef ncclResult_t (*init_4)(void **context, int *mask, const char *name, uint64_t comm_id, int nodes,
+                               int ranks, int rank, log_function log);
+typedef ncclResult_t (*init_5)(void **context, uint64_t comm_id, int *mask, const char *name, int nodes,
+                               int ranks, int rank, log_function log);
+
+/* A call that was queued. */
+struct noted {
+  struct profiler_call call;
+  void *api, *operation; /* events; NULL: none */
+};
+
+struct profiler {
+  struct profiler_comm comm;
+  void *context;
+  int mask;
+  void *group_api, *group, *launch; /* of the open group */
+  bool in_group;
+  uint64_t operations; /* collectives so far */
+  struct noted *calls;
+  uint32_t count, capacity;
+};
+
+static const char *const dtypes[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
+                                     "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
+                                     "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+static const char *const funcs[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                              "AllReduce", "SendRecv", "Send",      "Recv",
+                                              "AlltoAll",  "Scatter",  "Gather",    "Copy"};
+static const char *const algos[ALGO_COUNT] = {
+    "TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
+    "NVLS_TREE", "PAT",  "DIRECT",         "TWO_SHOT",      "CUSTOM"};
+static const char *const protos[PROTO_COUNT] = {"LL", "LL128", "SIMPLE"};
+
+/* ---- the process's plugin ---- */
+
+static os_mutex load_mutex = OS_MUTEX_INITIALIZER;
+static const struct table *plugin; /* NULL: there is none */
+static int plugin_version;
+static char plugin_from[PLUGIN_FROM_BYTES];
+static bool plugin_sought;
+
+static void plugin_load(void) {
+  const struct plugin_kind *kind = &plugin_kinds[PLUGIN_PROFILER];
+  void *library = plugin_file_find(kind, plugin_from);
+  if (library == NULL) return;
+  const struct table *table = (const struct table *)plugin_file_table(library, kind, &plugin_version);
+  if (table != NULL && table->name != NULL && table->init != NULL && table->start != NULL &&
+      table->stop != NULL && table->state != NULL && table->end != NULL) {
+    plugin = table;
+    log_info(kind->subsystem, "Profiler plugin %s: '%s', version %d of the interface", plugin_from,
+             table->name, plugin_version);
+    return;
+  }
+  if (table != NULL)
+    log_warn("profiler plugin %s is left out: a function is missing; report it to whoever made the plugin",
+             plugin_from);
+  else if (*param_text(kind->param) != '\0')
+    log_warn("profiler plugin %s is left out: it has no table of version %d to %d", plugin_from, kind->oldest,
+             kind->newest);
+  plugin_file_close(library);
+}
+
+static bool plugin_is_there(void) {
+  os_mutex_lock(&load_mutex);
+  if (!plugin_sought) plugin_load();
+  plugin_sought = true;
+  os_mutex_unlock(&load_mutex);
+  return plugin != NULL;
+}
+
+struct profiler *profiler_open(const struct profiler_comm *comm) {
+  ncclResult_t result;
+  if (!plugin_is_there()) return NULL;
+  struct profiler *profiler = (struct profiler *)os_alloc(sizeof *profiler);
+  if (profiler == NULL) {
+    log_no_memory("rank %u of comm '%s': events for the profiler plugin", comm->rank, comm->name);
+    return NULL;
+  }
+  profiler->comm = *comm;
+  const int nodes = (int)comm->node_count, ranks = (int)comm->rank_count, rank = (int)comm->rank;
+  if (plugin_version == 4)
+    result = ((init_4)plugin->init)(&profiler->context, &profiler->mask, comm->name, comm->comm_id, nodes,
+                                    ranks, rank, plugin_file_log);
+  else
+    result = ((init_5)plugin->init)(&profiler->context, comm->comm_id, &profiler->mask, comm->name, nodes,
+                                    ranks, rank, plugin_file_log);
+  if (result == ncclSuccess) return profiler;
+  log_warn(
+      "rank %u of comm '%s': profiler plugin '%s' (%s) is left out: its init fails with %d; see its own "
+      "messages, or set NCCL_PROFILER_PLUGIN=none",
+      comm->rank, comm->name, plugin->name, plugin_from, (int)result);
+  os_free(profiler);
+  return NULL;
+}
+
+void profiler_close(struct profiler *profiler) {
+  if (profiler == NULL) return;
+  profiler_group_end(profiler);
+  plugin->end(profiler->context);
+  os_free(profiler->calls);
+  os_free(profiler);
+}
+
+/* ---- events ---- */
+
+/* NULL: the plugin does not want this event, or cannot take it. */
+static void *event_start(struct profiler *profiler, int type, void *parent, const union event_about *about) {
+  void *event = NULL;
+  if ((profiler->mask & type) == 0) return NULL;
+  struct event_5 event_5 = {(uint64_t)type, parent, (int)profiler->comm.rank, *about};
+  struct event_4 event_4 = {(uint8_t)type, parent, (int)profiler->comm.rank, *about};
+  if (plugin_version == 4 && type > UINT8_MAX) return NULL;
+  void *described = plugin_version == 4 ? (void *)&event_4 : (void *)&event_5;
+  return plugin->start(profiler->context, &event, described) == ncclSuccess ? event : NULL;
+}
+
+static void event_stop(void **event) {
+  if (*event != NULL) plugin->stop(*event);
+  *event = NULL;
+}
+
+static const char *dtype_name(uint8_t dtype) {
+  return dtype < sizeof dtypes / sizeof dtypes[0] ? dtypes[dtype] : "unknown";
+}
+
+static void group_begin(struct profiler *profiler, bool captured) {
+  union event_about about;
+  memset(&about, 0, sizeof about);
+  about.group_api.captured = captured;
+  about.group_api.depth = 1;
+  profiler->in_group = true;
+  profiler->group_api = event_start(profiler, EVENT_GROUP_API, NULL, &about);
+  if (profiler->group_api != NULL) plugin->state(profiler->group_api, STATE_GROUP_STARTED, NULL);
+}
+
+void profiler_call_begin(struct profiler *profiler, const struct profiler_call *call) {
+  union event_about about;
+  memset(&about, 0, sizeof about);
+  if (!array_grow(&profiler->calls, &profiler->capacity, profiler->count + UINT64_C(1),
+                  sizeof *profiler->calls))
+    return; /* the event is lost */
+  if (!profiler->in_group) group_begin(profiler, call->captured);
+  struct noted *noted = &profiler->calls[profiler->count++];
+  *noted = (struct noted){*call, NULL, NULL};
+  if (func_is_p2p(call->func)) {
+    about.p2p_api.func = funcs[call->func];
+    about.p2p_api.count = call->count;
+    about.p2p_api.dtype = dtype_name(call->dtype);
+    about.p2p_api.stream = call->stream;
+    about.p2p_api.captured = call->captured;
+    noted->api = event_start(profiler, EVENT_P2P_API, profiler->group_api, &about);
+  } else {
+    about.coll_api.func = funcs[call->func];
+    about.coll_api.count = call->count;
+    about.coll_api.dtype = dtype_name(call->dtype);
+    about.coll_api.root = (int)call->peer;
+    about.coll_api.stream = call->stream;
+    about.coll_api.captured = call->captured;
+    noted->api = event_start(profiler, EVENT_COLL_API, profiler->group_api, &about);
+  }
+}
+
+void profiler_call_end(struct profiler *profiler, bool queued) {
+  if (profiler->count == 0) return;
+  struct noted *noted = &profiler->calls[profiler->count - 1];
+  if (noted->api != NULL) plugin->stop(noted->api); /* it stays the parent of the operation */
+  if (!queued) profiler->count -= 1;
+}
+
+/* The works of an operation say how it was planned. */
+static const struct work *operation_work(const struct plan *plan, uint64_t sequence, uint8_t *channels) {
+  const struct work *found = NULL;
+  uint64_t mask = 0;
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct work *work = &plan->works[i];
+    if (work->op_sequence + plan->first_sequence != sequence) continue;
+    found = work;
+    mask |= UINT64_C(1) << (work->channel_index % 64);
+  }
+  *channels = (uint8_t)__builtin_popcountll(mask);
+  return found;
+}
+
+static void operation_start(struct profiler *profiler, struct noted *noted, const struct plan *plan) {
+  const struct profiler_call *call = &noted->call;
+  union event_about about;
+  uint8_t channels;
+  memset(&about, 0, sizeof about);
+  const struct work *work = operation_work(plan, call->sequence, &channels);
+  void *parent = plugin_version == 4 ? profiler->group : noted->api;
+  if (func_is_p2p(call->func)) {
+    about.p2p = (struct p2p_event){
+        funcs[call->func],       call->func == FUNC_SEND ? (void *)(uintptr_t)call->in : call->out,
+        dtype_name(call->dtype), call->count,
+        (int)call->peer,         channels,
+        profiler->group};
+    noted->operation = event_start(profiler, EVENT_P2P, parent, &about);
+    return;
+  }
+  about.coll = (struct coll_event){profiler->operations++,
+                                   funcs[call->func],
+                                   call->in,
+                                   call->out,
+                                   call->count,
+                                   (int)call->peer,
+                                   dtype_name(call->dtype),
+                                   channels,
+                                   0,
+                                   work != NULL ? algos[work->algo] : "",
+                                   work != NULL ? protos[work->proto] : "",
+                                   profiler->group};
+  noted->operation = event_start(profiler, EVENT_COLL, parent, &about);
+}
+
+void profiler_launch_begin(struct profiler *profiler, const struct plan *plan, void *stream) {
+  union event_about about;
+  memset(&about, 0, sizeof about);
+  if (profiler->group_api != NULL) plugin->state(profiler->group_api, STATE_GROUP_ENDS, NULL);
+  profiler->group = event_start(profiler, EVENT_GROUP, profiler->group_api, &about);
+  for (uint32_t i = 0; i < profiler->count; i++) operation_start(profiler, &profiler->calls[i], plan);
+  about.launch.stream = stream;
+  profiler->launch = event_start(profiler, EVENT_LAUNCH, profiler->group_api, &about);
+}
+
+void profiler_launch_end(struct profiler *profiler) {
+  event_stop(&profiler->launch);
+  for (uint32_t i = 0; i < profiler->count; i++) event_stop(&profiler->calls[i].operation);
+  event_stop(&profiler->group);
+}
+
+void profiler_group_end(struct profiler *profiler) {
+  profiler_launch_end(profiler); /* nothing, unless the launch failed */
+  event_stop(&profiler->group_api);
+  profiler->in_group = false;
+  profiler->count = 0;
+}
