@@ -302,10 +302,24 @@ static void repeat_call(enum call call) {
   }
 }
 
+/* Two outputs in turns: each has a launch of its own. */
+static void repeat_in_turns(enum call call) {
+  int *other;
+  allocate(&other, BYTES);
+  for (int use = 0; use < 8; use++) {
+    int *const out = run.out;
+    call_checked(call);
+    run.out = other;
+    other = out;
+  }
+  NEED(cudaFree(other));
+}
+
 static void repeat(int turns) {
   buffers_open();
   for (int turn = 0; turn < turns; turn++)
     for (int c = 0; c < CALLED; c++) repeat_call(called[c]);
+  for (int c = 0; c < CALLED; c++) repeat_in_turns(called[c]);
   buffers_close();
 }
 

@@ -662,8 +662,12 @@ KEPT = CUDA + 'launch_kept.c'
 plant(KEPT, 'launch_of_another_plan_repeated', '@kept->serial != serial@', 'kept->serial == 0',
       'wrong|hang|error', AGAIN)
 plant(KEPT, 'launch_with_other_memory_repeated',
-      'if (@memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@) return kept;',
-      'true', 'wrong|hang|error', AGAIN)
+      'if (!kept->shows || @memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@)',
+      'true', 'wrong|hang|crash|error', LEASES_REPEAT, '.')
+plant(KEPT, 'repeated_launch_reads_the_first_input', 'works[i].in = @cached->buffers[i].in@;', 'works[i].in',
+      'wrong|error|crash', AGAIN)
+plant(KEPT, 'repeated_launch_writes_the_first_output', 'works[i].out = @cached->buffers[i].out@;',
+      'works[i].out', 'wrong|error|crash', AGAIN)
 plant(KEPT, 'memory_of_a_repeated_launch_not_compared', 'if (@!memory_is_kept(kept)@ ||', 'false', 'equal',
       AGAIN, 'all devices of a process see whatever is at an address at that address')
 plant(KEPT, 'memory_that_processes_have_mapped_not_compared',

@@ -695,7 +695,7 @@ static ncclResult_t launch_copies(const struct launch_setup *setup, const struct
 /* Ranks that share a device compare their streams at each launch (streams_are_apart). */
 static bool launch_may_repeat(const struct launch_setup *setup, const struct plan *plan, size_t bytes) {
   return setup->capture.id == 0 && setup->stream_count == 1 && setup->aside.bytes == 0 &&
-         bytes <= setup->plan_bytes && !plan->limits.shares_device;
+         bytes <= setup->plan_bytes && !plan->limits.shares_device && !plan_has_scalar(plan);
 }
 
 static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *plan,
@@ -721,8 +721,10 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
       kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&setup, plan)) own_copy_find(plan, &setup.aside);
   if (plan->hook != NULL) return launch_hooked(&setup, plan, bytes, &launch);
+  const bool repeats = launch_may_repeat(&setup, plan, bytes);
+  if (repeats && cuda_launch_rebound(comm, plan, streams[0], &setup.capture, &result)) return result;
   TRY(launch_bound(&setup, plan, bytes, &launch));
-  if (launch_may_repeat(&setup, plan, bytes)) cuda_launch_keep(comm, plan, kernel, &launch, bytes);
+  if (repeats) cuda_launch_keep(comm, plan, kernel, &launch, bytes);
   return ncclSuccess;
 }
 

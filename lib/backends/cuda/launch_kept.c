@@ -31,6 +31,7 @@ struct cuda_kept {
   uint64_t sequences[KEPT_WORKS]; /* op_sequence by work, from the launch's first one */
   struct kept_memory memory[KEPT_MEMORY];
   uint32_t work_count, memory_count;
+  bool shows;          /* other ranks are shown memory; else it is the same launch for any buffers */
   bool leased;         /* ranks of other processes are shown some of it ... */
   uint64_t generation; /* ... of the rank's regions, which it was bound with */
   bool refused;        /* such a launch is not repeated: what to do is known */
@@ -134,7 +135,7 @@ static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_
   const struct kept_side in = {&plan->works[index], buffers->in, true};
   kept->buffers[index] = *buffers;
   kept->sequences[index] = plan->works[index].op_sequence;
-  return buffers->scalar == NULL && side_keep(comm, kept, &out) && side_keep(comm, kept, &in);
+  return side_keep(comm, kept, &out) && side_keep(comm, kept, &in);
 }
 
 static bool side_is_decided(struct device_comm *comm, const struct kept_side *side) {
@@ -160,19 +161,27 @@ static bool launch_is_decided(struct device_comm *comm, const struct plan *plan)
   return decided;
 }
 
-/* True at the second time, unless the launch was forgotten meanwhile. */
-static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan) {
-  uint64_t hash = plan->serial;
+static bool launch_shows(const struct plan *plan) {
   for (uint32_t i = 0; i < plan->work_count; i++) {
+    const struct kept_side out = {&plan->works[i], NULL, false}, in = {&plan->works[i], NULL, true};
+    if (side_count(&out) > 0 || side_count(&in) > 0) return true;
+  }
+  return false;
+}
+
+/* True at the second time, unless the launch was forgotten meanwhile. */
+static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan, bool shows) {
+  uint64_t hash = plan->serial;
+  for (uint32_t i = 0; shows && i < plan->work_count; i++) {
     hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].in);
     hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].out);
   }
   return recent_has(&set->recent, hash);
 }
 
-static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan) {
+static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan, bool shows) {
   if (comm->kept == NULL) comm->kept = (struct cuda_kept_set *)os_alloc(sizeof *comm->kept);
-  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan) || !launch_is_decided(comm, plan))
+  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan, shows) || !launch_is_decided(comm, plan))
     return NULL;
   struct cuda_kept **place = &comm->kept->kept[comm->kept->next];
   comm->kept->next = (comm->kept->next + 1) % KEPT_MAX;
@@ -185,7 +194,8 @@ static struct cuda_kept *kept_find(const struct device_comm *comm, uint64_t seri
   for (uint32_t i = 0; comm->kept != NULL && i < KEPT_MAX; i++) {
     struct cuda_kept *kept = comm->kept->kept[i];
     if (kept == NULL || kept->serial != serial) continue;
-    if (memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0) return kept;
+    if (!kept->shows || memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0)
+      return kept;
   }
   return NULL;
 }
@@ -195,7 +205,8 @@ void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const s
                       const union launch_any *launch, size_t plan_bytes) {
   if (plan->work_count > KEPT_WORKS || plan->serial == 0) return;
   const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers);
-  struct cuda_kept *kept = found == NULL ? kept_take(comm, plan) : NULL;
+  const bool shows = launch_shows(plan);
+  struct cuda_kept *kept = found == NULL ? kept_take(comm, plan, shows) : NULL;
   if (kept == NULL) return;
   kept->refused = kept->leased = false;
   kept->memory_count = 0;
@@ -204,6 +215,7 @@ void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const s
   kept->generation = comm->regions.bound;
   for (uint32_t i = 0; i < plan->work_count; i++) kept->refused |= !work_keep(comm, plan, i, kept);
   cuda_conns_unlock(comm);
+  kept->shows = shows;
   kept->kernel = *kernel;
   memcpy(&kept->launch, launch, offsetof(struct launch, plan) + plan_bytes);
   kept->serial = plan->serial;
@@ -233,9 +245,22 @@ static ncclResult_t kept_launch(struct device_comm *comm, struct cuda_kept *kept
                                 const struct device_cached_launch *cached,
                                 const struct cuda_capture *capture) {
   struct bound_work *works = (struct bound_work *)kept->launch.longer.plan;
-  for (uint32_t i = 0; i < kept->work_count; i++)
+  for (uint32_t i = 0; i < kept->work_count; i++) {
     ((struct work *)(void *)works[i].work)->op_sequence = kept->sequences[i] + cached->first_sequence;
+    works[i].in = cached->buffers[i].in;
+    works[i].out = cached->buffers[i].out;
+  }
   return cuda_kernel_enqueue(comm, &kept->kernel, &kept->launch, cached->stream, capture);
+}
+
+bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, device_stream stream,
+                         const struct cuda_capture *capture, ncclResult_t *result) {
+  struct cuda_kept *kept = plan->serial != 0 ? kept_find(comm, plan->serial, plan->buffers) : NULL;
+  if (kept == NULL || kept->refused || kept->shows) return false;
+  const struct device_cached_launch repeated = {
+      .first_sequence = plan->first_sequence, .buffers = plan->buffers, .stream = stream};
+  *result = kept_launch(comm, kept, &repeated, capture);
+  return true;
 }
 
 /* False, and nothing is launched: core calls cuda_launch(). */
