@@ -661,8 +661,7 @@ plant(CUDA + 'extent.c', 'block_taken_twice', 'part->offset += @rounded@;', 'rou
 KEPT = CUDA + 'launch_kept.c'
 plant(KEPT, 'launch_of_another_plan_repeated', '@kept->serial != serial@', 'kept->serial == 0',
       'wrong|hang|error', AGAIN)
-plant(KEPT, 'launch_with_other_memory_repeated',
-      'if (!kept->shows || @memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0@)',
+plant(KEPT, 'launch_with_memory_of_other_allocations_repeated', 'return @asked->id == kept->memory[row].id@;',
       'true', 'wrong|hang|crash|error', LEASES_REPEAT, '.')
 plant(KEPT, 'repeated_launch_reads_the_first_input', 'works[i].in = @cached->buffers[i].in@;', 'works[i].in',
       'wrong|error|crash', AGAIN)

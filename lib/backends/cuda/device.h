@@ -311,7 +311,8 @@ ncclResult_t cuda_kernel_enqueue(struct device_comm *comm, const struct cuda_ker
 /* Keeps a launch whose plan, of `plan_bytes`, is in the kernel's arguments, if it can be repeated. */
 void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const struct cuda_kernel *kernel,
                       const union launch_any *launch, size_t plan_bytes);
-/* Launches a plan by a kept launch of other buffers, which no rank is shown; false: there is none. */
+/* Launches a plan by a kept launch, also of other buffers, if they make no difference; false: there is none.
+ */
 bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, device_stream stream,
                          const struct cuda_capture *capture, ncclResult_t *result);
 /* For struct device_ops. */

@@ -25,13 +25,16 @@ struct kept_memory {
   enum kept_kind kind;
 };
 
+#define ROW_NONE 255u
+
 struct cuda_kept {
   uint64_t serial; /* of the plan; 0: none is kept */
   struct plan_buffers buffers[KEPT_WORKS];
   uint64_t sequences[KEPT_WORKS]; /* op_sequence by work, from the launch's first one */
   struct kept_memory memory[KEPT_MEMORY];
+  uint8_t in_rows[KEPT_WORKS], out_rows[KEPT_WORKS]; /* of `memory`, by work; ROW_NONE: not shown */
   uint32_t work_count, memory_count;
-  bool shows;          /* other ranks are shown memory; else it is the same launch for any buffers */
+  bool moves;          /* the same launch for any buffers in the same allocations */
   bool leased;         /* ranks of other processes are shown some of it ... */
   uint64_t generation; /* ... of the rank's regions, which it was bound with */
   bool refused;        /* such a launch is not repeated: what to do is known */
@@ -69,32 +72,39 @@ static uint64_t memory_id(const struct kept_memory *row) {
   }
 }
 
-static bool row_add(struct cuda_kept *kept, const struct kept_memory *row) {
-  for (uint32_t i = 0; i < kept->memory_count; i++)
-    if (kept->memory[i].address == row->address && kept->memory[i].kind == row->kind) return true;
-  if (kept->memory_count == KEPT_MEMORY) return false;
+static bool row_add(struct cuda_kept *kept, const struct kept_memory *row, uint8_t *index) {
+  uint32_t i = 0;
+  while (i < kept->memory_count &&
+         (kept->memory[i].address != row->address || kept->memory[i].kind != row->kind))
+    i++;
+  *index = (uint8_t)i;
+  if (row->kind != MEMORY_PLAIN) kept->moves = false;
+  if (i < kept->memory_count) return true;
+  if (i == KEPT_MEMORY) return false;
   kept->memory[kept->memory_count++] = *row;
   return row->id != 0;
 }
 
 /* A buffer in mapped ranges may consist of several, each of which can change: to ranks of this process, only
  * plain memory, and that of ncclMemAlloc, is known by one number. */
-static bool memory_keep(struct cuda_kept *kept, const void *memory) {
+static bool memory_keep(struct cuda_kept *kept, const void *memory, uint8_t *index) {
   struct kept_memory row = {(uintptr_t)memory, 0, MEMORY_PLAIN};
   if (!cuda_memory_is_plain(memory)) row.kind = MEMORY_OWN;
   row.id = memory_id(&row);
-  return row_add(kept, &row);
+  return row_add(kept, &row, index);
 }
 
 /* Ranks of other processes know a buffer by its regions; those behind one that they cannot map do not
  * count. */
-static bool regions_keep(struct regions *regions, struct cuda_kept *kept, const void *memory, size_t bytes) {
+static bool regions_keep(struct regions *regions, struct cuda_kept *kept, const void *memory, size_t bytes,
+                         uint8_t *index) {
   const uint64_t address = (uintptr_t)memory;
   struct region *region = region_find(regions, address);
   kept->leased = true;
+  kept->moves = kept->moves && region != NULL;
   for (; region != NULL; region = region_beside(regions, region)) {
     const struct kept_memory row = {region->base, region->id, region->is_piece ? MEMORY_PIECE : MEMORY_PLAIN};
-    if (!row_add(kept, &row)) return false;
+    if (!row_add(kept, &row, index)) return false;
     if (!region->mappable || address + bytes <= region->base + region->bytes) return true;
   }
   return false;
@@ -117,15 +127,17 @@ static size_t side_bytes(const struct kept_side *side) {
   return side->sends ? work_in_bytes(side->work) : work_out_bytes(side->work);
 }
 
-static bool side_keep(struct device_comm *comm, struct cuda_kept *kept, const struct kept_side *side) {
+static bool side_keep(struct device_comm *comm, struct cuda_kept *kept, const struct kept_side *side,
+                      uint8_t *index) {
   bool here = false, elsewhere = false;
+  *index = ROW_NONE;
   for (uint32_t i = 0; i < side_count(side); i++) {
     const bool remote = work_conn(comm, side->work, side->sends, i)->remote != NULL;
     here = here || !remote;
     elsewhere = elsewhere || remote;
   }
-  return (!here || memory_keep(kept, side->memory)) &&
-         (!elsewhere || regions_keep(&comm->regions, kept, side->memory, side_bytes(side)));
+  return (!here || memory_keep(kept, side->memory, index)) &&
+         (!elsewhere || regions_keep(&comm->regions, kept, side->memory, side_bytes(side), index));
 }
 
 static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_t index,
@@ -135,7 +147,8 @@ static bool work_keep(struct device_comm *comm, const struct plan *plan, uint32_
   const struct kept_side in = {&plan->works[index], buffers->in, true};
   kept->buffers[index] = *buffers;
   kept->sequences[index] = plan->works[index].op_sequence;
-  return side_keep(comm, kept, &out) && side_keep(comm, kept, &in);
+  return side_keep(comm, kept, &out, &kept->out_rows[index]) &&
+         side_keep(comm, kept, &in, &kept->in_rows[index]);
 }
 
 static bool side_is_decided(struct device_comm *comm, const struct kept_side *side) {
@@ -169,19 +182,22 @@ static bool launch_shows(const struct plan *plan) {
   return false;
 }
 
+/* Buffers so near to each other are often in one allocation. */
+#define NEAR_BITS 30
+
 /* True at the second time, unless the launch was forgotten meanwhile. */
-static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan, bool shows) {
+static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan) {
   uint64_t hash = plan->serial;
-  for (uint32_t i = 0; shows && i < plan->work_count; i++) {
-    hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].in);
-    hash = hash_scramble(hash + (uintptr_t)plan->buffers[i].out);
+  for (uint32_t i = 0; launch_shows(plan) && i < plan->work_count; i++) {
+    hash = hash_scramble(hash + ((uintptr_t)plan->buffers[i].in >> NEAR_BITS));
+    hash = hash_scramble(hash + ((uintptr_t)plan->buffers[i].out >> NEAR_BITS));
   }
   return recent_has(&set->recent, hash);
 }
 
-static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan, bool shows) {
+static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *plan) {
   if (comm->kept == NULL) comm->kept = (struct cuda_kept_set *)os_alloc(sizeof *comm->kept);
-  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan, shows) || !launch_is_decided(comm, plan))
+  if (comm->kept == NULL || !launch_is_repeated(comm->kept, plan) || !launch_is_decided(comm, plan))
     return NULL;
   struct cuda_kept **place = &comm->kept->kept[comm->kept->next];
   comm->kept->next = (comm->kept->next + 1) % KEPT_MAX;
@@ -189,15 +205,40 @@ static struct cuda_kept *kept_take(struct device_comm *comm, const struct plan *
   return *place;
 }
 
+/* Whether memory is in the allocation of a row; asks the driver once for works that use the same. */
+struct moved {
+  const void *memory;
+  uint64_t id;
+};
+
+static bool is_in_row(const struct cuda_kept *kept, uint8_t row, const void *memory, struct moved *asked) {
+  if (row == ROW_NONE) return true;
+  if (asked->memory != memory) *asked = (struct moved){memory, cuda_memory_id((uintptr_t)memory)};
+  return asked->id == kept->memory[row].id;
+}
+
+/* Peers see an allocation as a whole, so that its parts are at the same distance from where peers see them.
+ */
+static bool kept_serves(const struct cuda_kept *kept, const struct plan_buffers *buffers) {
+  struct moved in = {NULL, 0}, out = {NULL, 0};
+  if (kept->refused || !kept->moves) return false;
+  for (uint32_t i = 0; i < kept->work_count; i++) {
+    if (!is_in_row(kept, kept->in_rows[i], buffers[i].in, &in)) return false;
+    if (!is_in_row(kept, kept->out_rows[i], buffers[i].out, &out)) return false;
+  }
+  return true;
+}
+
 static struct cuda_kept *kept_find(const struct device_comm *comm, uint64_t serial,
                                    const struct plan_buffers *buffers) {
+  struct cuda_kept *moved = NULL;
   for (uint32_t i = 0; comm->kept != NULL && i < KEPT_MAX; i++) {
     struct cuda_kept *kept = comm->kept->kept[i];
     if (kept == NULL || kept->serial != serial) continue;
-    if (!kept->shows || memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0)
-      return kept;
+    if (memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0) return kept;
+    if (moved == NULL && kept_serves(kept, buffers)) moved = kept;
   }
-  return NULL;
+  return moved;
 }
 
 /* Not at its first time. Without memory for it, the next launch is made like this one. */
@@ -205,17 +246,16 @@ void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const s
                       const union launch_any *launch, size_t plan_bytes) {
   if (plan->work_count > KEPT_WORKS || plan->serial == 0) return;
   const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers);
-  const bool shows = launch_shows(plan);
-  struct cuda_kept *kept = found == NULL ? kept_take(comm, plan, shows) : NULL;
+  struct cuda_kept *kept = found == NULL ? kept_take(comm, plan) : NULL;
   if (kept == NULL) return;
   kept->refused = kept->leased = false;
+  kept->moves = true;
   kept->memory_count = 0;
   kept->work_count = plan->work_count;
   cuda_conns_lock(comm);
   kept->generation = comm->regions.bound;
   for (uint32_t i = 0; i < plan->work_count; i++) kept->refused |= !work_keep(comm, plan, i, kept);
   cuda_conns_unlock(comm);
-  kept->shows = shows;
   kept->kernel = *kernel;
   memcpy(&kept->launch, launch, offsetof(struct launch, plan) + plan_bytes);
   kept->serial = plan->serial;
@@ -253,40 +293,47 @@ static ncclResult_t kept_launch(struct device_comm *comm, struct cuda_kept *kept
   return cuda_kernel_enqueue(comm, &kept->kernel, &kept->launch, cached->stream, capture);
 }
 
-bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, device_stream stream,
-                         const struct cuda_capture *capture, ncclResult_t *result) {
-  struct cuda_kept *kept = plan->serial != 0 ? kept_find(comm, plan->serial, plan->buffers) : NULL;
-  if (kept == NULL || kept->refused || kept->shows) return false;
-  const struct device_cached_launch repeated = {
-      .first_sequence = plan->first_sequence, .buffers = plan->buffers, .stream = stream};
-  *result = kept_launch(comm, kept, &repeated, capture);
-  return true;
-}
-
-/* False, and nothing is launched: core calls cuda_launch(). */
-static bool launch_repeat(struct device_comm *comm, struct cuda_kept *kept,
-                          const struct device_cached_launch *cached, ncclResult_t *result) {
-  struct cuda_capture capture = {0, NULL};
-  if (cuda_order_capture((cudaStream_t)cached->stream, &capture) != 0 || capture.id != 0) return false;
+/* False, and nothing is launched, if what it shows has changed. */
+static bool kept_try(struct device_comm *comm, struct cuda_kept *kept,
+                     const struct device_cached_launch *cached, const struct cuda_capture *capture,
+                     ncclResult_t *result) {
   if (!memory_is_kept(kept) || !leases_are_kept(comm, kept)) {
     kept->serial = 0;
     return false;
   }
-  *result = kept_launch(comm, kept, cached, &capture);
+  *result = kept_launch(comm, kept, cached, capture);
+  return true;
+}
+
+bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, device_stream stream,
+                         const struct cuda_capture *capture, ncclResult_t *result) {
+  struct cuda_kept *kept = plan->serial != 0 ? kept_find(comm, plan->serial, plan->buffers) : NULL;
+  const struct device_cached_launch repeated = {
+      .first_sequence = plan->first_sequence, .buffers = plan->buffers, .stream = stream};
+  return kept != NULL && !kept->refused && kept_try(comm, kept, &repeated, capture, result);
+}
+
+/* False, and nothing is launched: core calls cuda_launch(). */
+static bool launch_repeat(struct device_comm *comm, const struct device_cached_launch *cached,
+                          ncclResult_t *result) {
+  struct cuda_kept *kept = kept_find(comm, cached->serial, cached->buffers);
+  struct cuda_capture capture = {0, NULL};
+  if (kept == NULL || kept->refused) return false;
+  if (cuda_order_capture((cudaStream_t)cached->stream, &capture) != 0 || capture.id != 0) return false;
+  if (!kept_try(comm, kept, cached, &capture, result)) return false;
   if (*result == ncclSuccess) cuda_record_launch(comm, cached->first_sequence);
   return true;
 }
 
 bool cuda_launch_cached(struct device_comm *comm, const struct device_cached_launch *cached,
                         ncclResult_t *result) {
-  struct cuda_kept *kept = kept_find(comm, cached->serial, cached->buffers);
   int device_before = -1;
-  if (kept == NULL || kept->refused) return false;
+  if (comm->kept == NULL) return false;
   const bool there =
       cudaGetDevice(&device_before) == cudaSuccess && device_before == (int)comm->config.device_index;
   const bool entered = !there && cuda_device_enter(comm->config.device_index);
   __atomic_fetch_add(&comm->launching, 1, __ATOMIC_ACQ_REL);
-  const bool launched = launch_repeat(comm, kept, cached, result);
+  const bool launched = launch_repeat(comm, cached, result);
   __atomic_fetch_sub(&comm->launching, 1, __ATOMIC_ACQ_REL);
   if (entered) cuda_device_leave();
   return launched;
