@@ -6,7 +6,10 @@
  *
  *     nvcc -O2 host_time.cu -lnccl            on GPUs
  *     g++ -O2 -x c++ host_time.cu ...         with tests/simt, whose launches do nothing here (SIMT_LAUNCH)
- *     host_time [RANKS [BYTES [GROUP [processes]]]]       2, 1024, 1; GROUP: calls in a ncclGroup
+ *     host_time [RANKS [BYTES [GROUP [processes|threads [BUFFERS [messages]]]]]]      2, 1024, 1, threads, 1
+ *
+ * GROUP: calls in a ncclGroup; BUFFERS: buffers of one allocation that the calls use in turns; messages: each
+ * call is a group of a send to the next rank and a receive from the one before.
  *
  * Prints the least and the median time of a call over all bursts and ranks. */
 #include <algorithm>
@@ -45,7 +48,8 @@ static double now_ns(void) {
 struct rank {
   pthread_t thread;
   pid_t process;
-  int index, device, count, group;
+  int index, device, count, group, rank_count, buffers;
+  bool messages;
   ncclComm_t comm;
   double calls[BURSTS], launches[BURSTS]; /* 0: not measured */
 };
@@ -78,12 +82,24 @@ static void launches_measure(struct rank *rank, cudaStream_t stream) {
 static void launches_measure(struct rank *rank, cudaStream_t stream) { (void)rank, (void)stream; }
 #endif
 
+static void call_make(const struct rank *rank, float *buffer, cudaStream_t stream) {
+  const size_t count = (size_t)rank->count;
+  if (rank->messages) {
+    NEED(ncclSend(buffer, count, ncclFloat, (rank->index + 1) % rank->rank_count, rank->comm, stream));
+    NEED(ncclRecv(buffer + count, count, ncclFloat, (rank->index + rank->rank_count - 1) % rank->rank_count,
+                  rank->comm, stream));
+  } else {
+    NEED(ncclAllReduce(buffer, buffer, count, ncclFloat, ncclSum, rank->comm, stream));
+  }
+}
+
 static void burst_make(const struct rank *rank, float *buffer, cudaStream_t stream, int calls) {
+  const bool grouped = rank->group > 1 || rank->messages;
   for (int i = 0; i < calls; i += rank->group) {
-    if (rank->group > 1) NEED(ncclGroupStart());
+    if (grouped) NEED(ncclGroupStart());
     for (int k = 0; k < rank->group; k++)
-      NEED(ncclAllReduce(buffer, buffer, (size_t)rank->count, ncclFloat, ncclSum, rank->comm, stream));
-    if (rank->group > 1) NEED(ncclGroupEnd());
+      call_make(rank, buffer + (size_t)((i + k) % rank->buffers) * 2 * (size_t)rank->count, stream);
+    if (grouped) NEED(ncclGroupEnd());
   }
 }
 
@@ -93,7 +109,8 @@ static void *rank_main(void *argument) {
   float *buffer;
   NEED(cudaSetDevice(rank->device));
   NEED(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  NEED(cudaMalloc((void **)&buffer, std::max((size_t)rank->count * sizeof *buffer, BUFFER_BYTES)));
+  const size_t bytes = (size_t)rank->buffers * 2 * (size_t)rank->count * sizeof *buffer;
+  NEED(cudaMalloc((void **)&buffer, std::max(bytes, BUFFER_BYTES)));
   burst_make(rank, buffer, stream, WARM);
   NEED(cudaStreamSynchronize(stream));
   pthread_barrier_wait(&shared->barrier);
@@ -169,10 +186,12 @@ int main(int argc, char **argv) {
   const int rank_count = argc > 1 ? atoi(argv[1]) : 2, bytes = argc > 2 ? atoi(argv[2]) : 1024;
   const int group = argc > 3 ? atoi(argv[3]) : 1;
   const bool processes = argc > 4 && strcmp(argv[4], "processes") == 0;
+  const int buffers = argc > 5 ? atoi(argv[5]) : 1;
+  const bool messages = argc > 6 && strcmp(argv[6], "messages") == 0;
   pthread_barrierattr_t between;
   std::vector<double> calls, launches;
   int version = 0;
-  NEED(rank_count < 1 || rank_count > RANKS_MAX);
+  NEED(rank_count < 1 || rank_count > RANKS_MAX || group < 1 || buffers < 1);
   shared =
       (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   NEED(shared == MAP_FAILED);
@@ -183,6 +202,9 @@ int main(int argc, char **argv) {
     shared->ranks[i].index = i;
     shared->ranks[i].count = bytes / 4;
     shared->ranks[i].group = group;
+    shared->ranks[i].rank_count = rank_count;
+    shared->ranks[i].buffers = buffers;
+    shared->ranks[i].messages = messages;
   }
   if (processes) processes_run(rank_count);
   else threads_run(rank_count);
@@ -192,9 +214,9 @@ int main(int argc, char **argv) {
     launches.insert(launches.end(), rank->launches, rank->launches + BURSTS);
   }
   NEED(ncclGetVersion(&version));
-  printf("NCCL %d, %d ranks%s, %d bytes, %d calls in a group\n", version, rank_count,
-         processes ? " in as many processes" : "", bytes, group);
-  line("ncclAllReduce", calls);
+  printf("NCCL %d, %d ranks%s, %d bytes, %d calls in a group, %d buffers\n", version, rank_count,
+         processes ? " in as many processes" : "", bytes, group, buffers);
+  line(messages ? "a send and a receive" : "ncclAllReduce", calls);
   line("a kernel that does nothing", launches);
   fflush(stdout);
   _exit(0); /* with launches that do nothing no communicator can end */

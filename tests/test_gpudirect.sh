@@ -76,6 +76,9 @@ check $? "there is no flush where the platform orders writes"
 ! between all_reduce NCCL_PROTO=Simple SIMT_RDMA_ORDERED=1 NCCL_NET_FORCE_FLUSH=1 SIMT_FLUSHES=needless &&
   grep -q 'with a flush after each' "$log" && grep -q 'verbs_fake: a needless read' "$log"
 check $? "with NCCL_NET_FORCE_FLUSH there is"
+! between all_reduce NCCL_PROTO=Simple NCCL_GDR_FLUSH_DISABLE=1 && grep -q wrong "$log" &&
+  grep -q 'without a flush (NCCL_GDR_FLUSH_DISABLE)' "$log"
+check $? "with NCCL_GDR_FLUSH_DISABLE there is none where it is needed, either"
 
 # ---- where it is used
 between all_reduce && told 4 'fake_[0-3]:1 and GPU 0000:0[12]:00.0, path PIX: used by DMA-BUF' &&
@@ -87,6 +90,9 @@ between all_reduce TUTTI_NET_DEVICE_SLOTS=0 && on_device 0 && told 0 .
 check $? "TUTTI_NET_DEVICE_SLOTS=0 keeps slots in memory of the hosts"
 between all_reduce SIMT_RDMA= && on_device 0 && told 8 '.*: not used: neither do both offer DMA-BUF, nor'
 check $? "so does a driver without DMA-BUF"
+between all_reduce NCCL_DMABUF_ENABLE=0 && on_device 0 &&
+  told 8 '.*: not used: neither do both offer DMA-BUF, nor'
+check $? "so does NCCL_DMABUF_ENABLE=0"
 mkdir -p "$machine/module/nvidia_peermem" && between all_reduce SIMT_RDMA=address &&
   on_device 4 "the host's" && told 4 '.* PIX: used by nvidia_peermem' && ! grep 'NCCL WARN' "$log"
 check $? "nvidia_peermem does instead of it"

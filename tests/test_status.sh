@@ -299,6 +299,39 @@ threads() {
   return $threads_all
 }
 
+# thread_of NAME: the folder in /proc of this thread of the process $begun.
+thread_of() {
+  for thread_folder in /proc/"$begun"/task/*; do
+    [ "$(cat "$thread_folder/comm" 2>"$work/gone")" != "$1" ] || return 0
+  done
+  return 1
+}
+
+# runs_on CPU: the proxy's thread may run on this processor alone.
+runs_on() {
+  thread_of tutti-proxy && grep -Eqx "Cpus_allowed_list:[[:space:]]*$1" "$thread_folder/status"
+}
+
+# named: threads bear names and keep to processors; a list that is none leaves them where they are.
+named() {
+  cpu=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
+  export NCCL_SET_THREAD_NAME=1 NCCL_PROXY_CPUSET="$cpu" HOSTS=1
+  begin_late 2
+  until_true runs_on "$cpu" && thread_of tutti-control && [ "$(cat /proc/"$begun"/comm)" = rank_program ]
+  named_all=$?
+  finish
+  case $statuses in *[1-9]*) return 1 ;; esac
+  export NCCL_PROXY_CPUSET=0-x
+  list=
+  rm "$work/go" "$work/id"
+  begin_late 2
+  until_true grep -q 'NCCL_PROXY_CPUSET=0-x: Invalid argument, so .*such as 0-3,8' "$work/rank.0" ||
+    named_all=1
+  finish
+  case $statuses in *[1-9]*) return 1 ;; esac
+  return $named_all
+}
+
 # slow_link: a connection of an emulated network that delays each message; the job makes progress.
 slow_link() {
   TUTTI_EMU=nodes=2,devices=4,net=1,fault=slow,fault_at=9 NCCL_ALGO=Ring \
@@ -393,5 +426,6 @@ for scenario in absent recv_alone refused open_group blocked cycle behind graph;
 done
 beside 'ranks that have failed are shown' broken
 beside 'a job with a slow link is shown to make progress, and the link is named' slow_link
+beside 'threads bear names, and those of proxies keep to NCCL_PROXY_CPUSET' named
 beside 'an operand that is not a job, or that does not answer, is reported' nothing
 beside_wait

@@ -378,18 +378,57 @@ bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns) {
 
 void os_cond_broadcast(os_cond *cond) { pthread_cond_broadcast(cond); }
 
+static atomic_bool threads_named;
+
 /* The library's threads block signals, so that a program's handlers run on the program's threads. Signals
  * that an instruction raises stay unblocked: if a thread blocks them, the process ends before a handler can
  * report the cause. */
-bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
+bool os_thread_start_named(os_thread *thread, const char *name, void *(*body)(void *), void *argument) {
   static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   sigset_t others, before;
   sigfillset(&others);
   for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&others, own[i]);
   pthread_sigmask(SIG_SETMASK, &others, &before);
   int failed = pthread_create(thread, NULL, body, argument);
+  if (failed == 0 && name != NULL && atomic_load(&threads_named)) pthread_setname_np(*thread, name);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return failed == 0;
+}
+
+bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument) {
+  return os_thread_start_named(thread, NULL, body, argument);
+}
+
+void os_threads_name(bool named) { atomic_store(&threads_named, named); }
+
+/* "0-3,8"; false: it is no such list. */
+static bool cpus_read(const char *text, cpu_set_t *set) {
+  CPU_ZERO(set);
+  do {
+    char *end = NULL;
+    const unsigned long first = strtoul(text, &end, 10);
+    unsigned long last = first;
+    if (end == text || *text < '0' || *text > '9') return false;
+    if (*end == '-') {
+      text = end + 1;
+      last = strtoul(text, &end, 10);
+      if (end == text || *text < '0' || *text > '9') return false;
+    }
+    if (last < first || last >= CPU_SETSIZE) return false;
+    for (unsigned long cpu = first; cpu <= last; cpu++) CPU_SET(cpu, set);
+    text = end + 1;
+    if (*end == '\0') return true;
+    if (*end != ',') return false;
+  } while (true);
+}
+
+bool os_thread_bind(const char *cpus) {
+  cpu_set_t set;
+  if (!cpus_read(cpus, &set)) {
+    errno = EINVAL;
+    return false;
+  }
+  return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
 void os_thread_join(os_thread thread) { pthread_join(thread, NULL); }

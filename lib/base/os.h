@@ -131,6 +131,12 @@ bool os_cond_wait_until(os_cond *cond, os_mutex *mutex, uint64_t deadline_ns); /
 void os_cond_broadcast(os_cond *cond);
 typedef pthread_t os_thread;
 bool os_thread_start(os_thread *thread, void *(*body)(void *), void *argument);
+/* The thread bears the name, of at most 15 letters, if os_threads_name(true) was called before. */
+bool os_thread_start_named(os_thread *thread, const char *name, void *(*body)(void *), void *argument);
+void os_threads_name(bool named);
+/* Restricts the calling thread to processors, as "0-3,8". False, with errno: EINVAL: it is no such list, or
+ * the process may use none of them. */
+bool os_thread_bind(const char *cpus);
 void os_thread_join(os_thread thread);
 void os_thread_detach(os_thread thread); /* no thread joins it */
 

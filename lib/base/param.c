@@ -339,6 +339,7 @@ static void param_load(void) {
     plugin_read();
     environment_read();
     files_read();
+    os_threads_name(values[PARAM_SET_THREAD_NAME].number != 0);
     atomic_store(&report_due, true);
     atomic_store(&loaded, true);
   }

@@ -297,7 +297,7 @@ static ncclResult_t server_open(struct server *server) {
   if (server->fd < 0) return failed_call("the socket that hands it out", 0, errno);
   if (bind(server->fd, (const struct sockaddr *)&address, bytes) != 0)
     return failed_call("binding the socket that hands it out", 0, errno);
-  if (!os_thread_start(&server->thread, server_body, server))
+  if (!os_thread_start_named(&server->thread, "tutti-share", server_body, server))
     return log_fail(ncclSystemError,
                     "shared memory: no thread to hand it out to other processes; raise `ulimit -u`");
   return ncclSuccess;

@@ -42,7 +42,7 @@ static bool pool_grow(void (*function)(void *argument), void *argument) {
   os_cond_init(&fresh->wake);
   fresh->function = function;
   fresh->argument = argument;
-  if (!os_thread_start(&fresh->thread, pool_thread_body, fresh)) {
+  if (!os_thread_start_named(&fresh->thread, "tutti-lane", pool_thread_body, fresh)) {
     os_cond_destroy(&fresh->wake);
     os_free(fresh);
     return false;

@@ -221,7 +221,7 @@ void ib_qps_retire(struct ib_end *end, uint32_t begin, uint32_t count) {
   retired->verbs = end->verbs;
   retired->next = end->retired;
   end->retired = retired;
-  retired->started = os_thread_start(&retired->thread, retired_body, retired);
+  retired->started = os_thread_start_named(&retired->thread, "tutti-ib-qp", retired_body, retired);
   if (retired->started) os_thread_note(1);
   else retired_body(retired);
 }

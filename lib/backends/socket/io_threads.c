@@ -135,7 +135,7 @@ static ncclResult_t members_start(struct io_threads *io, uint32_t count) {
                       "their number, NCCL_SOCKET_NTHREADS=0 needs no threads",
                       socket_error_text(errno));
     }
-    member->started = os_thread_start(&member->thread, member_run, member);
+    member->started = os_thread_start_named(&member->thread, "tutti-socket", member_run, member);
     if (!member->started) {
       return log_fail(ncclSystemError,
                       "socket net: a helper thread cannot be started; `ulimit -u` raises their "

@@ -759,7 +759,7 @@ static ncclResult_t server_start(void) {
   server.descriptors_most = os_descriptors_most();
   server.state = SERVER_RUNNING;
   call_begin();
-  if (os_thread_start(&server.thread, server_body, NULL)) {
+  if (os_thread_start_named(&server.thread, "tutti-control", server_body, NULL)) {
     os_thread_note(1);
     return ncclSuccess;
   }

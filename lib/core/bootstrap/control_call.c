@@ -189,7 +189,7 @@ static bool calls_start(void) {
   if (calls.started || calls.stopping) return calls.started;
   uint8_t *reply = (uint8_t *)os_alloc(CONTROL_REPLY_MOST);
   calls_prepare();
-  calls.started = reply && os_thread_start(&calls.thread, calls_body, reply);
+  calls.started = reply && os_thread_start_named(&calls.thread, "tutti-calls", calls_body, reply);
   if (calls.started) os_thread_note(1);
   else os_free(reply);
   return calls.started;

@@ -114,7 +114,7 @@ void root_forward_open(struct root *root) {
     client->key = root->key;
     client->to = root->first_root;
     client->secret = root->first_forward;
-    client->started = os_thread_start(&client->thread, client_body, client);
+    client->started = os_thread_start_named(&client->thread, "tutti-root", client_body, client);
     if (client->started) return;
     break;
   }

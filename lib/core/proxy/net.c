@@ -3,6 +3,7 @@
  * nothing of how a network works. */
 #include "core/proxy/net.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -159,4 +160,13 @@ uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t ch
       ops->device->count(&devices) == ncclSuccess && devices >= nodes)
     device_index %= devices / nodes;
   return (device_index + channel_index) % device_count;
+}
+
+void net_thread_bind(void) {
+  const char *cpus = param_text(PARAM_PROXY_CPUSET);
+  if (*cpus == '\0' || os_thread_bind(cpus)) return;
+  log_warn(
+      "NCCL_PROXY_CPUSET=%s: %s, so that the threads of networks run on all processors of the process; give "
+      "numbers and ranges, such as 0-3,8, of processors that it may use",
+      cpus, strerror(errno));
 }

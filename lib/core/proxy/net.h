@@ -14,5 +14,7 @@ ncclResult_t net_choose(const struct net_ops **ops, uint32_t *device_count);
 ncclResult_t net_require(const char *call, const char *name);
 /* The network device for a rank's channel: the nearest to its GPU first, then the others in turn. */
 uint32_t net_device_of(uint32_t device_count, uint32_t device_index, uint32_t channel_index);
+/* The calling thread, which drives networks, keeps to NCCL_PROXY_CPUSET; a list that is none is a warning. */
+void net_thread_bind(void);
 
 #endif

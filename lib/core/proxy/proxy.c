@@ -424,6 +424,7 @@ static void *thread_body(void *argument) {
   uint64_t since_ns = os_time_ns(), seen_driven = 0, driven_ns = 0, nap_cost_ns = 0;
   (void)argument;
   os_thread_wakes_exactly();
+  net_thread_bind();
   while (!thread_ends()) {
     bool idle_news = false;
     if (thread_is_spared(&seen_driven, &driven_ns)) {
@@ -461,7 +462,7 @@ static ncclResult_t engine_start_thread(void) {
   TRY(wake_open(&engine.wake));
   engine.stop = 0;
   engine.running = true;
-  if (os_thread_start(&engine.thread, thread_body, NULL)) {
+  if (os_thread_start_named(&engine.thread, "tutti-proxy", thread_body, NULL)) {
     __atomic_store_n(&engine.threaded, 1, __ATOMIC_SEQ_CST);
     return ncclSuccess;
   }

@@ -184,7 +184,8 @@ static bool reads_devices(const struct proxy_comm *comm) {
 void proxy_device_choose(struct proxy_comm *comm) {
   const struct network_ops *network = comm->call.ops->network;
   if (!proxy_device_possible(comm->net, comm->net_device_count)) return;
-  const uint32_t rdma = network->net_rdma(comm->call.device_comm);
+  uint32_t rdma = network->net_rdma(comm->call.device_comm);
+  if (param_int(PARAM_DMABUF_ENABLE) == 0) rdma &= ~(uint32_t)DEVICE_RDMA_DMABUF;
   bool ordered = (rdma & DEVICE_RDMA_ORDERED) != 0 && param_int(PARAM_NET_FORCE_FLUSH) == 0;
   bool reads = reads_devices(comm);
   network->net_memory(comm->call.device_comm, POINTER_DEVICE, POINTER_DEVICE); /* samples lie there */
@@ -193,10 +194,13 @@ void proxy_device_choose(struct proxy_comm *comm) {
                       allowed && reads ? POINTER_DEVICE : POINTER_HOST);
   if (!allowed) return;
   comm->rdma = rdma;
-  comm->flushes = !ordered;
+  comm->flushes = !ordered && param_int(PARAM_GDR_FLUSH_DISABLE) == 0;
   log_info(LOG_NET | LOG_PROXY,
            "rank %" PRIu32 ": network %s writes to memory of its GPU, %s, and reads what is sent from %s",
-           comm->call.rank, comm->net->name, ordered ? "in order" : "with a flush after each message",
+           comm->call.rank, comm->net->name,
+           ordered         ? "in order"
+           : comm->flushes ? "with a flush after each message"
+                           : "without a flush (NCCL_GDR_FLUSH_DISABLE)",
            reads ? "there" : "the host's (NCCL_NET_GDR_READ)");
 }
 

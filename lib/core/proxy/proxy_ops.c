@@ -37,8 +37,8 @@ static ncclResult_t work_check(const struct proxy_comm *comm, const struct plan 
 
 static struct device_conn_name link_name(const struct work *work, uint32_t link_index, bool sends) {
   const uint32_t peer = sends ? work->send_peer[link_index] : work->recv_peer[link_index];
-  const struct device_conn_name name = {peer, work->channel_index, work_link_conn(work, peer, sends),
-                                        work->proto, sends, false};
+  const struct device_conn_name name = {
+      peer, work->channel_index, work_link_conn(work, peer, sends), work->proto, sends, false};
   return name;
 }
 

@@ -227,6 +227,7 @@ static void pxn_engine_sleep(uint64_t since_ns) {
 static void *pxn_engine_body(void *unused) {
   uint64_t since_ns = os_time_ns();
   (void)unused;
+  net_thread_bind();
   while (true) {
     struct pxn *over = NULL;
     os_mutex_lock(&pxn_engine.lock);
@@ -296,7 +297,7 @@ static ncclResult_t pxn_engine_start(void) {
     return ncclSuccess;
   }
   TRY(wake_open(&pxn_engine.wake));
-  if (os_thread_start(&thread, pxn_engine_body, NULL)) {
+  if (os_thread_start_named(&thread, "tutti-pxn", pxn_engine_body, NULL)) {
     os_thread_detach(thread);
     os_thread_note(1);
     pxn_engine.running = true;

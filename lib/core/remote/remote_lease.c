@@ -104,7 +104,7 @@ static void leases_forget(void) {
 
 static ncclResult_t leases_start(void) {
   leases.stop = false;
-  if (os_thread_start(&leases.thread, leases_body, NULL)) {
+  if (os_thread_start_named(&leases.thread, "tutti-leases", leases_body, NULL)) {
     os_thread_note(1);
     return ncclSuccess;
   }

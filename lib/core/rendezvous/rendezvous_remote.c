@@ -420,7 +420,7 @@ ncclResult_t rendezvous_conduct(struct rendezvous *rendezvous) {
   static const char failed[] = "no thread could be started to meet ranks of other processes";
   os_thread thread;
   rendezvous->conducted = true;
-  if (os_thread_start(&thread, conduct_body, rendezvous)) {
+  if (os_thread_start_named(&thread, "tutti-init", conduct_body, rendezvous)) {
     os_thread_detach(thread);
     return ncclSuccess;
   }

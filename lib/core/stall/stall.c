@@ -80,8 +80,8 @@ static struct stall_rank *rank_find(struct stall *stall, uint32_t rank) {
 
 static void answer_conn(struct remote *remote, const struct stall_question *question,
                         struct stall_reply *reply) {
-  const struct device_conn_name name = {question->peer, question->channel_index, question->conn_index,
-                                        question->proto, question->sends != 0, false};
+  const struct device_conn_name name = {question->peer,  question->channel_index, question->conn_index,
+                                        question->proto, question->sends != 0,    false};
   struct proxy_state state;
   if (!question->has_conn || !remote->proxies[question->rank]) return;
   if (!proxy_comm_state(remote->proxies[question->rank], &name, &state)) return;
@@ -544,7 +544,7 @@ static void watcher_forget(void) {
 static ncclResult_t watcher_start(void) {
   struct look *look = (struct look *)os_alloc(sizeof *look);
   watcher.stop = false;
-  if (look && os_thread_start(&watcher.thread, watcher_body, look)) {
+  if (look && os_thread_start_named(&watcher.thread, "tutti-stall", watcher_body, look)) {
     os_thread_note(1);
     return ncclSuccess;
   }

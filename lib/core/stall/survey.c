@@ -412,7 +412,7 @@ static void askers_run(struct round *round, struct asker *askers) {
   const uint32_t count = round->target_count < ASKERS_MOST ? round->target_count : ASKERS_MOST;
   for (uint32_t i = 1; i < count; i++) {
     askers[i].round = round;
-    askers[i].started = os_thread_start(&askers[i].thread, asker_body, &askers[i]);
+    askers[i].started = os_thread_start_named(&askers[i].thread, "tutti-survey", asker_body, &askers[i]);
     if (askers[i].started) os_thread_note(1);
   }
   asker_body(&askers[0]);

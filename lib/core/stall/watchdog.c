@@ -375,7 +375,7 @@ static ncclResult_t dog_start(void) {
   if (watchdog.running) return ncclSuccess;
   watchdog.stop = false;
   __atomic_store_n(&watchdog.called_off, 0, __ATOMIC_RELEASE);
-  if (watchdog.users > 0 && os_thread_start(&watchdog.thread, dog_body, NULL)) {
+  if (watchdog.users > 0 && os_thread_start_named(&watchdog.thread, "tutti-watchdog", dog_body, NULL)) {
     os_thread_note(1);
     watchdog.running = true;
     return ncclSuccess;

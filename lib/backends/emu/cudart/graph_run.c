@@ -205,7 +205,7 @@ static void *worker_body(void *argument) {
 static bool worker_start(void) {
   struct worker *worker = (struct worker *)os_alloc(sizeof *worker);
   if (worker == NULL) return false;
-  if (!os_thread_start(&worker->thread, worker_body, worker)) {
+  if (!os_thread_start_named(&worker->thread, "tutti-graph", worker_body, worker)) {
     os_free(worker);
     return true;
   }

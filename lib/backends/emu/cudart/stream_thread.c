@@ -122,7 +122,8 @@ static void *thread_body(void *argument) {
 
 bool stream_thread_need(struct emu_stream *stream) {
   threads_used = true;
-  if (!stream->thread_started) stream->thread_started = os_thread_start(&stream->thread, thread_body, stream);
+  if (!stream->thread_started)
+    stream->thread_started = os_thread_start_named(&stream->thread, "tutti-stream", thread_body, stream);
   return stream->thread_started;
 }
 
