@@ -22,8 +22,8 @@ struct served {
   struct served *next;
   uint64_t key;
   struct secret secret;
-  bool status; /* of control_serve_status */
-  control_handler *handler;
+  bool status;              /* of control_serve_status */
+  control_handler *handler; /* NULL: of control_admit */
   void *argument;
 };
 
@@ -78,9 +78,9 @@ struct secret control_status_secret(void) {
   return nothing;
 }
 
-bool call_secret(uint64_t key, struct secret *secret) {
+bool call_secret(uint64_t key, bool checks_in, struct secret *secret) {
   const struct served *served = served_find(key);
-  if (!served || served->status) return false;
+  if (!served || served->status || (!served->handler && !checks_in)) return false;
   *secret = served->secret;
   return true;
 }
@@ -112,6 +112,8 @@ static ncclResult_t serve(const struct secret *secret, bool status, control_hand
 ncclResult_t control_serve(const struct secret *secret, control_handler *handler, void *argument) {
   return serve(secret, false, handler, argument);
 }
+
+ncclResult_t control_admit(const struct secret *secret) { return serve(secret, false, NULL, NULL); }
 
 ncclResult_t control_serve_status(control_handler *handler, void *argument) {
   const struct secret secret = control_status_secret();

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/control.h"
 #include "core/remote/remote.h"
 #include "core/rendezvous/rendezvous_impl.h"
 #include "core/remote/reach.h"
@@ -340,6 +341,9 @@ static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uin
            (unsigned long long)cost.received_bytes, (unsigned long long)cost.root_bytes);
 }
 
+/* By ranks of several processes: no process has registered the id. */
+static bool is_grow(const struct rendezvous_call *call) { return call->id.grown > 0 && !call->id.own; }
+
 static ncclResult_t conduct_meet(struct conduct *conduct) {
   const uint64_t begin_ns = os_time_ns();
   const struct rendezvous *rendezvous = conduct->rendezvous;
@@ -347,7 +351,7 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
                                    rendezvous->secret,
                                    rendezvous->first.roots,
                                    rendezvous->first.root_count,
-                                   rendezvous->first.kind == RENDEZVOUS_SPLIT,
+                                   rendezvous->first.kind == RENDEZVOUS_SPLIT || is_grow(&rendezvous->first),
                                    rendezvous->first.rank_count,
                                    rendezvous->first.signature,
                                    rendezvous->first.id.fixed,
@@ -400,6 +404,8 @@ static void *conduct_body(void *argument) {
   const ncclResult_t result = conduct_meet(&conduct);
   if (result != ncclSuccess) conduct_undo(&conduct);
   conduct_leave_gather(&conduct);
+  if (result == ncclSuccess && is_grow(&conduct.rendezvous->first))
+    control_unserve(secret_name(&conduct.rendezvous->secret)); /* its id is good for one communicator */
   rendezvous_root_end(
       &conduct.rendezvous->first); /* before the next communicator at the same address can start */
   if (result != ncclSuccess) log_warn("%s: %s", conduct.rendezvous->first.call, conduct.reason);
