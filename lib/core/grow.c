@@ -87,15 +87,13 @@ static ncclResult_t grow_old(struct ncclComm *comm, int rank_count, const ncclUn
   TRY(grow_check_out(comm, about->comm, name, "newcomm is NULL; pass where to put the communicator"));
   TRY(grow_id(comm, name, &expected, &content));
   TRY(grow_check(comm, rank_count, rank, id, &expected));
-  if (!content.own) TRY(remote_grow_admit(comm->shared->remote, comm->grow_count + 2));
   about->inherited = &comm->config;
   about->device_index = comm->device_index;
   call->rank = comm->rank;
-  const ncclResult_t result = init_queue(call, 1, &expected, about);
-  if (result != ncclSuccess) return result;
+  TRY(init_queue(call, 1, &expected, about));
   comm->grow_count += 1;
   comm->grow_nonce = 0; /* the rendezvous closes its root */
-  return ncclSuccess;
+  return content.own ? ncclSuccess : remote_grow_admit(comm->shared->remote, comm->grow_count + 1);
 }
 
 /* A rank that joins. */

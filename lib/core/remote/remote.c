@@ -670,23 +670,22 @@ ncclResult_t remote_grow_admit(struct remote *remote, uint64_t turn) {
   struct secret secret;
   ncclResult_t result = ncclSuccess;
   if (remote->ranks[0].process_index != remote->own_process) return ncclSuccess;
+  remote_grow_secret(remote, turn, &secret);
   os_mutex_lock(&remote->lock);
-  while (result == ncclSuccess && remote->admitted < turn) {
-    remote_grow_secret(remote, remote->admitted + 1, &secret);
-    result = control_admit(&secret);
-    if (result == ncclSuccess) remote->admitted++;
-  }
+  if (remote->admitted < turn) result = control_admit(&secret);
+  if (remote->admitted < turn && result == ncclSuccess) remote->admitted = turn;
   os_mutex_unlock(&remote->lock);
   secret_wipe(&secret);
   return result;
 }
 
-static void grow_forget(struct remote *remote) {
+/* The rendezvous of earlier grows forget theirs. */
+static void grow_forget(const struct remote *remote) {
   struct secret secret;
-  for (; remote->admitted > 0; remote->admitted--) {
-    remote_grow_secret(remote, remote->admitted, &secret);
-    control_unserve(secret_name(&secret));
-  }
+  if (remote->admitted == 0) return;
+  remote_grow_secret(remote, remote->admitted, &secret);
+  control_unserve(secret_name(&secret));
+  secret_wipe(&secret);
 }
 
 ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,

@@ -102,7 +102,7 @@ struct remote {
   struct remote *next;        /* of the same watch */
   struct remote *joined_next; /* list of all communicators that survey.h answers for */
   bool serving;               /* answers calls */
-  uint64_t admitted;          /* the ranks of so many grows are let in, or were */
+  uint64_t admitted;          /* the number of the next grow, whose ranks are let in; 0: none are */
   bool broken;                /* a rank of this process left it broken or aborted */
   uint32_t match_holder;      /* atomic: index of the process that compares calls (remote_match.c) */
   uint32_t match_leaves;      /* atomic: this process hands over what it holds, and compares no more */
@@ -135,7 +135,8 @@ void remote_free_shared(struct comm_shared *shared);
 
 /* The secret of the communicator's grow number `turn`, from 1; the root is in the process of rank 0. */
 void remote_grow_secret(const struct remote *remote, uint64_t turn, struct secret *secret);
-/* In the process of rank 0: from now on the ranks of that grow are let in. Does nothing elsewhere. */
+/* In the process of rank 0: from now on the ranks of that grow are let in, whose rendezvous ends it. Does
+ * nothing elsewhere. */
 ncclResult_t remote_grow_admit(struct remote *remote, uint64_t turn);
 
 /* As remote_create(), for a communicator within this process. *remote stays NULL if all devices are on one

@@ -42,8 +42,13 @@ bool rendezvous_is_remote(const struct rendezvous_call *call) {
   return !call->id.own;
 }
 
+/* By ranks of several processes, of which none has registered the id. */
+static bool is_grow(const struct rendezvous_call *call) { return call->id.grown > 0 && !call->id.own; }
+
 void rendezvous_root_end(const struct rendezvous_call *call) {
-  if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed)) bootstrap_id_over(call->id.nonce);
+  if (is_grow(call)) control_unserve(call->id.nonce); /* who comes late is refused */
+  else if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed))
+    bootstrap_id_over(call->id.nonce);
 }
 
 void rendezvous_child_secret(const struct secret *parent, uint64_t number, struct secret *secret) {
@@ -341,9 +346,6 @@ static void conduct_report(const struct conduct *conduct, uint64_t begin_ns, uin
            (unsigned long long)cost.received_bytes, (unsigned long long)cost.root_bytes);
 }
 
-/* By ranks of several processes: no process has registered the id. */
-static bool is_grow(const struct rendezvous_call *call) { return call->id.grown > 0 && !call->id.own; }
-
 static ncclResult_t conduct_meet(struct conduct *conduct) {
   const uint64_t begin_ns = os_time_ns();
   const struct rendezvous *rendezvous = conduct->rendezvous;
@@ -404,8 +406,6 @@ static void *conduct_body(void *argument) {
   const ncclResult_t result = conduct_meet(&conduct);
   if (result != ncclSuccess) conduct_undo(&conduct);
   conduct_leave_gather(&conduct);
-  if (result == ncclSuccess && is_grow(&conduct.rendezvous->first))
-    control_unserve(secret_name(&conduct.rendezvous->secret)); /* its id is good for one communicator */
   rendezvous_root_end(
       &conduct.rendezvous->first); /* before the next communicator at the same address can start */
   if (result != ncclSuccess) log_warn("%s: %s", conduct.rendezvous->first.call, conduct.reason);
