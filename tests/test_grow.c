@@ -376,6 +376,31 @@ static void test_contradictions(void **state) {
   end();
 }
 
+/* A group fails before the communicator grows: that grow is over, and leaves nothing. */
+static void test_failed_group(void **state) {
+  uint64_t live[2] = {0, 0};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    ncclComm_t parents[2], comms[RANKS];
+    ncclUniqueId id, next;
+    begin();
+    expect_ok(ncclCommInitAll(parents, 2, NULL));
+    expect_ok(ncclCommGetUniqueId(parents[0], &id));
+    expect_ok(ncclGroupStart());
+    for (int k = 0; k < 2; k++) expect_ok(ncclCommGrow(parents[k], 3, NULL, -1, &comms[k], NULL));
+    expect_refused(ncclInvalidArgument, "newcomm is NULL", join(2, 3, &id, NULL, NULL));
+    assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
+    expect_ok(ncclCommGetUniqueId(parents[0], &next));
+    assert_memory_not_equal(&id, &next, sizeof id);
+    if (i == 0) grow(parents, 2, 3, 0, false, comms);
+    if (i == 0) destroy(comms, 3);
+    destroy(parents, 2);
+    end();
+    live[i] = os_alloc_live();
+  }
+  assert_int_equal(live[0], live[1]);
+}
+
 /* An id that is never used ends with the communicator. */
 static void test_unused(void **state) {
   uint64_t live[2] = {0, 0};
@@ -412,9 +437,9 @@ int main(void) {
 #define BOTH(test) \
   cmocka_unit_test_setup(test, guarded), { #test " (threads)", test, free_threads, NULL, NULL }
   const struct CMUnitTest tests[] = {
-      BOTH(test_group),  BOTH(test_chain),       BOTH(test_two_in_a_group), BOTH(test_threads),
-      BOTH(test_config), BOTH(test_comm_id),     BOTH(test_refused),        BOTH(test_contradictions),
-      BOTH(test_unused), BOTH(test_nonblocking),
+      BOTH(test_group),  BOTH(test_chain),        BOTH(test_two_in_a_group), BOTH(test_threads),
+      BOTH(test_config), BOTH(test_comm_id),      BOTH(test_refused),        BOTH(test_contradictions),
+      BOTH(test_unused), BOTH(test_failed_group), BOTH(test_nonblocking),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 # test_grow_jobs.sh: communicators of several processes grow by processes that start later: whichever rank
 # gave the id, whoever comes first, by one process and by two, again and again; and processes that contradict
 # each other, come twice, come with another id, or die. Prints one `ok - ` or `not ok - ` line per check.
-# runner: 35 s, waits
+# runner: 7 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 export TUTTI_INIT_TIMEOUT_SECONDS=30 TUTTI_EMU=mode=threads
@@ -200,6 +200,35 @@ ended
 has a '^grow:0:1:4:more error 6: .*rank 2 (process .*closed its connection without goodbye' '^sum:0 ok' &&
   has b '^grow:0:1:4 error 6: .*rank 2 (process .*closed its connection without goodbye' '^sum:0 ok'
 check $? 'a process that joins and dies is an error on the others, and the communicator still works'
+
+# ---- records
+
+renew
+export NCCL_DEBUG=NONE TUTTI_EMU=mode=guarded TUTTI_STALL_SECONDS=1
+start a 0 init:0:0:2:id sum:0 id:0:more grow:0:1:3:more sum:1 sum:1
+start b 1 init:0:1:2:id sum:0 grow:0:1:3 sum:1 sum:1
+start c 2 join:1:2:3:more sum:1 wait:never
+tries=0
+absent='^rank 2 .*has not called operation #1 .*for which 2 others wait'
+until "$build/bin/tutti" explain "$work"/*.trace >"$work/log" 2>&1
+  grep -q "$absent" "$work/log" || [ $tries -ge 300 ]; do
+  sleep 0.1
+  tries=$((tries + 1))
+done
+grep -q "$absent" "$work/log"
+check $? 'tutti explain names the rank that joined and does not call'
+# shellcheck disable=SC2086
+kill -KILL $processes
+# shellcheck disable=SC2086
+wait_all $processes
+timeout 60 "$build/bin/tutti" replay "$work"/*.trace >"$work/log" 2>&1 &&
+  grep -q '^reached: the 5 ranks of 2 communicators are in the recorded state' "$work/log" &&
+  grep -q '^missing: "rank 2 comm .* call"' "$work/log"
+check $? 'tutti replay repeats a run in which a communicator grew'
+unset NCCL_DEBUG TUTTI_STALL_SECONDS
+export TUTTI_EMU=mode=threads
+
+# ---- afterwards
 
 renew
 start a 0 init:0:0:2:id sum:0 end:0

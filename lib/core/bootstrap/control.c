@@ -373,9 +373,9 @@ static bool secret_find(void *argument, enum handshake_kind kind, uint64_t key, 
   if (kind == HANDSHAKE_CHECK_IN && root_secret(key, conn->local, secret)) return true;
   if (conn->local) return false;
   switch (kind) {
-    case HANDSHAKE_CHECK_IN: return call_secret(key, true, secret);
+    case HANDSHAKE_CHECK_IN: return call_secret(key, secret);
     case HANDSHAKE_LINK: return gather_secret(key, secret);
-    case HANDSHAKE_CALL: return call_secret(key, false, secret);
+    case HANDSHAKE_CALL: return call_secret(key, secret);
     default: return false;
   }
 }

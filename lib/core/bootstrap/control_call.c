@@ -78,9 +78,9 @@ struct secret control_status_secret(void) {
   return nothing;
 }
 
-bool call_secret(uint64_t key, bool checks_in, struct secret *secret) {
+bool call_secret(uint64_t key, struct secret *secret) {
   const struct served *served = served_find(key);
-  if (!served || served->status || (!served->handler && !checks_in)) return false;
+  if (!served || served->status) return false;
   *secret = served->secret;
   return true;
 }
@@ -113,7 +113,12 @@ ncclResult_t control_serve(const struct secret *secret, control_handler *handler
   return serve(secret, false, handler, argument);
 }
 
-ncclResult_t control_admit(const struct secret *secret) { return serve(secret, false, NULL, NULL); }
+ncclResult_t control_admit(const struct secret *secret) {
+  TRY(control_use(NULL));
+  const ncclResult_t result = serve(secret, false, NULL, NULL);
+  if (result != ncclSuccess) control_leave();
+  return result;
+}
 
 ncclResult_t control_serve_status(control_handler *handler, void *argument) {
   const struct secret secret = control_status_secret();
@@ -134,6 +139,7 @@ void control_unserve(uint64_t key) {
   while (calls.running && calls.running_key == key)
     control_wait(&calls.changed, os_time_ns() + 1000000000ull);
   control_unlock();
+  if (served && !served->handler) control_leave();
   if (served) secret_wipe(&served->secret);
   os_free(served);
 }
@@ -147,7 +153,7 @@ static void question_answer(const struct question *question, int32_t value, cons
 static void question_run(struct question *question, uint8_t *reply) {
   static const char nobody[] = "nobody answers there: the communicator has been destroyed, or is not ready";
   const struct served *served = served_find(question->key);
-  if (!served) {
+  if (!served || !served->handler) {
     question_answer(question, NOBODY, nobody, sizeof nobody - 1);
     return;
   }

@@ -88,10 +88,10 @@ void control_note_nonsense(const char *text);
 void control_wake(void);
 
 /* The secrets of keys that connections of each kind may have; false: there is no such key. local: over a
- * UNIX socket, by this process's user or root. checks_in: not to call a handler. */
+ * UNIX socket, by this process's user or root. */
 bool root_secret(uint64_t key, bool local, struct secret *secret);
 bool gather_secret(uint64_t uid, struct secret *secret);
-bool call_secret(uint64_t key, bool checks_in, struct secret *secret);
+bool call_secret(uint64_t key, struct secret *secret);
 bool status_secret(bool local, uint64_t key, struct secret *secret);
 /* Accept a connection, each in its own file: set conn->conn_class, or return a refusal. */
 const char *root_accept(struct control_conn *conn);
