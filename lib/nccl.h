@@ -51,8 +51,7 @@ typedef struct CUstream_st *cudaStream_t;
 #define NCCL_SUFFIX ""
 
 /* A version as one number: up to 2.8 the major number counts thousands, from 2.9 on ten thousands. */
-#define NCCL_VERSION(X, Y, Z) \
-  (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
+#define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE 23007
 
 #ifdef __cplusplus
@@ -116,57 +115,53 @@ typedef enum {
  * ncclInvalidArgument. Members marked (-) have no effect: where one is set, the log says why
  * (NCCL_DEBUG=INFO). */
 typedef struct ncclConfig_v23000 {
-  size_t size;              /* sizeof(ncclConfig_t) in the caller's build; set by the initializer */
-  unsigned int magic;       /* 0xcafebeef */
-  unsigned int version;     /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
+  size_t size;          /* sizeof(ncclConfig_t) in the caller's build; set by the initializer */
+  unsigned int magic;   /* 0xcafebeef */
+  unsigned int version; /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
   int blocking; /* 1 (default): calls return when done. 0: init, split, finalize return ncclInProgress */
-  int cgaClusterSize;       /* (-) thread blocks per cluster, 0..8 (default 4) */
-  int minCTAs;              /* minimum number of blocks (one per channel), 1..64 (default 1) */
-  int maxCTAs;              /* maximum number of blocks, minCTAs..64 (default 64) */
-  const char *netName;      /* network of the process; ncclInvalidUsage if it cannot be this one */
-  int splitShare;           /* (-) 1: children of a split share the parent's resources (default 0) */
-  int trafficClass;         /* (-) of the network, 0 or more */
-  const char *commName;     /* for logs and errors; copied */
-  int collnetEnable;        /* 0 or 1 */
-  int CTAPolicy;            /* (-) NCCL_CTA_POLICY_* */
-  int shrinkShare;          /* (-) 0 or 1 */
-  int nvlsCTAs;             /* (-) 1 or more */
-  int nChannelsPerNetPeer;  /* channels of a message between hosts, 1..64 (default 2) */
-  int nvlinkCentricSched;   /* (-) 0 or 1 */
-  int graphUsageMode;       /* (-) launches in graphs: 0 none, 1 one graph at a time, 2 mixed (default 2) */
-  int numRmaCtx;            /* (-) contexts of one-sided calls, 1 or more (default 1) */
-  int maxP2pPeers;          /* (-) most ranks that this one exchanges messages with, 1 or more */
-  int graphStreamOrdering;  /* (-) 1 (default): replays of graphs are ordered with the stream's other work */
+  int cgaClusterSize;      /* (-) thread blocks per cluster, 0..8 (default 4) */
+  int minCTAs;             /* minimum number of blocks (one per channel), 1..64 (default 1) */
+  int maxCTAs;             /* maximum number of blocks, minCTAs..64 (default 64) */
+  const char *netName;     /* network of the process; ncclInvalidUsage if it cannot be this one */
+  int splitShare;          /* (-) 1: children of a split share the parent's resources (default 0) */
+  int trafficClass;        /* (-) of the network, 0 or more */
+  const char *commName;    /* for logs and errors; copied */
+  int collnetEnable;       /* 0 or 1 */
+  int CTAPolicy;           /* (-) NCCL_CTA_POLICY_* */
+  int shrinkShare;         /* (-) 0 or 1 */
+  int nvlsCTAs;            /* (-) 1 or more */
+  int nChannelsPerNetPeer; /* channels of a message between hosts, 1..64 (default 2) */
+  int nvlinkCentricSched;  /* (-) 0 or 1 */
+  int graphUsageMode;      /* (-) launches in graphs: 0 none, 1 one graph at a time, 2 mixed (default 2) */
+  int numRmaCtx;           /* (-) contexts of one-sided calls, 1 or more (default 1) */
+  int maxP2pPeers;         /* (-) most ranks that this one exchanges messages with, 1 or more */
+  int graphStreamOrdering; /* (-) 1 (default): replays of graphs are ordered with the stream's other work */
 } ncclConfig_t;
 
-#define NCCL_CONFIG_INITIALIZER                                                           \
-  {                                                                                       \
-    sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH),   \
-    NCCL_CONFIG_UNDEF_INT /* blocking */, NCCL_CONFIG_UNDEF_INT /* cgaClusterSize */,     \
-    NCCL_CONFIG_UNDEF_INT /* minCTAs */, NCCL_CONFIG_UNDEF_INT /* maxCTAs */,             \
-    NCCL_CONFIG_UNDEF_PTR /* netName */, NCCL_CONFIG_UNDEF_INT /* splitShare */,          \
-    NCCL_CONFIG_UNDEF_INT /* trafficClass */, NCCL_CONFIG_UNDEF_PTR /* commName */,       \
-    NCCL_CONFIG_UNDEF_INT /* collnetEnable */, NCCL_CONFIG_UNDEF_INT /* CTAPolicy */,     \
-    NCCL_CONFIG_UNDEF_INT /* shrinkShare */, NCCL_CONFIG_UNDEF_INT /* nvlsCTAs */,        \
-    NCCL_CONFIG_UNDEF_INT /* nChannelsPerNetPeer */,                                      \
-    NCCL_CONFIG_UNDEF_INT /* nvlinkCentricSched */,                                       \
-    NCCL_CONFIG_UNDEF_INT /* graphUsageMode */, NCCL_CONFIG_UNDEF_INT /* numRmaCtx */,    \
-    NCCL_CONFIG_UNDEF_INT /* maxP2pPeers */, NCCL_CONFIG_UNDEF_INT /* graphStreamOrdering */ \
+#define NCCL_CONFIG_INITIALIZER                                                                          \
+  {                                                                                                      \
+    sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH),                  \
+        NCCL_CONFIG_UNDEF_INT /* blocking */, NCCL_CONFIG_UNDEF_INT /* cgaClusterSize */,                \
+        NCCL_CONFIG_UNDEF_INT /* minCTAs */, NCCL_CONFIG_UNDEF_INT /* maxCTAs */,                        \
+        NCCL_CONFIG_UNDEF_PTR /* netName */, NCCL_CONFIG_UNDEF_INT /* splitShare */,                     \
+        NCCL_CONFIG_UNDEF_INT /* trafficClass */, NCCL_CONFIG_UNDEF_PTR /* commName */,                  \
+        NCCL_CONFIG_UNDEF_INT /* collnetEnable */, NCCL_CONFIG_UNDEF_INT /* CTAPolicy */,                \
+        NCCL_CONFIG_UNDEF_INT /* shrinkShare */, NCCL_CONFIG_UNDEF_INT /* nvlsCTAs */,                   \
+        NCCL_CONFIG_UNDEF_INT /* nChannelsPerNetPeer */, NCCL_CONFIG_UNDEF_INT /* nvlinkCentricSched */, \
+        NCCL_CONFIG_UNDEF_INT /* graphUsageMode */, NCCL_CONFIG_UNDEF_INT /* numRmaCtx */,               \
+        NCCL_CONFIG_UNDEF_INT /* maxP2pPeers */, NCCL_CONFIG_UNDEF_INT /* graphStreamOrdering */         \
   }
 
 /* Result of ncclGroupSimulateEnd(). Start from NCCL_SIM_INFO_INITIALIZER. */
 typedef struct ncclSimInfo_v22200 {
-  size_t size;              /* sizeof(ncclSimInfo_t) in the caller's build */
-  unsigned int magic;       /* 0x74685283 */
+  size_t size;        /* sizeof(ncclSimInfo_t) in the caller's build */
+  unsigned int magic; /* 0x74685283 */
   unsigned int version;
-  float estimatedTime;      /* microseconds */
+  float estimatedTime; /* microseconds */
 } ncclSimInfo_t;
 
-#define NCCL_SIM_INFO_INITIALIZER                                                                       \
-  {                                                                                                     \
-    sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH),                \
-    NCCL_UNDEF_FLOAT                                                                                    \
-  }
+#define NCCL_SIM_INFO_INITIALIZER \
+  { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), NCCL_UNDEF_FLOAT }
 
 /* Reduction operators. ncclRedOpCreatePreMulSum() creates more, with values from ncclNumOps on. ncclAvg of
  * integers rounds the quotient towards zero. */
@@ -182,15 +177,20 @@ typedef enum {
 } ncclRedOp_t;
 
 typedef enum {
-  ncclInt8 = 0, ncclChar = 0,
+  ncclInt8 = 0,
+  ncclChar = 0,
   ncclUint8 = 1,
-  ncclInt32 = 2, ncclInt = 2,
+  ncclInt32 = 2,
+  ncclInt = 2,
   ncclUint32 = 3,
   ncclInt64 = 4,
   ncclUint64 = 5,
-  ncclFloat16 = 6, ncclHalf = 6,
-  ncclFloat32 = 7, ncclFloat = 7,
-  ncclFloat64 = 8, ncclDouble = 8,
+  ncclFloat16 = 6,
+  ncclHalf = 6,
+  ncclFloat32 = 7,
+  ncclFloat = 7,
+  ncclFloat64 = 8,
+  ncclDouble = 8,
   ncclBfloat16 = 9,
   ncclFloat8e4m3 = 10,
   ncclFloat8e5m2 = 11,
@@ -221,10 +221,12 @@ const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
 /* Reads NCCL_DEBUG and the related variables again. */
-__attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
-void ncclResetDebugInit(void);
-__attribute__((deprecated("call nothing: the log is configured by the environment before the first use")))
-void pncclResetDebugInit(void);
+__attribute__((
+    deprecated("call nothing: the log is configured by the environment before the first use"))) void
+ncclResetDebugInit(void);
+__attribute__((
+    deprecated("call nothing: the log is configured by the environment before the first use"))) void
+pncclResetDebugInit(void);
 
 /* Allocates `size` bytes on the calling thread's current device, usable by every transport: networks that can
  * send from and receive into device memory do so, as if every communicator had registered it. If `size` is
@@ -285,6 +287,22 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
                              ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
 
+/* Creates the unique id of the next ncclCommGrow() of `comm`, the same on every rank that calls it before
+ * that grow. One rank hands it to the ranks that join; it is good for one grow. */
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
+
+/* Collective over the ranks of `comm` and those that join it: creates a communicator of nRanks ranks. `comm`
+ * stays as it is, and no operation may be in progress on it. Its ranks keep their numbers: they pass `comm`,
+ * rank -1, and the id of ncclCommGetUniqueId() or NULL; if config is NULL, the config of `comm` is used.
+ * Ranks that join pass NULL, the id, and a rank from the size of `comm` to nRanks - 1. Allowed in a group.
+ * ncclInvalidArgument: nRanks is not above the size of `comm`, newcomm is NULL, or the rank or the id is not
+ * as above; otherwise as ncclCommInitRankConfig(). */
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                          ncclComm_t *newcomm, ncclConfig_t *config);
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                           ncclComm_t *newcomm, ncclConfig_t *config);
+
 /* ---- Ending communicators ---- */
 
 /* Waits for all work that this rank has enqueued (a non-blocking communicator returns ncclInProgress until
@@ -318,9 +336,9 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
 
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);      /* ranks */
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count); /* ranks */
 ncclResult_t pncclCommCount(const ncclComm_t comm, int *count);
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device);  /* device number of this rank */
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device); /* device number of this rank */
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int *device);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank);
@@ -489,12 +507,6 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
-ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
-ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
-ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
-                          ncclComm_t *newcomm, ncclConfig_t *config);
-ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
-                           ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t ncclCommResume(ncclComm_t comm);

@@ -237,6 +237,10 @@ static void test_ask(void **state) {
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_ANSWERED);
   unserve(KEY);
   assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_NOBODY);
+  const struct secret admitted = secret_of(KEY); /* to check in, not to ask */
+  assert_int_equal(control_admit(&admitted), ncclSuccess);
+  assert_int_equal(try_ask(&address, KEY, "abc", 5000), CONTROL_NOBODY);
+  unserve(KEY);
 }
 
 /* A call to a process that has ended fails at once, also on a connection kept from before. */

@@ -173,16 +173,15 @@ static void test_nothing(void **state) {
 
 typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const void *, const void *,
                                const void *);
-#define HIDDEN(X)                                                                            \
-  X(DevCommCreate)                                                                           \
-  X(DevCommDestroy)                                                                          \
-  X(CommQueryProperties) X(GinBarrierCreateRequirement) X(GinInboxA2ACreateRequirement)      \
-      X(GinOutboxCreateRequirement) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
-          X(GetLsaDevicePointer) X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer)  \
-              X(GetPeerDevicePointer)
+#define HIDDEN(X)                                                                              \
+  X(DevCommCreate)                                                                             \
+  X(DevCommDestroy)                                                                            \
+  X(CommQueryProperties)                                                                       \
+  X(GinBarrierCreateRequirement) X(GinInboxA2ACreateRequirement) X(GinOutboxCreateRequirement) \
+      X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) X(GetLsaDevicePointer)          \
+          X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)
 /* Declared by nccl.h, and not implemented. */
-#define LATER(X) \
-  X(CommGetUniqueId) X(CommGrow) X(CommResume) X(CommSuspend) X(PutSignal) X(Signal) X(WaitSignal)
+#define LATER(X) X(CommResume) X(CommSuspend) X(PutSignal) X(Signal) X(WaitSignal)
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 

@@ -400,7 +400,8 @@ static const char *refusal_text(enum handshake_kind kind, enum handshake_refusal
   static const char *const keys[] = {
       [HANDSHAKE_CHECK_IN] =
           "no communicator is being made there under this unique id: it has made one, or "
-          "failed to, before, or was never made; get a new one with ncclGetUniqueId",
+          "failed to, before, or was never made; get a new one with ncclGetUniqueId, or, for ncclCommGrow, "
+          "with ncclCommGetUniqueId",
       [HANDSHAKE_LINK] = "no communicator is being made there with this process: it was made, or has failed",
       [HANDSHAKE_CALL] = "nobody answers there: the communicator has been destroyed, or is not ready",
       [HANDSHAKE_DATA] = "no such listener there: its communicator has ended, or has another key",

@@ -301,6 +301,7 @@ static ncclResult_t jobs_finish(struct group_job *jobs, ncclResult_t result) {
     struct ncclComm *comm = job->call.comm;
     next = job->next;
     if (result != ncclSuccess && comm) comm_discard(comm);
+    if (result != ncclSuccess && job->call.id.grown > 0) rendezvous_root_end(&job->call);
     if (result == ncclSuccess) {
       *job->result = comm;
       pending = pending || (comm && comm_state(comm) == COMM_RENDEZVOUS);

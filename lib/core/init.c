@@ -11,6 +11,7 @@
 #include "core/bootstrap/bootstrap.h"
 #include "core/settings/config.h"
 #include "core/group.h"
+#include "core/init.h"
 #include "core/life.h"
 
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId) {
@@ -51,17 +52,23 @@ static ncclResult_t init_note(struct rendezvous_call *call, ncclComm_t *comm, co
 }
 
 static ncclResult_t init_rank(struct rendezvous_call *call, ncclComm_t *comm, const ncclConfig_t *config,
-                              uint32_t device_index) {
+                              const ncclConfig_t *inherited, uint32_t device_index) {
   ncclConfig_t full;
-  TRY(config_read(call->call, config, NULL, &full));
+  TRY(config_read(call->call, config, inherited, &full));
   const ncclResult_t result = init_note(call, comm, &full, device_index);
   if (result == ncclSystemError) rendezvous_refuse(call, "cannot hold a communicator" LOG_OUT_OF_MEMORY);
   return result;
 }
 
-static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclUniqueId *bytes,
+static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclUniqueId *bytes, bool grows,
                                  struct bootstrap_id *id) {
   TRY(bootstrap_id_read(bytes, call->call, call->rank, id));
+  if (id->grown > 0 && !grows)
+    return log_fail(
+        ncclInvalidArgument,
+        "%s: rank %u: the unique id is of ncclCommGetUniqueId, by which a communicator grows; pass "
+        "it to ncclCommGrow, or get another with ncclGetUniqueId",
+        call->call, call->rank);
   if (id->own || id->root.family != 0) return ncclSuccess;
   return log_fail(
       ncclInvalidUsage,
@@ -71,9 +78,10 @@ static ncclResult_t init_read_id(const struct rendezvous_call *call, const ncclU
 }
 
 /* The first id names the communicator; each is a root to check in at. */
-static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids) {
+static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids,
+                                  bool grows) {
   struct bootstrap_id id;
-  TRY(init_read_id(call, &ids[0], &call->id));
+  TRY(init_read_id(call, &ids[0], grows, &call->id));
   call->key[0] = call->comm_id = call->id.number;
   call->key[1] = call->id.nonce;
   call->roots = (struct gather_root *)os_alloc((size_t)id_count * sizeof *call->roots);
@@ -83,10 +91,23 @@ static ncclResult_t init_take_ids(struct rendezvous_call *call, int id_count, co
   }
   call->root_count = (uint32_t)id_count;
   for (int i = 0; i < id_count; i++) {
-    TRY(init_read_id(call, &ids[i], &id));
+    TRY(init_read_id(call, &ids[i], grows, &id));
     call->roots[i] = (struct gather_root){id.root, id.secret};
   }
   return ncclSuccess;
+}
+
+ncclResult_t init_queue(struct rendezvous_call *call, int id_count, const ncclUniqueId *ids,
+                        const struct init_rank *rank) {
+  call->kind = RENDEZVOUS_INIT;
+  call->signature = ids_signature(ids, id_count);
+  ncclResult_t result = init_take_ids(call, id_count, ids, rank->grows);
+  log_info(LOG_INIT, "%s rank %u nranks %u cudaDev %u commId 0x%llx - Init START", call->call, call->rank,
+           call->rank_count, rank->device_index, (unsigned long long)call->comm_id);
+  if (result == ncclSuccess)
+    result = init_rank(call, rank->comm, rank->config, rank->inherited, rank->device_index);
+  if (result != ncclSuccess) os_free(call->roots); /* on success the job owns them */
+  return result;
 }
 
 static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
@@ -95,21 +116,14 @@ static ncclResult_t init_one(const char *name, ncclComm_t *comm, int rank_count,
   memset(&call, 0, sizeof call);
   call.call = name;
   call.caller = caller;
-  call.kind = RENDEZVOUS_INIT;
   call.rank_count = (uint32_t)rank_count;
   call.rank = (uint32_t)rank;
-  uint32_t device_index = 0;
+  struct init_rank about = {comm, config, NULL, 0, false};
   log_version();
   bootstrap_set_called(rendezvous_called);
   TRY(init_check(name, comm, rank_count, rank, id_count, ids));
-  TRY(backend_ops() ? backend_ops()->device->current(&device_index) : ncclInvalidUsage);
-  call.signature = ids_signature(ids, id_count);
-  ncclResult_t result = init_take_ids(&call, id_count, ids);
-  log_info(LOG_INIT, "%s rank %d nranks %d cudaDev %u commId 0x%llx - Init START", name, rank, rank_count,
-           device_index, (unsigned long long)call.comm_id);
-  if (result == ncclSuccess) result = init_rank(&call, comm, config, device_index);
-  if (result != ncclSuccess) os_free(call.roots); /* on success the job owns them */
-  return result;
+  TRY(backend_ops() ? backend_ops()->device->current(&about.device_index) : ncclInvalidUsage);
+  return init_queue(&call, id_count, ids, &about);
 }
 
 static ncclResult_t init_entry(const char *name, ncclComm_t *comm, int rank_count, int rank, int id_count,
@@ -186,7 +200,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int rank_count, const int *devic
   call.id = content;
   for (int i = 0; i < rank_count; i++) {
     call.rank = (uint32_t)i;
-    TRY(init_rank(&call, &comms[i], NULL, (uint32_t)(devices ? devices[i] : i)));
+    TRY(init_rank(&call, &comms[i], NULL, NULL, (uint32_t)(devices ? devices[i] : i)));
   }
   return ncclSuccess;
 }

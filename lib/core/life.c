@@ -122,6 +122,7 @@ static void comm_free(struct ncclComm *comm) {
   redop_table_free(&comm->redops);
   registrations_free(comm->registrations);
   custom_release(comm->custom);
+  if (comm->grow_nonce != 0) bootstrap_id_over(comm->grow_nonce);
   os_free(comm);
   comm_count(ops, false);
 }

@@ -73,22 +73,8 @@ static ncclResult_t later(const char *name, const char *instead) {
   return log_fail(ncclInvalidUsage, "%s: is not in this release; %s", name, instead);
 }
 
-#define LATER_GROW "make a communicator of all ranks with ncclCommInitRank"
 #define LATER_SUSPEND "destroy the communicator to give its memory back"
 #define LATER_SIGNAL "use ncclSend and ncclRecv"
-
-ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId) {
-  (void)comm, (void)uniqueId;
-  return later("ncclCommGetUniqueId", LATER_GROW);
-}
-API_EXPORT(CommGetUniqueId);
-
-ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
-                           ncclComm_t *newcomm, ncclConfig_t *config) {
-  (void)comm, (void)nRanks, (void)uniqueId, (void)rank, (void)newcomm, (void)config;
-  return later("ncclCommGrow", LATER_GROW);
-}
-API_EXPORT(CommGrow);
 
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
   (void)comm, (void)flags;

@@ -559,6 +559,20 @@ plant(SHARED_DEVICE, 'full_device_not_refused',
       'if (available < blocks_needed(device)) ranks->full = *device;', '',
       'test_shared_device', 'test_refusals*')
 
+# ---- communicators that grow
+
+GROW = 'lib/core/grow.c'
+plant(GROW, 'second_grow_by_the_first_id', 'comm->grow_count += 1;', '', 'test_grow', 'test_chain',
+      quick=True)
+plant(GROW, 'rank_of_the_communicator_joins', '|| (uint32_t)rank < content.grown)', ')', 'test_grow',
+      'test_refused')
+plant('lib/core/life.c', 'unused_grow_stays', 'if (comm->grow_nonce != 0)', 'if (false)', 'test_grow',
+      'test_unused')
+plant('lib/core/group.c', 'grow_of_a_failed_group_stays',
+      'if (result != ncclSuccess && job->call.id.grown > 0)', 'if (false)', 'test_grow', 'test_failed_group')
+plant('lib/core/bootstrap/control_call.c', 'who_may_check_in_may_ask',
+      'if (!served || !served->handler)', 'if (!served)', 'test_control', 'test_ask')
+
 # ---- time
 
 plant('lib/backends/emu/world.c', 'threads_that_cannot_run_not_waited_for',

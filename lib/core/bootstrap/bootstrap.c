@@ -16,15 +16,19 @@
 
 #define ID_MAGIC 0x74757474692d6964ull
 #define ID_PLACE_BYTES 64
+#define ID_OF_MANY 1 /* as `process`: an id that several processes make alike */
 
 /* The contents of an ncclUniqueId. */
 struct id_content {
   uint64_t magic, salt, number; /* salt: of a text's id */
-  uint64_t process;             /* the process that made it; 0: made from a text */
+  uint64_t process;             /* the process that made it, or ID_OF_MANY; 0: made from a text */
   int32_t version, lasting;
   struct sock_address root; /* of a process */
   union {
-    struct secret secret;       /* of a process's id */
+    struct {
+      struct secret secret; /* of a process's id */
+      uint32_t grown;       /* ranks of the communicator that grows; 0: of ncclGetUniqueId */
+    };
     char place[ID_PLACE_BYTES]; /* host:port of the text; other hosts may resolve it differently */
   };
 };
@@ -91,6 +95,64 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id) {
   }
   content.number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
   return id_write(&content, id);
+}
+
+void bootstrap_grow_id(const struct bootstrap_grow *grow, ncclUniqueId *id) {
+  struct id_content content;
+  id_begin(&content);
+  content.process = ID_OF_MANY;
+  content.number = grow->number;
+  content.root = grow->root;
+  content.secret = grow->secret;
+  content.grown = grow->rank_count;
+  id_write(&content, id);
+}
+
+/* A secret of this process alone, which is drawn once; a fork has another process number. */
+static ncclResult_t local_secret(const uint64_t *numbers, size_t bytes, struct secret *secret) {
+  static struct secret drawn;
+  static bool is_drawn;
+  const uint64_t process = own_process();
+  if (!is_drawn && !secret_draw(&drawn))
+    return log_fail(ncclSystemError, "the kernel has no random bytes for a unique id");
+  is_drawn = true;
+  secret_derive(&drawn, "tutti process", &process, sizeof process, secret);
+  secret_derive(secret, "tutti grow", numbers, bytes, secret);
+  return ncclSuccess;
+}
+
+static ncclResult_t grow_open(const struct id_content *content) {
+  const uint64_t nonce = secret_name(&content->secret);
+  control_lock();
+  const struct root *root = root_find(nonce);
+  const bool open = root && root->registered;
+  control_unlock();
+  if (!open) return id_register(&content->secret, false, false);
+  control_leave();
+  return ncclSuccess;
+}
+
+static ncclResult_t grow_id_local(const struct bootstrap_grow *grow, const uint64_t *numbers, size_t bytes,
+                                  ncclUniqueId *id) {
+  struct id_content content;
+  id_begin(&content);
+  content.process = own_process();
+  content.number = grow->number;
+  content.grown = grow->rank_count;
+  TRY(local_secret(numbers, bytes, &content.secret));
+  if (control_use(&content.root) != ncclSuccess) memset(&content.root, 0, sizeof content.root);
+  else TRY(grow_open(&content));
+  return id_write(&content, id);
+}
+
+ncclResult_t bootstrap_grow_id_local(const struct bootstrap_grow *grow, uint64_t serial, uint64_t turn,
+                                     ncclUniqueId *id) {
+  static os_mutex mutex = OS_MUTEX_INITIALIZER; /* one thread draws the secret, and opens the root */
+  const uint64_t numbers[2] = {serial, turn};
+  os_mutex_lock(&mutex);
+  const ncclResult_t result = grow_id_local(grow, numbers, sizeof numbers, id);
+  os_mutex_unlock(&mutex);
+  return result;
 }
 
 /* The secret of a text's id: as well known as the text. */
@@ -169,6 +231,7 @@ ncclResult_t bootstrap_id_read(const ncclUniqueId *id, const char *call, uint32_
   out->root = content.root;
   out->own = own;
   out->fixed = fixed;
+  out->grown = fixed ? 0 : content.grown;
   out->lasting = fixed && content.lasting;
   out->port = content.root;
   out->local = fixed && sock_text_is_loopback(content.place);

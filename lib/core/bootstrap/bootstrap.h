@@ -22,6 +22,7 @@ struct bootstrap_id {
   bool named;               /* fixed, by host name: the host itself may know the name by another address */
   bool local;               /* fixed, at a loopback address: without TUTTI_SECRET, `root` is a UNIX socket */
   bool own;                 /* this process made it */
+  uint32_t grown;           /* ranks of the communicator that grows by it; 0: of ncclGetUniqueId */
 };
 
 /* Makes an id of this process and opens its root; or, if NCCL_COMM_ID=host:port is set, returns the id of
@@ -31,6 +32,20 @@ ncclResult_t bootstrap_id_create(ncclUniqueId *id);
 
 /* An id for ranks of this process alone: no address, no root, no network. */
 void bootstrap_id_local(ncclUniqueId *id);
+
+/* The id by which a communicator grows. Its ranks all make the same bytes, without a message. */
+struct bootstrap_grow {
+  uint64_t number;
+  uint32_t rank_count; /* of the communicator that grows */
+  /* If it has ranks of several processes: */
+  struct secret secret;
+  struct sock_address root; /* of the process that lets in who knows the secret (control_admit) */
+};
+void bootstrap_grow_id(const struct bootstrap_grow *grow, ncclUniqueId *id);
+/* For a communicator within this process, which is named by its serial number: an id of this process, whose
+ * root it opens unless another rank has. `turn` counts the communicator's grows. */
+ncclResult_t bootstrap_grow_id_local(const struct bootstrap_grow *grow, uint64_t serial, uint64_t turn,
+                                     ncclUniqueId *id);
 
 /* Makes the id of the address `where` (host:port), as NCCL_COMM_ID does: every process that passes the same
  * text and salt gets the same bytes, however the host's name resolves there. `salt` distinguishes ids of one

@@ -34,7 +34,10 @@ ncclResult_t control_serve(const struct secret *secret, control_handler *handler
 ncclResult_t control_serve_status(control_handler *handler, void *argument);
 void control_unserve_status(void);
 struct secret control_status_secret(void);
-/* Returns when the handler runs no more. */
+/* Until control_unserve(), keeps the server, and lets those who know the secret check in with a root of this
+ * process that the first of them opens: ranks by which a communicator grows. */
+ncclResult_t control_admit(const struct secret *secret);
+/* Returns when the handler runs no more. Does nothing if there is no such key. */
 void control_unserve(uint64_t key);
 
 /* Asks the process at `to`. Any thread; blocks until the answer arrives or `wait` expires. Connections are

@@ -22,8 +22,8 @@ struct served {
   struct served *next;
   uint64_t key;
   struct secret secret;
-  bool status; /* of control_serve_status */
-  control_handler *handler;
+  bool status;              /* of control_serve_status */
+  control_handler *handler; /* NULL: of control_admit */
   void *argument;
 };
 
@@ -113,6 +113,13 @@ ncclResult_t control_serve(const struct secret *secret, control_handler *handler
   return serve(secret, false, handler, argument);
 }
 
+ncclResult_t control_admit(const struct secret *secret) {
+  TRY(control_use(NULL));
+  const ncclResult_t result = serve(secret, false, NULL, NULL);
+  if (result != ncclSuccess) control_leave();
+  return result;
+}
+
 ncclResult_t control_serve_status(control_handler *handler, void *argument) {
   const struct secret secret = control_status_secret();
   return serve(&secret, true, handler, argument);
@@ -132,6 +139,7 @@ void control_unserve(uint64_t key) {
   while (calls.running && calls.running_key == key)
     control_wait(&calls.changed, os_time_ns() + 1000000000ull);
   control_unlock();
+  if (served && !served->handler) control_leave();
   if (served) secret_wipe(&served->secret);
   os_free(served);
 }
@@ -145,7 +153,7 @@ static void question_answer(const struct question *question, int32_t value, cons
 static void question_run(struct question *question, uint8_t *reply) {
   static const char nobody[] = "nobody answers there: the communicator has been destroyed, or is not ready";
   const struct served *served = served_find(question->key);
-  if (!served) {
+  if (!served || !served->handler) {
     question_answer(question, NOBODY, nobody, sizeof nobody - 1);
     return;
   }

@@ -29,7 +29,7 @@ struct gather_call {
   struct secret secret;            /* of the rendezvous: of its first id, or derived from its parent's */
   const struct gather_root *roots; /* ranks are spread over them evenly, in order; copied */
   uint32_t root_count;
-  bool child; /* a split or shrink: no id is registered, the first process to check in opens the root */
+  bool child; /* a split, shrink or grow: no id is registered, the first process to check in opens the root */
   uint32_t rank_count;
   uint64_t signature; /* everything besides rank_count that must be equal on all ranks */
   bool fixed;         /* the root has an agreed address: the first rank that joins in rank 0's process opens

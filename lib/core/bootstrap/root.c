@@ -401,8 +401,8 @@ static uint32_t roots_by(uint64_t let_in) {
   return count;
 }
 
-/* Opens a root that this process has not registered: of a split, for members of its parent; or one that
- * forwards, for those who know an id of this process. */
+/* Opens a root that this process has not registered: of a split, for members of its parent; of a grow, for
+ * those who know its secret; or one that forwards, for those who know an id of this process. */
 static struct root *root_open_for(uint64_t let_in, const struct wire_check_in *said) {
   const struct root *id = root_find(let_in);
   const bool forwards = !said->first && !control_is_own(&said->first_root);

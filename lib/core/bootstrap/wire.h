@@ -51,7 +51,7 @@ struct wire_check_in {
   uint64_t uid, process, signature;
   uint64_t key; /* of the root; the connection's key says by whose secret the process was let in */
   uint32_t version, rank_count, pid;
-  uint32_t child;   /* of a split or shrink: no process has opened a root before */
+  uint32_t child;   /* of a split, shrink or grow: no process has opened a root before */
   uint32_t first;   /* 1: sent to the first root, whatever its address */
   uint32_t lasting; /* as in bootstrap.h */
   struct sock_address address, first_root;

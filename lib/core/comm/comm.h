@@ -97,8 +97,9 @@ struct ncclComm {
   uint64_t met_ns;                      /* when this rank joined */
   uint64_t unread_ns; /* since when its end waits for receivers that read its slots; 0: not */
   uint64_t sequence;  /* operations so far; written by its thread, read atomically */
-  uint64_t split_count;
-  uint64_t owner; /* serial of the thread that last enqueued */
+  uint64_t split_count, grow_count;
+  uint64_t grow_nonce; /* of an id within this process that waits for this rank's grow; 0: none */
+  uint64_t owner;      /* serial of the thread that last enqueued */
   struct comm_use use;
   struct comm_queue queue;
   struct call_cache call_cache;

@@ -662,6 +662,32 @@ static ncclResult_t remote_note_networked(struct remote *remote, uint32_t own_ra
   return ncclSuccess;
 }
 
+void remote_grow_secret(const struct remote *remote, uint64_t turn, struct secret *secret) {
+  secret_derive(&remote->secret, "tutti grow", &turn, sizeof turn, secret);
+}
+
+ncclResult_t remote_grow_admit(struct remote *remote, uint64_t turn) {
+  struct secret secret;
+  ncclResult_t result = ncclSuccess;
+  if (remote->ranks[0].process_index != remote->own_process) return ncclSuccess;
+  remote_grow_secret(remote, turn, &secret);
+  os_mutex_lock(&remote->lock);
+  if (remote->admitted < turn) result = control_admit(&secret);
+  if (remote->admitted < turn && result == ncclSuccess) remote->admitted = turn;
+  os_mutex_unlock(&remote->lock);
+  secret_wipe(&secret);
+  return result;
+}
+
+/* The rendezvous of earlier grows forget theirs. */
+static void grow_forget(const struct remote *remote) {
+  struct secret secret;
+  if (remote->admitted == 0) return;
+  remote_grow_secret(remote, remote->admitted, &secret);
+  control_unserve(secret_name(&secret));
+  secret_wipe(&secret);
+}
+
 ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
                          const struct remote_watcher *watcher) {
   struct sock_address unused;
@@ -691,6 +717,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
   remote->serving = result == ncclSuccess;
   if (!remote->serving) control_leave();
   if (!remote->serving) return result;
+  TRY(remote_grow_admit(remote, 1));
   TRY(watcher->open(remote, &remote->watcher_state));
   return remote->shows ? remote_lease_open(remote) : ncclSuccess;
 }
@@ -716,6 +743,7 @@ void remote_free(struct remote *remote) {
   if (remote->watcher) remote->watcher->leave(remote);
   if (remote->serving && !remote->broken) remote_match_leave(remote);
   if (remote->serving) control_unserve(remote->wire_key); /* its handler reads what is freed next */
+  grow_forget(remote);
   if (remote->watcher) remote->watcher->close(remote->watcher_state);
   remote_lease_close(remote);
   if (remote->serving) control_leave();

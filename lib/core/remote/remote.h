@@ -89,8 +89,8 @@ struct remote {
   struct remote_rank *ranks;      /* by rank */
   uint32_t *groups, *p2p_domains; /* by rank, for plans */
   uint8_t **remotes; /* by rank of this process, if networked: array with 1 for each rank behind a network */
-  struct rails *rails;         /* selects the NIC of a connection, or NULL */
-  os_mutex lock;               /* guards the three members below; taken before the backend's lock */
+  struct rails *rails; /* selects the NIC of a connection, or NULL */
+  os_mutex lock;       /* guards `admitted` and the three members below; taken before the backend's lock */
   struct ncclComm **comms;     /* by rank of this process, until destroyed ... */
   uint64_t *left;              /* ... then the number of operations that the rank had called */
   struct proxy_comm **proxies; /* by rank of this process, if networked */
@@ -102,6 +102,7 @@ struct remote {
   struct remote *next;        /* of the same watch */
   struct remote *joined_next; /* list of all communicators that survey.h answers for */
   bool serving;               /* answers calls */
+  uint64_t admitted;          /* the number of the next grow, whose ranks are let in; 0: none are */
   bool broken;                /* a rank of this process left it broken or aborted */
   uint32_t match_holder;      /* atomic: index of the process that compares calls (remote_match.c) */
   uint32_t match_leaves;      /* atomic: this process hands over what it holds, and compares no more */
@@ -131,6 +132,12 @@ void remote_leave(struct remote *remote, uint32_t rank);
 void remote_free(struct remote *remote); /* NULL is allowed; notifies no process: see remote_watch_leave */
 /* Frees shared communicator state that was never opened, and its remote ranks. NULL is allowed. */
 void remote_free_shared(struct comm_shared *shared);
+
+/* The secret of the communicator's grow number `turn`, from 1; the root is in the process of rank 0. */
+void remote_grow_secret(const struct remote *remote, uint64_t turn, struct secret *secret);
+/* In the process of rank 0: from now on the ranks of that grow are let in, whose rendezvous ends it. Does
+ * nothing elsewhere. */
+ncclResult_t remote_grow_admit(struct remote *remote, uint64_t turn);
 
 /* As remote_create(), for a communicator within this process. *remote stays NULL if all devices are on one
  * node, which is the usual case. */

@@ -288,7 +288,10 @@ static ncclResult_t join_locked(const struct rendezvous_call *call, const struct
   struct rendezvous *rendezvous = rendezvous_find(call);
   if (!rendezvous && rendezvous_was(call)) {
     return log_fail(ncclInvalidUsage, "%s: rank %u: %s", call->call, call->rank,
-                    call->kind == RENDEZVOUS_INIT
+                    call->id.grown > 0
+                        ? "this unique id has made a communicator, or failed to, before; get a new one with "
+                          "ncclCommGetUniqueId"
+                    : call->kind == RENDEZVOUS_INIT
                         ? "this unique id has made a communicator, or failed to, before; get a new one with "
                           "ncclGetUniqueId"
                         : "it failed on another rank before; see the warnings before this one");

@@ -49,6 +49,9 @@ void rendezvous_poll(struct ncclComm *comm);
 /* Leaves an incomplete rendezvous, which fails for all other ranks. Does nothing otherwise. */
 void rendezvous_withdraw(struct ncclComm *comm, const char *why);
 
+/* Not locked: the root of an INIT's id is no longer needed, if it is in this process. */
+void rendezvous_root_end(const struct rendezvous_call *call);
+
 /* The parent is about to be freed while splits of it are in progress. */
 void rendezvous_forget_parent(struct ncclComm *parent);
 

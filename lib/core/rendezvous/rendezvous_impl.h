@@ -48,9 +48,6 @@ ncclResult_t rendezvous_fill_info(const struct rendezvous_call *call, struct pee
 /* Not locked: checks in a rank that has arrived; the caller has incremented checking_in. */
 void rendezvous_check_in(const struct rendezvous_call *call, struct rendezvous *rendezvous);
 
-/* Not locked: the root of an INIT's id is no longer needed, if it is in this process. */
-void rendezvous_root_end(const struct rendezvous_call *call);
-
 /* rendezvous.c; all locked. */
 /* Unlocks, and frees what must not be freed under the lock. Not for the control server's thread. */
 void rendezvous_unlock(const struct backend *ops);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/bootstrap/bootstrap.h"
+#include "core/bootstrap/control.h"
 #include "core/remote/remote.h"
 #include "core/rendezvous/rendezvous_impl.h"
 #include "core/remote/reach.h"
@@ -41,8 +42,13 @@ bool rendezvous_is_remote(const struct rendezvous_call *call) {
   return !call->id.own;
 }
 
+/* By ranks of several processes, of which none has registered the id. */
+static bool is_grow(const struct rendezvous_call *call) { return call->id.grown > 0 && !call->id.own; }
+
 void rendezvous_root_end(const struct rendezvous_call *call) {
-  if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed)) bootstrap_id_over(call->id.nonce);
+  if (is_grow(call)) control_unserve(call->id.nonce); /* who comes late is refused */
+  else if (call->kind == RENDEZVOUS_INIT && (call->id.own || call->id.fixed))
+    bootstrap_id_over(call->id.nonce);
 }
 
 void rendezvous_child_secret(const struct secret *parent, uint64_t number, struct secret *secret) {
@@ -347,7 +353,7 @@ static ncclResult_t conduct_meet(struct conduct *conduct) {
                                    rendezvous->secret,
                                    rendezvous->first.roots,
                                    rendezvous->first.root_count,
-                                   rendezvous->first.kind == RENDEZVOUS_SPLIT,
+                                   rendezvous->first.kind == RENDEZVOUS_SPLIT || is_grow(&rendezvous->first),
                                    rendezvous->first.rank_count,
                                    rendezvous->first.signature,
                                    rendezvous->first.id.fixed,
