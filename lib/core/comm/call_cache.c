@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -88,7 +89,7 @@ bool call_cache_launch(const struct collective_call *call, ncclResult_t *result)
     record_refused(call, *result);
     return true;
   }
-  if (!launch(call->comm, entry->serial, entry->buffers, call, 1, result)) {
+  if (!launch(call->comm, entry->serial, entry->buffers.used, call, 1, result)) {
     match_undo(call->comm);
     return false;
   }
@@ -114,6 +115,18 @@ static uint64_t take_serial(struct ncclComm *comm, uint32_t call_count) {
   return comm->call_cache.sequence + call_count == comm->sequence ? serial : 0;
 }
 
+/* Keeps the buffers of the last launch. False: there is no memory for many; the next launch is made like this
+ * one. */
+static bool keep_buffers(const struct call_cache *cache, struct plan_buffers *few, uint32_t few_count,
+                         struct call_cache_buffers *kept) {
+  const uint32_t count = cache->work_count;
+  if (count > few_count && !array_grow(&kept->many, &kept->capacity, count, sizeof *few)) return false;
+  struct plan_buffers *to = count > few_count ? kept->many : few;
+  memcpy(to, cache->buffers, count * sizeof *to);
+  kept->used = to;
+  return true;
+}
+
 void call_cache_note(const struct collective_call *call) {
   struct call_cache *cache = &call->comm->call_cache;
   const uint64_t serial = take_serial(call->comm, 1);
@@ -122,7 +135,8 @@ void call_cache_note(const struct collective_call *call) {
   args_set(&entry->args, call);
   entry->serial = serial;
   entry->generation = generation_now(call->comm);
-  for (uint32_t i = 0; i < cache->work_count; i++) entry->buffers[i] = cache->buffers[i];
+  if (!keep_buffers(cache, entry->few, CALL_CACHE_ENTRY_FEW, &entry->buffers))
+    cache->hashes[entry - cache->calls] = 0;
 }
 
 /* ---- groups ---- */
@@ -188,7 +202,7 @@ bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result) {
   if (path == NULL) return false;
   cache->path = path;
   for (uint32_t i = 0; i < count; i++) calls[i] = call_cache_followed(comm, i);
-  if (!launch(comm, path->serial, path->buffers, calls, count, result)) return false;
+  if (!launch(comm, path->serial, path->buffers.used, calls, count, result)) return false;
   if (*result == ncclSuccess) record_launch(comm, number, path->serial, sequence, count, 1, false);
   return true;
 }
@@ -219,13 +233,22 @@ void call_cache_note_group(struct ncclComm *comm) {
   group->call_count = count;
   group->serial = serial;
   group->generation = generation_now(comm);
-  for (uint32_t i = 0; i < cache->work_count; i++) group->buffers[i] = cache->buffers[i];
+  if (!keep_buffers(cache, group->few, CALL_CACHE_GROUP_FEW, &group->buffers)) group->serial = 0;
 }
 
 void call_cache_end_group(struct ncclComm *comm) { comm->call_cache.followed = comm->call_cache.noted = 0; }
 
 uint64_t call_cache_bytes(const struct call_cache *cache) {
-  return cache->groups != NULL ? sizeof *cache->groups : 0;
+  uint64_t bytes = cache->groups != NULL ? sizeof *cache->groups : 0, buffers = 0;
+  for (uint32_t i = 0; i < CALL_CACHE_CALLS; i++) buffers += cache->calls[i].buffers.capacity;
+  for (uint32_t i = 0; cache->groups != NULL && i < CALL_CACHE_GROUPS; i++)
+    buffers += cache->groups->kept[i].buffers.capacity;
+  return bytes + buffers * sizeof(struct plan_buffers);
 }
 
-void call_cache_free(struct call_cache *cache) { os_free(cache->groups); }
+void call_cache_free(struct call_cache *cache) {
+  for (uint32_t i = 0; i < CALL_CACHE_CALLS; i++) os_free(cache->calls[i].buffers.many);
+  for (uint32_t i = 0; cache->groups != NULL && i < CALL_CACHE_GROUPS; i++)
+    os_free(cache->groups->kept[i].buffers.many);
+  os_free(cache->groups);
+}

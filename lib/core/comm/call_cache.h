@@ -18,6 +18,8 @@
 /* A collective on GPUs has a work a channel, 32 at most; a message to and from a peer has 16 of each. */
 #define CALL_CACHE_WORKS 64
 #define CALL_CACHE_ENTRY_WORKS 32
+#define CALL_CACHE_GROUP_FEW 16
+#define CALL_CACHE_ENTRY_FEW 4
 
 struct collective_call;
 struct ncclComm;
@@ -32,11 +34,19 @@ struct call_cache_args {
   uint8_t func, dtype, op, zero;
 };
 
+/* Buffers of a plan's works: in place of an array of its own if they are few. */
+struct call_cache_buffers {
+  const struct plan_buffers *used;
+  struct plan_buffers *many;
+  uint32_t capacity; /* of `many` */
+};
+
 struct call_cache_entry {
   struct call_cache_args args;
   uint64_t serial;     /* of the plan */
   uint64_t generation; /* of memory (memory_ops.def), when the buffers were checked */
-  struct plan_buffers buffers[CALL_CACHE_ENTRY_WORKS];
+  struct call_cache_buffers buffers;
+  struct plan_buffers few[CALL_CACHE_ENTRY_FEW];
 };
 
 struct call_cache_group {
@@ -44,7 +54,8 @@ struct call_cache_group {
   uint32_t call_count;
   uint64_t serial;     /* of the plan; 0: the entry is empty */
   uint64_t generation; /* as above */
-  struct plan_buffers buffers[CALL_CACHE_WORKS];
+  struct call_cache_buffers buffers;
+  struct plan_buffers few[CALL_CACHE_GROUP_FEW];
 };
 
 struct call_cache_groups {
@@ -92,7 +103,7 @@ void call_cache_note_group(struct ncclComm *comm);
 void call_cache_end_group(struct ncclComm *comm);
 /* The i-th followed call. */
 struct collective_call call_cache_followed(struct ncclComm *comm, uint32_t i);
-/* Bytes of the cached groups. */
+/* Bytes of the cached calls and groups. */
 uint64_t call_cache_bytes(const struct call_cache *cache);
 void call_cache_free(struct call_cache *cache);
 
