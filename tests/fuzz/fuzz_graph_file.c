@@ -1,6 +1,6 @@
 /* fuzz_graph_file.c: any text is read as the graphs of NCCL_GRAPH_FILE or refused; rings and trees of an
  * accepted one fit two nodes or are refused. */
-/* sources: core/topology/topology core/topology/graph base/ */
+/* sources: core/topology/topology core/topology/xml_reader core/topology/graph base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* fuzz_topology.c: any text is read as a topology or refused; an accepted one is written, read again and
  * written the same, and a graph is built for a small one. */
-/* sources: core/topology/topology core/topology/graph base/ */
+/* sources: core/topology/topology core/topology/xml_reader core/topology/graph base/ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -3,8 +3,6 @@
 #include "core/topology/graph_file.h"
 
 #include <errno.h>
-#include <expat.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/os.h"
+#include "core/topology/xml_reader.h"
 
 enum { RINGS, TREES, GRAPHS, IDS = 6, DEPTH = 4 };
 
@@ -36,25 +35,11 @@ struct graph_file {
 };
 
 struct reader {
-  XML_Parser parser;
+  struct xml_reader xml;
   struct graph_file *file;
   struct listed *graph;     /* that is open */
   uint32_t depth, skipping; /* open elements: known ones, and from an unknown one on */
-  char fault[512];
 };
-
-__attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
-                                                              ...) {
-  if (reader->fault[0] != '\0') return;
-  va_list arguments;
-  va_start(arguments, format);
-  const int used =
-      snprintf(reader->fault, sizeof reader->fault, "NCCL_GRAPH_FILE: %s:%lu: ", reader->file->path,
-               (unsigned long)XML_GetCurrentLineNumber(reader->parser));
-  vsnprintf(reader->fault + used, sizeof reader->fault - (size_t)used, format, arguments);
-  va_end(arguments);
-  XML_StopParser(reader->parser, XML_FALSE);
-}
 
 /* ---- Attributes ---- */
 
@@ -72,8 +57,8 @@ static double number_of(struct reader *reader, const char **given, const char *n
   if (value == NULL && initial >= 0) return initial;
   const double number = value != NULL ? strtod(value, &end) : 0;
   if (value != NULL && end != value && *end == '\0' && number >= 0 && number <= most) return number;
-  reader_fail(reader, "%s=\"%.40s\"; expected a number from 0 to %.0f", name, value != NULL ? value : "",
-              most);
+  xml_fail(&reader->xml, "%s=\"%.40s\"; expected a number from 0 to %.0f", name, value != NULL ? value : "",
+           most);
   return 0;
 }
 
@@ -82,8 +67,8 @@ static enum graph_path path_of(struct reader *reader, const char **given, const 
   if (value == NULL) return GRAPH_SYS;
   for (uint32_t type = GRAPH_LOC; type <= GRAPH_DIS; type++)
     if (strcasecmp(value, paths_type_name((enum graph_path)type)) == 0) return (enum graph_path)type;
-  reader_fail(reader, "%s=\"%.40s\"; expected a path: LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS",
-              name, value);
+  xml_fail(&reader->xml, "%s=\"%.40s\"; expected a path: LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB or SYS",
+           name, value);
   return GRAPH_SYS;
 }
 
@@ -91,19 +76,20 @@ static enum graph_path path_of(struct reader *reader, const char **given, const 
 
 static void graph_begin(struct reader *reader, const char **given) {
   const double id = number_of(reader, given, "id", 1e9, -1);
-  if (reader->fault[0] != '\0') return;
+  if (reader->xml.fault[0] != '\0') return;
   if (id >= IDS || id != (uint32_t)id) {
-    reader_fail(reader,
-                "<graph id=\"%.40s\">; expected 0 for rings, 1 for trees, or 2 to %u, which are not used",
-                value_of(given, "id"), IDS - 1);
+    xml_fail(&reader->xml,
+             "<graph id=\"%.40s\">; expected 0 for rings, 1 for trees, or 2 to %u, which are not used",
+             value_of(given, "id"), IDS - 1);
     return;
   }
   reader->graph = id < GRAPHS ? &reader->file->graphs[(uint32_t)id] : NULL;
   if (reader->graph == NULL) return;
   struct listed *graph = reader->graph;
   if (graph->line != 0)
-    reader_fail(reader, "a second <graph id=\"%.0f\">, after that of line %u; expected one", id, graph->line);
-  graph->line = (uint32_t)XML_GetCurrentLineNumber(reader->parser);
+    xml_fail(&reader->xml, "a second <graph id=\"%.0f\">, after that of line %u; expected one", id,
+             graph->line);
+  graph->line = (uint32_t)XML_GetCurrentLineNumber(reader->xml.parser);
   graph->pattern = (uint32_t)number_of(reader, given, "pattern", 1e9, -1);
   graph->cross_nic = (uint32_t)number_of(reader, given, "crossnic", 2, 0);
   graph->channels_said = (uint32_t)number_of(reader, given, "nchannels", SEARCH_CHANNELS_MAX, -1);
@@ -114,26 +100,27 @@ static void graph_begin(struct reader *reader, const char **given) {
   graph->same_channels = number_of(reader, given, "samechannels", 1, 0) != 0;
   const bool rings = id == RINGS;
   if (rings != (graph->pattern == SEARCH_RING) || graph->pattern < 1 || graph->pattern > SEARCH_RING)
-    reader_fail(reader, "<graph id=\"%.0f\"> pattern=\"%u\"; expected %s", id, graph->pattern,
-                rings ? "4, rings" : "1, 2 or 3, trees");
+    xml_fail(&reader->xml, "<graph id=\"%.0f\"> pattern=\"%u\"; expected %s", id, graph->pattern,
+             rings ? "4, rings" : "1, 2 or 3, trees");
 }
 
 static void channel_begin(struct reader *reader) {
   struct listed *graph = reader->graph;
   if (graph == NULL) return;
   if (graph->channel_count == SEARCH_CHANNELS_MAX) {
-    reader_fail(reader, "one <channel> too many; expected at most %u", SEARCH_CHANNELS_MAX);
+    xml_fail(&reader->xml, "one <channel> too many; expected at most %u", SEARCH_CHANNELS_MAX);
     return;
   }
-  graph->channels[graph->channel_count++].line = (uint32_t)XML_GetCurrentLineNumber(reader->parser);
+  graph->channels[graph->channel_count++].line = (uint32_t)XML_GetCurrentLineNumber(reader->xml.parser);
 }
 
 static void gpu_add(struct reader *reader, struct channel *channel, uint32_t gpu) {
   for (uint32_t i = 0; i < channel->gpu_count; i++)
     if (channel->gpus[i] == gpu)
-      reader_fail(reader, "GPU %u is in this channel twice; expected each GPU once", gpu);
-  if (channel->closed) reader_fail(reader, "a <gpu> behind the second <net>; expected that <net> at the end");
-  else if (channel->gpu_count == TOPOLOGY_GPUS_MAX) reader_fail(reader, "a <gpu> too many");
+      xml_fail(&reader->xml, "GPU %u is in this channel twice; expected each GPU once", gpu);
+  if (channel->closed)
+    xml_fail(&reader->xml, "a <gpu> behind the second <net>; expected that <net> at the end");
+  else if (channel->gpu_count == TOPOLOGY_GPUS_MAX) xml_fail(&reader->xml, "a <gpu> too many");
   else channel->gpus[channel->gpu_count++] = gpu;
 }
 
@@ -141,7 +128,8 @@ static void gpu_add(struct reader *reader, struct channel *channel, uint32_t gpu
 static void net_add(struct reader *reader, struct channel *channel, uint32_t net) {
   const bool leaves = channel->gpu_count > 0;
   if (channel->net_count != (leaves ? 1u : 0u)) {
-    reader_fail(reader, "a <net> too many, or none before the GPUs; expected one before and one after them");
+    xml_fail(&reader->xml,
+             "a <net> too many, or none before the GPUs; expected one before and one after them");
     return;
   }
   channel->closed = leaves;
@@ -151,7 +139,7 @@ static void net_add(struct reader *reader, struct channel *channel, uint32_t net
 static void device_begin(struct reader *reader, bool is_gpu, const char **given) {
   struct listed *graph = reader->graph;
   const uint32_t number = (uint32_t)number_of(reader, given, "dev", 65535, -1);
-  if (graph == NULL || reader->fault[0] != '\0') return;
+  if (graph == NULL || reader->xml.fault[0] != '\0') return;
   struct channel *channel = &graph->channels[graph->channel_count - 1];
   if (is_gpu) gpu_add(reader, channel, number);
   else net_add(reader, channel, number);
@@ -163,7 +151,8 @@ static void XMLCALL element_begin(void *data, const char *name, const char **giv
   const uint32_t depth = reader->depth;
   const bool is_net = depth == DEPTH - 1 && strcmp(name, "net") == 0;
   const bool known = depth < DEPTH && (is_net || strcmp(name, names[depth]) == 0);
-  if (depth == 0 && !known) reader_fail(reader, "<%.40s> is the outermost element; expected <graphs>", name);
+  if (depth == 0 && !known)
+    xml_fail(&reader->xml, "<%.40s> is the outermost element; expected <graphs>", name);
   if (reader->skipping > 0 || !known) {
     reader->skipping += 1;
     return;
@@ -178,13 +167,13 @@ static void graph_end(struct reader *reader) {
   const struct listed *graph = reader->graph;
   if (graph == NULL) return;
   if (graph->channel_count != graph->channels_said)
-    reader_fail(reader, "<graph nchannels=\"%u\"> of line %u has %u channels; expected as many as it says",
-                graph->channels_said, graph->line, graph->channel_count);
+    xml_fail(&reader->xml, "<graph nchannels=\"%u\"> of line %u has %u channels; expected as many as it says",
+             graph->channels_said, graph->line, graph->channel_count);
   if (graph->channel_count > 0 && graph->gbps[0] <= 0)
-    reader_fail(reader, "<graph speedintra=\"0\"> of line %u; expected GB/s of a channel", graph->line);
+    xml_fail(&reader->xml, "<graph speedintra=\"0\"> of line %u; expected GB/s of a channel", graph->line);
   if (graph->cross_nic == 2 && graph->channel_count % 2 != 0)
-    reader_fail(reader, "<graph crossnic=\"2\"> of line %u has %u channels; expected pairs", graph->line,
-                graph->channel_count);
+    xml_fail(&reader->xml, "<graph crossnic=\"2\"> of line %u has %u channels; expected pairs", graph->line,
+             graph->channel_count);
 }
 
 static void XMLCALL element_end(void *data, const char *name) {
@@ -197,40 +186,18 @@ static void XMLCALL element_end(void *data, const char *name) {
   if (--reader->depth == 1) graph_end(reader);
 }
 
-static void XMLCALL doctype_begin(void *data, const char *name, const char *system_id, const char *public_id,
-                                  int has_subset) {
-  (void)name, (void)system_id, (void)public_id, (void)has_subset;
-  reader_fail((struct reader *)data, "a document type; expected none, as it could define entities");
-}
-
 /* ---- A whole text ---- */
 
-static ncclResult_t reader_run(struct reader *reader, const char *text, size_t bytes) {
-  XML_SetUserData(reader->parser, reader);
-  XML_SetElementHandler(reader->parser, element_begin, element_end);
-  XML_SetStartDoctypeDeclHandler(reader->parser, doctype_begin);
-  const enum XML_Status status = XML_Parse(reader->parser, text, (int)bytes, XML_TRUE);
-  const enum XML_Error error = XML_GetErrorCode(reader->parser);
-  if (status != XML_STATUS_OK && error == XML_ERROR_NO_MEMORY)
-    return log_no_memory("%s: reading it", reader->file->path);
-  if (status != XML_STATUS_OK && reader->fault[0] == '\0')
-    reader_fail(reader, "%s; expected <graphs version=\"1\">...</graphs>", XML_ErrorString(error));
-  return reader->fault[0] == '\0' ? ncclSuccess : log_fail(ncclInvalidUsage, "%s", reader->fault);
-}
-
 ncclResult_t graph_file_parse(const char *path, const char *text, size_t bytes, struct graph_file **file) {
-  static const XML_Memory_Handling_Suite memory = {os_alloc, os_realloc, os_free};
   struct reader reader;
   memset(&reader, 0, sizeof reader);
+  reader.xml.prefix = "NCCL_GRAPH_FILE: ";
+  reader.xml.path = path;
+  reader.xml.expected = "<graphs version=\"1\">...</graphs>";
   reader.file = (struct graph_file *)os_alloc(sizeof *reader.file);
-  reader.parser = XML_ParserCreate_MM(NULL, &memory, NULL);
-  ncclResult_t result = ncclSuccess;
-  if (reader.file == NULL || reader.parser == NULL) result = log_no_memory("%s: reading it", path);
-  if (result == ncclSuccess) {
-    snprintf(reader.file->path, sizeof reader.file->path, "%.255s", path);
-    result = reader_run(&reader, text, bytes);
-  }
-  if (reader.parser != NULL) XML_ParserFree(reader.parser);
+  if (reader.file == NULL) return log_no_memory("%s: reading it", path);
+  snprintf(reader.file->path, sizeof reader.file->path, "%.255s", path);
+  const ncclResult_t result = xml_read(&reader.xml, element_begin, element_end, text, bytes);
   if (result == ncclSuccess) *file = reader.file;
   else os_free(reader.file);
   return result;

@@ -4,9 +4,7 @@
 #include "core/topology/topology.h"
 
 #include <errno.h>
-#include <expat.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +13,7 @@
 #include "base/os.h"
 #include "base/pci.h"
 #include "base/text.h"
+#include "core/topology/xml_reader.h"
 
 enum element { SYSTEM, CPU, PCI, GPU, NIC, NET, NVLINK, C2C, ELEMENTS };
 
@@ -36,28 +35,13 @@ static const struct {
 };
 
 struct reader {
-  XML_Parser parser;
-  const char *path;
+  struct xml_reader xml;
   struct topology *topology;
   uint32_t depth;                            /* number of open known elements */
   enum element open[TOPOLOGY_DEPTH_MAX + 4]; /* by depth */
   uint32_t row[TOPOLOGY_DEPTH_MAX + 4];      /* by depth: its device */
   uint32_t skipping;                         /* number of open elements from an unknown one on */
-  char fault[512];                           /* what is wrong, "" if nothing */
 };
-
-__attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
-                                                              ...) {
-  if (reader->fault[0] != '\0') return;
-  const int used = snprintf(reader->fault, sizeof reader->fault, "%s:%lu: ", reader->path,
-                            (unsigned long)XML_GetCurrentLineNumber(reader->parser));
-  va_list arguments;
-  va_start(arguments, format);
-  if (used > 0 && (size_t)used < sizeof reader->fault)
-    vsnprintf(reader->fault + used, sizeof reader->fault - (size_t)used, format, arguments);
-  va_end(arguments);
-  XML_StopParser(reader->parser, XML_FALSE);
-}
 
 /* ---- Attributes ---- */
 
@@ -195,11 +179,11 @@ static void attributes_read(struct reader *reader, enum element element, const c
     for (uint32_t i = 0; given[i] != NULL && value == NULL; i += 2)
       if (strcmp(given[i], attribute->name) == 0) value = given[i + 1];
     if (value == NULL && attribute->required)
-      reader_fail(reader, "<%s> has no %s; expected %s", element_names[element], attribute->name,
-                  attribute_purpose(attribute, purpose, sizeof purpose));
+      xml_fail(&reader->xml, "<%s> has no %s; expected %s", element_names[element], attribute->name,
+               attribute_purpose(attribute, purpose, sizeof purpose));
     if (value != NULL && !attribute_store(attribute, value, target))
-      reader_fail(reader, "<%s> %s=\"%.40s\"; expected %s", element_names[element], attribute->name, value,
-                  attribute_purpose(attribute, purpose, sizeof purpose));
+      xml_fail(&reader->xml, "<%s> %s=\"%.40s\"; expected %s", element_names[element], attribute->name, value,
+               attribute_purpose(attribute, purpose, sizeof purpose));
   }
 }
 
@@ -220,9 +204,9 @@ static bool element_fits(struct reader *reader, enum element element) {
   const bool outermost = reader->depth == 0;
   const enum element parent = outermost ? ELEMENTS : reader->open[reader->depth - 1];
   if (outermost ? parents == 0 : (parents >> parent & 1) != 0) return true;
-  reader_fail(reader, "<%s> %s%s%s; expected it %s", element_names[element],
-              outermost ? "is the outermost element" : "inside <", outermost ? "" : element_names[parent],
-              outermost ? "" : ">", element_places[element].text);
+  xml_fail(&reader->xml, "<%s> %s%s%s; expected it %s", element_names[element],
+           outermost ? "is the outermost element" : "inside <", outermost ? "" : element_names[parent],
+           outermost ? "" : ">", element_places[element].text);
   return false;
 }
 
@@ -239,10 +223,10 @@ static void *element_target(struct reader *reader, enum element element) {
   else target = topology_add(topology, element_kinds[element], parent);
   if (element != NVLINK) *row = topology->device_count - 1;
   if (target == NULL)
-    reader_fail(reader,
-                "<%s> is one too many, or memory is out; expected at most %u devices and %u rows of "
-                "NVLinks",
-                element_names[element], TOPOLOGY_DEVICES_MAX, TOPOLOGY_LINKS_MAX);
+    xml_fail(&reader->xml,
+             "<%s> is one too many, or memory is out; expected at most %u devices and %u rows of "
+             "NVLinks",
+             element_names[element], TOPOLOGY_DEVICES_MAX, TOPOLOGY_LINKS_MAX);
   return target;
 }
 
@@ -251,8 +235,8 @@ static void gpu_check(struct reader *reader, uint32_t gpu) {
   const struct topology_device *devices = reader->topology->devices;
   for (uint32_t i = 0; i < gpu; i++)
     if (devices[i].kind == TOPOLOGY_GPU && devices[i].parent == devices[gpu].parent)
-      reader_fail(reader, "a second <gpu> in <pci busid=\"%s\">; expected one",
-                  devices[devices[gpu].parent].name);
+      xml_fail(&reader->xml, "a second <gpu> in <pci busid=\"%s\">; expected one",
+               devices[devices[gpu].parent].name);
 }
 
 static void XMLCALL element_begin(void *data, const char *name, const char **attributes) {
@@ -263,12 +247,12 @@ static void XMLCALL element_begin(void *data, const char *name, const char **att
     return;
   }
   if (element == ELEMENTS) {
-    reader_fail(reader, "<%.40s> is the outermost element; expected <system>", name);
+    xml_fail(&reader->xml, "<%.40s> is the outermost element; expected <system>", name);
     return;
   }
   if (reader->depth == TOPOLOGY_DEPTH_MAX) {
-    reader_fail(reader, "<%s> lies too deep; expected at most %u elements inside each other", name,
-                TOPOLOGY_DEPTH_MAX);
+    xml_fail(&reader->xml, "<%s> lies too deep; expected at most %u elements inside each other", name,
+             TOPOLOGY_DEPTH_MAX);
     return;
   }
   if (!element_fits(reader, element)) return;
@@ -287,39 +271,16 @@ static void XMLCALL element_end(void *data, const char *name) {
   else if (reader->depth > 0) reader->depth -= 1;
 }
 
-static void XMLCALL doctype_begin(void *data, const char *name, const char *system_id, const char *public_id,
-                                  int has_subset) {
-  (void)name, (void)system_id, (void)public_id, (void)has_subset;
-  reader_fail((struct reader *)data, "a document type; expected none, as it could define entities");
-}
-
 /* ---- A whole text ---- */
 
-static ncclResult_t reader_run(struct reader *reader, const char *text, size_t bytes) {
-  XML_SetUserData(reader->parser, reader);
-  XML_SetElementHandler(reader->parser, element_begin, element_end);
-  XML_SetStartDoctypeDeclHandler(reader->parser, doctype_begin);
-  const enum XML_Status status = XML_Parse(reader->parser, text, (int)bytes, XML_TRUE);
-  const enum XML_Error error = XML_GetErrorCode(reader->parser);
-  if (status != XML_STATUS_OK && error == XML_ERROR_NO_MEMORY)
-    return log_no_memory("%s: reading it", reader->path);
-  if (status != XML_STATUS_OK && reader->fault[0] == '\0')
-    reader_fail(reader, "%s; expected the XML of a topology, <system version=\"1\">...</system>",
-                XML_ErrorString(error));
-  return reader->fault[0] == '\0' ? ncclSuccess : log_fail(ncclInvalidUsage, "%s", reader->fault);
-}
-
 static ncclResult_t parse_into(const char *path, const char *text, size_t bytes, struct topology *topology) {
-  static const XML_Memory_Handling_Suite memory = {os_alloc, os_realloc, os_free};
   struct reader reader;
   memset(&reader, 0, sizeof reader);
-  reader.path = path;
+  reader.xml.prefix = "";
+  reader.xml.path = path;
+  reader.xml.expected = "the XML of a topology, <system version=\"1\">...</system>";
   reader.topology = topology;
-  reader.parser = XML_ParserCreate_MM(NULL, &memory, NULL);
-  if (reader.parser == NULL) return log_no_memory("%s: reading it", path);
-  const ncclResult_t result = reader_run(&reader, text, bytes);
-  XML_ParserFree(reader.parser);
-  return result;
+  return xml_read(&reader.xml, element_begin, element_end, text, bytes);
 }
 
 static ncclResult_t text_parse(const char *path, const char *text, size_t bytes, uint32_t nodes, bool part,
