@@ -101,6 +101,17 @@ const void *plugin_file_table(void *library, const struct plugin_kind *kind, int
 
 void plugin_file_close(void *library) { dlclose(library); }
 
+void plugin_file_refuse(const struct plugin_kind *kind, void *library, const char *from,
+                        const char *missing) {
+  if (missing != NULL)
+    log_warn("%s plugin %s is left out: it has no '%s'; report it to whoever made the plugin", kind->text,
+             from, missing);
+  else if (*param_text(kind->param) != '\0')
+    log_warn("%s plugin %s is left out: it has no table of version %d to %d", kind->text, from, kind->oldest,
+             kind->newest);
+  plugin_file_close(library);
+}
+
 void plugin_file_log(int level, unsigned long subsystems, const char *file, int line, const char *format,
                      ...) {
   char text[LINE_BYTES];

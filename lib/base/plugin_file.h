@@ -37,6 +37,9 @@ void *plugin_file_find(const struct plugin_kind *kind, char from[PLUGIN_FROM_BYT
 
 /* The newest table in the library; NULL: none. */
 const void *plugin_file_table(void *library, const struct plugin_kind *kind, int *version);
+/* Warns why a library that was opened is left out, and closes it. missing: what its table lacks; NULL: there
+ * is no table, which is worth a warning only if the program names a plugin. */
+void plugin_file_refuse(const struct plugin_kind *kind, void *library, const char *from, const char *missing);
 void plugin_file_close(void *library);
 
 /* ncclDebugLogger_t: what plugins log with. */

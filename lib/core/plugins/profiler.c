@@ -141,20 +141,22 @@ static void plugin_load(void) {
   void *library = plugin_file_find(kind, plugin_from);
   if (library == NULL) return;
   const struct table *table = (const struct table *)plugin_file_table(library, kind, &plugin_version);
-  if (table != NULL && table->name != NULL && table->init != NULL && table->start != NULL &&
-      table->stop != NULL && table->state != NULL && table->end != NULL) {
-    plugin = table;
-    log_info(kind->subsystem, "Profiler plugin %s: '%s', version %d of the interface", plugin_from,
-             table->name, plugin_version);
+  const char *missing = NULL;
+  if (table != NULL)
+    missing = table->name == NULL    ? "name"
+              : table->init == NULL  ? "init"
+              : table->start == NULL ? "startEvent"
+              : table->stop == NULL  ? "stopEvent"
+              : table->state == NULL ? "recordEventState"
+              : table->end == NULL   ? "finalize"
+                                     : NULL;
+  if (table == NULL || missing != NULL) {
+    plugin_file_refuse(kind, library, plugin_from, missing);
     return;
   }
-  if (table != NULL)
-    log_warn("profiler plugin %s is left out: a function is missing; report it to whoever made the plugin",
-             plugin_from);
-  else if (*param_text(kind->param) != '\0')
-    log_warn("profiler plugin %s is left out: it has no table of version %d to %d", plugin_from, kind->oldest,
-             kind->newest);
-  plugin_file_close(library);
+  plugin = table;
+  log_info(kind->subsystem, "Profiler plugin %s: '%s', version %d of the interface", plugin_from, table->name,
+           plugin_version);
 }
 
 static bool plugin_is_there(void) {

@@ -82,13 +82,7 @@ static void plugin_load(void) {
              plugin.name, plugin_version);
     return;
   }
-  if (table != NULL)
-    log_warn("tuner plugin %s is left out: it has no '%s'; report it to whoever made the plugin", plugin_from,
-             missing);
-  else if (*param_text(PARAM_TUNER_PLUGIN) != '\0')
-    log_warn("tuner plugin %s is left out: it has no table of version %d to %d", plugin_from, kind->oldest,
-             kind->newest);
-  plugin_file_close(library);
+  plugin_file_refuse(kind, library, plugin_from, missing);
 }
 
 uint64_t tuner_identity(void) {
