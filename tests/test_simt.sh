@@ -233,7 +233,7 @@ done
 
 # Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, factors in device
 # memory, lost processes.
-for program in few mismatch abort scalar streams leave lives crowd unload processes; do
+for program in few mismatch abort scalar streams leave lives crowd unload grow processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
