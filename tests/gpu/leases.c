@@ -235,22 +235,34 @@ static void await_unmapped(int count) {
   barrier();
 }
 
+/* What is mapped when the ranks are connected, and no memory of the program is shown: an allocation so small
+ * never is. */
+static int mapped_unshown(void) {
+  int *small;
+  NEED(cudaMalloc((void **)&small, 4096));
+  NEED(ncclAllGather(small, small + 16, 16, ncclInt, run.comm, run.stream));
+  NEED(cudaStreamSynchronize(run.stream));
+  NEED(cudaFree(small));
+  barrier();
+  return mapped();
+}
+
+/* Calls until every rank has mapped both buffers of every rank, `count` with its own. */
+static void show_to_all(int count) {
+  do buffers_show();
+  while (!rendezvous_all(run.size, mapped() >= count));
+}
+
 static void unused_turn(bool again) {
   int *rest = NULL, *large = NULL;
+  const int few = mapped_unshown(), own = 2;
   buffers_open();
-  call_checked(ALL_GATHER);
-  barrier();
-  const int few = mapped();
-  buffers_show();
-  if (mapped() == few) {
-    puts("wrong: no memory is shown");
-    exit(1);
-  }
+  show_to_all(few + own * run.size);
   allocate(&rest, free_bytes() - GRAIN);
-  await_unmapped(few + 1);
+  await_unmapped(few + own + 1);
   if (again) {
-    buffers_show();
-    await_unmapped(few + 1);
+    show_to_all(few + own * run.size + 1);
+    await_unmapped(few + own + 1);
   }
   if (cudaMalloc((void **)&large, 2 * BYTES) == cudaSuccess) {
     puts("wrong: the device is not full");

@@ -8,7 +8,7 @@
 #include "need.h"
 
 static struct rendezvous {
-  int arrived, turn;
+  int arrived, turn, votes;
   int id_is_set;
   ncclUniqueId id;
 } * rendezvous;
@@ -27,6 +27,17 @@ static inline void rendezvous_barrier(int size) {
     __atomic_store_n(&rendezvous->turn, turn + 1, __ATOMIC_RELEASE);
   }
   while (__atomic_load_n(&rendezvous->turn, __ATOMIC_ACQUIRE) == turn) usleep(50);
+}
+
+/* True if `yes` is true in all processes. */
+static inline int rendezvous_all(int size, int yes) {
+  if (yes) __atomic_add_fetch(&rendezvous->votes, 1, __ATOMIC_ACQ_REL);
+  rendezvous_barrier(size);
+  const int all = __atomic_load_n(&rendezvous->votes, __ATOMIC_ACQUIRE) == size;
+  rendezvous_barrier(size);
+  if (yes) __atomic_sub_fetch(&rendezvous->votes, 1, __ATOMIC_ACQ_REL);
+  rendezvous_barrier(size);
+  return all;
 }
 
 /* Selects the rank's device; false if there are too few, and NCCL_MULTI_RANK_GPU_ENABLE does not let ranks

@@ -395,8 +395,8 @@ cudaError_t cudaIpcCloseMemHandle(void *pointer) {
   if (!allocation_copy(pointer, &taken) || taken.raw != NULL || taken.mapped) return cudaErrorInvalidValue;
   device_wait(taken.device);
   if (!allocation_take(pointer, &taken)) return cudaErrorInvalidValue;
+  memory_limit_drop(taken.pages); /* first: who sees that it is unmapped may allocate */
   munmap(taken.base, whole_pages(taken.bytes));
-  memory_limit_drop(taken.pages);
   return cudaSuccess;
 }
 
