@@ -16,11 +16,9 @@
 #include "base/plugin_file.h"
 #include "base/text.h"
 
-typedef void (*log_function)(int level, unsigned long subsystems, const char *file, int line,
-                             const char *format, ...);
 typedef ncclResult_t (*init_1)(uint8_t major, uint8_t minor, uint8_t patch, const char *suffix);
 typedef ncclResult_t (*init_2)(uint8_t major, uint8_t minor, uint8_t patch, const char *suffix,
-                               log_function log);
+                               plugin_log log);
 struct table {
   const char *name;
   void (*init)(void);

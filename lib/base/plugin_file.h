@@ -11,6 +11,10 @@
 #define PLUGIN_FROM_BYTES 256
 #define PLUGIN_REASON_BYTES 512
 
+/* The function by which plugins log, in all of NCCL's interfaces. */
+typedef void (*plugin_log)(int level, unsigned long subsystems, const char *file, int line,
+                           const char *format, ...);
+
 /* The kinds: what their files, settings and symbols are called, and the versions of their tables. */
 enum plugin_which { PLUGIN_NET, PLUGIN_TUNER, PLUGIN_ENV, PLUGIN_PROFILER, PLUGIN_KINDS };
 struct plugin_kind {

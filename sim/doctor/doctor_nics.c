@@ -78,6 +78,7 @@ static void pair_say(const struct paths *paths, uint32_t gpu, uint32_t net) {
   const struct paths_route *route = &paths->net_gpu[gpu * paths->net_count + net];
   struct net_properties properties;
   if (ibv_net_ops()->properties(net, &properties) != ncclSuccess) return;
+  if (param_int(PARAM_DMABUF_ENABLE) == 0) properties.memory_dmabuf = false;
   const int number = topology->devices[topology->gpus[gpu]].number;
   const bool near = route->type <= rails_gdr_level();
   const bool tries = near && param_int(PARAM_TUTTI_NET_DEVICE_SLOTS) < 0;

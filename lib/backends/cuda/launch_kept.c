@@ -1,7 +1,8 @@
-/* launch_kept.c: launches that are repeated. A loop makes the same calls with the same memory, and then the
- * arguments of its kernels differ in nothing but the numbers of their operations: they are kept here, and a
- * launch that finds its own needs no plan, no binding and no lock of another rank. Promises to launch nothing
- * that cuda_launch() would launch otherwise: whatever may have changed since is compared, or is not kept. */
+/* launch_kept.c: launches that are repeated. A loop makes the same calls with the same allocations, and then
+ * the arguments of its kernels differ in the numbers of their operations and in places: they are kept here,
+ * and a launch that finds its own needs no plan, no binding and no lock of another rank. Promises to launch
+ * nothing that cuda_launch() would launch otherwise: whatever may have changed since is compared, or is not
+ * kept. */
 #include <stddef.h>
 #include <string.h>
 
@@ -187,8 +188,9 @@ static bool launch_shows(const struct plan *plan) {
 
 /* True at the second time, unless the launch was forgotten meanwhile. */
 static bool launch_is_repeated(struct cuda_kept_set *set, const struct plan *plan) {
+  const uint32_t count = launch_shows(plan) ? plan->work_count : 0;
   uint64_t hash = plan->serial;
-  for (uint32_t i = 0; launch_shows(plan) && i < plan->work_count; i++) {
+  for (uint32_t i = 0; i < count; i++) {
     hash = hash_scramble(hash + ((uintptr_t)plan->buffers[i].in >> NEAR_BITS));
     hash = hash_scramble(hash + ((uintptr_t)plan->buffers[i].out >> NEAR_BITS));
   }
@@ -229,23 +231,25 @@ static bool kept_serves(const struct cuda_kept *kept, const struct plan_buffers 
   return true;
 }
 
+/* The kept launch of these very buffers or, if the driver may be asked, of others in the same allocations. */
 static struct cuda_kept *kept_find(const struct device_comm *comm, uint64_t serial,
-                                   const struct plan_buffers *buffers) {
+                                   const struct plan_buffers *buffers, bool asks) {
   struct cuda_kept *moved = NULL;
   for (uint32_t i = 0; comm->kept != NULL && i < KEPT_MAX; i++) {
     struct cuda_kept *kept = comm->kept->kept[i];
     if (kept == NULL || kept->serial != serial) continue;
     if (memcmp(kept->buffers, buffers, kept->work_count * sizeof *kept->buffers) == 0) return kept;
-    if (moved == NULL && kept_serves(kept, buffers)) moved = kept;
+    if (asks && moved == NULL && kept_serves(kept, buffers)) moved = kept;
   }
   return moved;
 }
 
-/* Not at its first time. Without memory for it, the next launch is made like this one. */
+/* Not at its first time, nor if it is known to be refused. Without memory for it, the next launch is made
+ * like this one. */
 void cuda_launch_keep(struct device_comm *comm, const struct plan *plan, const struct cuda_kernel *kernel,
                       const union launch_any *launch, size_t plan_bytes) {
   if (plan->work_count > KEPT_WORKS || plan->serial == 0) return;
-  const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers);
+  const struct cuda_kept *found = kept_find(comm, plan->serial, plan->buffers, false);
   struct cuda_kept *kept = found == NULL ? kept_take(comm, plan) : NULL;
   if (kept == NULL) return;
   kept->refused = kept->leased = false;
@@ -307,7 +311,7 @@ static bool kept_try(struct device_comm *comm, struct cuda_kept *kept,
 
 bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, device_stream stream,
                          const struct cuda_capture *capture, ncclResult_t *result) {
-  struct cuda_kept *kept = plan->serial != 0 ? kept_find(comm, plan->serial, plan->buffers) : NULL;
+  struct cuda_kept *kept = plan->serial != 0 ? kept_find(comm, plan->serial, plan->buffers, true) : NULL;
   const struct device_cached_launch repeated = {
       .first_sequence = plan->first_sequence, .buffers = plan->buffers, .stream = stream};
   return kept != NULL && !kept->refused && kept_try(comm, kept, &repeated, capture, result);
@@ -316,7 +320,7 @@ bool cuda_launch_rebound(struct device_comm *comm, const struct plan *plan, devi
 /* False, and nothing is launched: core calls cuda_launch(). */
 static bool launch_repeat(struct device_comm *comm, const struct device_cached_launch *cached,
                           ncclResult_t *result) {
-  struct cuda_kept *kept = kept_find(comm, cached->serial, cached->buffers);
+  struct cuda_kept *kept = kept_find(comm, cached->serial, cached->buffers, true);
   struct cuda_capture capture = {0, NULL};
   if (kept == NULL || kept->refused) return false;
   if (cuda_order_capture((cudaStream_t)cached->stream, &capture) != 0 || capture.id != 0) return false;

@@ -757,6 +757,7 @@ static uint32_t collectives_count(const struct plan_request *request) {
 /* Takes the tuning file's rule for this size, if the rules allow it. */
 static bool file_choose(const struct plan_request *request, uint8_t func, size_t bytes,
                         struct tune_choice *choice) {
+  if (request->settings.tune_file == NULL) return false;
   const struct tune_sought sought = {request->graph, bytes, collectives_count(request), func};
   const struct tune_rule *rule = NULL;
   const char *why = NULL;

@@ -20,8 +20,6 @@ enum {
 };
 enum { STATE_GROUP_STARTED = 23, STATE_GROUP_ENDS = 24 };
 
-typedef void (*log_function)(int level, unsigned long subsystems, const char *file, int line,
-                             const char *format, ...);
 typedef void (*any_function)(void);
 
 struct coll_event {
@@ -96,9 +94,9 @@ struct table {
   ncclResult_t (*end)(void *context);
 };
 typedef ncclResult_t (*init_4)(void **context, int *mask, const char *name, uint64_t comm_id, int nodes,
-                               int ranks, int rank, log_function log);
+                               int ranks, int rank, plugin_log log);
 typedef ncclResult_t (*init_5)(void **context, uint64_t comm_id, int *mask, const char *name, int nodes,
-                               int ranks, int rank, log_function log);
+                               int ranks, int rank, plugin_log log);
 
 /* A call that was queued. */
 struct noted {

@@ -15,9 +15,6 @@
 #define LISTS 256u
 #define NUMBER_NONE UINT32_MAX
 
-typedef void (*log_function)(int level, unsigned long subsystems, const char *file, int line,
-                             const char *format, ...);
-
 struct domain_info {
   int count, ranks_min, ranks_max;
 };
@@ -33,8 +30,8 @@ struct table {
   const char *name;
   any_function init, ask, end, chunk;
 };
-typedef ncclResult_t (*init_2)(size_t ranks, size_t nodes, log_function log, void **context);
-typedef ncclResult_t (*init_5)(void **context, uint64_t comm_id, size_t ranks, size_t nodes, log_function log,
+typedef ncclResult_t (*init_2)(size_t ranks, size_t nodes, plugin_log log, void **context);
+typedef ncclResult_t (*init_5)(void **context, uint64_t comm_id, size_t ranks, size_t nodes, plugin_log log,
                                struct domain_info *domains, struct constants *constants);
 typedef ncclResult_t (*ask_2)(void *context, int func, size_t bytes, int collnet, int nvls, int collectives,
                               int *algo, int *proto, int *channels);
