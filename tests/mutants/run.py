@@ -29,7 +29,8 @@ RUN_SECONDS = 300   # a mutant that runs longer is not caught; long, because the
 RACE_TURNS = 4
 
 # The emulator, plans and the layers below them: no API, no CUDA runtime.
-SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan/*.c', 'lib/core/custom/*.c',
+SOURCES = ['lib/base/*.c', 'lib/trace/*.c', 'lib/kernels/*.c', 'lib/core/plan/*.c', 'lib/core/plugins/*.c',
+           'lib/core/custom/*.c',
            'lib/core/topology/graph.c', 'lib/core/topology/links.c',
            'lib/backends/*.c', 'lib/backends/emu/*.c', 'lib/backends/emu/cudart/*.c', 'tests/ranks.c',
            'tests/mutant_run.c']
