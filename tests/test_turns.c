@@ -94,21 +94,23 @@ static ncclResult_t rank_call(int rank) {
   return done ? ncclSuccess : ncclInternalError;
 }
 
-/* Rank 1 calls as soon as `go` is set, and the tracer lets it. */
+/* Rank 1 calls once, and then as soon as `go` is set, and the tracer lets it. */
 static void *second_rank(void *argument) {
+  ncclResult_t *result = (ncclResult_t *)argument;
+  *result = rank_call(1);
   job.thread = gettid();
   while (!job.go) os_sleep_ms(1);
-  *(ncclResult_t *)argument = rank_call(1);
+  if (*result == ncclSuccess) *result = rank_call(1);
   return NULL;
 }
 
-static void test_held_thread(void **state) {
-  (void)state;
+/* A thread that makes the missing call is held for longer than a hang lasts. */
+static void check_held_thread(bool threads) {
   struct tracer tracer;
   struct turns turns;
   os_thread thread;
   ncclResult_t second = ncclInProgress;
-  const tutti_emu_config_t config = {.size = sizeof config, .threads = 1, .device_count = RANKS};
+  const tutti_emu_config_t config = {.size = sizeof config, .threads = threads, .device_count = RANKS};
   setenv("TUTTI_STALL_SECONDS", "1", 1);
   tracer_start(&tracer);
   assert_int_equal(tutti_emu_configure(&config), ncclSuccess);
@@ -118,7 +120,9 @@ static void test_held_thread(void **state) {
     assert_int_equal(cudaMalloc((void **)&job.data[rank], COUNT * sizeof(float)), cudaSuccess);
     for (int i = 0; i < COUNT; i++) job.data[rank][i] = (float)(rank + i);
   }
+  job.thread = job.go = 0;
   assert_true(os_thread_start(&thread, second_rank, &second));
+  assert_int_equal(rank_call(0), ncclSuccess);
   while (job.thread == 0) os_sleep_ms(1);
   const bool held = tracer_hold(&tracer, job.thread);
   turns_note(&turns);
@@ -131,14 +135,25 @@ static void test_held_thread(void **state) {
   assert_false(passed);
   assert_int_equal(first, ncclSuccess);
   assert_int_equal(second, ncclSuccess);
-  for (int i = 0; i < COUNT; i++) assert_true(job.data[0][i] == (float)(2 * i + 1));
+  for (int i = 0; i < COUNT; i++) assert_true(job.data[0][i] == (float)(4 * i + 2));
   for (int rank = 0; rank < RANKS; rank++) {
     cudaFree(job.data[rank]);
     ncclCommDestroy(job.comms[rank]);
   }
 }
 
+static void test_held_thread(void **state) {
+  (void)state;
+  check_held_thread(true);
+}
+
+static void test_held_thread_guarded(void **state) {
+  (void)state;
+  check_held_thread(false);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_held_thread)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_held_thread),
+                                     cmocka_unit_test(test_held_thread_guarded)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

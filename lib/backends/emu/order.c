@@ -63,6 +63,7 @@ struct order_page {
 struct watched {
   uint32_t parks, idle; /* looks in a row that found it idle */
   uint64_t since_ns, looked_ns;
+  uint64_t since_cpu_ns; /* that it had used at the first look */
   struct os_activity last;
 };
 
@@ -775,6 +776,12 @@ static bool slot_idle(const struct order_slot *slot, struct watched *seen, uint6
          (seen->last.asleep || seen_polling(&last, &seen->last, spent_ns));
 }
 
+/* It has run for an eighth of the time in which it made no waiting call, or sleeps: it was not kept from
+ * running, as on a busy machine. One that cannot be seen counts as asleep. */
+static bool slot_had_a_chance(const struct watched *seen, uint64_t stall_ns) {
+  return seen->last.asleep || seen->last.cpu_ns - seen->since_cpu_ns >= stall_ns / 8;
+}
+
 /* Excuses a process that has been idle for some time, or away for very long. */
 static void slot_watch(struct order_slot *slot, struct watched *seen, uint64_t now_ns) {
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
@@ -785,9 +792,12 @@ static void slot_watch(struct order_slot *slot, struct watched *seen, uint64_t n
     *seen = (struct watched){.parks = parks, .since_ns = now_ns};
   if (!away || LOAD(slot->excused)) return;
   if (seen->looked_ns != 0 && spent_ns < IDLE_APART_NS) return;
+  const bool first = seen->looked_ns == 0;
   seen->looked_ns = now_ns;
   seen->idle = slot_idle(slot, seen, spent_ns) ? seen->idle + 1 : 0;
-  if (seen->idle < IDLE_LOOKS && now_ns - seen->since_ns < stall_ns) return;
+  if (first) seen->since_cpu_ns = seen->last.cpu_ns;
+  if (seen->idle < IDLE_LOOKS && (now_ns - seen->since_ns < stall_ns || !slot_had_a_chance(seen, stall_ns)))
+    return;
   if (seen->idle < IDLE_LOOKS)
     log_warn("guarded emulator: process %d has made no waiting call for %" PRIu64
              " s; the other processes go on without it, so this run may not repeat; let it call "

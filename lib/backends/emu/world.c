@@ -544,19 +544,52 @@ static bool threads_beyond_waiters(void) {
   return (told > 0 ? told : os_threads_at_work()) > waiting;
 }
 
+#define TURN_NS UINT64_C(100000)
+
+/* What a clock rests on that gives something up: `key` changes with whatever would show progress. */
+struct chance {
+  struct turns turns;
+  uint64_t key, at_ns; /* 0: not noted */
+};
+
+/* For a quarter of a stall every thread ran or slept, so none was kept from running, as on a busy machine. */
+static bool all_had_a_chance(struct chance *chance, uint64_t key) {
+  const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u, now_ns = os_time_ns();
+  if (chance->at_ns == 0 || chance->key != key || now_ns - chance->at_ns > stall_ns) {
+    turns_note(&chance->turns);
+    chance->key = key;
+    chance->at_ns = now_ns;
+  }
+  if (now_ns - chance->at_ns < stall_ns / 4) return false;
+  const bool passed = turns_passed(&chance->turns, TURN_NS);
+  if (!passed) chance->at_ns = 0;
+  return passed;
+}
+
 /* A thread that makes a communicator joins threads of the library, for less. */
 #define JOIN_NS UINT64_C(1000000000)
 
-/* Stops waiting for the main thread if it waits for threads that all wait here, and for owners that have been
- * outside waiting calls for too long, with a warning for each. */
+/* Outside waiting calls for too long. */
+static bool owner_is_away(const struct emu_owner *owner, uint64_t stall_ns) {
+  if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) return false;
+  return os_time_ns() - owner->away_since_ns >= stall_ns;
+}
+
+/* Stops waiting for the main thread if it waits for threads that all wait here, and for owners that are away,
+ * with a warning for each. */
 static void owners_mark_absent(void) {
+  static struct chance chance; /* locked; `key` is when the last of them left */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
+  uint64_t last_ns = 0;
   for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
-    if (owner->rank_count == 0 || owner->ended || owner->absent || owner->waiting != 0) continue;
-    const uint64_t away_ns = os_time_ns() - owner->away_since_ns;
-    owner->absent =
-        owner->is_main && away_ns >= JOIN_NS && os_main_thread_joins() && !threads_beyond_waiters();
-    if (owner->absent || away_ns < stall_ns) continue;
+    if (owner->is_main && owner_is_away(owner, JOIN_NS) && os_main_thread_joins() &&
+        !threads_beyond_waiters())
+      owner->absent = true;
+    if (owner_is_away(owner, stall_ns) && owner->away_since_ns > last_ns) last_ns = owner->away_since_ns;
+  }
+  if (last_ns == 0 || !all_had_a_chance(&chance, last_ns)) return;
+  for (struct emu_owner *owner = world.owners; owner != NULL; owner = owner->next) {
+    if (!owner_is_away(owner, stall_ns)) continue;
     owner->absent = true;
     log_warn(
         "guarded emulator: a thread that drives %u rank(s) has made no waiting call for %llu s; going on "
@@ -576,6 +609,7 @@ struct quiet {
 /* No actor can run and every owner waits. That is a deadlock at once if no other thread could change it, else
  * after a while without a change. */
 static bool quiet_is_final(struct quiet *quiet) {
+  static struct chance chance; /* locked */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   if (!quiet->polls && !threads_beyond_waiters()) return true;
   const uint64_t now_ns = os_time_ns();
@@ -584,7 +618,7 @@ static bool quiet_is_final(struct quiet *quiet) {
     quiet->generation = world.generation;
   }
   quiet->seen_ns = now_ns;
-  return now_ns - quiet->since_ns >= stall_ns;
+  return now_ns - quiet->since_ns >= stall_ns && all_had_a_chance(&chance, world.generation);
 }
 
 /* Lanes wait for another process, and nothing happens here: warns once, after a long time. */
@@ -849,16 +883,12 @@ static ncclResult_t guarded_wait(struct emu_waiter *waiter, uint64_t deadline_ms
   return ncclSuccess;
 }
 
-#define TURN_NS UINT64_C(100000)
-
-/* Threads mode: no lane has made progress for too long while some waited, and then for a quarter of that time
- * in which every thread ran or slept, so none was kept from bringing what the lanes wait for. All waits share
- * the state, so that a loop of short waits detects a deadlock as one long wait does. It is reset after a
- * pause in which no thread waited. */
+/* Threads mode: no lane has made progress for too long while some waited. All waits share the state, so that
+ * a loop of short waits detects a deadlock as one long wait does. It is reset after a pause in which no
+ * thread waited. */
 static bool lanes_are_stuck(void) {
   static struct quiet still;   /* locked; `generation` holds the lanes' progress */
-  static struct turns turns;   /* locked */
-  static uint64_t turns_at_ns; /* locked; 0: not noted */
+  static struct chance chance; /* locked */
   const uint64_t stall_ns = emu_options()->stall_seconds * 1000000000u;
   const uint64_t now_ns = os_time_ns(), progress = emu_lanes_progress();
   if (progress != still.generation || !emu_lanes_waiting() || emu_lanes_reach_out() ||
@@ -866,18 +896,7 @@ static bool lanes_are_stuck(void) {
     still.since_ns = now_ns;
   still.generation = progress;
   still.seen_ns = now_ns;
-  if (now_ns - still.since_ns < stall_ns) {
-    turns_at_ns = 0;
-    return false;
-  }
-  if (turns_at_ns == 0) {
-    turns_note(&turns);
-    turns_at_ns = now_ns;
-  }
-  if (now_ns - turns_at_ns < stall_ns / 4) return false;
-  const bool passed = turns_passed(&turns, TURN_NS);
-  if (!passed) turns_at_ns = 0;
-  return passed;
+  return now_ns - still.since_ns >= stall_ns && all_had_a_chance(&chance, still.since_ns);
 }
 
 void emu_sleep(os_cond *wake, uint64_t timeout_ms) {
