@@ -104,9 +104,9 @@ static void assert_properties(const struct net_ops *ops) {
   assert_true(second.latency_us == 1.5f);
   assert_int_equal(second.max_comms, 4096);
   assert_int_equal(second.max_recvs, 4);
-  assert_int_equal(second.max_message_bytes, 1u << 24);
-  assert_false(second.memory_cuda || second.memory_dmabuf || second.force_flush ||
-               second.global_registration);
+  assert_int_equal(second.max_message_bytes, version < 9 ? 1u << 30 : 1u << 24); /* before 9 not told */
+  assert_false(second.memory_cuda || second.memory_dmabuf || second.force_flush);
+  assert_int_equal(second.global_registration, version == 8);
   assert_int_equal(second.rail, version >= 12 ? 1 : -1);
   assert_int_equal(second.plane, version >= 12 ? 3 : -1);
 }
@@ -126,30 +126,30 @@ static void speak(void) {
   const loopback_contexts_type contexts =
       (loopback_contexts_type)plugin_symbol(speaking, "loopback_contexts");
   for (uint32_t i = 0; i < 3; i++) net_pair_open(ops, i % 2, 100 + i / 2, NULL, &pairs[i]);
-  assert_int_equal(contexts(), version == 10 ? 0 : 3); /* the process's, and two communicators' */
+  assert_int_equal(contexts(), version <= 10 ? 0 : 3); /* the process's, and two communicators' */
   for (uint32_t i = 0; i < 3; i++) net_pair_exercise(&pairs[i], i % 2, i);
   assert_true(counts->messages > 0 && counts->iflush > 0);
   for (uint32_t i = 0; i < 2; i++) net_pair_close(&pairs[i]);
   assert_int_equal(ops->close_listen(pairs[2].listener), ncclSuccess);
   assert_int_equal(ops->close_send(pairs[2].send), ncclSuccess);
-  assert_int_equal(contexts(), version == 10 ? 0 : 2); /* an accepted connection keeps its context */
+  assert_int_equal(contexts(), version <= 10 ? 0 : 2); /* an accepted connection keeps its context */
   assert_int_equal(ops->close_recv(pairs[2].recv), ncclSuccess);
-  assert_int_equal(contexts(), version == 10 ? 0 : 1);
+  assert_int_equal(contexts(), version <= 10 ? 0 : 1);
   assert_int_equal(ops->finish(), ncclSuccess);
   assert_int_equal(contexts(), 0);
   assert_int_equal(counts->links, 0);
   assert_int_equal(counts->registrations, 0);
-  assert_int_equal(counts->init, version == 10 ? 1 : 3);
-  assert_int_equal(counts->finalize, version == 10 ? 0 : 3);
+  assert_int_equal(counts->init, version <= 10 ? 1 : 3);
+  assert_int_equal(counts->finalize, version <= 10 ? 0 : 3);
   assert_string_equal(offence, "");
 }
 
 static void test_versions(void **state) {
-  static const char *const names[] = {"loopback10", "loopback11", "loopback12"};
   (void)state;
-  for (version = 10; version <= 12; version++) {
-    char path[PATH_BYTES], line[128];
-    speaking = names[version - 10];
+  for (version = 6; version <= 12; version++) {
+    char path[PATH_BYTES], line[128], name[32];
+    snprintf(name, sizeof name, "loopback%d", version);
+    speaking = name;
     plugin_path(path, speaking);
     in_child(NULL, path, speak);
     snprintf(line, sizeof line, "'Loopback', version %d of the interface", version);
@@ -182,6 +182,36 @@ static void give_up(void) {
   assert_int_equal(contexts(), 2);
   assert_int_equal(ops->finish(), ncclSuccess);
   assert_int_equal(contexts(), 0);
+}
+
+/* Before version 8 a plugin counts registered bytes as int. */
+static void register_much(void) {
+  uint32_t count = 0;
+  struct net_pair pair;
+  void *registration = NULL;
+  char byte = 0;
+  const struct net_ops *ops = chosen(&count);
+  net_pair_open(ops, 0, 9, NULL, &pair);
+  const size_t bytes = (size_t)1 << 32; /* 0 as an int */
+  const ncclResult_t wanted = version < 8 ? ncclInvalidArgument : ncclSuccess;
+  assert_int_equal(ops->register_memory(pair.send, &byte, bytes, NET_MEMORY_HOST, &registration), wanted);
+  if (wanted == ncclSuccess) assert_int_equal(ops->unregister_memory(pair.send, registration), ncclSuccess);
+  net_pair_close(&pair);
+  ops->finish();
+}
+
+static void test_large_memory(void **state) {
+  (void)state;
+  for (version = 7; version <= 8; version++) {
+    char path[PATH_BYTES];
+    speaking = version == 7 ? "loopback7" : "loopback8";
+    plugin_path(path, speaking);
+    in_child(NULL, path, register_much);
+    if (version == 7)
+      assert_said(
+          "version 7 of the interface registers at most 2147483647 bytes at once, not 4294967296; use a "
+          "newer release of the plugin");
+  }
 }
 
 static void test_given_up(void **state) {
@@ -265,7 +295,7 @@ static void test_broken(void **state) {
   static const struct {
     const char *name, *sentence;
   } rows[] = {
-      {"broken0", "it has no table of version 10 to 12"},
+      {"broken0", "it has no table of version 6 to 12"},
       {"broken1", "only older ones; use a newer release of it"},
       {"broken2", "ncclNetPlugin_v11 is left out: it has no 'irecv'"},
       {"broken3", "init fails with 'unhandled system error"},
@@ -301,7 +331,7 @@ static void test_names(void **state) {
   in_child(NULL, NULL, choose_other);
   assert_said("No network plugin: libnccl-net.so: cannot open shared object file");
   in_child(NULL, "STATIC_PLUGIN", choose_other);
-  assert_said("network plugin STATIC_PLUGIN is left out: it has no table of version 10 to 12");
+  assert_said("network plugin STATIC_PLUGIN is left out: it has no table of version 6 to 12");
   in_child(NULL, "loopback10", choose_loopback); /* libnccl-net-loopback10.so in LD_LIBRARY_PATH */
   in_child(NULL, "libnccl-net-loopback12.so", choose_loopback);
   plugin_path(good, "loopback12");
@@ -410,9 +440,9 @@ static void test_device(void **state) {
 
 int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_versions),  cmocka_unit_test(test_given_up), cmocka_unit_test(test_offences),
-      cmocka_unit_test(test_broken),    cmocka_unit_test(test_names),    cmocka_unit_test(test_device),
-      cmocka_unit_test(test_fault_net),
+      cmocka_unit_test(test_versions),  cmocka_unit_test(test_given_up),     cmocka_unit_test(test_offences),
+      cmocka_unit_test(test_broken),    cmocka_unit_test(test_names),        cmocka_unit_test(test_device),
+      cmocka_unit_test(test_fault_net), cmocka_unit_test(test_large_memory),
   };
   char self[PATH_BYTES - 256] = "";
   (void)count;

@@ -49,7 +49,7 @@ for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv
   carries 11 "$collective" --threads
   check $? "$collective between hosts works over a plugin"
 done
-for version in 10 12; do
+for version in 6 7 8 9 10 12; do
   carries "$version" all_reduce --threads && carries "$version" alltoall --threads
   check $? "version $version of the plugin interface works"
 done

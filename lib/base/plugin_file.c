@@ -14,7 +14,7 @@
 #define LINE_BYTES 1024
 
 const struct plugin_kind plugin_kinds[PLUGIN_KINDS] = {
-    {"net", "network", "ncclNetPlugin_v", PARAM_NET_PLUGIN, LOG_INIT | LOG_NET, 12, 10},
+    {"net", "network", "ncclNetPlugin_v", PARAM_NET_PLUGIN, LOG_INIT | LOG_NET, 12, 6},
     {"tuner", "tuner", "ncclTunerPlugin_v", PARAM_TUNER_PLUGIN, LOG_INIT | LOG_TUNING, 6, 2},
     {"env", "environment", "ncclEnvPlugin_v", PARAM_ENV_PLUGIN, LOG_INIT | LOG_ENV, 2, 1},
     {"profiler", "profiler", "ncclProfiler_v", PARAM_PROFILER_PLUGIN, LOG_INIT | LOG_PROFILE, 6, 4},

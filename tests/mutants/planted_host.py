@@ -456,6 +456,10 @@ plant(DIAL, 'dials_leak', 'for (uint32_t i = 0; i < dials->count; i++) sock_clos
 # ---- network plugins
 
 ADAPT, LOAD = 'lib/backends/plugin/adapt.c', 'lib/backends/plugin/load.c'
+plant('lib/backends/plugin/versions.c', 'registered_bytes_of_old_plugins_cut', 'if (bytes > INT_MAX)',
+      'if (false)', 'test_plugin', 'test_large_memory')
+plant('lib/backends/plugin/versions.c', 'properties_of_version_8_read_as_of_7', 'plugin->version == 8 ?',
+      'false ?', 'test_plugin', 'test_versions')
 plant(LOAD, 'oldest_version_first', 'for (int version = ABI_NEWEST; version >= ABI_OLDEST; version--)',
       'for (int version = ABI_OLDEST; version < ABI_NEWEST; version++)', 'test_plugin', 'test_versions')
 plant(LOAD, 'fault_net_table_taken', 'if (fault == NULL) {', 'if (fault != NULL || net != NULL) {',
@@ -576,8 +580,11 @@ plant('lib/core/bootstrap/control_call.c', 'who_may_check_in_may_ask',
 # ---- time
 
 plant('lib/backends/emu/world.c', 'threads_that_cannot_run_not_waited_for',
-      'const bool passed = turns_passed(&turns, TURN_NS);', 'const bool passed = true;', 'test_turns',
+      'const bool passed = turns_passed(&chance->turns, TURN_NS);', 'const bool passed = true;', 'test_turns',
       'test_held_thread')
+plant('lib/backends/emu/world.c', 'a_thread_that_cannot_run_is_absent',
+      'if (last_ns == 0 || !all_had_a_chance(&chance, last_ns)) return;', 'if (last_ns == 0) return;',
+      'test_turns', 'test_held_thread_guarded')
 plant('lib/base/turns.c', 'held_thread_taken_for_asleep', 'strchr("RDTt", state) == NULL',
       'strchr("RD", state) == NULL', 'test_turns', 'test_held_thread')
 

@@ -37,7 +37,7 @@ static ncclResult_t refuse(void) { return ncclInternalError; }
 #define REFUSE (void *)(uintptr_t)refuse
 
 #if BROKEN == 1
-#define TABLE ncclNetPlugin_v9
+#define TABLE ncclNetPlugin_v5
 #elif BROKEN == 0
 #define TABLE ncclCollNetPlugin_v11
 #else
@@ -51,11 +51,11 @@ EXPORT const struct abi_net TABLE = {
     .properties = properties,
     .listen.v11 = REFUSE,
     .connect.v11 = REFUSE,
-    .accept = REFUSE,
-    .register_memory = REFUSE,
+    .accept.v7 = REFUSE,
+    .register_memory.v8 = REFUSE,
     .unregister_memory = REFUSE,
-    .isend = REFUSE,
-    .irecv = BROKEN == NULL_MEMBER ? NULL : REFUSE,
+    .isend.v10 = REFUSE,
+    .irecv.v10 = BROKEN == NULL_MEMBER ? NULL : REFUSE,
     .test = REFUSE,
     .close_send = REFUSE,
     .close_recv = REFUSE,

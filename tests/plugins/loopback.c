@@ -1,5 +1,5 @@
-/* loopback.c: a network plugin over Unix sockets, built once for each version of the interface (ABI is 10, 11
- * or 12), to prove that the library uses each correctly. It checks its caller: contexts, handles, registered
+/* loopback.c: a network plugin over Unix sockets, built once for each version of the interface (ABI is 6 to
+ * 12), to prove that the library uses each correctly. It checks its caller: contexts, handles, registered
  * memory, requests in flight. The first violation is kept (loopback_fault) and fails the call. It is slow on
  * purpose: connects, accepts, sends and receives return nothing at first. */
 #include <errno.h>
@@ -94,9 +94,13 @@ struct context {
 
 static int live_contexts;
 
-#if ABI == 10
+#if ABI <= 10
+#if ABI < 10
+static ncclResult_t loop_init(abi_log log) {
+#else
 static ncclResult_t loop_init(abi_log log, abi_profile profile) {
-  (void)profile;
+  if (profile == NULL) return ncclInvalidUsage;
+#endif
   say = log;
   say(3, 16, __FILE__, __LINE__, "loopback plugin, version %d", ABI);
   counts.init += 1;
@@ -145,10 +149,30 @@ static ncclResult_t loop_devices(int *count) {
 static ncclResult_t loop_properties(int device, void *result) {
   static char names[DEVICES][8] = {"loop0", "loop1"}, path[] = "/sys/devices/pci0000:00/0000:00:01.0";
   DEMAND(device >= 0 && device < DEVICES, "getProperties: no such device");
+  char *const own_path = device == 0 ? path : NULL;
+#if ABI < 8
+  struct abi_properties_v6 *mine = result;
+  mine->name = names[device];
+  mine->pci_path = own_path;
+  mine->guid = 77;
+  mine->memory = ABI_MEMORY_HOST;
+  mine->speed_mbps = 25000;
+  mine->port = device + 1;
+  mine->latency_us = 1.5f;
+  mine->comms_max = 4096;
+  mine->recvs_max = RECVS_MAX;
+#if ABI == 7
+  mine->device_type = ABI_OFFLOAD_NONE;
+#endif
+#elif ABI == 8
+  struct abi_properties_v8 *mine = result;
+  *mine = (struct abi_properties_v8){names[device], own_path, 77u,  ABI_MEMORY_HOST, 1, 25000,
+                                     device + 1,    1.5f,     4096, RECVS_MAX,       0, 0};
+#else
   const struct abi_device common = {
-      names[device], device == 0 ? path : NULL, 77u, ABI_MEMORY_HOST, 0, 0, 25000, device + 1, 1.5f, 4096,
-      RECVS_MAX,     ABI_OFFLOAD_NONE,          0};
-#if ABI == 10
+      names[device], own_path, 77u,       ABI_MEMORY_HOST,  0, 0, 25000, device + 1,
+      1.5f,          4096,     RECVS_MAX, ABI_OFFLOAD_NONE, 0};
+#if ABI <= 10
   struct abi_properties_v10 *mine = result;
 #elif ABI == 11
   struct abi_properties_v11 *mine = result;
@@ -163,6 +187,7 @@ static ncclResult_t loop_properties(int device, void *result) {
   mine->p2p_bytes_max = mine->collective_bytes_max = 1u << 24;
 #if ABI > 10
   mine->requests_at_once_max = 1;
+#endif
 #endif
   return ncclSuccess;
 }
@@ -227,10 +252,23 @@ static ncclResult_t connect_to(void *handle, void **sender, void **offload) {
   return ncclSuccess;
 }
 
-#if ABI == 10
+#if ABI <= 10
 static ncclResult_t loop_listen(int device, void *handle, void **listener) {
   return listen_on(device, handle, listener);
 }
+#endif
+#if ABI == 6
+static ncclResult_t loop_connect(int device, void *handle, void **sender) {
+  void *none = NULL;
+  (void)device;
+  return connect_to(handle, sender, &none);
+}
+#elif ABI < 10
+static ncclResult_t loop_connect(int device, void *handle, void **sender, void **offload) {
+  (void)device;
+  return connect_to(handle, sender, offload);
+}
+#elif ABI == 10
 static ncclResult_t loop_connect(int device, struct abi_config *config, void *handle, void **sender,
                                  void **offload) {
   (void)device;
@@ -249,10 +287,16 @@ static ncclResult_t loop_connect(void *context, int device, void *handle, void *
 }
 #endif
 
+#if ABI == 6
+static ncclResult_t loop_accept(void *listener, void **receiver) {
+#else
 static ncclResult_t loop_accept(void *listener, void **receiver, void **offload) {
+#endif
   struct link *link = listener;
   DEMAND(link != NULL && link->mark == MARK && link->kind == LISTENER, "accept: not a listener");
+#if ABI > 6
   DEMAND(offload != NULL && *offload == NULL, "accept: asks for an offload");
+#endif
   *receiver = NULL;
   if (link->patience > 0) {
     link->patience -= 1;
@@ -283,14 +327,27 @@ static bool is_connection(const struct link *link) {
   return link != NULL && link->mark == MARK && link->kind != LISTENER;
 }
 
-static ncclResult_t loop_register(void *connection, void *data, size_t bytes, int memory, void **result) {
+/* Bytes as the versions count them. */
+#if ABI < 8
+typedef int memory_bytes;
+#else
+typedef size_t memory_bytes;
+#endif
+#if ABI < 9
+typedef int message_bytes;
+#else
+typedef size_t message_bytes;
+#endif
+
+static ncclResult_t loop_register(void *connection, void *data, memory_bytes bytes, int memory,
+                                  void **result) {
   struct link *link = connection;
   DEMAND(is_connection(link), "regMr: not a connection");
   DEMAND(memory == ABI_MEMORY_HOST, "regMr: not host memory");
   for (uint32_t i = 0; i < REGISTRATIONS; i++) {
     struct registration *one = &link->registrations[i];
     if (one->mark != 0) continue;
-    *one = (struct registration){MARK, data, bytes};
+    *one = (struct registration){MARK, data, (size_t)bytes};
     *result = one;
     counts.registrations += 1;
     return ncclSuccess;
@@ -336,13 +393,12 @@ static bool is_impatient(struct link *link) {
   return link->patience == 0;
 }
 
-static ncclResult_t loop_isend(void *sender, void *data, size_t bytes, int tag, void *registration,
-                               void *parent, void **result) {
+static ncclResult_t send_from(void *sender, void *data, size_t bytes, int tag, void *registration,
+                              void **result) {
   struct link *link = sender;
-  (void)parent;
   counts.isend += 1;
   DEMAND(is_connection(link) && link->kind == SENDER, "isend: not a sender");
-  DEMAND(bytes <= 1u << 24, "isend: larger than getProperties allows");
+  DEMAND(bytes <= (ABI < 9 ? 1u << 30 : 1u << 24), "isend: larger than getProperties allows");
   DEMAND(bytes == 0 || covers(link, registration, data, bytes), "isend: memory is not registered");
   *result = NULL;
   struct request *request = is_impatient(link) ? NULL : request_begin(link, 1);
@@ -352,24 +408,49 @@ static ncclResult_t loop_isend(void *sender, void *data, size_t bytes, int tag, 
   return ncclSuccess;
 }
 
-static ncclResult_t loop_irecv(void *receiver, int count, void **data, size_t *bytes, int *tags,
-                               void **registrations, void **parents, void **result) {
+#if ABI < 10
+static ncclResult_t loop_isend(void *sender, void *data, message_bytes bytes, int tag, void *registration,
+                               void **result) {
+  return send_from(sender, data, (size_t)bytes, tag, registration, result);
+}
+#else
+static ncclResult_t loop_isend(void *sender, void *data, size_t bytes, int tag, void *registration,
+                               void *parent, void **result) {
+  (void)parent;
+  return send_from(sender, data, bytes, tag, registration, result);
+}
+#endif
+
+static ncclResult_t receive_into(void *receiver, int count, void **data, const message_bytes *bytes,
+                                 const int *tags, void **registrations, void **result) {
   struct link *link = receiver;
   counts.irecv += 1;
   DEMAND(is_connection(link) && link->kind == RECEIVER, "irecv: not a receiver");
   DEMAND(count >= 1 && count <= RECVS_MAX, "irecv: more than getProperties allows");
-  DEMAND(parents != NULL, "irecv: no handles for a profiler");
   for (int i = 0; i < count; i++)
-    DEMAND(bytes[i] == 0 || covers(link, registrations[i], data[i], bytes[i]),
+    DEMAND(bytes[i] == 0 || covers(link, registrations[i], data[i], (size_t)bytes[i]),
            "irecv: memory is not registered");
   *result = NULL;
   struct request *request = is_impatient(link) ? NULL : request_begin(link, (uint32_t)count);
   if (request == NULL) return ncclSuccess;
   for (int i = 0; i < count; i++)
-    request->parts[i] = (struct part){data[i], bytes[i], 0, tags[i], false, false};
+    request->parts[i] = (struct part){data[i], (size_t)bytes[i], 0, tags[i], false, false};
   *result = request;
   return ncclSuccess;
 }
+
+#if ABI < 10
+static ncclResult_t loop_irecv(void *receiver, int count, void **data, message_bytes *bytes, int *tags,
+                               void **registrations, void **result) {
+  return receive_into(receiver, count, data, bytes, tags, registrations, result);
+}
+#else
+static ncclResult_t loop_irecv(void *receiver, int count, void **data, size_t *bytes, int *tags,
+                               void **registrations, void **parents, void **result) {
+  DEMAND(parents != NULL, "irecv: no handles for a profiler");
+  return receive_into(receiver, count, data, bytes, tags, registrations, result);
+}
+#endif
 
 static ncclResult_t loop_iflush(void *receiver, int count, void **data, int *bytes, void **registrations,
                                 void **result) {
@@ -470,27 +551,51 @@ static ncclResult_t loop_test(void *request, int *done, int *bytes) {
 #define SYMBOL(version) SYMBOL_OF(version)
 
 EXPORT const struct abi_net SYMBOL(ABI) = {
-    .name = "Loopback",
-#if ABI == 10
-    .init.v10 = loop_init,
-    .listen.v10 = loop_listen,
-    .connect.v10 = loop_connect,
+  .name = "Loopback",
+#if ABI < 10
+  .init.v6 = loop_init,
+#elif ABI == 10
+  .init.v10 = loop_init,
+  .connect.v10 = loop_connect,
 #else
-    .init.v11 = loop_init,
-    .listen.v11 = loop_listen,
-    .connect.v11 = loop_connect,
-    .finalize = loop_finalize,
+  .init.v11 = loop_init,
+  .listen.v11 = loop_listen,
+  .connect.v11 = loop_connect,
+  .finalize = loop_finalize,
 #endif
-    .devices = loop_devices,
-    .properties = loop_properties,
-    .accept = loop_accept,
-    .register_memory = loop_register,
-    .unregister_memory = loop_unregister,
-    .isend = loop_isend,
-    .irecv = loop_irecv,
-    .iflush = loop_iflush,
-    .test = loop_test,
-    .close_send = loop_close_send,
-    .close_recv = loop_close_recv,
-    .close_listen = loop_close_listen,
+#if ABI <= 10
+  .listen.v10 = loop_listen,
+#endif
+#if ABI == 6
+  .connect.v6 = loop_connect,
+  .accept.v6 = loop_accept,
+#else
+  .accept.v7 = loop_accept,
+#endif
+#if ABI > 6 && ABI < 10
+  .connect.v7 = loop_connect,
+#endif
+#if ABI < 8
+  .register_memory.v6 = loop_register,
+#else
+  .register_memory.v8 = loop_register,
+#endif
+#if ABI < 9
+  .isend.v6 = loop_isend,
+  .irecv.v6 = loop_irecv,
+#elif ABI == 9
+  .isend.v9 = loop_isend,
+  .irecv.v9 = loop_irecv,
+#else
+  .isend.v10 = loop_isend,
+  .irecv.v10 = loop_irecv,
+#endif
+  .devices = loop_devices,
+  .properties = loop_properties,
+  .unregister_memory = loop_unregister,
+  .iflush = loop_iflush,
+  .test = loop_test,
+  .close_send = loop_close_send,
+  .close_recv = loop_close_recv,
+  .close_listen = loop_close_listen,
 };

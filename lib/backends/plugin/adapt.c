@@ -1,7 +1,6 @@
-/* adapt.c: adapts a plugin's table to struct net_ops. It handles all differences between versions 10 to 12 of
- * the interface: contexts of communicators (from 11 on), properties, and the number of results of a request.
- * If a plugin's call fails, the log names the plugin, the call and the peer; messages of the plugin itself go
- * to the library's log. */
+/* adapt.c: adapts a plugin's table to struct net_ops: contexts of communicators, requests, and the number of
+ * their results. If a plugin's call fails, the log names the plugin, the call and the peer; messages of the
+ * plugin itself go to the library's log. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 #include "base/os.h"
 #include "base/plugin_file.h"
 
-#define RECVS_MAX 8                     /* receives per call to irecv */
 #define REQUESTS (2 * ABI_REQUESTS_MAX) /* per connection: a flush needs a request besides its receive's */
 #define MESSAGE_BYTES_MAX (1u << 30)
 #define NAME_BYTES 64
@@ -58,12 +56,6 @@ static struct {
 
 #define NET (in_use.plugin.net)
 
-/* There is no profiler: events are ignored. */
-static ncclResult_t plugin_profile(void **event, int type, void *parent, int64_t plugin, void *extra) {
-  (void)event, (void)type, (void)parent, (void)plugin, (void)extra;
-  return ncclSuccess;
-}
-
 static ncclResult_t result_sane(ncclResult_t result) {
   const int value = (int)result;
   return value >= 0 && value < ncclNumResults ? result : ncclInternalError;
@@ -91,11 +83,11 @@ const char *plugin_table_fault(const struct abi_net *net) {
   if (net->properties == NULL) return "getProperties";
   if (net->listen.v10 == NULL) return "listen";
   if (net->connect.v10 == NULL) return "connect";
-  if (net->accept == NULL) return "accept";
-  if (net->register_memory == NULL) return "regMr";
+  if (net->accept.v6 == NULL) return "accept";
+  if (net->register_memory.v8 == NULL) return "regMr";
   if (net->unregister_memory == NULL) return "deregMr";
-  if (net->isend == NULL) return "isend";
-  if (net->irecv == NULL) return "irecv";
+  if (net->isend.v10 == NULL) return "isend";
+  if (net->irecv.v10 == NULL) return "irecv";
   if (net->test == NULL) return "test";
   if (net->close_send == NULL) return "closeSend";
   if (net->close_recv == NULL) return "closeRecv";
@@ -105,11 +97,7 @@ const char *plugin_table_fault(const struct abi_net *net) {
 /* ---- contexts ---- */
 
 static ncclResult_t plugin_init(uint64_t comm_key, void **context) {
-  struct abi_config config = {ABI_UNDEFINED};
-  *context = NULL;
-  if (in_use.plugin.version == 10)
-    return plugin_result(NET->init.v10(plugin_file_log, plugin_profile), "init");
-  return plugin_result(NET->init.v11(context, comm_key, &config, plugin_file_log, plugin_profile), "init");
+  return plugin_result(plugin_call_init(&in_use.plugin, comm_key, context), "init");
 }
 
 static void plugin_finalize(void *context) {
@@ -212,10 +200,8 @@ static void end_free(struct end *end) {
 
 static bool has_contexts(void) { return in_use.plugin.version > 10; }
 
-static ncclResult_t call_listen(uint32_t device, struct net_handle *handle, struct end *end) {
-  if (!has_contexts()) return NET->listen.v10((int)device, handle->bytes, &end->theirs);
-  return NET->listen.v11(end->context->theirs, (int)device, handle->bytes, &end->theirs);
-}
+/* What the plugin keeps for the communicator; NULL before version 11. */
+static void *end_context(const struct end *end) { return end->context != NULL ? end->context->theirs : NULL; }
 
 static ncclResult_t plugin_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
                                   void **listener) {
@@ -228,19 +214,15 @@ static ncclResult_t plugin_listen(uint32_t device, const struct net_peer *peer, 
     os_mutex_unlock(&in_use.mutex);
   }
   memset(handle, 0, sizeof *handle);
-  if (result == ncclSuccess) result = plugin_result_of(call_listen(device, handle, end), end, "listen");
+  if (result == ncclSuccess)
+    result = plugin_result_of(
+        plugin_call_listen(&in_use.plugin, end_context(end), (int)device, handle->bytes, &end->theirs), end,
+        "listen");
   if (result == ncclSuccess && end->theirs == NULL)
     result = log_fail(ncclInternalError, "network plugin '%s': listen yields nothing", NET->name);
   if (result == ncclSuccess) *listener = end;
   else end_free(end);
   return result;
-}
-
-static ncclResult_t call_connect(uint32_t device, struct net_handle *handle, struct end *end) {
-  struct abi_config config = {ABI_UNDEFINED};
-  void *offload = NULL;
-  if (!has_contexts()) return NET->connect.v10((int)device, &config, handle->bytes, &end->theirs, &offload);
-  return NET->connect.v11(end->context->theirs, (int)device, handle->bytes, &end->theirs, &offload);
 }
 
 /* Keeps the context in use until the connect is done. */
@@ -263,7 +245,10 @@ static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer,
     result = pending_take(peer, handle, &end->context);
     os_mutex_unlock(&in_use.mutex);
   }
-  if (result == ncclSuccess) result = plugin_result_of(call_connect(device, handle, end), end, "connect");
+  if (result == ncclSuccess)
+    result = plugin_result_of(
+        plugin_call_connect(&in_use.plugin, end_context(end), (int)device, handle->bytes, &end->theirs), end,
+        "connect");
   *connection = NULL;
   if (result == ncclSuccess && end->theirs == NULL) return reconnect_later(handle, end);
   if (result == ncclSuccess) *connection = end;
@@ -273,9 +258,9 @@ static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer,
 
 static ncclResult_t plugin_accept(void *listener, void **connection) {
   struct end *from = (struct end *)listener;
-  void *theirs = NULL, *offload = NULL;
+  void *theirs = NULL;
   *connection = NULL;
-  TRY(plugin_result_of(NET->accept(from->theirs, &theirs, &offload), from, "accept"));
+  TRY(plugin_result_of(plugin_call_accept(&in_use.plugin, from->theirs, &theirs), from, "accept"));
   if (theirs == NULL) return ncclSuccess;
   const struct net_peer peer = {.comm_key = from->context != NULL ? from->context->key : 0,
                                 .rank = from->rank,
@@ -318,7 +303,8 @@ static ncclResult_t plugin_register(void *connection, void *data, size_t bytes, 
   struct end *end = (struct end *)connection;
   const int memory = kind == NET_MEMORY_CUDA ? ABI_MEMORY_CUDA : ABI_MEMORY_HOST;
   void *theirs = NULL;
-  TRY(plugin_result_of(NET->register_memory(end->theirs, data, bytes, memory, &theirs), end, "regMr"));
+  TRY(plugin_result_of(plugin_call_register(&in_use.plugin, end->theirs, data, bytes, memory, &theirs), end,
+                       "regMr"));
   *registration = theirs;
   return ncclSuccess;
 }
@@ -354,9 +340,9 @@ static ncclResult_t plugin_isend(void *connection, const void *data, size_t byte
   void *theirs = NULL;
   *request = NULL;
   if (place == NULL) return ncclSuccess;
-  TRY(plugin_result_of(
-      NET->isend(end->theirs, (void *)(uintptr_t)data, bytes, tag, registration, NULL, &theirs), end,
-      "isend"));
+  TRY(plugin_result_of(plugin_call_isend(&in_use.plugin, end->theirs, (void *)(uintptr_t)data, bytes, tag,
+                                         registration, &theirs),
+                       end, "isend"));
   request_give(end, place, theirs, 1, request);
   return ncclSuccess;
 }
@@ -365,21 +351,22 @@ static ncclResult_t plugin_irecv(void *connection, uint32_t count, void *const *
                                  const int *tags, void *const *registrations, void **request) {
   struct end *end = (struct end *)connection;
   struct request *place = request_take(end);
-  void *places[RECVS_MAX], *handles[RECVS_MAX], *parents[RECVS_MAX], *theirs = NULL;
-  size_t sizes[RECVS_MAX];
-  int marks[RECVS_MAX];
+  void *places[PLUGIN_RECVS_MAX], *handles[PLUGIN_RECVS_MAX], *theirs = NULL;
+  size_t sizes[PLUGIN_RECVS_MAX];
+  int marks[PLUGIN_RECVS_MAX];
   *request = NULL;
-  if (count > RECVS_MAX) return log_fail(ncclInternalError, "irecv of %u: at most %d", count, RECVS_MAX);
+  if (count > PLUGIN_RECVS_MAX)
+    return log_fail(ncclInternalError, "irecv of %u: at most %d", count, PLUGIN_RECVS_MAX);
   if (place == NULL) return ncclSuccess;
   for (uint32_t i = 0; i < count; i++) {
     places[i] = data[i];
     sizes[i] = bytes[i];
     marks[i] = tags[i];
     handles[i] = registrations[i];
-    parents[i] = NULL;
   }
-  TRY(plugin_result_of(NET->irecv(end->theirs, (int)count, places, sizes, marks, handles, parents, &theirs),
-                       end, "irecv"));
+  TRY(plugin_result_of(
+      plugin_call_irecv(&in_use.plugin, end->theirs, (int)count, places, sizes, marks, handles, &theirs), end,
+      "irecv"));
   request_give(end, place, theirs, count, request);
   return ncclSuccess;
 }
@@ -388,13 +375,13 @@ static ncclResult_t plugin_iflush(void *connection, uint32_t count, void *const 
                                   void *const *registrations, void **request) {
   struct end *end = (struct end *)connection;
   struct request *place = request_take(end);
-  void *places[RECVS_MAX], *handles[RECVS_MAX], *theirs = NULL;
-  int sizes[RECVS_MAX];
+  void *places[PLUGIN_RECVS_MAX], *handles[PLUGIN_RECVS_MAX], *theirs = NULL;
+  int sizes[PLUGIN_RECVS_MAX];
   *request = NULL;
   if (NET->iflush == NULL) return ncclSuccess;
-  if (count > RECVS_MAX || place == NULL)
+  if (count > PLUGIN_RECVS_MAX || place == NULL)
     return log_fail(ncclInternalError, "iflush of %u: at most %d, and one behind each receive", count,
-                    RECVS_MAX);
+                    PLUGIN_RECVS_MAX);
   for (uint32_t i = 0; i < count; i++) {
     places[i] = data[i];
     sizes[i] = (int)bytes[i];
@@ -407,7 +394,7 @@ static ncclResult_t plugin_iflush(void *connection, uint32_t count, void *const 
 
 static ncclResult_t plugin_test(void *request, bool *done, size_t *bytes) {
   struct request *mine = (struct request *)request;
-  int finished = 0, sizes[RECVS_MAX] = {0};
+  int finished = 0, sizes[PLUGIN_RECVS_MAX] = {0};
   *done = false;
   TRY(plugin_result_of(NET->test(mine->theirs, &finished, mine->count > 0 ? sizes : NULL), mine->end,
                        "test"));
@@ -443,19 +430,16 @@ static void properties_of(const struct abi_device *device, struct net_properties
   properties->port = between(device->port, 0, INT32_MAX);
   properties->latency_us = device->latency_us;
   properties->max_comms = between(device->comms_max, 1, INT32_MAX);
-  properties->max_recvs = between(device->recvs_max, 1, RECVS_MAX);
+  properties->max_recvs = between(device->recvs_max, 1, PLUGIN_RECVS_MAX);
   properties->memory_cuda = (device->memory & ABI_MEMORY_CUDA) != 0;
   properties->memory_dmabuf = (device->memory & ABI_MEMORY_DMABUF) != 0 && NET->register_dmabuf != NULL;
   properties->global_registration = device->registration_is_global != 0;
   properties->force_flush = device->force_flush != 0;
-  properties->rail = properties->plane = -1;
 }
 
 static ncclResult_t plugin_properties(uint32_t device, struct net_properties *properties) {
-  union abi_properties theirs;
-  memset(&theirs, 0, sizeof theirs);
-  if (in_use.plugin.version >= 12) theirs.v12.rail = theirs.v12.plane = ABI_UNDEFINED;
-  TRY(plugin_result(NET->properties((int)device, &theirs), "getProperties"));
+  struct abi_properties_v12 theirs;
+  TRY(plugin_result(plugin_call_properties(&in_use.plugin, (int)device, &theirs), "getProperties"));
   if (theirs.device.device_type != ABI_OFFLOAD_NONE || (theirs.device.memory & ABI_MEMORY_HOST) == 0)
     return log_fail(ncclInvalidUsage,
                     "network plugin '%s' (%s): device %u %s; choose another with NCCL_NET_PLUGIN, or leave "
@@ -464,11 +448,9 @@ static ncclResult_t plugin_properties(uint32_t device, struct net_properties *pr
                     theirs.device.device_type != ABI_OFFLOAD_NONE ? "is driven by GPUs, not by the host"
                                                                   : "takes no host memory");
   properties_of(&theirs.device, properties);
-  properties->max_message_bytes = message_bytes(theirs.v10.p2p_bytes_max);
-  if (in_use.plugin.version < 12) return ncclSuccess;
-  properties->max_message_bytes = message_bytes(theirs.v12.p2p_bytes_max);
-  properties->rail = theirs.v12.rail;
-  properties->plane = theirs.v12.plane;
+  properties->max_message_bytes = message_bytes(theirs.p2p_bytes_max);
+  properties->rail = theirs.rail;
+  properties->plane = theirs.plane;
   return ncclSuccess;
 }
 
