@@ -18,19 +18,23 @@ bench() {
 }
 
 # Out of place and in place, three times each, on two ranks.
-for version in 4 5 6; do
+for version in 1 2 3 4 5 6; do
   export NCCL_PROFILER_PLUGIN="$plugins/libnccl-profiler-test$version.so"
-  [ $version -eq 4 ] && parent=1 || parent=512
+  [ $version -le 4 ] && parent=1 || parent=512
+  [ $version -ge 4 ] && inits=2 || inits=0
   NCCL_ALGO=Ring NCCL_PROTO=LL bench all_reduce -b 4K -e 4K -c 0 &&
     said 1 "Profiler plugin .*: 'Test', version $version of the interface" &&
-    said 2 'test profiler: init of rank' && said 2 'test profiler: end after' &&
+    said $inits 'test profiler: init of rank' && said 2 'test profiler: end after' &&
     said 6 "rank 0 coll AllReduce of 1024 ncclFloat32, RING over LL, parent $parent\$" &&
     said 6 "rank 1 coll AllReduce of 1024 ncclFloat32, RING over LL, parent $parent\$" &&
     said 12 'test profiler: stop 2$' && said 12 'test profiler: stop 1$' && said 0 'stopped before'
   check $? "version $version: each collective is an event, also where calls repeat"
-  if [ $version -eq 4 ]; then
-    said 6 'rank 0 event 1, parent 0' && said 0 'event 256' && said 0 ' api '
-    check $? 'version 4 has groups, and no events of calls'
+  if [ $version -le 4 ]; then
+    said 6 'rank 0 event 1, parent 0' && said 0 'event 256' && said 0 ' api ' &&
+      bench sendrecv -b 4K -e 4K -c 0 &&
+      said 3 'rank 0 p2p Send of 1024 ncclFloat32, peer 1, parent 1$' &&
+      said 3 'rank 0 p2p Recv of 1024 ncclFloat32, peer 1, parent 1$'
+    check $? "version $version has groups and operations, and no events of calls"
     continue
   fi
   said 6 'rank 0 event 256, parent 0' && said 12 'event 256 is in state 23' && said 12 'stop 256$' &&
@@ -58,9 +62,9 @@ NCCL_PROFILER_PLUGIN=test5 LD_LIBRARY_PATH=$plugins bench all_reduce -b 4K -e 4K
 check $? 'a plugin is found by its name'
 
 # ---- plugins that fail
-NCCL_PROFILER_PLUGIN=$plugins/libnccl-profiler-test3.so bench all_reduce -b 4K -e 4K &&
-  said 1 'libnccl-profiler-test3.so is left out: it has no table of version 4 to 6' && said 0 'test profiler'
-check $? 'a plugin of version 3 alone is named and left'
+NCCL_PROFILER_PLUGIN=$plugins/libnccl-profiler-test0.so bench all_reduce -b 4K -e 4K &&
+  said 1 'libnccl-profiler-test0.so is left out: it has no table of version 1 to 6' && said 0 'test profiler'
+check $? 'a plugin of an unknown version is named and left'
 TUTTI_TEST_INIT=1 bench all_reduce -b 4K -e 4K && said 0 'test profiler:' &&
   said 2 "rank . of comm .* profiler plugin 'Test' .* is left out: its init fails with 2"
 check $? 'a plugin whose init fails is named and left'

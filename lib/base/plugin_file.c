@@ -17,7 +17,7 @@ const struct plugin_kind plugin_kinds[PLUGIN_KINDS] = {
     {"net", "network", "ncclNetPlugin_v", PARAM_NET_PLUGIN, LOG_INIT | LOG_NET, 12, 6},
     {"tuner", "tuner", "ncclTunerPlugin_v", PARAM_TUNER_PLUGIN, LOG_INIT | LOG_TUNING, 6, 2},
     {"env", "environment", "ncclEnvPlugin_v", PARAM_ENV_PLUGIN, LOG_INIT | LOG_ENV, 2, 1},
-    {"profiler", "profiler", "ncclProfiler_v", PARAM_PROFILER_PLUGIN, LOG_INIT | LOG_PROFILE, 6, 4},
+    {"profiler", "profiler", "ncclProfiler_v", PARAM_PROFILER_PLUGIN, LOG_INIT | LOG_PROFILE, 6, 1},
 };
 
 /* Tries one file; if it fails, adds the reason to `reasons`. */

@@ -1,6 +1,6 @@
-/* profiler.c: one plugin a process, which stays loaded. Events are made as version 5 has them; for version 4,
- * which has no events of calls, the parent of an operation is the group's. */
-#include "core/plugins/profiler.h"
+/* profiler.c: one plugin a process, which stays loaded. Events are made as version 5 has them; before it,
+ * where calls have no events, the parent of an operation is the group's. */
+#include "core/plugins/profiler_abi.h"
 
 #include <string.h>
 
@@ -8,95 +8,6 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/plugin_file.h"
-
-enum {
-  EVENT_GROUP = 1 << 0,
-  EVENT_COLL = 1 << 1,
-  EVENT_P2P = 1 << 2,
-  EVENT_GROUP_API = 1 << 8,
-  EVENT_COLL_API = 1 << 9,
-  EVENT_P2P_API = 1 << 10,
-  EVENT_LAUNCH = 1 << 11
-};
-enum { STATE_GROUP_STARTED = 23, STATE_GROUP_ENDS = 24 };
-
-typedef void (*any_function)(void);
-
-struct coll_event {
-  uint64_t sequence;
-  const char *func;
-  const void *in;
-  void *out;
-  size_t count;
-  int root;
-  const char *dtype;
-  uint8_t channels, warps;
-  const char *algo, *proto;
-  void *group;
-};
-struct p2p_event {
-  const char *func;
-  void *buffer;
-  const char *dtype;
-  size_t count;
-  int peer;
-  uint8_t channels;
-  void *group;
-};
-/* What an event is about. Version 4 knows coll and p2p, without their last member; version 6 has more events,
- * whose members here are only space. */
-union event_about {
-  struct {
-    bool captured;
-    int depth;
-  } group_api;
-  struct {
-    const char *func;
-    size_t count;
-    const char *dtype;
-    int root;
-    void *stream;
-    bool captured;
-  } coll_api;
-  struct {
-    const char *func;
-    size_t count;
-    const char *dtype;
-    void *stream;
-    bool captured;
-  } p2p_api;
-  struct {
-    void *stream;
-  } launch;
-  struct coll_event coll;
-  struct p2p_event p2p;
-  uint64_t space[16];
-};
-struct event_4 {
-  uint8_t type;
-  void *parent;
-  int rank;
-  union event_about about;
-};
-struct event_5 {
-  uint64_t type;
-  void *parent;
-  int rank;
-  union event_about about;
-};
-
-struct table {
-  const char *name;
-  any_function init;
-  ncclResult_t (*start)(void *context, void **event, void *about);
-  ncclResult_t (*stop)(void *event);
-  ncclResult_t (*state)(void *event, int state, void *arguments);
-  ncclResult_t (*end)(void *context);
-};
-typedef ncclResult_t (*init_4)(void **context, int *mask, const char *name, uint64_t comm_id, int nodes,
-                               int ranks, int rank, plugin_log log);
-typedef ncclResult_t (*init_5)(void **context, uint64_t comm_id, int *mask, const char *name, int nodes,
-                               int ranks, int rank, plugin_log log);
 
 /* A call that was queued. */
 struct noted {
@@ -114,17 +25,6 @@ struct profiler {
   struct noted *calls;
   uint32_t count, capacity;
 };
-
-static const char *const dtypes[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
-                                     "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
-                                     "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
-static const char *const funcs[FUNC_COUNT] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-                                              "AllReduce", "SendRecv", "Send",      "Recv",
-                                              "AlltoAll",  "Scatter",  "Gather",    "Copy"};
-static const char *const algos[ALGO_COUNT] = {
-    "TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
-    "NVLS_TREE", "PAT",  "DIRECT",         "TWO_SHOT",      "CUSTOM"};
-static const char *const protos[PROTO_COUNT] = {"LL", "LL128", "SIMPLE"};
 
 /* ---- the process's plugin ---- */
 
@@ -175,7 +75,8 @@ struct profiler *profiler_open(const struct profiler_comm *comm) {
   }
   profiler->comm = *comm;
   const int nodes = (int)comm->node_count, ranks = (int)comm->rank_count, rank = (int)comm->rank;
-  if (plugin_version == 4)
+  if (plugin_version < 4) result = ((init_1)plugin->init)(&profiler->context, &profiler->mask);
+  else if (plugin_version == 4)
     result = ((init_4)plugin->init)(&profiler->context, &profiler->mask, comm->name, comm->comm_id, nodes,
                                     ranks, rank, plugin_file_log);
   else
@@ -204,20 +105,15 @@ void profiler_close(struct profiler *profiler) {
 static void *event_start(struct profiler *profiler, int type, void *parent, const union event_about *about) {
   void *event = NULL;
   if ((profiler->mask & type) == 0) return NULL;
-  struct event_5 event_5 = {(uint64_t)type, parent, (int)profiler->comm.rank, *about};
-  struct event_4 event_4 = {(uint8_t)type, parent, (int)profiler->comm.rank, *about};
-  if (plugin_version == 4 && type > UINT8_MAX) return NULL;
-  void *described = plugin_version == 4 ? (void *)&event_4 : (void *)&event_5;
+  union event_any form;
+  void *described = profiler_describe(plugin_version, &profiler->comm, type, parent, about, &form);
+  if (described == NULL) return NULL;
   return plugin->start(profiler->context, &event, described) == ncclSuccess ? event : NULL;
 }
 
 static void event_stop(void **event) {
   if (*event != NULL) plugin->stop(*event);
   *event = NULL;
-}
-
-static const char *dtype_name(uint8_t dtype) {
-  return dtype < sizeof dtypes / sizeof dtypes[0] ? dtypes[dtype] : "unknown";
 }
 
 static void group_begin(struct profiler *profiler, bool captured) {
@@ -240,16 +136,16 @@ void profiler_call_begin(struct profiler *profiler, const struct profiler_call *
   struct noted *noted = &profiler->calls[profiler->count++];
   *noted = (struct noted){*call, NULL, NULL};
   if (func_is_p2p(call->func)) {
-    about.p2p_api.func = funcs[call->func];
+    about.p2p_api.func = profiler_funcs[call->func];
     about.p2p_api.count = call->count;
-    about.p2p_api.dtype = dtype_name(call->dtype);
+    about.p2p_api.dtype = profiler_dtype(call->dtype);
     about.p2p_api.stream = call->stream;
     about.p2p_api.captured = call->captured;
     noted->api = event_start(profiler, EVENT_P2P_API, profiler->group_api, &about);
   } else {
-    about.coll_api.func = funcs[call->func];
+    about.coll_api.func = profiler_funcs[call->func];
     about.coll_api.count = call->count;
-    about.coll_api.dtype = dtype_name(call->dtype);
+    about.coll_api.dtype = profiler_dtype(call->dtype);
     about.coll_api.root = (int)call->peer;
     about.coll_api.stream = call->stream;
     about.coll_api.captured = call->captured;
@@ -284,27 +180,29 @@ static void operation_start(struct profiler *profiler, struct noted *noted, cons
   uint8_t channels;
   memset(&about, 0, sizeof about);
   const struct work *work = operation_work(plan, call->sequence, &channels);
-  void *parent = plugin_version == 4 ? profiler->group : noted->api;
+  void *parent = plugin_version < 5 ? profiler->group : noted->api;
   if (func_is_p2p(call->func)) {
-    about.p2p = (struct p2p_event){
-        funcs[call->func],       call->func == FUNC_SEND ? (void *)(uintptr_t)call->in : call->out,
-        dtype_name(call->dtype), call->count,
-        (int)call->peer,         channels,
-        profiler->group};
+    about.p2p = (struct p2p_event){profiler_funcs[call->func],
+                                   call->func == FUNC_SEND ? (void *)(uintptr_t)call->in : call->out,
+                                   profiler_dtype(call->dtype),
+                                   call->count,
+                                   (int)call->peer,
+                                   channels,
+                                   profiler->group};
     noted->operation = event_start(profiler, EVENT_P2P, parent, &about);
     return;
   }
   about.coll = (struct coll_event){profiler->operations++,
-                                   funcs[call->func],
+                                   profiler_funcs[call->func],
                                    call->in,
                                    call->out,
                                    call->count,
                                    (int)call->peer,
-                                   dtype_name(call->dtype),
+                                   profiler_dtype(call->dtype),
                                    channels,
                                    0,
-                                   work != NULL ? algos[work->algo] : "",
-                                   work != NULL ? protos[work->proto] : "",
+                                   work != NULL ? profiler_algos[work->algo] : "",
+                                   work != NULL ? profiler_protos[work->proto] : "",
                                    profiler->group};
   noted->operation = event_start(profiler, EVENT_COLL, parent, &about);
 }

@@ -1,4 +1,4 @@
-/* profiler.h: NCCL's profiler plugins (NCCL_PROFILER_PLUGIN), of the interface's versions 4 to 6: events of
+/* profiler.h: NCCL's profiler plugins (NCCL_PROFILER_PLUGIN), of the interface's versions 1 to 6: events of
  * groups, calls, operations and launches, as the host sees them. Each rank of each communicator has a
  * profiler, which only the thread that uses the communicator calls. Kernels and proxies have no events. */
 #ifndef TUTTI_CORE_PROFILER_H
