@@ -3,7 +3,7 @@
 # fibres (tests/simt), hosts are processes with host ids of their own, and their NICs are emulated
 # (tests/simt/verbs.c): what a NIC writes to memory of a GPU is not visible before a flush. Prints one
 # `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 30 s
+# runner: 45 s
 . "$(dirname "$0")/script.inc"
 unset NCCL_TOPO_FILE NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ TUTTI_NET_DEVICE_SLOTS TUTTI_SYSFS NCCL_DEBUG_SUBSYS
 use_build
@@ -24,6 +24,7 @@ for nic in 0 1 2 3; do
 done
 cat >"$work/host" <<'END'
 #!/bin/sh
+[ -z "$PLAIN" ] || [ "$TUTTI_RANK" != "$PLAIN" ] || unset TUTTI_TEST_MEMORY
 SIMT_NICS=$NICS:$((2 * TUTTI_RANK)):2 NCCL_HOSTID=host$TUTTI_RANK exec "$@"
 END
 chmod +x "$work/host"
@@ -137,6 +138,39 @@ between sendrecv TUTTI_SYSFS="$work/joined" NCCL_NET_GDR_LEVEL=SYS SIMT_RDMA_LIM
   [ "$(grep -c 'rank [01]: network IB writes to .* and reads what is sent from there' "$log")" -eq 2 ] &&
   [ "$(grep -c "rank [23]: network IB writes to .* and reads what is sent from the host's" "$log")" -eq 1 ]
 check $? "what is sent is in memory of the host if a NIC refuses beside another GPU of the process (PXN)"
+
+# ---- network plugins
+# plugged VERSION MEMORY COLLECTIVE NAME=VALUE...: the same over a plugin of a version of NCCL's interface.
+plugged() {
+  plugin=$build/tests/plugins/libnccl-net-loopback$1.so
+  memory=$2
+  collective=$3
+  shift 3
+  between "$collective" NCCL_NET_PLUGIN="$plugin" TUTTI_TEST_MEMORY="$memory" NCCL_NET_GDR_LEVEL=SYS "$@"
+}
+result=0
+for collective in all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter; do
+  plugged 12 dmabuf $collective && on_device 4 "the host's" &&
+    grep -q 'memory of a GPU by descriptor' "$log" || { result=1 && break; }
+done
+check $result "all collectives are right with slots in memory of GPUs that a plugin registers"
+result=0
+for version in 6 8 9 10; do
+  plugged $version dmabuf all_reduce NCCL_NET_GDR_READ=1 && on_device 4 || { result=1 && break; }
+done
+check $result "so they are with older versions of the interface, which send from there too"
+plugged 11 cuda alltoall SIMT_RDMA=address && on_device 4 "the host's" &&
+  told 8 'loop[01] and GPU 0000:0[12]:00.0, .*: used by nvidia_peermem' && ! grep 'NCCL WARN' "$log"
+check $? "a plugin that takes no DMA-BUF registers addresses"
+plugged 12 refused all_reduce && on_device 0 && ! grep 'NCCL WARN' "$log" &&
+  told 8 'loop[01] .*: not used: the NIC refuses .* by nvidia_peermem \(Operation not supported\)'
+check $? "one that registers none after all leaves the slots to memory of the hosts"
+plugged 12 dmabuf all_reduce PLAIN=1 && on_device 2 "the host's" && plugged 12 dmabuf sendrecv PLAIN=0 &&
+  on_device 2 "the host's"
+check $? "hosts with such a plugin and hosts with a plain one understand each other"
+! plugged 12 dmabuf all_reduce PLAIN=1 NCCL_NET_GDR_READ=1 NCCL_PROTO=Simple &&
+  grep -q 'sends from memory of its GPU over network Loopback, and rank [23] receives into none; set' "$log"
+check $? "but for one that sends from memory of GPUs, which is an error that says what to do"
 
 # Two communicators, one after the other, in each of two processes of two ranks.
 cat >"$work/twice.c" <<'C'

@@ -184,6 +184,94 @@ static void give_up(void) {
   assert_int_equal(contexts(), 0);
 }
 
+/* ---- messages of two parts ---- */
+
+#define PARTS_MESSAGES 24
+#define PARTS_FIRST_MOST 5000
+
+struct parts {
+  uint8_t first[PARTS_FIRST_MOST], last[16];
+};
+static struct parts parts_sent[PARTS_MESSAGES], parts_got[PARTS_MESSAGES];
+
+static size_t parts_bytes(uint32_t i) { return i % 5 == 0 ? 0 : (i * 977u) % PARTS_FIRST_MOST; }
+
+static void parts_register(const struct net_ops *ops, void *connection, void *data, void **registration) {
+  assert_int_equal(ops->register_memory(connection, data, sizeof parts_sent, NET_MEMORY_HOST, registration),
+                   ncclSuccess);
+}
+
+/* Each other message is a plain one, of the last part alone. */
+static void parts_begin(const struct net_pair *pair, uint32_t i, void *const *registrations, void **send,
+                        void **receive) {
+  struct parts *from = &parts_sent[i], *to = &parts_got[i];
+  const struct net_part out = {from->first, parts_bytes(i), registrations[0]};
+  const struct net_part in = {to->first, PARTS_FIRST_MOST, registrations[1]};
+  const bool plain = i % 2 == 1;
+  const size_t bytes = sizeof to->last;
+  void *data = to->last, *registration = registrations[1];
+  const int tag = 0;
+  while (*send == NULL)
+    assert_int_equal(
+        plain ? pair->ops->isend(pair->send, from->last, bytes, 0, registrations[0], send)
+              : pair->ops->isend_parts(pair->send, &out, from->last, bytes, registrations[0], send),
+        ncclSuccess);
+  while (*receive == NULL)
+    assert_int_equal(
+        plain ? pair->ops->irecv(pair->recv, 1, &data, &bytes, &tag, &registration, receive)
+              : pair->ops->irecv_parts(pair->recv, &in, NET_PARTS_TAIL, data, bytes, registration, receive),
+        ncclSuccess);
+}
+
+static void parts_end(const struct net_pair *pair, uint32_t i, void *send, void *receive) {
+  bool sent = false, received = false;
+  size_t bytes = 0;
+  while (!sent || !received) {
+    if (!sent) assert_int_equal(pair->ops->test(send, &sent, NULL), ncclSuccess);
+    if (!received) assert_int_equal(pair->ops->test(receive, &received, &bytes), ncclSuccess);
+  }
+  assert_int_equal(bytes, sizeof parts_got[i].last + (i % 2 == 1 ? 0 : parts_bytes(i)));
+}
+
+static void send_parts(void) {
+  struct net_pair pair;
+  uint32_t count = 0;
+  void *sends[PARTS_MESSAGES] = {NULL}, *receives[PARTS_MESSAGES] = {NULL}, *registrations[2];
+  const struct net_ops *ops = chosen(&count);
+  net_pair_open(ops, 0, 9, NULL, &pair);
+  assert_int_equal(ops->takes_parts(pair.send), NET_PARTS_NONE); /* but slots of GPUs' memory need them */
+  parts_register(ops, pair.send, parts_sent, &registrations[0]);
+  parts_register(ops, pair.recv, parts_got, &registrations[1]);
+  for (uint32_t i = 0; i < PARTS_MESSAGES; i++) {
+    memset(&parts_sent[i], (int)i + 1, sizeof parts_sent[i]);
+    parts_begin(&pair, i, registrations, &sends[i], &receives[i]);
+    if (i >= 4) parts_end(&pair, i - 4, sends[i - 4], receives[i - 4]);
+  }
+  for (uint32_t i = PARTS_MESSAGES - 4; i < PARTS_MESSAGES; i++) parts_end(&pair, i, sends[i], receives[i]);
+  for (uint32_t i = 0; i < PARTS_MESSAGES; i++) {
+    const size_t bytes = i % 2 == 1 ? 0 : parts_bytes(i);
+    assert_memory_equal(parts_got[i].first, parts_sent[i].first, bytes);
+    if (bytes < PARTS_FIRST_MOST) assert_int_equal(parts_got[i].first[bytes], 0);
+    assert_memory_equal(parts_got[i].last, parts_sent[i].last, sizeof parts_got[i].last);
+  }
+  assert_int_equal(ops->unregister_memory(pair.send, registrations[0]), ncclSuccess);
+  assert_int_equal(ops->unregister_memory(pair.recv, registrations[1]), ncclSuccess);
+  net_pair_close(&pair);
+  ops->finish();
+  assert_string_equal(((loopback_fault_type)plugin_symbol(speaking, "loopback_fault"))(), "");
+}
+
+static void test_parts(void **state) {
+  (void)state;
+  for (version = 6; version <= 12; version += 3) {
+    char path[PATH_BYTES], name[32];
+    snprintf(name, sizeof name, "loopback%d", version);
+    speaking = name;
+    plugin_path(path, speaking);
+    in_child(NULL, path, send_parts);
+  }
+}
+
 /* Before version 8 a plugin counts registered bytes as int. */
 static void register_much(void) {
   uint32_t count = 0;
@@ -442,7 +530,7 @@ int main(int count, char **arguments) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions),  cmocka_unit_test(test_given_up),     cmocka_unit_test(test_offences),
       cmocka_unit_test(test_broken),    cmocka_unit_test(test_names),        cmocka_unit_test(test_device),
-      cmocka_unit_test(test_fault_net), cmocka_unit_test(test_large_memory),
+      cmocka_unit_test(test_fault_net), cmocka_unit_test(test_large_memory), cmocka_unit_test(test_parts),
   };
   char self[PATH_BYTES - 256] = "";
   (void)count;

@@ -98,7 +98,7 @@ static ncclResult_t link_open(struct ranks *ranks, const struct work *work, uint
   name.peer = receiver;
   name.sends = true;
   if (via_pxn) return pxn_open(ranks, sender, &name, &handle);
-  return proxy_send_open(world.proxies[sender], &name, &handle);
+  return proxy_send_open(world.proxies[sender], &name, &handle, proxy_takes_apart(world.proxies[receiver]));
 }
 
 static void hook_start(void *argument) {

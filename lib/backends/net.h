@@ -133,6 +133,7 @@ struct net_ops {
   ncclResult_t (*irecv_parts)(void *connection, const struct net_part *first, size_t whole_bytes, void *data,
                               size_t bytes, void *registration, void **request);
   void (*part_move)(void *request, void *first);
+  bool splits_parts; /* each part is a message of its own: both ends must use parts, or none */
 
   /* Optional: polls a connection that may have no requests, so that it detects failures of the other end and
    * of its device. Called from its creation until *wish is NET_LOOK_NEVER; fails like test. */

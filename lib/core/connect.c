@@ -75,7 +75,8 @@ static ncclResult_t connect_over_network(struct ncclComm *comm, const struct dev
   if (strncmp(net->name, listener->network, sizeof listener->network - 1) == 0) {
     bool via_pxn = false;
     TRY(remote_pxn_try(comm, name, listener, device_count, &via_pxn));
-    return via_pxn ? ncclSuccess : proxy_send_open(remote->proxies[comm->rank], name, &listener->handle);
+    if (via_pxn) return ncclSuccess;
+    return proxy_send_open(remote->proxies[comm->rank], name, &listener->handle, listener->apart != 0);
   }
   return log_fail(
       ncclInvalidUsage,

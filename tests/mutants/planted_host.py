@@ -456,6 +456,10 @@ plant(DIAL, 'dials_leak', 'for (uint32_t i = 0; i < dials->count; i++) sock_clos
 # ---- network plugins
 
 ADAPT, LOAD = 'lib/backends/plugin/adapt.c', 'lib/backends/plugin/load.c'
+plant(ADAPT, 'next_message_before_a_last_part', 'if (end->unposted == NULL) *place = request_take(end);',
+      '*place = request_take(end);', 'test_plugin', 'test_parts')
+plant(ADAPT, 'size_of_the_last_part_alone', 'mine->bytes += (size_t)size;', 'mine->bytes = (size_t)size;',
+      'test_plugin', 'test_parts')
 plant('lib/backends/plugin/versions.c', 'registered_bytes_of_old_plugins_cut', 'if (bytes > INT_MAX)',
       'if (false)', 'test_plugin', 'test_large_memory')
 plant('lib/backends/plugin/versions.c', 'properties_of_version_8_read_as_of_7', 'plugin->version == 8 ?',

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -141,6 +142,18 @@ static ncclResult_t context_check(void *context) {
 
 EXPORT int loopback_contexts(void) { return live_contexts; }
 
+/* TUTTI_TEST_MEMORY: cuda, dmabuf: memory of GPUs is registered by address, or by descriptor too; refused: it
+ * is not, although getProperties says so. */
+static bool memory_is(const char *kind) {
+  const char *text = getenv("TUTTI_TEST_MEMORY");
+  return text != NULL && strcmp(text, kind) == 0;
+}
+
+static int memory_kinds(void) {
+  if (memory_is("dmabuf")) return ABI_MEMORY_HOST | ABI_MEMORY_CUDA | ABI_MEMORY_DMABUF;
+  return memory_is("cuda") || memory_is("refused") ? ABI_MEMORY_HOST | ABI_MEMORY_CUDA : ABI_MEMORY_HOST;
+}
+
 static ncclResult_t loop_devices(int *count) {
   *count = DEVICES;
   return ncclSuccess;
@@ -155,7 +168,7 @@ static ncclResult_t loop_properties(int device, void *result) {
   mine->name = names[device];
   mine->pci_path = own_path;
   mine->guid = 77;
-  mine->memory = ABI_MEMORY_HOST;
+  mine->memory = memory_kinds();
   mine->speed_mbps = 25000;
   mine->port = device + 1;
   mine->latency_us = 1.5f;
@@ -166,11 +179,11 @@ static ncclResult_t loop_properties(int device, void *result) {
 #endif
 #elif ABI == 8
   struct abi_properties_v8 *mine = result;
-  *mine = (struct abi_properties_v8){names[device], own_path, 77u,  ABI_MEMORY_HOST, 1, 25000,
-                                     device + 1,    1.5f,     4096, RECVS_MAX,       0, 0};
+  *mine = (struct abi_properties_v8){names[device], own_path, 77u,  memory_kinds(), 1, 25000,
+                                     device + 1,    1.5f,     4096, RECVS_MAX,      0, 0};
 #else
   const struct abi_device common = {
-      names[device], own_path, 77u,       ABI_MEMORY_HOST,  0, 0, 25000, device + 1,
+      names[device], own_path, 77u,       memory_kinds(),   0, 0, 25000, device + 1,
       1.5f,          4096,     RECVS_MAX, ABI_OFFLOAD_NONE, 0};
 #if ABI <= 10
   struct abi_properties_v10 *mine = result;
@@ -199,7 +212,7 @@ static struct link *link_create(enum kind kind, int fd) {
   link->mark = MARK;
   link->kind = kind;
   link->fd = fd;
-  link->patience = 3;
+  link->patience = kind == RECEIVER ? 0 : 3; /* both ends of a connection are not in step */
   counts.links += 1;
   return link;
 }
@@ -343,7 +356,11 @@ static ncclResult_t loop_register(void *connection, void *data, memory_bytes byt
                                   void **result) {
   struct link *link = connection;
   DEMAND(is_connection(link), "regMr: not a connection");
-  DEMAND(memory == ABI_MEMORY_HOST, "regMr: not host memory");
+  DEMAND(memory == ABI_MEMORY_HOST || memory == ABI_MEMORY_CUDA, "regMr: not a kind of memory");
+  DEMAND((memory & memory_kinds()) != 0, "regMr: a kind of memory that getProperties does not have");
+  if (memory == ABI_MEMORY_CUDA && memory_is("refused")) return ncclSystemError;
+  if (memory == ABI_MEMORY_CUDA)
+    say(3, 16, __FILE__, __LINE__, "loopback plugin: memory of a GPU by address");
   for (uint32_t i = 0; i < REGISTRATIONS; i++) {
     struct registration *one = &link->registrations[i];
     if (one->mark != 0) continue;
@@ -353,6 +370,16 @@ static ncclResult_t loop_register(void *connection, void *data, memory_bytes byt
     return ncclSuccess;
   }
   return ncclSystemError;
+}
+
+static ncclResult_t loop_register_dmabuf(void *connection, void *data, size_t bytes, int memory,
+                                         uint64_t offset, int descriptor, void **result) {
+  struct stat about;
+  DEMAND(memory_is("dmabuf") && memory == ABI_MEMORY_CUDA, "regMrDmaBuf: not memory of a GPU");
+  DEMAND(fstat(descriptor, &about) == 0 && (uint64_t)about.st_size >= offset + bytes,
+         "regMrDmaBuf: memory that the descriptor does not have");
+  say(3, 16, __FILE__, __LINE__, "loopback plugin: memory of a GPU by descriptor");
+  return loop_register(connection, data, (memory_bytes)bytes, memory, result);
 }
 
 static ncclResult_t loop_unregister(void *connection, void *registration) {
@@ -387,10 +414,10 @@ static struct request *request_begin(struct link *link, uint32_t count) {
   return NULL;
 }
 
-/* Every third call of a connection returns nothing. */
+/* Two of five calls of a connection return nothing, one after the other. */
 static bool is_impatient(struct link *link) {
-  link->patience = (link->patience + 1) % 3;
-  return link->patience == 0;
+  link->patience = (link->patience + 1) % 5;
+  return link->patience < 2;
 }
 
 static ncclResult_t send_from(void *sender, void *data, size_t bytes, int tag, void *registration,
@@ -592,6 +619,7 @@ EXPORT const struct abi_net SYMBOL(ABI) = {
 #endif
   .devices = loop_devices,
   .properties = loop_properties,
+  .register_dmabuf = loop_register_dmabuf,
   .unregister_memory = loop_unregister,
   .iflush = loop_iflush,
   .test = loop_test,

@@ -1,6 +1,7 @@
 /* adapt.c: adapts a plugin's table to struct net_ops: contexts of communicators, requests, and the number of
  * their results. If a plugin's call fails, the log names the plugin, the call and the peer; messages of the
  * plugin itself go to the library's log. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,11 @@ struct request {
   void *theirs;
   struct end *end; /* NULL: free */
   uint32_t count;  /* number of sizes that test() returns */
+  bool in_parts;
+  /* Of two parts: theirs is the first one's, and NULL when it has ended. */
+  void *last;            /* the last part's; NULL until it is posted, and when it has ended */
+  struct net_part after; /* the last part; data NULL: it is posted */
+  size_t bytes;          /* of the parts that have ended */
 };
 
 /* A listener, or one end of a connection. */
@@ -41,6 +47,8 @@ struct end {
   struct context *context; /* NULL in version 10 */
   uint32_t rank, peer;
   char comm_name[NAME_BYTES];
+  bool sends;
+  struct request *unposted; /* its last part must be posted before anything else; NULL: none */
   struct request requests[REQUESTS];
 };
 
@@ -239,6 +247,7 @@ static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer,
                                    void **connection) {
   struct end *end = end_create(peer);
   if (end == NULL) return ncclSystemError;
+  end->sends = true;
   ncclResult_t result = ncclSuccess;
   if (has_contexts()) {
     os_mutex_lock(&in_use.mutex);
@@ -309,6 +318,17 @@ static ncclResult_t plugin_register(void *connection, void *data, size_t bytes, 
   return ncclSuccess;
 }
 
+static ncclResult_t plugin_register_dmabuf(void *connection, void *data, size_t bytes, int descriptor,
+                                           uint64_t offset, void **registration) {
+  struct end *end = (struct end *)connection;
+  void *theirs = NULL;
+  TRY(plugin_result_of(
+      NET->register_dmabuf(end->theirs, data, bytes, ABI_MEMORY_CUDA, offset, descriptor, &theirs), end,
+      "regMrDmaBuf"));
+  *registration = theirs;
+  return ncclSuccess;
+}
+
 static ncclResult_t plugin_unregister(void *connection, void *registration) {
   struct end *end = (struct end *)connection;
   return plugin_result_of(NET->unregister_memory(end->theirs, registration), end, "deregMr");
@@ -322,23 +342,98 @@ static struct request *request_take(struct end *end) {
   return NULL;
 }
 
+static void request_end(struct request *mine, bool *done) {
+  mine->end = NULL;
+  *done = true;
+}
+
 /* Stores the result of a call. If the plugin returned no request, the call is repeated later. */
 static void request_give(struct end *end, struct request *request, void *theirs, uint32_t count,
                          void **result) {
   *result = NULL;
   if (theirs == NULL) return;
-  request->theirs = theirs;
-  request->end = end;
-  request->count = count;
+  *request = (struct request){.theirs = theirs, .end = end, .count = count};
   *result = request;
 }
+
+/* Posts the last part that a request still waits to post. */
+static ncclResult_t last_part_post(struct end *end) {
+  struct request *request = end->unposted;
+  int tag = 0;
+  if (request == NULL) return ncclSuccess;
+  struct net_part *after = &request->after;
+  if (end->sends)
+    TRY(plugin_result_of(plugin_call_isend(&in_use.plugin, end->theirs, after->data, after->bytes, tag,
+                                           after->registration, &request->last),
+                         end, "isend"));
+  else
+    TRY(plugin_result_of(plugin_call_irecv(&in_use.plugin, end->theirs, 1, &after->data, &after->bytes, &tag,
+                                           &after->registration, &request->last),
+                         end, "irecv"));
+  if (request->last == NULL) return ncclSuccess;
+  after->data = NULL;
+  end->unposted = NULL;
+  return ncclSuccess;
+}
+
+/* Whether a new request can be posted behind those before it. */
+static ncclResult_t posts_on(struct end *end, struct request **place) {
+  *place = NULL;
+  TRY(last_part_post(end));
+  if (end->unposted == NULL) *place = request_take(end);
+  return ncclSuccess;
+}
+
+/* The interface has no messages of two parts: each part is a message of its own. */
+static ncclResult_t parts_post(struct end *end, const struct net_part *first, void *data, size_t bytes,
+                               void *registration, void **request) {
+  struct request *place;
+  void *theirs = NULL;
+  struct net_part part = *first;
+  int tag = 0;
+  *request = NULL;
+  TRY(posts_on(end, &place));
+  if (place == NULL) return ncclSuccess;
+  const ncclResult_t result = end->sends ? plugin_call_isend(&in_use.plugin, end->theirs, part.data,
+                                                             part.bytes, tag, part.registration, &theirs)
+                                         : plugin_call_irecv(&in_use.plugin, end->theirs, 1, &part.data,
+                                                             &part.bytes, &tag, &part.registration, &theirs);
+  TRY(plugin_result_of(result, end, end->sends ? "isend" : "irecv"));
+  if (theirs == NULL) return ncclSuccess;
+  request_give(end, place, theirs, 0, request);
+  place->in_parts = true;
+  place->after = (struct net_part){data, bytes, registration};
+  end->unposted = place;
+  return last_part_post(end);
+}
+
+static ncclResult_t plugin_isend_parts(void *connection, const struct net_part *first, const void *data,
+                                       size_t bytes, void *registration, void **request) {
+  return parts_post((struct end *)connection, first, (void *)(uintptr_t)data, bytes, registration, request);
+}
+
+static ncclResult_t plugin_irecv_parts(void *connection, const struct net_part *first, size_t whole_bytes,
+                                       void *data, size_t bytes, void *registration, void **request) {
+  if (whole_bytes != NET_PARTS_TAIL)
+    return log_fail(ncclInternalError, "a receive of two parts whose last one has no place of its own");
+  return parts_post((struct end *)connection, first, data, bytes, registration, request);
+}
+
+/* Only slots in memory of GPUs take messages of two parts. */
+static enum net_parts plugin_takes_parts(void *connection) {
+  (void)connection;
+  return NET_PARTS_NONE;
+}
+
+static void plugin_part_move(void *request, void *first) { (void)request, (void)first; }
 
 static ncclResult_t plugin_isend(void *connection, const void *data, size_t bytes, int tag,
                                  void *registration, void **request) {
   struct end *end = (struct end *)connection;
-  struct request *place = request_take(end);
+  struct request *place;
   void *theirs = NULL;
   *request = NULL;
+  TRY(posts_on(end, &place));
   if (place == NULL) return ncclSuccess;
   TRY(plugin_result_of(plugin_call_isend(&in_use.plugin, end->theirs, (void *)(uintptr_t)data, bytes, tag,
                                          registration, &theirs),
@@ -350,13 +445,14 @@ static ncclResult_t plugin_isend(void *connection, const void *data, size_t byte
 static ncclResult_t plugin_irecv(void *connection, uint32_t count, void *const *data, const size_t *bytes,
                                  const int *tags, void *const *registrations, void **request) {
   struct end *end = (struct end *)connection;
-  struct request *place = request_take(end);
+  struct request *place;
   void *places[PLUGIN_RECVS_MAX], *handles[PLUGIN_RECVS_MAX], *theirs = NULL;
   size_t sizes[PLUGIN_RECVS_MAX];
   int marks[PLUGIN_RECVS_MAX];
   *request = NULL;
   if (count > PLUGIN_RECVS_MAX)
     return log_fail(ncclInternalError, "irecv of %u: at most %d", count, PLUGIN_RECVS_MAX);
+  TRY(posts_on(end, &place));
   if (place == NULL) return ncclSuccess;
   for (uint32_t i = 0; i < count; i++) {
     places[i] = data[i];
@@ -392,22 +488,85 @@ static ncclResult_t plugin_iflush(void *connection, uint32_t count, void *const 
   return ncclSuccess;
 }
 
+static ncclResult_t size_impossible(int size) {
+  return log_fail(ncclInternalError, "network plugin '%s': test yields a size of %d bytes", NET->name, size);
+}
+
+/* Of one message; *theirs becomes NULL when it has ended. */
+static ncclResult_t part_test(struct request *mine, void **theirs) {
+  int finished = 0, size = 0;
+  if (*theirs == NULL) return ncclSuccess;
+  TRY(plugin_result_of(NET->test(*theirs, &finished, &size), mine->end, "test"));
+  if (finished == 0) return ncclSuccess;
+  *theirs = NULL;
+  if (size >= 0) mine->bytes += (size_t)size;
+  return size >= 0 ? ncclSuccess : size_impossible(size);
+}
+
+static ncclResult_t parts_test(struct request *mine, bool *done, size_t *bytes) {
+  TRY(last_part_post(mine->end));
+  TRY(part_test(mine, &mine->theirs));
+  TRY(part_test(mine, &mine->last));
+  if (mine->theirs != NULL || mine->last != NULL || mine->after.data != NULL) return ncclSuccess;
+  if (bytes != NULL) *bytes = mine->bytes;
+  request_end(mine, done);
+  return ncclSuccess;
+}
+
 static ncclResult_t plugin_test(void *request, bool *done, size_t *bytes) {
   struct request *mine = (struct request *)request;
   int finished = 0, sizes[PLUGIN_RECVS_MAX] = {0};
   *done = false;
+  if (mine->in_parts) return parts_test(mine, done, bytes);
   TRY(plugin_result_of(NET->test(mine->theirs, &finished, mine->count > 0 ? sizes : NULL), mine->end,
                        "test"));
   if (finished == 0) return ncclSuccess;
   for (uint32_t i = 0; i < mine->count; i++) {
-    if (sizes[i] < 0)
-      return log_fail(ncclInternalError, "network plugin '%s': test yields a size of %d bytes", NET->name,
-                      sizes[i]);
+    if (sizes[i] < 0) return size_impossible(sizes[i]);
     if (bytes != NULL) bytes[i] = (size_t)sizes[i];
   }
-  mine->end = NULL;
-  *done = true;
+  request_end(mine, done);
   return ncclSuccess;
+}
+
+/* ---- a trial of device memory ---- */
+
+/* Plugins register memory for a connection, so that a trial needs one, of the process with itself. */
+struct trial {
+  struct net_handle handle;
+  void *listener, *sender, *receiver;
+};
+#define TRIAL_MS 5000
+#define TRIAL_COMM UINT64_C(0x747269616c) /* names no communicator */
+
+static ncclResult_t trial_connect(uint32_t device, struct trial *trial) {
+  const struct net_peer peer = {.comm_key = TRIAL_COMM, .comm_name = "a trial"};
+  TRY(plugin_listen(device, &peer, &trial->handle, &trial->listener));
+  for (uint32_t ms = 0; ms < TRIAL_MS; ms++) {
+    if (trial->sender == NULL) TRY(plugin_connect(device, &peer, &trial->handle, &trial->sender));
+    if (trial->receiver == NULL) TRY(plugin_accept(trial->listener, &trial->receiver));
+    if (trial->sender != NULL && trial->receiver != NULL) return ncclSuccess;
+    os_sleep_ms(1);
+  }
+  return ncclSystemError;
+}
+
+static int plugin_device_trial(uint32_t device, void *data, size_t bytes, int descriptor, uint64_t offset) {
+  struct trial trial = {.listener = NULL};
+  void *registration = NULL;
+  int error = EHOSTUNREACH;
+  if (trial_connect(device, &trial) == ncclSuccess) {
+    const ncclResult_t made =
+        descriptor >= 0
+            ? plugin_register_dmabuf(trial.receiver, data, bytes, descriptor, offset, &registration)
+            : plugin_register(trial.receiver, data, bytes, NET_MEMORY_CUDA, &registration);
+    error = made == ncclSuccess ? 0 : EOPNOTSUPP;
+    if (made == ncclSuccess) plugin_unregister(trial.receiver, registration);
+  }
+  if (trial.sender != NULL) plugin_close_send(trial.sender);
+  if (trial.receiver != NULL) plugin_close_recv(trial.receiver);
+  if (trial.listener != NULL) plugin_close_listen(trial.listener);
+  return error;
 }
 
 /* ---- devices ---- */
@@ -499,6 +658,8 @@ const struct net_ops *plugin_adapt(const struct plugin *plugin) {
       .accept = plugin_accept,
       .register_memory = plugin_register,
       .unregister_memory = plugin_unregister,
+      .register_dmabuf = plugin_register_dmabuf,
+      .device_trial = plugin_device_trial,
       .isend = plugin_isend,
       .irecv = plugin_irecv,
       .iflush = plugin_iflush,
@@ -506,6 +667,11 @@ const struct net_ops *plugin_adapt(const struct plugin *plugin) {
       .close_send = plugin_close_send,
       .close_recv = plugin_close_recv,
       .close_listen = plugin_close_listen,
+      .takes_parts = plugin_takes_parts,
+      .isend_parts = plugin_isend_parts,
+      .irecv_parts = plugin_irecv_parts,
+      .part_move = plugin_part_move,
+      .splits_parts = true,
       .finish = plugin_finish,
   };
   in_use.plugin = *plugin;

@@ -655,6 +655,7 @@ static uint32_t conn_device(const struct proxy_comm *comm, const struct device_c
 /* How a sender reaches the receiver. */
 struct conn_route {
   const struct net_handle *handle;
+  bool apart;                    /* proxy_takes_apart() of the receiver */
   const struct proxy_over *over; /* a rank of another process that sends; NULL: this process */
 };
 
@@ -697,6 +698,13 @@ static ncclResult_t conn_make(struct proxy_comm *comm, const struct device_conn_
     return log_fail(ncclInternalError,
                     "comm %s: connections of %" PRIu32 " slots; proxies support at most %d", comm->name,
                     conn->end.slots, PROXY_SLICES_MAX);
+  conn->apart = name->sends ? route->apart : proxy_takes_apart(comm);
+  if (conn->end.memory == POINTER_DEVICE && comm->net->splits_parts && !conn->apart)
+    return log_fail(ncclInvalidUsage,
+                    "comm %s: rank %" PRIu32
+                    " sends from memory of its GPU over network %s, and rank %" PRIu32
+                    " receives into none; set TUTTI_NET_DEVICE_SLOTS=0 everywhere",
+                    comm->name, comm->call.rank, comm->net->name, name->peer);
   proxy_conn_begin(conn, conn->end.first_step);
   if (name->proto == PROTO_LL) TRY(conn_take_ll(conn));
   TRY(proxy_device_open(conn));
@@ -759,7 +767,7 @@ static ncclResult_t conn_get(struct proxy_comm *comm, const struct device_conn_n
 
 ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
                                 struct net_handle *handle) {
-  const struct conn_route route = {NULL, NULL};
+  const struct conn_route route = {NULL, false, NULL};
   struct proxy_conn *conn = NULL;
   TRY(conn_get(comm, name, &route, &conn));
   *handle = conn->listens_at;
@@ -767,15 +775,15 @@ ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_con
 }
 
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
-                             const struct net_handle *handle) {
-  const struct conn_route route = {handle, NULL};
+                             const struct net_handle *handle, bool apart) {
+  const struct conn_route route = {handle, apart, NULL};
   struct proxy_conn *conn = NULL;
   return conn_get(comm, name, &route, &conn);
 }
 
 ncclResult_t proxy_send_over(struct proxy_comm *comm, const struct device_conn_name *name,
                              const struct proxy_over *over) {
-  const struct conn_route route = {NULL, over};
+  const struct conn_route route = {NULL, false, over};
   struct proxy_conn *conn = NULL;
   return conn_get(comm, name, &route, &conn);
 }

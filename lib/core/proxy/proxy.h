@@ -79,9 +79,13 @@ struct proxy_bytes proxy_comm_bytes(struct proxy_comm *comm);
  * the same handle again. Any thread; never waits for the sender. */
 ncclResult_t proxy_receive_open(struct proxy_comm *comm, const struct device_conn_name *name,
                                 struct net_handle *handle);
-/* Opens the sender's end. Returns at once; the engine connects. Idempotent. */
+/* Whether receivers of the communicator take a slice's data and its trailer as two messages: where the
+ * network has no messages of two parts (splits_parts), and slots may be in device memory. */
+bool proxy_takes_apart(const struct proxy_comm *comm);
+/* Opens the sender's end. Returns at once; the engine connects. Idempotent. apart: the receiver's
+ * proxy_takes_apart(). */
 ncclResult_t proxy_send_open(struct proxy_comm *comm, const struct device_conn_name *name,
-                             const struct net_handle *handle);
+                             const struct net_handle *handle, bool apart);
 
 /* As proxy_send_open(), for a connection on which a rank of another process of the host sends (proxy_pxn.h);
  * conn_import has mapped what that process made. Idempotent. */

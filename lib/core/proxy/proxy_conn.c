@@ -139,10 +139,9 @@ static bool slots_register(struct proxy_conn *conn, const struct proxy_task *tas
   uint8_t *slots = slots_of(conn, task);
   const size_t bytes = (size_t)end->slots * end->step_bytes;
   void **registration = &conn->registrations[index];
-  const ncclResult_t result =
-      end->memory == POINTER_DEVICE
-          ? proxy_device_register(conn, slots, bytes, registration)
-          : net->register_memory(conn->connection, slots, bytes, NET_MEMORY_HOST, registration);
+  const ncclResult_t result = conn->trailers != NULL ? proxy_device_register(conn, slots, bytes, registration)
+                                                     : net->register_memory(conn->connection, slots, bytes,
+                                                                            NET_MEMORY_HOST, registration);
   return net_good(conn, result, "registering the slots towards");
 }
 

@@ -24,6 +24,10 @@ bool proxy_device_possible(const struct net_ops *net, uint32_t net_device_count)
   return possible;
 }
 
+bool proxy_takes_apart(const struct proxy_comm *comm) {
+  return comm->net->splits_parts && proxy_device_possible(comm->net, comm->net_device_count);
+}
+
 /* ---- trials: does the NIC register what NIC, kernel and driver say that it can? ---- */
 
 /* What a trial of a NIC and a GPU showed, kept for the process's later communicators. */
@@ -205,7 +209,7 @@ void proxy_device_choose(struct proxy_comm *comm) {
 }
 
 ncclResult_t proxy_device_open(struct proxy_conn *conn) {
-  if (conn->end.memory != POINTER_DEVICE) return ncclSuccess;
+  if (conn->end.memory != POINTER_DEVICE && !conn->apart) return ncclSuccess;
   conn->trailers = (struct proxy_trailer *)os_pages_map(TRAILERS_BYTES);
   return conn->trailers != NULL ? ncclSuccess : log_no_memory("a connection");
 }
@@ -244,5 +248,6 @@ ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t 
   if (conn->trailers_registration == NULL)
     TRY(conn->comm->net->register_memory(conn->connection, conn->trailers, TRAILERS_BYTES, NET_MEMORY_HOST,
                                          &conn->trailers_registration));
-  return device_memory_register(conn, slots, bytes, registration);
+  if (conn->end.memory == POINTER_DEVICE) return device_memory_register(conn, slots, bytes, registration);
+  return conn->comm->net->register_memory(conn->connection, slots, bytes, NET_MEMORY_HOST, registration);
 }

@@ -125,7 +125,9 @@ struct proxy_conn {
   void *listener, *connection;
   void *registrations[PLAN_BATCH_WORKS_MAX]; /* of sets, by place; for own slots, the first entry */
   uint32_t registered;                       /* set of valid entries */
-  struct proxy_trailer *trailers; /* by flight, if slots are device memory; NULL: trailers are in the slots */
+  bool apart;                                /* a slice's data and its trailer are two messages */
+  struct proxy_trailer *trailers; /* by flight, if slots are device memory, or `apart`; NULL: trailers are in
+                                     the slots */
   void *trailers_registration;
   struct proxy_ll *ll;         /* NULL: no plan has used LL yet */
   struct proxy_memory *memory; /* registrations of user memory */
@@ -235,7 +237,7 @@ void proxy_conn_progress_idle(struct proxy_conn *conn);
 
 /* proxy_device.c. Decides if slots are device memory. */
 void proxy_device_choose(struct proxy_comm *comm);
-/* Allocates a page for the trailers of a connection whose slots are device memory. */
+/* Allocates a page for the trailers of a connection whose slots are device memory, or which is `apart`. */
 ncclResult_t proxy_device_open(struct proxy_conn *conn);
 void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn);
 ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration);

@@ -356,6 +356,7 @@ static void pxn_fill(const struct proxy_pxn_call *call, const struct device_pxn 
   conn->end = made->end;
   conn->net_device = call->net_device;
   conn->handle = call->handle;
+  conn->apart = call->apart;
   conn->pxn = pxn;
   proxy_conn_begin(conn, conn->end.first_step);
   pxn->over = call->over;
@@ -371,7 +372,7 @@ static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn)
   TRY(call->ops->network->pxn_make(call->device_comm, call->rank, &call->name, sizeof(struct pxn_block),
                                    &made, &pxn->handle));
   pxn_fill(call, &made, pxn);
-  ncclResult_t result = ncclSuccess;
+  ncclResult_t result = proxy_device_open(&pxn->conn);
   if (made.end.slots > PROXY_SLICES_MAX || !share_bell(&pxn->block->bell))
     result = log_fail(ncclInternalError, "rank %" PRIu32 " cannot be rung up by others", call->over);
   if (result == ncclSuccess) {
@@ -379,7 +380,9 @@ static ncclResult_t pxn_make(const struct proxy_pxn_call *call, struct pxn *pxn)
     result = pxn_engine_add(pxn);
     os_mutex_unlock(&pxn_engine.lock);
   }
-  if (result != ncclSuccess) call->ops->network->pxn_drop(made.end.conn);
+  if (result == ncclSuccess) return ncclSuccess;
+  proxy_device_close(pxn->comm.net, &pxn->conn);
+  call->ops->network->pxn_drop(made.end.conn);
   return result;
 }
 

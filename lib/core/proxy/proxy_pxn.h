@@ -45,6 +45,7 @@ struct proxy_pxn_call {
   const char *comm_name;
   struct device_conn_name name; /* as the sender names it */
   struct net_handle handle;     /* of the receiver's listener */
+  bool apart;                   /* proxy_takes_apart() of the receiver */
   const struct net_ops *net;    /* NULL: the process's network */
   uint32_t net_device;
 };

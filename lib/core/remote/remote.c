@@ -501,6 +501,7 @@ static ncclResult_t listener_open(struct proxy_comm *proxy, const struct device_
   uint32_t device_count = 0;
   TRY(net_choose(&net, &device_count));
   snprintf(listener->network, sizeof listener->network, "%s", net->name);
+  listener->apart = proxy_takes_apart(proxy);
   return proxy_receive_open(proxy, name, &listener->handle);
 }
 

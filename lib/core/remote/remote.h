@@ -184,6 +184,7 @@ struct remote_request {
 struct remote_listener {
   struct net_handle handle;
   char network[32]; /* the name of the network that listens: the sender must use the same */
+  uint32_t apart;   /* proxy_takes_apart() */
 };
 union remote_answer {
   struct device_conn_handle shared;

@@ -59,6 +59,7 @@ static ncclResult_t pxn_open(const struct remote *remote, const struct pxn_quest
                                       .comm_name = comm->name,
                                       .name = question->name,
                                       .handle = question->listener.handle,
+                                      .apart = question->listener.apart != 0,
                                       .net_device = question->device};
   return proxy_pxn_open(&call, handle);
 }
