@@ -245,7 +245,7 @@ struct sentence {
 };
 
 static const char *operation_name(uint8_t func) {
-  if (func >= FUNC_COUNT) return "operation";
+  if (func_is_one_sided(func)) return func == FUNC_WAIT_SIGNAL ? "WaitSignal" : "operation";
   return names_collective[func] ? names_collective[func] : names_func[func];
 }
 
