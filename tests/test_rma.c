@@ -218,7 +218,7 @@ static void test_with_collectives(void **state) {
   free_all(false);
 }
 
-/* A group that fails leaves no signal behind, nor a wait. */
+/* A group that fails, or is simulated, leaves no signal behind, nor a wait. */
 static void test_failed_group(void **state) {
   (void)state;
   open_all();
@@ -228,6 +228,10 @@ static void test_failed_group(void **state) {
   expect_error(ncclSignal(RANKS, 0, 0, 0, s.comms[0], s.streams[0]), ncclInvalidArgument,
                "peer 3 is no rank");
   assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  OK(ncclGroupStart());
+  OK(put(0, 1, s.streams[0]));
+  OK(ncclGroupSimulateEnd(&info));
   OK(await(1, 0, 1, s.streams[1]));
   assert_int_equal(cudaStreamQuery(s.streams[1]), cudaErrorNotReady);
   OK(put(0, 1, s.streams[0]));

@@ -31,6 +31,7 @@ static bool window_add(struct ncclComm *comm, struct window *window) {
 /* With `takes`, off the list. NULL: it is no window of the rank. */
 static struct window *window_of(struct ncclComm *comm, const void *handle, bool takes) {
   struct window *found = NULL;
+  if (!comm->shared) return NULL; /* it is still being made */
   comm->ops->device->lock();
   struct window_list *list = comm->shared->windows ? &comm->shared->windows[comm->rank] : NULL;
   struct window **link = list ? &list->first : NULL;
