@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -463,6 +464,92 @@ static void test_race_half(void **state) {
   check_race(wait_for_half, "ncclPutSignal", "cudaMemcpyAsync");
 }
 
+/* ---- several processes ---- */
+
+#define PROCESSES 3
+static struct {
+  int id_is_set, arrived;
+  ncclUniqueId id;
+} * shared;
+
+/* A process of one rank: puts to both others, waits for both, and the same with signals alone before the
+ * memory is used for the next round; then what `finale` says. */
+static int process_rank(int rank, const char *finale) {
+  ncclComm_t comm;
+  ncclWindow_t window;
+  cudaStream_t stream;
+  int *memory, *local;
+  if (rank == 0) {
+    OK(ncclGetUniqueId(&shared->id));
+    __atomic_store_n(&shared->id_is_set, 1, __ATOMIC_RELEASE);
+  }
+  while (!__atomic_load_n(&shared->id_is_set, __ATOMIC_ACQUIRE)) usleep(100);
+  if (cudaSetDevice(rank) != 0) return 10;
+  OK(ncclCommInitRank(&comm, PROCESSES, shared->id, rank));
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != 0) return 11;
+  if (cudaMalloc((void **)&memory, PROCESSES * BYTES) != 0) return 12;
+  if (cudaMalloc((void **)&local, BYTES) != 0) return 13;
+  if (strcmp(finale, "late") == 0 && rank == 1) os_sleep_ms(30);
+  OK(ncclCommWindowRegister(comm, memory, PROCESSES * BYTES, &window, 0));
+  for (int round = 0; round < 4; round++) {
+    ncclWaitSignalDesc_t descs[PROCESSES];
+    for (int i = 0; i < COUNT; i++) local[i] = value_of(rank, round, i);
+    for (int peer = 0; peer < PROCESSES; peer++) {
+      descs[peer] = (ncclWaitSignalDesc_t){1, peer, 0, 0};
+      OK(ncclPutSignal(local, COUNT, ncclInt, peer, window, (size_t)rank * BYTES, 0, 0, 0, comm, stream));
+    }
+    OK(ncclWaitSignal(PROCESSES, descs, comm, stream));
+    if (cudaStreamSynchronize(stream) != 0) return 14;
+    for (int peer = 0; peer < PROCESSES; peer++)
+      for (int i = 0; i < COUNT; i++)
+        if (memory[peer * COUNT + i] != value_of(peer, round, i)) return 15;
+    for (int peer = 0; peer < PROCESSES; peer++) OK(ncclSignal(peer, 0, 0, 0, comm, stream));
+    OK(ncclWaitSignal(PROCESSES, descs, comm, stream));
+  }
+  if (cudaStreamSynchronize(stream) != 0) return 16;
+  if (strcmp(finale, "stuck") == 0) {
+    ncclWaitSignalDesc_t desc = {1, (rank + 1) % PROCESSES, 0, 0};
+    OK(ncclWaitSignal(1, &desc, comm, stream));
+    if (cudaStreamSynchronize(stream) == 0) return 17;
+    /* the process's own report, or the one of the rank that told the others first */
+    if (strstr(ncclGetLastError(NULL), "ncclWaitSignal waits for 1 signals of rank ") == NULL) return 18;
+    OK(ncclCommAbort(comm));
+  } else {
+    expect_error(ncclPutSignal(local, COUNT, ncclInt, (rank + 1) % PROCESSES, window, PROCESSES * BYTES, 0, 0,
+                               0, comm, stream),
+                 ncclInvalidArgument, "do not fit into");
+    OK(ncclCommWindowDeregister(comm, window));
+    OK(ncclCommDestroy(comm));
+  }
+  cudaFree(memory);
+  cudaFree(local);
+  cudaStreamDestroy(stream);
+  return 0;
+}
+
+/* Zero if all processes end well. */
+static int run_processes(const char *settings, const char *finale) {
+  pid_t children[PROCESSES];
+  int bad = 0;
+  fflush(NULL);
+  memset(shared, 0, sizeof *shared);
+  for (int rank = 0; rank < PROCESSES; rank++) {
+    children[rank] = fork();
+    if (children[rank] != 0) continue;
+    setenv("TUTTI_EMU", settings, 1);
+    setenv("TUTTI_STALL_SECONDS", "1", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    exit(process_rank(rank, finale));
+  }
+  for (int rank = 0; rank < PROCESSES; rank++) {
+    int status = 1;
+    if (children[rank] < 0 || waitpid(children[rank], &status, 0) != children[rank]) status = 1;
+    if (status != 0) fprintf(stderr, "%s, %s: rank %d: status 0x%x\n", settings, finale, rank, status);
+    bad |= status;
+  }
+  return bad;
+}
+
 /* ---- running them ---- */
 
 static int run_all(void) {
@@ -506,5 +593,10 @@ int main(void) {
   const char *const modes[] = {"mode=guarded,devices=3", "mode=threads,devices=3"};
   for (int i = 0; i < 2; i++)
     if (run_in_child(modes[i]) != 0) return 1;
-  return 0;
+  void *memory = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 1;
+  *(void **)&shared = memory;
+  for (int i = 0; i < 2; i++)
+    if (run_processes(modes[i], "end") != 0 || run_processes(modes[i], "late") != 0) return 1;
+  return run_processes(modes[0], "stuck") != 0;
 }

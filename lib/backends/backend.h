@@ -204,7 +204,7 @@ struct device_stall {
 struct device_put {
   struct plan_call
       call; /* `out`: where the peer has the memory; in_bytes and out_bytes are 0: a signal alone */
-  struct device_comm *target; /* the peer's */
+  struct device_comm *target; /* the peer's; NULL: another process's (process_ops.def) */
   uint64_t number;            /* of the signal among those of this rank for the peer, from 1 */
 };
 struct device_await {

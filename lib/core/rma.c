@@ -65,20 +65,29 @@ static ncclResult_t check_capture(const struct collective_call *call) {
       "outside of the capture");
 }
 
-/* Only memory that this process reaches, for now. */
+static bool peer_is_here(const struct ncclComm *comm, uint32_t peer) {
+  const struct comm_shared *shared = comm->shared;
+  return shared->device_comms[peer] &&
+         (!shared->remote || remote_transport_to(shared->remote, comm->rank, peer) == TRANSPORT_LOCAL);
+}
+
+static bool peer_is_mapped(const struct ncclComm *comm, uint32_t peer) {
+  const struct remote *remote = comm->shared->remote;
+  return remote && remote_transport_to(remote, comm->rank, peer) == TRANSPORT_SHARED &&
+         comm->ops->process->puts_between();
+}
+
+/* Only memory that both reach, for now. */
 static ncclResult_t check_reach(const struct collective_call *call) {
   const struct ncclComm *comm = call->comm;
-  const struct comm_shared *shared = comm->shared;
   const uint32_t peer = (uint32_t)call->peer;
   char text[240];
-  if (shared->device_comms[peer] &&
-      (!shared->remote || remote_transport_to(shared->remote, comm->rank, peer) == TRANSPORT_LOCAL))
-    return ncclSuccess;
+  if (peer_is_here(comm, peer) || peer_is_mapped(comm, peer)) return ncclSuccess;
   snprintf(
       text, sizeof text,
       "one-sided calls need memory that both ranks reach, and rank %u is %s; use ncclSend on rank %u and "
       "ncclRecv on rank %u",
-      peer, shared->device_comms[peer] ? "behind a network" : "in another process", comm->rank, peer);
+      peer, comm->shared->device_comms[peer] ? "behind a network" : "in another process", comm->rank, peer);
   return rma_fail(call, ncclInvalidUsage, text);
 }
 
@@ -107,23 +116,77 @@ static bool window_is_known(void *argument) {
          __atomic_load_n(&search->comm->async_error, __ATOMIC_RELAXED) != ncclSuccess;
 }
 
+/* What earlier calls have found out of ranks of other processes. */
+static struct one_sided_there *there_known(const struct ncclComm *comm, uint32_t peer, uint32_t number) {
+  struct one_sided_there *row = comm->one_sided.there;
+  while (row && (row->peer != peer || row->window.number != number)) row = row->next;
+  return row;
+}
+
+#define ASK_AGAIN_MS 5
+
+/* Asks until the peer has registered it. */
+static ncclResult_t there_find(struct window_search *search) {
+  struct ncclComm *comm = (struct ncclComm *)search->comm;
+  const struct one_sided_there *known = there_known(comm, search->peer, search->number);
+  const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u;
+  const uint64_t begin_ns = os_time_ns();
+  if (known) {
+    search->found = WINDOW_FOUND;
+    search->window = known->window;
+    return ncclSuccess;
+  }
+  for (;; os_sleep_ms(ASK_AGAIN_MS)) {
+    TRY(remote_window_ask(comm, search->peer, search->number, &search->found, &search->window));
+    if (search->found != WINDOW_LATER || search->number == 0) break;
+    if (__atomic_load_n(&comm->called_off, __ATOMIC_RELAXED) || os_time_ns() - begin_ns >= limit_ns)
+      return ncclSuccess;
+  }
+  if (search->found == WINDOW_LEFT || (search->number != 0 && search->found != WINDOW_FOUND))
+    return ncclSuccess;
+  struct one_sided_there *row = (struct one_sided_there *)os_alloc(sizeof *row);
+  if (!row) return log_no_memory("rank %u of comm '%s': noting a window", comm->rank, comm->name);
+  search->window.number = search->number;
+  *row = (struct one_sided_there){comm->one_sided.there, search->peer, search->window};
+  comm->one_sided.there = row;
+  return ncclSuccess;
+}
+
 /* Waits until the peer has registered it. */
+static ncclResult_t here_find(struct window_search *search) {
+  const struct device_ops *device = search->comm->ops->device;
+  const uint64_t limit_ms =
+      device->keeps_time() ? (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 : 0;
+  device->wait_until(window_is_known, search, limit_ms);
+  return ncclSuccess;
+}
+
 static ncclResult_t window_find(const struct collective_call *call, uint32_t number, struct window *window) {
   const struct ncclComm *comm = call->comm;
   struct window_search search = {comm, (uint32_t)call->peer, number, WINDOW_LATER, {0}};
   char text[240];
-  const uint64_t limit_ms =
-      comm->ops->device->keeps_time() ? (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000 : 0;
-  comm->ops->device->wait_until(window_is_known, &search, limit_ms);
+  if (peer_is_here(comm, search.peer)) TRY(here_find(&search));
+  else TRY(there_find(&search));
   *window = search.window;
-  if (search.found == WINDOW_FOUND && window->registration) return ncclSuccess;
+  if (search.found == WINDOW_FOUND && window->registration && window->begin) return ncclSuccess;
   snprintf(text, sizeof text, "this is window number %u of each rank, and rank %d %s", number, call->peer,
-           search.found == WINDOW_FOUND  ? "has registered memory of the host for it; register device memory"
-           : search.found == WINDOW_GONE ? "has deregistered it; do so behind the last put into it"
+           search.found == WINDOW_FOUND && window->registration
+               ? "has memory for it that other processes cannot map; use ncclSend and ncclRecv"
+           : search.found == WINDOW_FOUND ? "has registered memory of the host for it; register device memory"
+           : search.found == WINDOW_GONE  ? "has deregistered it; do so behind the last put into it"
            : search.found == WINDOW_LEFT
                ? "has left the communicator; let ranks leave behind the last put into their windows"
                : "has not registered so many; call ncclCommWindowRegister on all ranks, in the same order");
   return rma_fail(call, ncclInvalidUsage, text);
+}
+
+/* A signal alone for a rank of another process, whose counters are to be mapped. */
+static ncclResult_t signals_map(const struct collective_call *call) {
+  struct window_search search = {call->comm, (uint32_t)call->peer, 0, WINDOW_LATER, {0}};
+  if (peer_is_here(call->comm, search.peer)) return ncclSuccess;
+  TRY(there_find(&search));
+  if (search.found != WINDOW_LEFT) return ncclSuccess;
+  return rma_fail(call, ncclInvalidUsage, "the peer has left the communicator");
 }
 
 static ncclResult_t window_place(struct rma_request *request, size_t bytes) {
@@ -186,14 +249,15 @@ static ncclResult_t put_note(struct rma_request *request) {
   TRY(check_reach(call));
   const size_t bytes = call->count * kernel_type_bytes(dtype);
   if (bytes > 0) TRY(check_local(call, bytes));
-  if (bytes > 0) TRY(window_place(request, bytes));
+  TRY(bytes > 0 ? window_place(request, bytes) : signals_map(call));
   TRY(group_hold(call));
   struct one_sided_call *row = queue_call(call, 0);
   if (!row) return ncclSystemError;
   row->put.call.in = call->in;
   row->put.call.out = call->out;
   row->put.call.in_bytes = row->put.call.out_bytes = bytes;
-  row->put.target = call->comm->shared->device_comms[call->peer];
+  if (peer_is_here(call->comm, (uint32_t)call->peer))
+    row->put.target = call->comm->shared->device_comms[call->peer];
   return ncclSuccess;
 }
 
@@ -270,6 +334,10 @@ ncclResult_t rma_launch_waits(struct ncclComm *comm) {
 }
 
 void rma_free(struct ncclComm *comm) {
+  for (struct one_sided_there *row = comm->one_sided.there, *next; row; row = next) {
+    next = row->next;
+    os_free(row);
+  }
   os_free(comm->one_sided.signalled);
   os_free(comm->one_sided.awaited);
   os_free(comm->one_sided.calls);

@@ -31,7 +31,8 @@ static bool comm_aborted(const struct device_comm *comm) {
 }
 
 void emu_comm_free(struct device_comm *comm) {
-  os_free(comm->signals);
+  if (comm->signals != NULL && !emu_arena_free(comm->signals)) os_free(comm->signals);
+  os_free(comm->signals_there);
   os_free(comm);
 }
 
@@ -1107,7 +1108,7 @@ static bool run_is_outside(const struct emu_kernel_run *run) {
 bool emu_lanes_outside(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run_is_outside(run)) return true;
-  return false;
+  return emu_rma_outside(false);
 }
 
 /* guarded mode: writes the recorder's rows when no lane here can run, or not before another process has
@@ -1124,7 +1125,7 @@ void emu_lanes_record_awaited(uint32_t process) {
 }
 
 bool emu_lanes_look(void) {
-  bool any = false;
+  bool any = emu_rma_look();
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) {
       struct emu_block *block = &run->launch->blocks[b];
@@ -1149,7 +1150,7 @@ void emu_gate_loosened(void) {
 bool emu_lanes_reach_out(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm->reaches_out) return true;
-  return false;
+  return emu_rma_outside(true);
 }
 
 uint32_t emu_lanes_crowd(void) {

@@ -517,6 +517,10 @@ static const struct process_ops process_table = {
     .order_hold = emu_comm_order_hold,
     .order_arrive = emu_order_arrive,
     .order_met = emu_comm_order_met,
+    .puts_between = emu_puts_between,
+    .signals_export = emu_signals_export,
+    .signals_import = emu_signals_import,
+    .window_map = emu_window_map,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/order.h"
 #include "base/log.h"
 
 #define ERROR_LAUNCH_TIMEOUT 702 /* cudaErrorLaunchTimeout */
@@ -16,8 +17,10 @@
 struct emu_rma {
   struct emu_kernel kernel; /* the first member */
   struct emu_rma *next, **link;
-  struct device_comm *comm, *target; /* target: of a put, else NULL */
+  struct device_comm *comm, *target; /* target: of a put for a rank of this process, else NULL */
+  uint64_t *signal;                  /* of a put: this rank's counter at the peer; else NULL */
   bool reached;                      /* atomic: it is at the head of its stream */
+  bool looked;                       /* it was woken by emu_rma_look() */
   struct device_put put;
   uint32_t await_count;
   struct device_await *awaits;
@@ -46,7 +49,7 @@ static bool rma_is_off(const struct emu_rma *rma) {
 }
 
 static bool rma_has_all(const struct emu_rma *rma) {
-  if (rma->target != NULL) return came(rma->target, rma->comm->config.rank) + 1 == rma->put.number;
+  if (rma->signal != NULL) return __atomic_load_n(rma->signal, __ATOMIC_ACQUIRE) + 1 == rma->put.number;
   for (uint32_t i = 0; i < rma->await_count; i++)
     if (came(rma->comm, rma->awaits[i].peer) < rma->awaits[i].number) return false;
   return true;
@@ -60,10 +63,12 @@ static bool rma_ready(struct emu_kernel_run *run) {
 
 static void rma_perform(struct emu_rma *rma) {
   __atomic_fetch_add(&ended_count, 1, __ATOMIC_RELAXED);
-  if (rma->target == NULL || rma_is_off(rma)) return;
+  if (rma->signal == NULL || rma_is_off(rma)) return;
   const struct plan_call *call = &rma->put.call;
   if (call->in_bytes > 0) memmove(call->out, call->in, call->in_bytes);
-  __atomic_store_n(&rma->target->signals[rma->comm->config.rank], rma->put.number, __ATOMIC_RELEASE);
+  __atomic_store_n(rma->signal, rma->put.number, __ATOMIC_RELEASE);
+  if (rma->target == NULL && rma->comm->order_slots != NULL && emu_options()->mode == EMU_GUARDED)
+    emu_order_touch(rma->comm->order_slots[call->peer]);
 }
 
 static int rma_finish(struct emu_kernel_run *run) {
@@ -181,10 +186,19 @@ static struct race_use use_of(const struct plan_call *call, enum race_rule rule,
                            .peer = peer};
 }
 
-static bool signals_have(struct device_comm *comm) {
-  if (comm->signals == NULL)
-    comm->signals = (uint64_t *)os_alloc(comm->config.rank_count * sizeof *comm->signals);
+bool emu_signals_have(struct device_comm *comm) {
+  const size_t bytes = comm->config.rank_count * sizeof *comm->signals;
+  void *memory = NULL;
+  if (comm->signals != NULL) return true;
+  if (comm->pinned && !emu_arena_alloc(bytes, true, &memory)) return false;
+  comm->signals = (uint64_t *)(memory != NULL ? memory : os_alloc(bytes));
   return comm->signals != NULL;
+}
+
+/* This rank's counter at the peer; NULL: out of memory. */
+static uint64_t *signal_at(struct device_comm *comm, const struct device_put *put) {
+  if (put->target == NULL) return &comm->signals_there[put->call.peer].signals[comm->config.rank];
+  return emu_signals_have(put->target) ? &put->target->signals[comm->config.rank] : NULL;
 }
 
 /* Default-stream names mean the rank's device. */
@@ -212,11 +226,14 @@ static ncclResult_t rma_result(const struct device_comm *comm, const struct plan
 ncclResult_t emu_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
   int error = 2;
   emu_lock();
-  struct emu_rma *rma = signals_have(put->target) ? rma_create(comm, 0) : NULL;
+  uint64_t *signal = signal_at(comm, put);
+  struct emu_rma *rma = signal != NULL ? rma_create(comm, 0) : NULL;
   if (rma != NULL) {
     rma->target = put->target;
+    rma->signal = signal;
     rma->put = *put;
     rma->uses[0] = use_of(&put->call, RACE_SIGNAL, put->call.peer);
+    if (put->target == NULL) rma->uses[0].out_bytes = 0; /* memory that the check does not know */
     rma->kernel.use_count = 1;
     error = rma_launch(comm, rma, stream);
   }
@@ -228,7 +245,7 @@ ncclResult_t emu_await(struct device_comm *comm, const struct plan_call *call,
                        const struct device_await *awaits, uint32_t await_count, device_stream stream) {
   int error = 2;
   emu_lock();
-  struct emu_rma *rma = signals_have(comm) ? rma_create(comm, await_count) : NULL;
+  struct emu_rma *rma = emu_signals_have(comm) ? rma_create(comm, await_count) : NULL;
   if (rma != NULL) {
     rma->put.call = *call;
     memcpy(rma->awaits, awaits, await_count * sizeof *awaits);
@@ -255,6 +272,35 @@ bool emu_rma_waiting(void) {
   return false;
 }
 
+static bool is_here(const struct device_comm *comm, uint32_t rank) {
+  for (const struct device_comm *other = emu_comms; other != NULL; other = other->next)
+    if (other->config.comm_id == comm->config.comm_id && other->config.rank == rank) return true;
+  return false;
+}
+
+bool emu_rma_outside(bool ordered) {
+  for (const struct emu_rma *rma = calls; rma != NULL; rma = rma->next) {
+    if ((rma->comm->order_slots != NULL && !ordered) || !rma->comm->pinned || !rma_waits(rma)) continue;
+    for (uint32_t i = 0; i < rma->await_count; i++)
+      if (came(rma->comm, rma->awaits[i].peer) < rma->awaits[i].number &&
+          !is_here(rma->comm, rma->awaits[i].peer))
+        return true;
+  }
+  return false;
+}
+
+bool emu_rma_look(void) {
+  for (const struct emu_rma *rma = calls; rma != NULL; rma = rma->next) {
+    if (!rma->comm->pinned || rma->signal != NULL || rma->looked || !rma->reached || !rma_has_all(rma))
+      continue;
+    for (struct emu_rma *each = calls; each != NULL; each = each->next)
+      each->looked = each->looked || (each->reached && rma_has_all(each));
+    emu_kernel_runs_wake();
+    return true;
+  }
+  return false;
+}
+
 uint64_t emu_rma_progress(void) { return __atomic_load_n(&ended_count, __ATOMIC_RELAXED); }
 
 /* Signals that the rank has enqueued for the peer and that have not been made. */
@@ -274,10 +320,12 @@ static void await_text(const struct emu_rma *rma, char *out, size_t out_bytes) {
     const uint64_t have = came(rma->comm, await->peer), before = await->number - await->count;
     if (have >= await->number) continue;
     used += (size_t)snprintf(out + used, out_bytes - used,
-                             "%s for %" PRIu32 " signals of rank %" PRIu32 ": %" PRIu64
-                             " of them have come, and rank %" PRIu32 " has called %" PRIu64 " more",
-                             joint, await->count, await->peer, have > before ? have - before : 0, await->peer,
-                             under_way(rma->comm, await->peer));
+                             "%s for %" PRIu32 " signals of rank %" PRIu32 ": %" PRIu64 " of them have come",
+                             joint, await->count, await->peer, have > before ? have - before : 0);
+    if (used < out_bytes && is_here(rma->comm, await->peer))
+      used +=
+          (size_t)snprintf(out + used, out_bytes - used, ", and rank %" PRIu32 " has called %" PRIu64 " more",
+                           await->peer, under_way(rma->comm, await->peer));
     joint = ";";
   }
 }
@@ -289,7 +337,7 @@ bool emu_rma_report(uint32_t *place, char *out, size_t out_bytes) {
     const int used = snprintf(out, out_bytes, "comm %s: ", rma->comm->name);
     out += used, out_bytes -= (size_t)used;
     *place = number + 1;
-    if (rma->target == NULL) await_text(rma, out, out_bytes);
+    if (rma->signal == NULL) await_text(rma, out, out_bytes);
     else
       snprintf(out, out_bytes,
                "rank %" PRIu32 " %s to rank %" PRIu32 " waits for an earlier one of these on another stream",
@@ -308,7 +356,7 @@ struct device_comm *emu_rma_stuck(void) {
 void emu_rma_stall(const struct device_comm *comm, struct device_stall *stall) {
   stall->busy = stall->busy || comm->rma_count > 0;
   for (const struct emu_rma *rma = calls; rma != NULL; rma = rma->next) {
-    if (rma->comm != comm || rma->target != NULL || !rma_waits(rma)) continue;
+    if (rma->comm != comm || rma->signal != NULL || !rma_waits(rma)) continue;
     for (uint32_t i = 0; i < rma->await_count && stall->wait_count < DEVICE_WAITS_MOST; i++) {
       if (came(comm, rma->awaits[i].peer) >= rma->awaits[i].number) continue;
       stall->waits[stall->wait_count++] = (struct device_wait){

@@ -12,6 +12,20 @@ ncclResult_t emu_put(struct device_comm *comm, const struct device_put *put, dev
 ncclResult_t emu_await(struct device_comm *comm, const struct plan_call *call,
                        const struct device_await *awaits, uint32_t await_count, device_stream stream);
 
+/* conn_share.c: with ranks of other processes (process_ops.def). */
+bool emu_puts_between(void);
+ncclResult_t emu_signals_export(struct device_comm *comm, struct device_conn_handle *handle);
+ncclResult_t emu_signals_import(struct device_comm *comm, uint32_t peer,
+                                const struct device_conn_handle *handle);
+void emu_window_map(struct device_comm *comm, uint32_t peer, uint64_t address, size_t bytes, void **mapped);
+/* The rank's own counters are there; false: out of memory. */
+bool emu_signals_have(struct device_comm *comm);
+
+/* A call waits for a signal of another process, which is not in one order of events with this one; with
+ * `ordered`, also if it is. */
+bool emu_rma_outside(bool ordered);
+/* Other processes may have made signals: wakes the calls that can go on; true if there was one. */
+bool emu_rma_look(void);
 /* One at the head of its stream waits for signals. */
 bool emu_rma_waiting(void);
 /* Grows when one has ended. */

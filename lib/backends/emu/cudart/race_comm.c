@@ -264,7 +264,8 @@ static void signal_bring(const struct race_rank *rank, const struct race_use *us
                          const struct race_point *read) {
   const struct race_point written = {read->clock, read->epoch + 1, read->stream};
   struct race_pairing *pairing = pairing_of(rank->group, rank->rank, use->peer, true);
-  if (pairing == NULL) return;
+  if (!peer_is_here(rank->group, use)) race_clock_add(&outside, &written);
+  if (pairing == NULL || !peer_is_here(rank->group, use)) return;
   const uint64_t number = ++pairing->sent;
   struct race_join *join =
       join_find(&pairing->joins, number, family_of(rank->group, use, rank->rank, use->peer), 1, 1);
@@ -279,6 +280,10 @@ static void signal_bring(const struct race_rank *rank, const struct race_use *us
 }
 
 static void signal_take(const struct race_rank *rank, const struct race_use *use, struct race_clock **clock) {
+  if (!peer_is_here(rank->group, use)) {
+    race_clock_add_clock(clock, outside);
+    return;
+  }
   struct race_pairing *pairing = pairing_of(rank->group, use->peer, rank->rank, true);
   if (pairing == NULL) return;
   struct race_join *join =
