@@ -512,7 +512,15 @@ static int process_rank(int rank, const char *finale) {
     OK(ncclWaitSignal(1, &desc, comm, stream));
     if (cudaStreamSynchronize(stream) == 0) return 17;
     /* the process's own report, or the one of the rank that told the others first */
-    if (strstr(ncclGetLastError(NULL), "ncclWaitSignal waits for 1 signals of rank ") == NULL) return 18;
+    if (strstr(ncclGetLastError(NULL), "ncclWaitSignal waits for 1 signal of rank ") == NULL) return 18;
+    OK(ncclCommAbort(comm));
+  } else if (strcmp(finale, "left") == 0 && rank == 1) {
+    ncclWaitSignalDesc_t desc = {1, 0, 0, 0};
+    ncclResult_t error = ncclSuccess;
+    OK(ncclWaitSignal(1, &desc, comm, stream));
+    if (cudaStreamSynchronize(stream) == 0) return 19;
+    OK(ncclCommGetAsyncError(comm, &error));
+    if (error != ncclRemoteError || strstr(ncclGetLastError(NULL), "WaitSignal") == NULL) return 20;
     OK(ncclCommAbort(comm));
   } else {
     expect_error(ncclPutSignal(local, COUNT, ncclInt, (rank + 1) % PROCESSES, window, PROCESSES * BYTES, 0, 0,
@@ -597,6 +605,8 @@ int main(void) {
   if (memory == MAP_FAILED) return 1;
   *(void **)&shared = memory;
   for (int i = 0; i < 2; i++)
-    if (run_processes(modes[i], "end") != 0 || run_processes(modes[i], "late") != 0) return 1;
+    if (run_processes(modes[i], "end") != 0 || run_processes(modes[i], "late") != 0 ||
+        run_processes(modes[i], "left") != 0)
+      return 1;
   return run_processes(modes[0], "stuck") != 0;
 }

@@ -320,8 +320,9 @@ static void await_text(const struct emu_rma *rma, char *out, size_t out_bytes) {
     const uint64_t have = came(rma->comm, await->peer), before = await->number - await->count;
     if (have >= await->number) continue;
     used += (size_t)snprintf(out + used, out_bytes - used,
-                             "%s for %" PRIu32 " signals of rank %" PRIu32 ": %" PRIu64 " of them have come",
-                             joint, await->count, await->peer, have > before ? have - before : 0);
+                             "%s for %" PRIu32 " signal%s of rank %" PRIu32 ": %" PRIu64 " of them have come",
+                             joint, await->count, await->count == 1 ? "" : "s", await->peer,
+                             have > before ? have - before : 0);
     if (used < out_bytes && is_here(rma->comm, await->peer))
       used +=
           (size_t)snprintf(out + used, out_bytes - used, ", and rank %" PRIu32 " has called %" PRIu64 " more",
