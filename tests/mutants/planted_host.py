@@ -615,8 +615,8 @@ plant(RMA, 'end_of_the_window_not_compared',
       'if (request->offset <= theirs.bytes && bytes <= theirs.bytes - request->offset)',
       'if (request->offset <= theirs.bytes)', 'test_rma', 'test_wrong_arguments')
 plant(EMU_RMA, 'later_signal_overtakes',
-      'return came(rma->target, rma->comm->config.rank) + 1 == rma->put.number;', 'return true;', 'test_rma',
-      'test_order_of_streams')
+      'return __atomic_load_n(rma->signal, __ATOMIC_ACQUIRE) + 1 == rma->put.number;', 'return true;',
+      'test_rma', 'test_order_of_streams')
 plant('lib/backends/emu/cudart/race_comm.c', 'signal_before_its_data',
       '{read->clock, read->epoch + 1, read->stream}', '{read->clock, read->epoch, read->stream}', 'test_rma',
       'test_race_put_copy')
