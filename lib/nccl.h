@@ -497,9 +497,13 @@ ncclResult_t pncclGroupEnd(void);
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 
-/* ---- Calls that this release does not implement. They return ncclInvalidUsage with a sentence. ---- */
+/* ---- One-sided calls: a rank writes into another one's memory, which makes no call for it. Ranks count the
+ * signals of each other rank. Until ncclGroupEnd() these calls are queued as others are; a group's puts and
+ * signals are launched before its other operations, and its waits behind them. They need memory that both
+ * ranks reach: peers are ranks of one process and node, in the emulator also those of other processes of the
+ * host. ncclInvalidUsage for others, and on a stream that is being captured into a graph. ---- */
 
-/* What ncclWaitSignal() waits for: opCnt signals with index sigIdx in context ctx from rank `peer`. */
+/* What ncclWaitSignal() waits for: opCnt signals from rank `peer`. sigIdx and ctx: 0. */
 typedef struct {
   int opCnt;
   int peer;
@@ -507,24 +511,38 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
-ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
-ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
-ncclResult_t ncclCommResume(ncclComm_t comm);
-ncclResult_t pncclCommResume(ncclComm_t comm);
+/* Copies `count` elements of localbuff into the window of rank `peer`, to the byte peerWinOffset, and then
+ * makes one signal from this rank visible there. peerWin is this rank's handle of the window: the n-th that a
+ * rank registers is the same window as the n-th of each other rank, whatever its size. Waits, if need be,
+ * until the peer has registered it. localbuff may be used again in the order of the stream; puts for one peer
+ * take place in the order of their calls, on whatever streams. count 0: as ncclSignal(). peer may be this
+ * rank. sigIdx, ctx, flags: 0. ncclInvalidArgument: the bytes do not fit into the peer's window. */
 ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                            unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                             unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+
+/* The signal alone: it becomes visible behind all that this rank has put into memory of `peer` before. */
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                         cudaStream_t stream);
 ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                          cudaStream_t stream);
+
+/* The stream goes on when the signals of all nDesc descriptors have come, beyond those that earlier waits of
+ * this rank took; the data that was put before them is then there. ncclCommAbort() ends the wait. */
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
                             cudaStream_t stream);
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
                              cudaStream_t stream);
+
+/* ---- Calls that this release does not implement. They return ncclInvalidUsage with a sentence. ---- */
+
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t pncclCommResume(ncclComm_t comm);
 
 /* ---- Settings: the values that the library uses, by the names of their environment variables. Sizes are
  * bytes. All return ncclInvalidArgument for NULL, for a name that is no setting of the library or is accepted

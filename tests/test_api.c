@@ -1098,7 +1098,7 @@ static void test_registration(void **state) {
   assert_ptr_equal(user, buffer);
   expect_error(ncclWinGetUserPtr(comms[0], window, NULL), ncclInvalidArgument, "ncclWinGetUserPtr", "NULL");
   expect_ok(ncclCommWindowDeregister(comms[0], window));
-  expect_error(ncclWinGetUserPtr(comms[0], window, &user), ncclInvalidUsage, "gave no handle");
+  expect_error(ncclWinGetUserPtr(comms[0], window, &user), ncclInvalidUsage, "has no window");
   assert_null(user);
   expect_ok(ncclWinGetUserPtr(comms[0], NULL, &user));
   assert_null(user);
@@ -1106,7 +1106,7 @@ static void test_registration(void **state) {
                                    NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING));
   expect_ok(ncclCommWindowDeregister(comms[0], window));
   expect_error(ncclCommWindowDeregister(comms[0], window), ncclInvalidUsage, "ncclCommWindowDeregister",
-               "gave no handle");
+               "has no window");
   expect_ok(ncclCommWindowRegister(comms[0], host_memory, 8, &window, NCCL_WIN_DEFAULT));
   assert_null(window);
   expect_ok(ncclCommWindowDeregister(comms[0], NULL));

@@ -39,6 +39,9 @@ CALL(CommDeregister, comm, &number)
 CALL(CommWindowRegister, comm, NULL, 0, NULL, -1)
 CALL(CommWindowDeregister, comm, (ncclWindow_t)(void *)&number)
 CALL(WinGetUserPtr, comm, (ncclWindow_t)(void *)&number, NULL)
+CALL(PutSignal, NULL, 1, ncclFloat, 0, NULL, 0, 0, 0, 0, comm, NULL)
+CALL(Signal, -1, 0, 0, 0, comm, NULL)
+CALL(WaitSignal, 1, NULL, comm, NULL)
 CALL(CommMemStats, comm, ncclStatGpuMemTotal, NULL)
 CALL(AllReduce, NULL, NULL, 1, ncclFloat, ncclSum, comm, NULL)
 CALL(Broadcast, NULL, NULL, 1, ncclFloat, 0, comm, NULL)
@@ -71,6 +74,9 @@ static const struct {
              ROW(CommWindowRegister),
              ROW(CommWindowDeregister),
              ROW(WinGetUserPtr),
+             ROW(PutSignal),
+             ROW(Signal),
+             ROW(WaitSignal),
              ROW(CommMemStats),
              ROW(AllReduce),
              ROW(Broadcast),
@@ -173,15 +179,17 @@ static void test_nothing(void **state) {
 
 typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const void *, const void *,
                                const void *);
-#define HIDDEN(X)                                                                              \
-  X(DevCommCreate)                                                                             \
-  X(DevCommDestroy)                                                                            \
-  X(CommQueryProperties)                                                                       \
-  X(GinBarrierCreateRequirement) X(GinInboxA2ACreateRequirement) X(GinOutboxCreateRequirement) \
-      X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) X(GetLsaDevicePointer)          \
-          X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)
+#define HIDDEN(X)                                                                        \
+  X(DevCommCreate)                                                                       \
+  X(DevCommDestroy)                                                                      \
+  X(CommQueryProperties)                                                                 \
+  X(GinBarrierCreateRequirement)                                                         \
+  X(GinInboxA2ACreateRequirement)                                                        \
+  X(GinOutboxCreateRequirement) X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) \
+      X(GetLsaDevicePointer) X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer)  \
+          X(GetPeerDevicePointer)
 /* Declared by nccl.h, and not implemented. */
-#define LATER(X) X(CommResume) X(CommSuspend) X(PutSignal) X(Signal) X(WaitSignal)
+#define LATER(X) X(CommResume) X(CommSuspend)
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 

@@ -199,6 +199,20 @@ struct device_stall {
   struct device_wait waits[DEVICE_WAITS_MOST];
 };
 
+/* One-sided calls. A rank has a counter for each rank of the communicator, which only that one writes: how
+ * many of its signals have come. */
+struct device_put {
+  struct plan_call
+      call; /* `out`: where the peer has the memory; in_bytes and out_bytes are 0: a signal alone */
+  struct device_comm *target; /* the peer's; NULL: another process's (process_ops.def) */
+  uint64_t number;            /* of the signal among those of this rank for the peer, from 1 */
+};
+struct device_await {
+  uint32_t peer;
+  uint32_t count;  /* signals that this wait takes */
+  uint64_t number; /* of the last of them */
+};
+
 /* Four tables: what core calls of devices, of their memory, of other processes of the host, and of networks.
  * Each member is a row of a list (device_ops.def and its like), which says who calls it, on which thread,
  * whether it may block, and what a backend without it does. */

@@ -120,7 +120,7 @@ static ncclResult_t check_overlap(const struct collective_call *call, size_t in_
   return check_fail(call, ncclInvalidArgument, text);
 }
 
-static ncclResult_t check_stream(const struct collective_call *call) {
+ncclResult_t collective_check_stream(const struct collective_call *call) {
   const struct ncclComm *comm = call->comm;
   uint32_t device_index = comm->device_index;
   char text[192];
@@ -147,7 +147,7 @@ ncclResult_t collective_check(const struct collective_call *call) {
   size_t in_blocks, out_blocks;
   TRY(comm_check_ready(call->comm, call->name));
   TRY(check_numbers(call));
-  TRY(check_stream(call));
+  TRY(collective_check_stream(call));
   collective_blocks(call, &in_blocks, &out_blocks);
   TRY(check_buffer(call, "sendbuff", call->in, in_blocks));
   TRY(check_buffer(call, "recvbuff", call->out, out_blocks));

@@ -6,6 +6,8 @@
 
 /* Checks everything about the call that can be checked without other ranks. */
 ncclResult_t collective_check(const struct collective_call *call);
+/* The part of that which is about the stream. */
+ncclResult_t collective_check_stream(const struct collective_call *call);
 /* Checks the call and adds it to the group. */
 ncclResult_t collective_note(const struct collective_call *call);
 

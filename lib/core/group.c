@@ -24,6 +24,7 @@
 #include "core/comm/use.h"
 #include "core/remote/remote.h"
 #include "core/life.h"
+#include "core/rma.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
 
@@ -172,10 +173,21 @@ ncclResult_t group_note(const struct collective_call *call) {
   return call_note(call);
 }
 
+ncclResult_t group_hold(const struct collective_call *call) {
+  struct ncclComm *comm = call->comm;
+  TRY(comm_unfollow(comm));
+  group.followed = NULL;
+  comm_own(comm);
+  group_list(comm);
+  call_cache_leave_group(&comm->call_cache);
+  return ncclSuccess;
+}
+
 static void queue_clear(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   queue->plan.work_count = 0;
   queue->op_count = queue->call_count = queue->stream_count = 0;
+  comm->one_sided.call_count = comm->one_sided.await_count = 0;
   queue->queued = false;
   queue->next = NULL;
   if (comm->recorder.comm != NULL) comm->recorder.comm->open_group = 0;
@@ -397,6 +409,7 @@ static ncclResult_t comm_prepare(struct ncclComm *comm) {
   struct comm_queue *queue = &comm->queue;
   struct plan_cache **cache = &queue->plan_memory.cache;
   struct plan_request request;
+  if (queue->op_count == 0) return ncclSuccess; /* one-sided calls alone */
   TRY(comm_check_captures(comm));
   if (plan_cache_find(*cache, comm->rank, queue->ops, queue->op_count, &queue->plan)) return ncclSuccess;
   TRY(queue_check_self(comm));
@@ -482,18 +495,31 @@ static ncclResult_t group_unfollow(struct ncclComm *comms) {
   return ncclSuccess;
 }
 
+/* *begun: something of the group may have been launched. */
+static ncclResult_t group_enqueue(struct ncclComm *comms, ncclResult_t (*launch)(struct ncclComm *comm),
+                                  bool *begun) {
+  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
+    const ncclResult_t result = launch(comm);
+    if (result == ncclSuccess) {
+      *begun = *begun || (launch == comm_launch && comm->queue.next) || comm->one_sided.call_count > 0;
+      continue;
+    }
+    if (result == ncclSystemError || result == ncclInvalidUsage) comm_give_up(comm, result);
+    if (*begun) group_break(comms, result);
+    return result;
+  }
+  return ncclSuccess;
+}
+
 static ncclResult_t group_launch(struct ncclComm *comms) {
   ncclResult_t cached;
   if (comms && !comms->queue.next && call_cache_launch_group(comms, &cached)) return cached;
   TRY(group_unfollow(comms));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
-  for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) {
-    const ncclResult_t result = comm_launch(comm);
-    if (result == ncclSuccess) continue;
-    if (result == ncclSystemError || result == ncclInvalidUsage) comm_give_up(comm, result);
-    if (comm != comms) group_break(comms, result);
-    return result;
-  }
+  bool begun = false;
+  TRY(group_enqueue(comms, rma_launch_puts, &begun));
+  TRY(group_enqueue(comms, comm_launch, &begun));
+  TRY(group_enqueue(comms, rma_launch_waits, &begun));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) call_cache_note_group(comm);
   return ncclSuccess;
 }

@@ -34,6 +34,9 @@ bool group_follow(const struct collective_call *call, bool known);
 /* Queues any other call of an open group: checks it and adds its operations. */
 ncclResult_t group_note(const struct collective_call *call);
 
+/* A one-sided call is about to be queued for the communicator: no call cache follows or keeps this group. */
+ncclResult_t group_hold(const struct collective_call *call);
+
 /* Drops what this thread's open group has queued for a communicator that is about to be freed. */
 void group_forget(struct ncclComm *comm);
 

@@ -16,6 +16,7 @@
 #include "core/custom/custom.h"
 #include "core/remote/remote.h"
 #include "core/group.h"
+#include "core/rma.h"
 #include "core/plan/plan_cache.h"
 #include "core/plugins/profiler.h"
 #include "core/plugins/tuner.h"
@@ -121,6 +122,7 @@ static void comm_free(struct ncclComm *comm) {
   connect_table_free(&comm->connections);
   redop_table_free(&comm->redops);
   registrations_free(comm->registrations);
+  rma_free(comm);
   custom_release(comm->custom);
   if (comm->grow_nonce != 0) bootstrap_id_over(comm->grow_nonce);
   os_free(comm);
@@ -133,6 +135,7 @@ void comm_discard(struct ncclComm *comm) {
   rendezvous_withdraw(comm, "was dropped");
   rendezvous_forget_parent(comm);
   match_leave(comm);
+  windows_leave(comm);
   if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
   else comm->ops->device->comm_close(comm->device_comm);
   comm_free(comm);

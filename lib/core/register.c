@@ -1,12 +1,13 @@
 /* register.c: registration of user buffers. A range is stored once, however often it is registered. Its
  * memory is used later: when it is exported to other processes (remote_region.c) or registered with a network
- * (proxy_memory.c). A window is a range that all ranks register. */
+ * (proxy_memory.c). */
 #include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
 #include "core/collective.h"
 #include "core/comm/comm.h"
+#include "core/register.h"
 #include "core/remote/remote.h"
 #include "core/proxy/proxy.h"
 
@@ -49,8 +50,8 @@ static ncclResult_t register_add(struct ncclComm *comm, const char *call, void *
   return ncclSuccess;
 }
 
-static ncclResult_t register_check(const struct ncclComm *comm, const char *call, const void *buffer,
-                                   size_t bytes, const void *output) {
+ncclResult_t register_check(const struct ncclComm *comm, const char *call, const void *buffer, size_t bytes,
+                            const void *output) {
   if (buffer && bytes > 0 && output) return ncclSuccess;
   return log_fail(ncclInvalidArgument,
                   "%s: rank %u of comm '%s': %s; pass device memory and where to put the handle", call,
@@ -60,9 +61,8 @@ static ncclResult_t register_check(const struct ncclComm *comm, const char *call
                             : "the size is 0");
 }
 
-/* Host memory is ignored: NULL. */
-static ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
-                                    const void *caller, struct registration **handle) {
+ncclResult_t register_device(struct ncclComm *comm, const char *call, void *buffer, size_t bytes,
+                             const void *caller, struct registration **handle) {
   struct pointer_info info;
   char text[CHECK_TEXT_BYTES] = "";
   TRY(comm->ops->memory->query(buffer, &info));
@@ -113,7 +113,7 @@ static ncclResult_t register_of(struct ncclComm *comm, const char *call, const v
                   call, comm->rank, comm->name, handle);
 }
 
-static ncclResult_t register_drop(struct ncclComm *comm, const char *call, const void *handle) {
+ncclResult_t register_drop(struct ncclComm *comm, const char *call, const void *handle) {
   struct registration **link;
   TRY(comm_check_handle(comm, call));
   if (!handle) return ncclSuccess;
@@ -133,38 +133,3 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
   return register_drop(comm, "ncclCommDeregister", handle);
 }
 API_EXPORT(CommDeregister);
-
-ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
-                                     int winFlags) {
-  TRY(comm_check_ready(comm, "ncclCommWindowRegister"));
-  TRY(register_check(comm, "ncclCommWindowRegister", buff, size, win));
-  if ((winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
-    return log_fail(ncclInvalidArgument,
-                    "ncclCommWindowRegister: rank %u of comm '%s': 0x%x is no NCCL_WIN_* flag", comm->rank,
-                    comm->name, (unsigned)winFlags);
-  }
-  struct registration *row = NULL;
-  TRY(register_device(comm, "ncclCommWindowRegister", buff, size, CALL_PLACE, &row));
-  *win = (ncclWindow_t)(void *)row;
-  return ncclSuccess;
-}
-API_EXPORT(CommWindowRegister);
-
-ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
-  return register_drop(comm, "ncclCommWindowDeregister", win);
-}
-API_EXPORT(CommWindowDeregister);
-
-ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr) {
-  struct registration **link;
-  TRY(comm_check_handle(comm, "ncclWinGetUserPtr"));
-  if (!outUserPtr)
-    return log_fail(ncclInvalidArgument,
-                    "ncclWinGetUserPtr: outUserPtr is NULL; pass where to put the address");
-  *outUserPtr = NULL;
-  if (!win) return ncclSuccess;
-  TRY(register_of(comm, "ncclWinGetUserPtr", win, &link));
-  *outUserPtr = (void *)(*link)->begin;
-  return ncclSuccess;
-}
-API_EXPORT(WinGetUserPtr);

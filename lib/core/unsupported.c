@@ -74,7 +74,6 @@ static ncclResult_t later(const char *name, const char *instead) {
 }
 
 #define LATER_SUSPEND "destroy the communicator to give its memory back"
-#define LATER_SIGNAL "use ncclSend and ncclRecv"
 
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
   (void)comm, (void)flags;
@@ -87,29 +86,6 @@ ncclResult_t pncclCommResume(ncclComm_t comm) {
   return later("ncclCommResume", LATER_SUSPEND);
 }
 API_EXPORT(CommResume);
-
-ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
-                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
-                            unsigned int flags, ncclComm_t comm, cudaStream_t stream) {
-  (void)localbuff, (void)count, (void)datatype, (void)peer, (void)peerWin, (void)peerWinOffset;
-  (void)sigIdx, (void)ctx, (void)flags, (void)comm, (void)stream;
-  return later("ncclPutSignal", LATER_SIGNAL);
-}
-API_EXPORT(PutSignal);
-
-ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
-                         cudaStream_t stream) {
-  (void)peer, (void)sigIdx, (void)ctx, (void)flags, (void)comm, (void)stream;
-  return later("ncclSignal", LATER_SIGNAL);
-}
-API_EXPORT(Signal);
-
-ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
-                             cudaStream_t stream) {
-  (void)nDesc, (void)signalDescs, (void)comm, (void)stream;
-  return later("ncclWaitSignal", LATER_SIGNAL);
-}
-API_EXPORT(WaitSignal);
 
 /* An internal function that NCCL exports. */
 API_VISIBLE void ncclResetDebugInitInternal(void);

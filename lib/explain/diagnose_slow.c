@@ -31,7 +31,9 @@ static bool pace_read(const struct pace *pace, uint32_t index, uint32_t end) {
   uint32_t left = pace->calls;
   for (const union record *record = record_iter_back(&iter); record != NULL && left > 0;
        record = record_iter_back(&iter)) {
-    if (record->kind != RECORD_CALL || is_message(record->call.func) || record->call.count == 0) continue;
+    if (record->kind != RECORD_CALL || is_message(record->call.func) || record->call.count == 0 ||
+        func_is_one_sided(record->call.func))
+      continue;
     if ((int32_t)(record->call.collective - end) >= 0) continue;
     ticks_of(pace, index)[--left] = record->call.ticks;
   }

@@ -2,7 +2,7 @@
 #include "explain/rank_state.h"
 
 static bool is_operation(const struct record_call *call) {
-  return call->count != 0 || is_message(call->func);
+  return !func_is_one_sided(call->func) && (call->count != 0 || is_message(call->func));
 }
 
 struct record_iter record_iter_begin(const struct rank_state *state) {
@@ -34,7 +34,8 @@ static void record_iter_skip(struct record_iter *iter, uint32_t calls) {
 
 const struct record_call *record_iter_collective(struct record_iter *iter) {
   const union record *record = record_iter_back(iter);
-  while (record != NULL && (record->kind != RECORD_CALL || is_message(record->call.func)))
+  while (record != NULL && (record->kind != RECORD_CALL || is_message(record->call.func) ||
+                            func_is_one_sided(record->call.func)))
     record = record_iter_back(iter);
   return record != NULL ? &record->call : NULL;
 }

@@ -20,8 +20,15 @@ enum work_func {
   FUNC_SCATTER = 9,
   FUNC_GATHER = 10,
   FUNC_COPY = 11,
-  FUNC_COUNT = 12 /* COPY: no peer: a send to self, or a collective of one rank */
+  FUNC_COUNT = 12, /* COPY: no peer: a send to self, or a collective of one rank */
+  /* One-sided calls, which become no works; NCCL's ids, too. */
+  FUNC_PUT_SIGNAL = 12,
+  FUNC_SIGNAL = 13,
+  FUNC_WAIT_SIGNAL = 14,
+  FUNC_CALLS = 15
 };
+
+static inline bool func_is_one_sided(uint32_t func) { return func >= FUNC_COUNT; }
 
 static inline bool func_reduces(uint32_t func) {
   return func == FUNC_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_ALL_REDUCE;

@@ -26,9 +26,9 @@ struct names {
 #define NAMES(array) \
   { array, sizeof(array) / sizeof(array)[0] }
 
-static const char *const func_words[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-                                         "AllReduce", "SendRecv", "Send",      "Recv",
-                                         "AlltoAll",  "Scatter",  "Gather",    "Copy"};
+static const char *const func_words[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce",
+                                         "SendRecv",  "Send",   "Recv",      "AlltoAll",      "Scatter",
+                                         "Gather",    "Copy",   "PutSignal", "Signal",        "WaitSignal"};
 static const char *const type_words[] = {"int8",    "uint8",    "int32",      "uint32",
                                          "int64",   "uint64",   "float16",    "float32",
                                          "float64", "bfloat16", "float8e4m3", "float8e5m2"};
@@ -82,7 +82,7 @@ static const struct names func_names = NAMES(func_words), type_names = NAMES(typ
                           proto_names = NAMES(proto_words), state_names = NAMES(state_words),
                           life_names = NAMES(life_words), wait_names = NAMES(wait_words),
                           input_names = NAMES(input_words);
-static_assert(sizeof func_words / sizeof func_words[0] == FUNC_COUNT, "a name each");
+static_assert(sizeof func_words / sizeof func_words[0] == FUNC_CALLS, "a name each");
 static_assert(sizeof algo_words / sizeof algo_words[0] == ALGO_COUNT, "a name each");
 
 static const char *name_of(const struct names *names, uint32_t number) {

@@ -616,3 +616,18 @@ plant(TUNER, 'tuner_forgets', '*first = tuner->count++;', 'tuner->count++;', 'te
 plant(TUNE, 'tuner_has_more_channels_than_there_are',
       '(uint32_t)size_min(answer.channel_count, request->settings.limits.channel_count)',
       'answer.channel_count', 'test_tuner_answers', 'test_taken', quick=True)
+
+# ---- one-sided calls
+
+RMA, EMU_RMA = 'lib/core/rma.c', 'lib/backends/emu/rma.c'
+plant(RMA, 'signals_all_have_one_number', 'call->put.number = *count + 1;', 'call->put.number = 1;',
+      'test_rma', 'test_many_puts')
+plant(RMA, 'end_of_the_window_not_compared',
+      'if (request->offset <= theirs.bytes && bytes <= theirs.bytes - request->offset)',
+      'if (request->offset <= theirs.bytes)', 'test_rma', 'test_wrong_arguments')
+plant(EMU_RMA, 'later_signal_overtakes',
+      'return __atomic_load_n(rma->signal, __ATOMIC_ACQUIRE) + 1 == rma->put.number;', 'return true;',
+      'test_rma', 'test_order_of_streams')
+plant('lib/backends/emu/cudart/race_comm.c', 'signal_before_its_data',
+      '{read->clock, read->epoch + 1, read->stream}', '{read->clock, read->epoch, read->stream}', 'test_rma',
+      'test_race_put_copy')

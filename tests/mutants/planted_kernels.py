@@ -928,3 +928,9 @@ plant(BUDGET_C, 'kernels_of_communicators_not_ordered', 'while (@needed > budget
       'hang', CROWD)
 plant(BUDGET_C, 'blocks_under_way_not_counted', 'rank_is_busy(comm, &busy)) needed += @busy.blocks@;', '0',
       'hang', CROWD)
+
+# ---- one-sided calls
+
+PUTS = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2 TUTTI_RACE_CHECK=0', program='rma')
+plant(CUDA + 'rma.c', 'signal_overtakes_an_earlier_one',
+      'if (error == 0) @error = end_await(end, key, stream)@;', 'error = 0', 'error|wrong|hang', PUTS, '.')

@@ -222,4 +222,23 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t
              ? CUDA_SUCCESS
              : CUDA_ERROR_NOT_SUPPORTED;
 }
+
+struct value_write {
+  uint64_t *place, value;
+};
+
+static void value_store(void *argument) {
+  struct value_write *write = (struct value_write *)argument;
+  __atomic_store_n(write->place, write->value, __ATOMIC_RELEASE);
+  free(write);
+}
+
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  struct value_write *write = (struct value_write *)malloc(sizeof *write);
+  if (write == NULL || flags != CU_STREAM_WRITE_VALUE_DEFAULT) abort();
+  *write = {(uint64_t *)(uintptr_t)address, value};
+  return cudaLaunchHostFunc((cudaStream_t)stream, value_store, write) == cudaSuccess
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_SUPPORTED;
+}
 }

@@ -8,6 +8,7 @@
 #include "backends/cuda/arena.h"
 #include "kernels/launch.h"
 #include "backends/cuda/region.h"
+#include "backends/cuda/rma.h"
 #include "backends/cuda/side.h"
 #include "base/map.h"
 #include "base/os.h"
@@ -84,6 +85,7 @@ struct cuda_world {
   int *failed;         /* host memory that all devices can access */
   struct arena_block failed_block;
   os_mutex launches_mutex;
+  struct arena_block *signals; /* by rank: counters of signals for it; NULL before the first (rma.c) */
   struct world_launch launches[WORLD_LAUNCHES]; /* the latest of ranks that share devices */
   uint32_t launch_count;
   struct cuda_world *next;
@@ -113,6 +115,7 @@ struct device_comm {
   struct cuda_order order;
   struct cuda_budget budget;
   struct cuda_side side;
+  struct cuda_rma rma;
   bool hosted; /* it has a network connection, in host memory */
   /* ... except for its slots: of receivers, of senders. */
   enum pointer_kind net_memory[2];

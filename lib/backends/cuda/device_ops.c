@@ -408,12 +408,15 @@ static ncclResult_t world_enter(struct device_comm *comm) {
   return ncclSuccess;
 }
 
-static void world_leave(struct cuda_world *world) {
+static void world_leave(struct cuda_world *world, uint32_t all_ranks) {
   struct cuda_world **place = &worlds;
   if (world == NULL || --world->rank_count > 0) return;
   while (*place != world) place = &(*place)->next;
   *place = world->next;
   cuda_arena_give(&world->failed_block);
+  for (uint32_t rank = 0; world->signals != NULL && rank < all_ranks; rank++)
+    cuda_arena_give(&world->signals[rank]);
+  os_free(world->signals);
   os_mutex_destroy(&world->launches_mutex);
   os_free(world);
 }
@@ -494,13 +497,14 @@ static void comm_free(struct device_comm *comm) {
   cuda_budget_leave(comm);
   cuda_order_close(&comm->order, lost);
   cuda_side_close(&comm->side);
+  cuda_rma_close(comm, lost);
   os_mutex_destroy(&comm->conns_mutex);
   cuda_record_close(comm);
   cuda_kept_close(comm);
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
     cuda_arena_give(&comm->rings[channel].block);
   cuda_arena_give(&comm->control_block);
-  world_leave(comm->world);
+  world_leave(comm->world, comm->config.rank_count);
   os_free(comm);
 }
 
@@ -559,6 +563,7 @@ bool cuda_comm_idle(struct device_comm *comm) {
                                      &comm->control->counts_seen, &ended);
   if (error != 0) cudaGetLastError();
   else cuda_record_ended(comm);
+  ended = ended && cuda_rma_idle(comm);
   cuda_scope_leave(&scope);
   return error != 0 || ended;
 }
@@ -727,6 +732,7 @@ static ncclResult_t cuda_comm_memory(struct device_comm *comm, uint64_t *bytes) 
 
 static void cuda_comm_abort(struct device_comm *comm) {
   __atomic_store_n(&comm->control->abort, 1, __ATOMIC_RELEASE);
+  cuda_rma_abort(comm);
 }
 
 /* Streams go on without an error; who asks for the communicator's hears of it. */
@@ -858,6 +864,8 @@ static const struct device_ops device_table = {
     .comm_memory = cuda_comm_memory,
     .comm_abort = cuda_comm_abort,
     .comm_error = cuda_comm_error,
+    .put = cuda_put,
+    .await = cuda_await,
     .comm_idle = cuda_comm_idle,
     .comm_unread = cuda_comm_unread,
     .launch = cuda_launch,

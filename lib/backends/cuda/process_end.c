@@ -48,6 +48,7 @@ static void comms_give_up(void) {
         "wait for streams, or call ncclCommAbort, before the program ends",
         comm->name, comm->config.rank);
     __atomic_store_n(&comm->control->abort, 1, __ATOMIC_RELEASE);
+    cuda_rma_abort(comm);
   }
 }
 

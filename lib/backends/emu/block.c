@@ -10,6 +10,7 @@
 
 #include "backends/emu/check.h"
 #include "backends/emu/order.h"
+#include "backends/emu/rma.h"
 #include "backends/emu/scheduler_gate.h"
 #include "backends/emu/fault_injection.h"
 #include "backends/emu/record.h"
@@ -27,6 +28,12 @@ const struct emu_gate *emu_gate;
 
 static bool comm_aborted(const struct device_comm *comm) {
   return __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
+}
+
+void emu_comm_free(struct device_comm *comm) {
+  if (comm->signals != NULL && !emu_arena_free(comm->signals)) os_free(comm->signals);
+  os_free(comm->signals_there);
+  os_free(comm);
 }
 
 /* ---- failing a communicator ---- */
@@ -830,8 +837,8 @@ static bool launch_refuses(const struct emu_kernel *kernel) {
   const struct device_comm *comm = ((const struct emu_launch *)kernel)->comm;
   if (!comm->left && !comm->closed) return false;
   log_urgent("cudaGraphLaunch: the graph holds a kernel of rank %" PRIu32
-           " of comm %s, which is destroyed; destroy the communicator after the last launch of the graph",
-           comm->config.rank, comm->name);
+             " of comm %s, which is destroyed; destroy the communicator after the last launch of the graph",
+             comm->config.rank, comm->name);
   return true;
 }
 
@@ -842,7 +849,7 @@ static void launch_release(struct emu_kernel *kernel) {
   os_free(launch->uses);
   emu_race_rank_drop(kernel->race);
   comm->kernel_count -= 1;
-  if (comm->closed && comm->kernel_count == 0) os_free(comm);
+  if (comm->closed && comm->kernel_count == 0) emu_comm_free(comm);
   for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
     next = run->next;
     os_free(run);
@@ -1080,7 +1087,7 @@ void emu_launch_drop_kept(struct device_comm *comm) {
 
 /* ---- functions for world.c ---- */
 
-bool emu_lanes_waiting(void) { return emu_runs != NULL; }
+bool emu_lanes_waiting(void) { return emu_runs != NULL || emu_rma_waiting(); }
 
 /* The first lane from `from` on that has not ended and is linked to another process. */
 static struct emu_lane *block_remote_lane(struct emu_block *block, uint32_t from) {
@@ -1101,7 +1108,7 @@ static bool run_is_outside(const struct emu_kernel_run *run) {
 bool emu_lanes_outside(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run_is_outside(run)) return true;
-  return false;
+  return emu_rma_outside(false);
 }
 
 /* guarded mode: writes the recorder's rows when no lane here can run, or not before another process has
@@ -1118,7 +1125,7 @@ void emu_lanes_record_awaited(uint32_t process) {
 }
 
 bool emu_lanes_look(void) {
-  bool any = false;
+  bool any = emu_rma_look();
   for (struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     for (uint32_t b = 0; b < run->launch->block_count; b++) {
       struct emu_block *block = &run->launch->blocks[b];
@@ -1143,7 +1150,7 @@ void emu_gate_loosened(void) {
 bool emu_lanes_reach_out(void) {
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next)
     if (run->launch->comm->reaches_out) return true;
-  return false;
+  return emu_rma_outside(true);
 }
 
 uint32_t emu_lanes_crowd(void) {
@@ -1156,8 +1163,8 @@ uint32_t emu_lanes_crowd(void) {
 }
 
 uint64_t emu_lanes_progress(void) {
-  uint64_t sum = 0;
-  if (emu_options()->mode == EMU_GUARDED) return emu_meter.steps_done;
+  uint64_t sum = emu_rma_progress();
+  if (emu_options()->mode == EMU_GUARDED) return sum + emu_meter.steps_done;
   for (const struct emu_kernel_run *run = emu_runs; run != NULL; run = run->next) {
     sum += __atomic_load_n(&run->launch->comm->turn, __ATOMIC_RELAXED);
     for (uint32_t b = 0; b < run->launch->block_count; b++)
@@ -1173,6 +1180,8 @@ void emu_lanes_stop(void) {
     if (run == NULL) break;
     emu_comm_fail(run->launch->comm->config.comm_id, ncclRemoteError);
   }
+  for (struct device_comm *comm; (comm = emu_rma_stuck()) != NULL;)
+    emu_comm_fail(comm->config.comm_id, ncclRemoteError);
 }
 
 void emu_lanes_trace_stop(void) {

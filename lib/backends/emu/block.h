@@ -129,8 +129,20 @@ struct device_comm {
   struct emu_scratch *scratch;
   struct emu_launch *kept[COMM_LAUNCHES_KEPT]; /* launches of plans that are used repeatedly */
   uint32_t kept_next;                          /* the entry to replace next */
+  uint64_t *signals; /* by rank: how many of its signals have come; atomic; NULL before the first (rma.c) */
+  struct emu_signals *signals_there; /* by rank: those of other processes' ranks; NULL before the first */
+  uint32_t rma_count, rma_aimed; /* one-sided calls of the rank, and of others for it, that have not ended */
   struct device_comm *next;
 };
+
+/* The counters of a rank of another process, as this one maps them, and the arena that they lie in. */
+struct emu_signals {
+  uint64_t *signals;           /* NULL: not imported */
+  uint64_t base, bytes, shift; /* of the arena in its process; added to an address there it gives one here */
+};
+
+/* Its memory, once the communicator is closed and no kernel of it is left. */
+void emu_comm_free(struct device_comm *comm);
 
 static inline bool emu_comm_is_crowded(const struct device_comm *comm) {
   return comm->config.rank_count > comm->cores;

@@ -9,6 +9,7 @@
 
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
+#include "backends/emu/rma.h"
 #include "backends/emu/world_impl.h"
 #include "backends/first_step.h"
 #include "base/log.h"
@@ -17,6 +18,7 @@
 
 #define HANDLE_MAGIC UINT64_C(0x7475747469636431)
 #define CONN_MAGIC UINT64_C(0x7475747469636e31)
+#define SIGNALS_MAGIC UINT64_C(0x7475747469736731)
 #define HANDLE_NO_SHARING 1u /* the process's settings forbid sharing */
 
 struct comm_handle {
@@ -615,6 +617,72 @@ void emu_conn_unshare(struct emu_conn *conn, bool failed) {
   const bool came = __atomic_load_n(&conn->fifo->guest.came, __ATOMIC_ACQUIRE) != 0;
   if (came || (conn->invited && !failed)) emu_conn_keep(conn, failed);
   else emu_conn_free_exported(conn);
+}
+
+/* ---- signals ---- */
+
+bool emu_puts_between(void) { return true; }
+
+ncclResult_t emu_signals_export(struct device_comm *comm, struct device_conn_handle *handle) {
+  struct conn_handle content;
+  memset(&content, 0, sizeof content);
+  memset(handle, 0, sizeof *handle);
+  emu_lock();
+  const bool there = emu_signals_have(comm) && comm->pinned && emu_arena_offset(comm->signals, &content.fifo);
+  emu_unlock();
+  if (!there)
+    return log_fail(ncclSystemError,
+                    "rank %" PRIu32 " of comm %s has no memory for signals of other processes",
+                    comm->config.rank, comm->name);
+  content.magic = SIGNALS_MAGIC;
+  content.ticket = comm->ticket;
+  content.base = comm->arena_base;
+  memcpy(handle->bytes, &content, sizeof content);
+  return ncclSuccess;
+}
+
+/* Of the handle, whose process has mapped its arena here when the ranks met. */
+static bool signals_place(const struct device_comm *comm, const struct conn_handle *content,
+                          struct emu_signals *place) {
+  const uint64_t bytes = comm->config.rank_count * sizeof *place->signals;
+  const struct emu_peer *peer = (const struct emu_peer *)map_find(&comm->peers, content->ticket.number);
+  if (content->magic != SIGNALS_MAGIC || peer == NULL || content->fifo % sizeof *place->signals != 0 ||
+      content->fifo > peer->ticket.bytes || bytes > peer->ticket.bytes - content->fifo)
+    return false;
+  place->signals = (uint64_t *)(void *)((uint8_t *)peer->memory + content->fifo);
+  place->base = content->base;
+  place->bytes = peer->ticket.bytes;
+  place->shift = (uint64_t)(uintptr_t)peer->memory - content->base;
+  return true;
+}
+
+ncclResult_t emu_signals_import(struct device_comm *comm, uint32_t peer,
+                                const struct device_conn_handle *handle) {
+  struct conn_handle content;
+  memcpy(&content, handle->bytes, sizeof content);
+  emu_lock();
+  if (comm->signals_there == NULL)
+    comm->signals_there =
+        (struct emu_signals *)os_alloc(comm->config.rank_count * sizeof *comm->signals_there);
+  const bool fits = comm->signals_there != NULL;
+  const bool sane = fits && signals_place(comm, &content, &comm->signals_there[peer]);
+  emu_unlock();
+  if (!fits) return peer_no_memory(comm);
+  if (sane) return ncclSuccess;
+  return log_fail(ncclRemoteError,
+                  "comm %s: what rank %" PRIu32
+                  " says of its signals makes no sense; use the same build on all ranks",
+                  comm->name, peer);
+}
+
+void emu_window_map(struct device_comm *comm, uint32_t peer, uint64_t address, size_t bytes, void **mapped) {
+  *mapped = NULL;
+  emu_lock();
+  const struct emu_signals *there = comm->signals_there != NULL ? &comm->signals_there[peer] : NULL;
+  if (there != NULL && there->signals != NULL && bytes <= there->bytes && address >= there->base &&
+      address - there->base <= there->bytes - bytes)
+    *mapped = (void *)(uintptr_t)(address + there->shift);
+  emu_unlock();
 }
 
 void emu_comm_unshare(struct device_comm *comm) {

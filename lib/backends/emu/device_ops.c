@@ -6,6 +6,7 @@
 
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
+#include "backends/emu/rma.h"
 #include "backends/emu/record.h"
 #include "backends/emu/world_impl.h"
 #include "base/log.h"
@@ -186,8 +187,10 @@ static ncclResult_t emu_comm_open(const struct device_comm_config *config, struc
 
 static bool comm_is_idle(void *argument) {
   const struct device_comm *comm = (const struct device_comm *)argument;
-  return comm->ended == comm->launches;
+  return comm->ended == comm->launches && comm->rma_count == 0;
 }
+
+static bool comm_is_alone(void *argument) { return ((const struct device_comm *)argument)->rma_aimed == 0; }
 
 static struct emu_scratch *scratch_create(size_t bytes) {
   struct emu_scratch *scratch = (struct emu_scratch *)os_alloc(sizeof *scratch);
@@ -230,6 +233,7 @@ static void emu_comm_close(struct device_comm *comm) {
   if (comm == NULL) return;
   emu_lock();
   emu_wait(comm_is_idle, comm, 0);
+  emu_wait(comm_is_alone, comm, 0);
   emu_launch_drop_kept(comm);
   emu_race_rank_close(comm->race);
   if (comm->kernel_count > 0)
@@ -253,7 +257,7 @@ static void emu_comm_close(struct device_comm *comm) {
   comm->closed = true;
   comm->live.comm = NULL;
   __atomic_store_n(&comm->abort_flag, 1, __ATOMIC_RELAXED);
-  if (comm->kernel_count == 0) os_free(comm); /* else the last kernel frees it */
+  if (comm->kernel_count == 0) emu_comm_free(comm); /* else the last kernel frees it */
   emu_unlock();
 }
 
@@ -485,6 +489,8 @@ static const struct device_ops device_table = {
     .keeps_time = emu_keeps_time,
     .records_progress = emu_records_progress,
     .comm_stall = emu_comm_stall,
+    .put = emu_put,
+    .await = emu_await,
     .lock = emu_lock,
     .unlock = emu_ops_unlock,
 };
@@ -511,6 +517,10 @@ static const struct process_ops process_table = {
     .order_hold = emu_comm_order_hold,
     .order_arrive = emu_order_arrive,
     .order_met = emu_comm_order_met,
+    .puts_between = emu_puts_between,
+    .signals_export = emu_signals_export,
+    .signals_import = emu_signals_import,
+    .window_map = emu_window_map,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

@@ -7,6 +7,7 @@
 
 #include "backends/emu/block.h"
 #include "backends/emu/order.h"
+#include "backends/emu/rma.h"
 #include "backends/emu/world_impl.h"
 #include "backends/explainer.h"
 #include "base/log.h"
@@ -217,6 +218,13 @@ static void report_lanes(void) {
         if (run->launch->blocks[b].lanes[i].bound) report_lane(&run->launch->blocks[b].lanes[i]);
 }
 
+/* Waits for signals. */
+static void report_signals(void) {
+  char text[400];
+  for (uint32_t place = 0; emu_rma_report(&place, text, sizeof text);)
+    if (++report.lane_count <= REPORT_LANES_MAX) report_add("\n  %s", text);
+}
+
 /* Begins with the sentence of `tutti explain` if the records tell why nothing moves. */
 static void report_begin_stuck(const char *headline) {
   char why[EXPLAINER_BYTES], text[EXPLAINER_BYTES + 160];
@@ -230,11 +238,13 @@ void emu_lanes_report_stuck(void) {
     if (report.collecting) return; /* another waiter has begun this report already */
     report.collecting = true;
     report_begin_stuck("no kernel has made progress for TUTTI_STALL_SECONDS; these lanes wait:");
+    report_signals();
     return;
   }
   emu_lanes_record();
   report_begin_stuck("nothing can move any more; these lanes wait:");
   report_lanes();
+  report_signals();
   report_end();
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backends/emu/block.h"
+#include "backends/emu/rma.h"
 
 static uint64_t lane_moves(const struct lane *lane) {
   return lane->steps_done * 64 + lane->begun + lane->finished + lane->posted + lane->offer_index +
@@ -68,6 +69,7 @@ void emu_comm_stall(struct device_comm *comm, bool asks, struct device_stall *st
       else stall_add_seen(stall, &run->launch->blocks[b]);
     }
   }
+  emu_rma_stall(comm, stall);
   if (threads && asks) __atomic_store_n(&comm->asked, comm->asked + 1, __ATOMIC_RELAXED);
   emu_unlock();
 }

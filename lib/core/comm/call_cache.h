@@ -99,6 +99,10 @@ bool call_cache_launch_group(struct ncclComm *comm, ncclResult_t *result);
 ncclResult_t call_cache_note_call(const struct collective_call *call);
 /* Caches the group that has just succeeded on the full path. */
 void call_cache_note_group(struct ncclComm *comm);
+/* The open group cannot be cached. */
+static inline void call_cache_leave_group(struct call_cache *cache) {
+  cache->noted = CALL_CACHE_GROUP_CALLS + 1;
+}
 /* The open group has ended for this communicator. */
 void call_cache_end_group(struct ncclComm *comm);
 /* The i-th followed call. */

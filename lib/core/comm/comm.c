@@ -50,6 +50,7 @@ void comm_shared_free(struct comm_shared *shared) {
   graph_free(&shared->graph);
   match_free(shared->match);
   os_free(shared->device_comms);
+  os_free(shared->windows);
   os_free(shared);
 }
 

@@ -8,9 +8,11 @@
 #include "core/comm/call_cache.h"
 #include "core/comm/connect_table.h"
 #include "core/comm/match.h"
+#include "core/comm/one_sided.h"
 #include "core/plan/plan.h"
 #include "core/comm/redop.h"
 #include "core/comm/registrations.h"
+#include "core/comm/windows.h"
 #include "core/settings/settings.h"
 #include "trace/recorder.h"
 
@@ -34,6 +36,7 @@ struct comm_shared {
   struct remote *remote;             /* NULL if all ranks are in this process */
   struct device_comm **device_comms; /* by rank; NULL for those of other processes */
   struct match *match;
+  struct window_list *windows; /* by rank; NULL before the first; locked */
 };
 
 enum comm_state {
@@ -108,6 +111,7 @@ struct ncclComm {
   struct connect_table connections;
   struct redop_table redops;
   struct registration *registrations;
+  struct one_sided one_sided;
   struct profiler *profiler; /* the rank's profiler plugin, or NULL */
   bool profiler_sought;
   char name[COMM_NAME_BYTES];     /* for messages */

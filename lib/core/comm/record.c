@@ -28,6 +28,11 @@ static bool call_is_message(const struct collective_call *call) {
   return call->func == FUNC_SEND || call->func == FUNC_RECV;
 }
 
+/* What a launch of a plan carries out. */
+static bool call_is_operation(const struct collective_call *call) {
+  return !func_is_one_sided(call->func) && (call->count != 0 || call_is_message(call));
+}
+
 static struct record_call call_record(const struct collective_call *call, uint64_t ticks, uint64_t sequence) {
   const struct record_call said = {.kind = RECORD_CALL,
                                    .func = call->func,
@@ -70,7 +75,7 @@ void record_call(const struct collective_call *call, uint64_t ticks, uint64_t se
   const struct record_call said = call_record(call, ticks, sequence);
   const struct record_place place = call_place(call, group, 0);
   recorder_call(recorder, &said, &place);
-  if (call->count == 0 && !call_is_message(call)) return; /* it is not an operation */
+  if (!call_is_operation(call)) return;
   call_count(recorder, call, sequence);
   recorder->comm->open_group = group;
 }

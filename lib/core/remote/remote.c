@@ -551,6 +551,7 @@ static ncclResult_t remote_answer_call(void *argument, const void *request, uint
   if (bytes >= sizeof kind) memcpy(&kind, request, sizeof kind);
   if (kind == REMOTE_CALL_REGION) return remote_region_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_MATCH) return remote_match_answer(remote, request, bytes, reply, reply_bytes);
+  if (kind == REMOTE_CALL_WINDOW) return remote_window_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_PXN) return remote_pxn_answer(remote, request, bytes, reply, reply_bytes);
   if (kind == REMOTE_CALL_STALL || kind == REMOTE_CALL_ALARM || kind == REMOTE_CALL_REPORTED)
     return remote->watcher->answer(remote, kind, request, bytes, reply, reply_bytes);

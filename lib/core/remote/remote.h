@@ -9,6 +9,7 @@
 #include "backends/backend.h"
 #include "base/os.h"
 #include "core/bootstrap/gather.h"
+#include "core/comm/windows.h"
 #include "core/proxy/proxy.h"
 #include "core/remote/reach.h"
 #include "core/settings/settings.h"
@@ -172,7 +173,8 @@ enum remote_call {
   REMOTE_CALL_REGION,
   REMOTE_CALL_ALARM,
   REMOTE_CALL_REPORTED,
-  REMOTE_CALL_MATCH
+  REMOTE_CALL_MATCH,
+  REMOTE_CALL_WINDOW
 };
 
 /* Connections to other processes that a plan needs, and the call that opens them (connect.c). */
@@ -207,6 +209,13 @@ void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool la
 /* Tells other processes what a rank of this process has freed; on a thread that may wait. */
 void remote_regions_return(struct remote *remote, uint32_t rank, const uint32_t *called_off);
 ncclResult_t remote_region_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
+                                  uint32_t *reply_bytes);
+
+/* remote_window.c: asks the peer's process for the peer's window of this number (0: none is asked for), and
+ * maps its counters of signals. *window: as windows_find(), `begin` mapped here, or NULL if it cannot be. */
+ncclResult_t remote_window_ask(struct ncclComm *comm, uint32_t peer, uint32_t number, enum window_find *found,
+                               struct window *window);
+ncclResult_t remote_window_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,
                                   uint32_t *reply_bytes);
 
 /* remote_lease.c: returns memory that programs have freed, on a thread of its own, for as long as the process

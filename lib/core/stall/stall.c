@@ -245,7 +245,7 @@ struct sentence {
 };
 
 static const char *operation_name(uint8_t func) {
-  if (func >= FUNC_COUNT) return "operation";
+  if (func_is_one_sided(func)) return func == FUNC_WAIT_SIGNAL ? "WaitSignal" : "operation";
   return names_collective[func] ? names_collective[func] : names_func[func];
 }
 
@@ -264,7 +264,8 @@ static void alive_text(const struct suspect *suspect, char *out, size_t out_byte
   const unsigned long long called = (unsigned long long)reply->sequence;
   const char *name = operation_name(suspect->func);
   int used;
-  if (is_message(suspect->func)) used = snprintf(out, out_bytes, " has called %llu operations", called);
+  if (is_message(suspect->func) || func_is_one_sided(suspect->func))
+    used = snprintf(out, out_bytes, " has called %llu operations", called);
   else if (reply->sequence <= suspect->operation) {
     used = snprintf(out, out_bytes, " has called %llu operations, and not %s #%llu yet", called, name,
                     (unsigned long long)suspect->operation);

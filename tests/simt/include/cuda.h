@@ -46,7 +46,7 @@ typedef enum {
   CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20
 } CUpointer_attribute;
 typedef enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 } CUmemRangeHandleType;
-enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 
 /* ---- physical memory, and its mappings in ranges of addresses ---- */
 

@@ -355,6 +355,8 @@ static void batch_wait_for_ranks(const struct batch *batch) {
   for (uint32_t i = 0; i < batch_count(batch); i++) {
     const struct emu_kernel *kernel = work_kernel(batch_work(batch, i));
     if (kernel == NULL) continue;
+    if (kernel->apart) race_rank_follow(kernel->race, kernel->uses, kernel->use_count, &stream->race.clock);
+    if (kernel->apart) continue;
     if (kernel->race->last.stream != stream->race.id) stream_add(stream, &kernel->race->last);
     emu_race_point_drop(&kernel->race->last);
   }
@@ -383,7 +385,7 @@ static void batch_end(const struct batch *batch) {
   const struct race_point end = point_of(stream);
   for (uint32_t i = 0; i < batch_count(batch); i++) {
     const struct emu_kernel *kernel = work_kernel(batch_work(batch, i));
-    if (kernel != NULL) emu_race_point_copy(&kernel->race->last, &end);
+    if (kernel != NULL && !kernel->apart) emu_race_point_copy(&kernel->race->last, &end);
   }
   while (ops.count > 0) race_op_drop(ops.items[--ops.count]);
 }

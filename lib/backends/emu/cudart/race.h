@@ -61,7 +61,15 @@ struct race_device {
 
 /* Whose earlier operations an operation of a rank waits for: all ranks', the root's; or only the root waits,
  * for all. */
-enum race_rule { RACE_ALL, RACE_FROM_ROOT, RACE_TO_ROOT, RACE_SEND, RACE_RECEIVE };
+enum race_rule {
+  RACE_ALL,
+  RACE_FROM_ROOT,
+  RACE_TO_ROOT,
+  RACE_SEND,
+  RACE_RECEIVE,
+  RACE_SIGNAL, /* of a put: writes memory of the peer */
+  RACE_AWAIT   /* of the signal of this number, and the earlier ones, of the peer */
+};
 
 /* One NCCL call of a kernel. */
 struct race_use {
@@ -73,8 +81,9 @@ struct race_use {
   size_t in_bytes, out_bytes; /* 0: not used */
   uint8_t scalar_bytes;
   enum race_rule rule;
-  uint32_t peer;  /* the root, or the other rank of a message */
-  uint32_t order; /* 0 or 1: collectives are matched by their number in each order */
+  uint32_t peer;   /* the root, or the other rank of a message */
+  uint64_t number; /* of the last signal, from 1 */
+  uint32_t order;  /* 0 or 1: collectives are matched by their number in each order */
 };
 
 /* A rank of a communicator, from before its first launch. `fail` ends the communicator when an operation of

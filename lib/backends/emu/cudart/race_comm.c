@@ -11,10 +11,11 @@
 #include "base/log.h"
 #include "base/map.h"
 
-/* Messages from one rank to another. */
+/* Messages, or signals, from one rank to another. Of signals: `joins` are those sent and not awaited, and
+ * those awaited and not sent; `newest` is the last one sent. */
 struct race_pairing {
   uint64_t sent, received;
-  struct race_join *joins;
+  struct race_join *joins, *newest;
   struct race_pairing *next;
 };
 
@@ -54,6 +55,7 @@ static void group_free(struct race_group *group) {
     struct race_pairing *pairing = group->all_pairings;
     group->all_pairings = pairing->next;
     joins_drop(&pairing->joins);
+    if (pairing->newest != NULL) race_join_drop(pairing->newest);
     os_free(pairing);
   }
   map_clear(&group->pairings);
@@ -136,7 +138,8 @@ const char *race_rank_text(const struct race_rank *rank, char *out, size_t out_b
 
 static uint64_t family_of(const struct race_group *group, const struct race_use *use, uint64_t sender,
                           uint64_t receiver) {
-  const uint64_t kind = use->rule >= RACE_SEND        ? 3 + sender * group->rank_count + receiver
+  const uint64_t pairs = use->rule >= RACE_SIGNAL ? (uint64_t)group->rank_count * group->rank_count : 0;
+  const uint64_t kind = use->rule >= RACE_SEND        ? pairs + 3 + sender * group->rank_count + receiver
                         : use->rule == RACE_FROM_ROOT ? UINT64_C(0x80000000) + 2 * use->peer + use->order
                                                       : 1 + use->order;
   return (uint64_t)group->number << 32 | (kind & 0xffffffff);
@@ -166,8 +169,9 @@ static void join_met(struct race_join **list, struct race_join *join) {
   race_join_drop(join);
 }
 
-static struct race_pairing *pairing_of(struct race_group *group, uint32_t sender, uint32_t receiver) {
-  const uint64_t key = ((uint64_t)sender << 32 | receiver) + 1;
+static struct race_pairing *pairing_of(struct race_group *group, uint32_t sender, uint32_t receiver,
+                                       bool signals) {
+  const uint64_t key = ((uint64_t)signals << 63 | (uint64_t)sender << 32 | receiver) + 1;
   struct race_pairing *pairing = (struct race_pairing *)map_find(&group->pairings, key);
   if (pairing != NULL) return pairing;
   pairing = (struct race_pairing *)os_alloc(sizeof *pairing);
@@ -208,7 +212,7 @@ static void bring(const struct race_rank *rank, const struct race_use *use, uint
   if (!sends) {
     join = collective_join(group, use, number);
   } else if (peer_is_here(group, use)) {
-    struct race_pairing *pairing = pairing_of(group, rank->rank, use->peer);
+    struct race_pairing *pairing = pairing_of(group, rank->rank, use->peer, false);
     if (pairing == NULL) return;
     join = join_find(&pairing->joins, pairing->sent++, family_of(group, use, rank->rank, use->peer), 1, 2);
     if (join == NULL) return;
@@ -229,7 +233,7 @@ static void take(const struct race_rank *rank, const struct race_use *use, uint6
       race_clock_add_clock(clock, outside);
       return;
     }
-    struct race_pairing *pairing = pairing_of(group, use->peer, rank->rank);
+    struct race_pairing *pairing = pairing_of(group, use->peer, rank->rank, false);
     if (pairing == NULL) return;
     struct race_join *join =
         join_find(&pairing->joins, pairing->received++, family_of(group, use, use->peer, rank->rank), 1, 2);
@@ -246,11 +250,71 @@ static void take(const struct race_rank *rank, const struct race_use *use, uint6
   join_met(&group->joins[use->order], join);
 }
 
+/* ---- signals ---- */
+
+static void join_unlist(struct race_join **link) {
+  struct race_join *join = *link;
+  *link = join->next;
+  join->next = NULL;
+  race_join_drop(join);
+}
+
+/* A signal contains the earlier ones of its pair, so only the last of those that a wait takes is needed. */
+static void signal_bring(const struct race_rank *rank, const struct race_use *use,
+                         const struct race_point *read) {
+  const struct race_point written = {read->clock, read->epoch + 1, read->stream};
+  struct race_pairing *pairing = pairing_of(rank->group, rank->rank, use->peer, true);
+  if (!peer_is_here(rank->group, use)) race_clock_add(&outside, &written);
+  if (pairing == NULL || !peer_is_here(rank->group, use)) return;
+  const uint64_t number = ++pairing->sent;
+  struct race_join *join =
+      join_find(&pairing->joins, number, family_of(rank->group, use, rank->rank, use->peer), 1, 1);
+  if (join == NULL) return;
+  race_join_bring(join, &written);
+  if (pairing->newest != NULL) race_join_drop(pairing->newest);
+  pairing->newest = join;
+  join->reference_count += 1;
+  struct race_join **link = &pairing->joins;
+  while (*link != join) link = &(*link)->next;
+  if (number <= pairing->received) join_unlist(link);
+}
+
+static void signal_take(const struct race_rank *rank, const struct race_use *use, struct race_clock **clock) {
+  if (!peer_is_here(rank->group, use)) {
+    race_clock_add_clock(clock, outside);
+    return;
+  }
+  struct race_pairing *pairing = pairing_of(rank->group, use->peer, rank->rank, true);
+  if (pairing == NULL) return;
+  struct race_join *join =
+      join_find(&pairing->joins, use->number, family_of(rank->group, use, use->peer, rank->rank), 1, 1);
+  if (join == NULL) return;
+  race_clock_add_join(clock, join);
+  if (pairing->received < use->number) pairing->received = use->number;
+  for (struct race_join **link = &pairing->joins; *link != NULL;) {
+    if ((*link)->missing == 0 && (*link)->number <= pairing->received) join_unlist(link);
+    else link = &(*link)->next;
+  }
+}
+
+void race_rank_follow(struct race_rank *rank, const struct race_use *uses, uint32_t use_count,
+                      struct race_clock **clock) {
+  for (uint32_t i = 0; i < use_count && rank->group != NULL && race_is_on(); i++) {
+    if (uses[i].rule != RACE_SIGNAL) continue;
+    const struct race_pairing *pairing = pairing_of(rank->group, rank->rank, uses[i].peer, true);
+    if (pairing != NULL && pairing->newest != NULL) race_clock_add_join(clock, pairing->newest);
+  }
+}
+
+/* ---- launches ---- */
+
 void race_rank_bring(struct race_rank *rank, const struct race_use *uses, uint32_t use_count,
                      const struct race_point *entry, const struct race_point *read) {
   uint64_t numbers[2] = {rank->numbers[0], rank->numbers[1]};
   for (uint32_t i = 0; i < use_count && rank->group != NULL && race_is_on(); i++) {
     const bool counts = uses[i].rule < RACE_SEND;
+    if (uses[i].rule == RACE_SIGNAL) signal_bring(rank, &uses[i], read);
+    if (uses[i].rule >= RACE_SIGNAL) continue;
     bring(rank, &uses[i], counts ? numbers[uses[i].order]++ : 0, entry, read);
   }
 }
@@ -259,6 +323,8 @@ void race_rank_take(struct race_rank *rank, const struct race_use *uses, uint32_
                     struct race_clock **clock) {
   for (uint32_t i = 0; i < use_count && rank->group != NULL && race_is_on(); i++) {
     const bool counts = uses[i].rule < RACE_SEND;
+    if (uses[i].rule == RACE_AWAIT) signal_take(rank, &uses[i], clock);
+    if (uses[i].rule >= RACE_SIGNAL) continue;
     take(rank, &uses[i], counts ? rank->numbers[uses[i].order]++ : 0, clock);
   }
   race_pairs_look();

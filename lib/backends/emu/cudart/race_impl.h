@@ -153,6 +153,9 @@ struct race_rank {
 };
 void race_rank_fail(const struct race_rank *rank); /* ends its communicator */
 const char *race_rank_text(const struct race_rank *rank, char *out, size_t out_bytes);
+/* One-sided calls of the rank: puts for one peer take place one after another, on whatever streams. */
+void race_rank_follow(struct race_rank *rank, const struct race_use *uses, uint32_t use_count,
+                      struct race_clock **clock);
 /* A launch of the rank: what the others get from it, then what it gets from them. `entry` is before its
  * reads, `read` behind them. */
 void race_rank_bring(struct race_rank *rank, const struct race_use *uses, uint32_t use_count,

@@ -56,6 +56,7 @@ struct emu_kernel {
   struct race_rank *race;
   const struct race_use *uses;
   uint32_t use_count;
+  bool apart;        /* not in the order of its rank's launches */
   bool race_checked; /* emu_stream_launch_whole() has checked the next launch */
 };
 void emu_kernel_drop(struct emu_kernel *kernel);

@@ -1,0 +1,221 @@
+/* rma.c: one-sided calls without a kernel: a copy engine moves the data, the stream then stores the signal's
+ * number, and streams wait for numbers. The counters are memory of the host, which every device of the
+ * process reaches, and the host, which ends waits when a rank is aborted. A later signal on another stream
+ * would overtake an earlier one, so puts for one peer are ordered by an event. */
+#include "backends/cuda/rma.h"
+
+#include <cuda.h>
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/ipc.h"
+#include "base/log.h"
+
+/* Streams compare modulo 2^64 with a sign: more than any number of a signal, and yet greater. */
+#define SIGNALS_ALL (UINT64_C(1) << 62)
+
+typedef CUresult (*stream_value)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
+static stream_value wait_value, write_value; /* the same value whoever finds it first */
+
+static ncclResult_t streams_check(const struct device_comm *comm, const char *call) {
+  if (wait_value == NULL) *(void **)&wait_value = cuda_driver_function("cuStreamWaitValue64_v2");
+  if (write_value == NULL) *(void **)&write_value = cuda_driver_function("cuStreamWriteValue64_v2");
+  if (wait_value != NULL && write_value != NULL &&
+      cuda_device_ask(comm->config.device_index, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) != 0)
+    return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "%s: rank %u of comm '%s': one-sided calls need stream memory operations of 64 bits, which "
+                  "device %u or its driver does not have; use ncclSend and ncclRecv",
+                  call, comm->config.rank, comm->name, comm->config.device_index);
+}
+
+/* The counters of signals for this rank, by the rank that sends them. They belong to the world, so that they
+ * are there while any rank of it is open. */
+static ncclResult_t signals_of(const struct device_comm *comm, uint64_t **signals) {
+  struct cuda_world *world = comm->world;
+  const uint32_t rank_count = comm->config.rank_count;
+  ncclResult_t result = ncclSuccess;
+  cuda_lock();
+  if (world->signals == NULL) {
+    struct arena_block *blocks = (struct arena_block *)os_alloc(rank_count * sizeof *blocks);
+    __atomic_store_n(&world->signals, blocks, __ATOMIC_RELEASE);
+  }
+  struct arena_block *block = world->signals != NULL ? &world->signals[comm->config.rank] : NULL;
+  if (block == NULL)
+    result = log_no_memory("rank %u of comm '%s': its signals", comm->config.rank, comm->name);
+  else if (block->address == NULL) result = cuda_arena_take(ARENA_HOST, rank_count * sizeof **signals, block);
+  if (result == ncclSuccess) *signals = (uint64_t *)block->address;
+  cuda_unlock();
+  return result;
+}
+
+/* ---- the order of calls ---- */
+
+static int end_await(const struct cuda_rma_end *end, uint64_t key, cudaStream_t stream) {
+  if (end->event == NULL || end->stream_key == key) return 0;
+  return cudaStreamWaitEvent(stream, end->event, 0);
+}
+
+static int end_note(struct cuda_rma_end *end, uint64_t key, cudaStream_t stream) {
+  cudaEvent_t event = end->event;
+  int error = 0;
+  if (event == NULL) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == 0) error = cudaEventRecord(event, stream);
+  end->stream_key = key;
+  if (event != NULL) __atomic_store_n(&end->event, event, __ATOMIC_RELEASE);
+  return error;
+}
+
+static bool end_passed(const struct cuda_rma_end *end) {
+  cudaEvent_t event = __atomic_load_n(&end->event, __ATOMIC_ACQUIRE);
+  if (event == NULL) return true;
+  const cudaError_t state = cudaEventQuery(event);
+  if (state != cudaSuccess) cudaGetLastError();
+  return state != cudaErrorNotReady;
+}
+
+/* The stream's own, else one that has passed, else another; NULL: out of memory. */
+static struct cuda_rma_end *wait_end(struct cuda_rma *rma, uint64_t key) {
+  for (struct cuda_rma_end *end = rma->waits; end != NULL; end = end->next)
+    if (end->stream_key == key) return end;
+  for (struct cuda_rma_end *end = rma->waits; end != NULL; end = end->next)
+    if (end_passed(end)) return end;
+  struct cuda_rma_end *fresh = (struct cuda_rma_end *)os_alloc(sizeof *fresh);
+  if (fresh == NULL) return NULL;
+  fresh->next = rma->waits;
+  __atomic_store_n(&rma->waits, fresh, __ATOMIC_RELEASE);
+  return fresh;
+}
+
+/* False: out of memory. */
+static bool puts_have(struct device_comm *comm) {
+  if (comm->rma.puts != NULL) return true;
+  struct cuda_rma_end *puts =
+      (struct cuda_rma_end *)os_alloc(comm->config.rank_count * sizeof *comm->rma.puts);
+  __atomic_store_n(&comm->rma.puts, puts, __ATOMIC_RELEASE);
+  return puts != NULL;
+}
+
+/* ---- calls ---- */
+
+/* Memory of cuMemCreate is given access to, as for kernels. */
+static ncclResult_t reach_check(struct device_comm *comm, const struct device_put *put) {
+  struct device_comm *target = put->target;
+  struct mapped_memory mapped;
+  const uint32_t own = comm->config.device_index, theirs = target->config.device_index;
+  cuda_lock();
+  bool reaches = own == theirs || cuda_reach(own, theirs);
+  cuda_unlock();
+  if (reaches && own != theirs && put->call.in_bytes > 0 &&
+      cuda_mapped_find((uint64_t)(uintptr_t)put->call.out, &mapped)) {
+    cuda_conns_lock(target);
+    reaches = cuda_access_reaches(target, put->call.out, put->call.out_bytes, own);
+    cuda_conns_unlock(target);
+  }
+  if (reaches) return ncclSuccess;
+  return log_fail(
+      ncclInvalidUsage,
+      "%s: rank %u of comm '%s' on device %u does not reach the window of rank %u on device %u: "
+      "one-sided calls need memory that both reach; use ncclSend on rank %u and ncclRecv on rank %u",
+      put->call.name, comm->config.rank, comm->name, own, put->call.peer, theirs, comm->config.rank,
+      put->call.peer);
+}
+
+static int store_number(uint64_t *signal, uint64_t number, cudaStream_t stream) {
+  const CUresult error =
+      write_value((CUstream)stream, (CUdeviceptr)(uintptr_t)signal, number, CU_STREAM_WRITE_VALUE_DEFAULT);
+  return error == CUDA_SUCCESS ? 0 : cudaErrorUnknown;
+}
+
+static int put_enqueue(struct cuda_rma_end *end, const struct device_put *put, uint64_t *signal,
+                       cudaStream_t stream) {
+  uint64_t key = 0;
+  int error = cuda_order_stream_key(stream, &key);
+  if (error == 0) error = end_await(end, key, stream);
+  if (error == 0 && put->call.in_bytes > 0)
+    error = cudaMemcpyAsync(put->call.out, put->call.in, put->call.in_bytes, cudaMemcpyDefault, stream);
+  if (error == 0) error = store_number(signal, put->number, stream);
+  return error != 0 ? error : end_note(end, key, stream);
+}
+
+static bool is_aborted(const struct device_comm *comm) {
+  return __atomic_load_n(&comm->control->abort, __ATOMIC_ACQUIRE) != 0;
+}
+
+ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
+  uint64_t *signals = NULL;
+  TRY(streams_check(comm, put->call.name));
+  TRY(reach_check(comm, put));
+  if (is_aborted(comm) || is_aborted(put->target)) return ncclSuccess;
+  if (!puts_have(comm)) return log_no_memory("%s: rank %u", put->call.name, comm->config.rank);
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  ncclResult_t result = signals_of(put->target, &signals);
+  if (result == ncclSuccess)
+    result = cuda_result(
+        put_enqueue(&comm->rma.puts[put->call.peer], put, &signals[comm->config.rank], (cudaStream_t)stream),
+        "enqueueing a put");
+  cuda_scope_leave(&scope);
+  return result;
+}
+
+static int await_enqueue(struct cuda_rma *rma, const struct device_await *awaits, uint32_t await_count,
+                         const uint64_t *signals, cudaStream_t stream) {
+  uint64_t key = 0;
+  const int error = cuda_order_stream_key(stream, &key);
+  struct cuda_rma_end *end = error == 0 ? wait_end(rma, key) : NULL;
+  if (end == NULL) return error != 0 ? error : (int)cudaErrorMemoryAllocation;
+  for (uint32_t i = 0; i < await_count; i++)
+    if (wait_value((CUstream)stream, (CUdeviceptr)(uintptr_t)&signals[awaits[i].peer], awaits[i].number,
+                   CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
+      return cudaErrorUnknown;
+  return end_note(end, key, stream);
+}
+
+ncclResult_t cuda_await(struct device_comm *comm, const struct plan_call *call,
+                        const struct device_await *awaits, uint32_t await_count, device_stream stream) {
+  uint64_t *signals = NULL;
+  TRY(streams_check(comm, call->name));
+  if (is_aborted(comm)) return ncclSuccess;
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  ncclResult_t result = signals_of(comm, &signals);
+  if (result == ncclSuccess)
+    result = cuda_result(await_enqueue(&comm->rma, awaits, await_count, signals, (cudaStream_t)stream),
+                         "enqueueing a wait for signals");
+  cuda_scope_leave(&scope);
+  if (is_aborted(comm)) cuda_rma_abort(comm); /* meanwhile */
+  return result;
+}
+
+/* ---- the end ---- */
+
+bool cuda_rma_idle(struct device_comm *comm) {
+  const struct cuda_rma_end *puts = __atomic_load_n(&comm->rma.puts, __ATOMIC_ACQUIRE);
+  bool idle = true;
+  for (uint32_t i = 0; puts != NULL && i < comm->config.rank_count; i++) idle = idle && end_passed(&puts[i]);
+  for (const struct cuda_rma_end *end = __atomic_load_n(&comm->rma.waits, __ATOMIC_ACQUIRE); end != NULL;
+       end = end->next)
+    idle = idle && end_passed(end);
+  if (!idle && is_aborted(comm)) cuda_rma_abort(comm); /* a peer may have stored a number since */
+  return idle;
+}
+
+/* No lock: a thread that holds it may wait for the device. The block stays while the rank is open. */
+void cuda_rma_abort(struct device_comm *comm) {
+  const struct cuda_world *world = comm->world;
+  struct arena_block *blocks = __atomic_load_n(&world->signals, __ATOMIC_ACQUIRE);
+  uint64_t *signals = blocks != NULL ? (uint64_t *)blocks[comm->config.rank].address : NULL;
+  for (uint32_t i = 0; signals != NULL && i < comm->config.rank_count; i++)
+    __atomic_store_n(&signals[i], SIGNALS_ALL, __ATOMIC_RELEASE);
+}
+
+void cuda_rma_close(struct device_comm *comm, bool lost) {
+  struct cuda_rma_end *puts = comm->rma.puts, *next;
+  for (uint32_t i = 0; !lost && puts != NULL && i < comm->config.rank_count; i++)
+    if (puts[i].event != NULL) cudaEventDestroy(puts[i].event);
+  os_free(puts);
+  for (struct cuda_rma_end *end = comm->rma.waits; end != NULL; end = next) {
+    next = end->next;
+    if (!lost && end->event != NULL) cudaEventDestroy(end->event);
+    os_free(end);
+  }
+  comm->rma = (struct cuda_rma){NULL, NULL};
+}

@@ -1,0 +1,36 @@
+/* windows.h: the windows of a communicator's ranks in this process: what one rank registers, the others put
+ * into. All ranks register in the same order, so the n-th window of a rank is the same window as the n-th of
+ * every other. */
+#ifndef TUTTI_CORE_WINDOWS_H
+#define TUTTI_CORE_WINDOWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ncclComm;
+struct registration;
+
+/* What ncclWindow_t points to. */
+struct window {
+  struct window *next;
+  uint32_t number; /* from 1 */
+  void *begin;
+  size_t bytes;
+  struct registration *registration; /* NULL: memory of the host, which no rank puts into */
+};
+
+/* A rank's; all under the backend's lock. */
+struct window_list {
+  struct window *first;
+  uint32_t count; /* registered so far */
+  bool left;      /* the rank is destroyed, and has none any more */
+};
+
+enum window_find { WINDOW_FOUND, WINDOW_LATER, WINDOW_GONE, WINDOW_LEFT };
+/* Locked. *window: a copy. */
+enum window_find windows_find(const struct window_list *list, uint32_t number, struct window *window);
+/* The communicator is destroyed. */
+void windows_leave(struct ncclComm *comm);
+
+#endif
