@@ -40,6 +40,8 @@ CALL(CommWindowRegister, comm, NULL, 0, NULL, -1)
 CALL(CommWindowDeregister, comm, (ncclWindow_t)(void *)&number)
 CALL(WinGetUserPtr, comm, (ncclWindow_t)(void *)&number, NULL)
 CALL(CommMemStats, comm, ncclStatGpuMemTotal, NULL)
+CALL(CommSuspend, comm, 0)
+CALL(CommResume, comm)
 CALL(AllReduce, NULL, NULL, 1, ncclFloat, ncclSum, comm, NULL)
 CALL(Broadcast, NULL, NULL, 1, ncclFloat, 0, comm, NULL)
 CALL(Bcast, NULL, 1, ncclFloat, 0, comm, NULL)
@@ -72,6 +74,8 @@ static const struct {
              ROW(CommWindowDeregister),
              ROW(WinGetUserPtr),
              ROW(CommMemStats),
+             ROW(CommSuspend),
+             ROW(CommResume),
              ROW(AllReduce),
              ROW(Broadcast),
              ROW(Bcast),
@@ -181,7 +185,7 @@ typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const v
       X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) X(GetLsaDevicePointer)          \
           X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)
 /* Declared by nccl.h, and not implemented. */
-#define LATER(X) X(CommResume) X(CommSuspend) X(PutSignal) X(Signal) X(WaitSignal)
+#define LATER(X) X(PutSignal) X(Signal) X(WaitSignal)
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 

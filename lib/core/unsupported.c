@@ -73,20 +73,7 @@ static ncclResult_t later(const char *name, const char *instead) {
   return log_fail(ncclInvalidUsage, "%s: is not in this release; %s", name, instead);
 }
 
-#define LATER_SUSPEND "destroy the communicator to give its memory back"
 #define LATER_SIGNAL "use ncclSend and ncclRecv"
-
-ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
-  (void)comm, (void)flags;
-  return later("ncclCommSuspend", LATER_SUSPEND);
-}
-API_EXPORT(CommSuspend);
-
-ncclResult_t pncclCommResume(ncclComm_t comm) {
-  (void)comm;
-  return later("ncclCommResume", LATER_SUSPEND);
-}
-API_EXPORT(CommResume);
 
 ncclResult_t pncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,

@@ -228,6 +228,12 @@ static ncclResult_t rendezvous_agree(struct rendezvous *rendezvous, const struct
                          call->rank, call->rank_count, first->rank, first->rank_count);
     return ncclInvalidArgument;
   }
+  if (call->kind == RENDEZVOUS_SPLIT && strcmp(first->call, call->call) != 0) {
+    rendezvous_fail_with(rendezvous, ncclInvalidUsage,
+                         "rank %u calls %s, rank %u %s; make the same calls on every rank", call->rank,
+                         call->call, first->rank, first->call);
+    return ncclInvalidUsage;
+  }
   if (first->signature != call->signature) {
     rendezvous_fail_with(rendezvous, ncclInvalidArgument,
                          "rank %u and rank %u pass different lists (of ids, or of ranks to "
@@ -484,7 +490,8 @@ static bool split_sort(struct split_work *split, const struct rendezvous *rendez
   split->shared_states = (struct comm_shared **)os_alloc(rank_count * sizeof *split->shared_states);
   if (!split->comms || !split->slots || !split->shared_states) return false;
   for (uint32_t i = 0; i < rank_count; i++) {
-    if (rendezvous->slots[i].comm) split->slots[split->comm_count++] = &rendezvous->slots[i];
+    const struct rank_slot *slot = &rendezvous->slots[i];
+    if (slot->comm && !slot->comm->stands_in) split->slots[split->comm_count++] = slot;
   }
   qsort(split->slots, split->comm_count, sizeof *split->slots, slot_compare);
   for (uint32_t i = 0; i < split->comm_count; i++) split->comms[i] = split->slots[i]->comm;
@@ -680,10 +687,21 @@ static bool comm_has_met(void *argument) {
   return comm_state((const struct ncclComm *)argument) != COMM_RENDEZVOUS;
 }
 
+/* Its parent was aborted by another thread, which waits for the one that suspends or resumes it. */
+static bool parent_aborted(const struct ncclComm *comm) {
+  return comm->stands_in && comm->parent && __atomic_load_n(&comm->parent->aborted, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* The same. */
+static bool comm_need_not_wait(void *argument) {
+  return comm_has_met(argument) || parent_aborted((const struct ncclComm *)argument);
+}
+
 ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
   while (comm_state(comm) == COMM_RENDEZVOUS) {
-    const ncclResult_t result = comm->ops->device->wait_until(comm_has_met, comm, wait_slice_ms(comm));
+    const ncclResult_t result = comm->ops->device->wait_until(comm_need_not_wait, comm, wait_slice_ms(comm));
     if (result == ncclInProgress) rendezvous_poll(comm);
+    else if (result == ncclSuccess && !comm_has_met(comm)) rendezvous_withdraw(comm, "was aborted");
     else if (result != ncclSuccess) {
       rendezvous_withdraw(comm, "cannot wait any longer: nothing in the process can move");
       break;
