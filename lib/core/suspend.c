@@ -68,6 +68,16 @@ static void job_withdraw(struct suspend_job *job) {
   job->stand_in = NULL;
 }
 
+/* If the communicator failed meanwhile, says why. */
+static ncclResult_t job_wait(struct suspend_job *job) {
+  const struct ncclComm *comm = job->comm;
+  const ncclResult_t result = rendezvous_wait(job->stand_in, job->call);
+  const ncclResult_t error = comm_async_error(comm);
+  if (result == ncclSuccess || error == ncclSuccess) return result;
+  return log_fail(error, "%s: rank %u of comm '%s' failed meanwhile (%s); abort it", job->call, comm->rank,
+                  comm->name, comm_why(comm, error));
+}
+
 /* Waits for the other ranks of each communicator; `second`: of those that are suspended, once more. The first
  * time is counted as a split on all ranks, also where an earlier one of the group has failed. */
 static ncclResult_t jobs_wait(struct suspend_job *jobs, bool second) {
@@ -78,7 +88,7 @@ static ncclResult_t jobs_wait(struct suspend_job *jobs, bool second) {
     if (result == ncclSuccess) result = job_arrive(job, second);
   }
   for (struct suspend_job *job = jobs; job; job = job->next) {
-    if (result == ncclSuccess && job->stand_in) result = rendezvous_wait(job->stand_in, job->call);
+    if (result == ncclSuccess && job->stand_in) result = job_wait(job);
     job_withdraw(job);
   }
   return result;
