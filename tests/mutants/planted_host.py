@@ -583,7 +583,7 @@ plant(SUSPEND, 'suspended_connections_not_closed', 'comm->ops->device->comm_rele
 plant(SUSPEND, 'network_connections_survive_suspension',
       'if (remote && remote->proxies[comm->rank]) proxy_comm_release(remote->proxies[comm->rank]);', '',
       'test_suspend', 'test_calls (network)')
-plant(SUSPEND, 'suspended_with_operations_under_way',
+plant(SUSPEND, 'suspended_with_operations_unfinished',
       'if (!comm->ops->device->comm_idle(comm->device_comm))', 'if (false)', 'test_suspend', 'test_busy*')
 plant('lib/backends/emu/device_ops.c', 'suspended_with_graphs', 'const bool held = comm->captured_count > 0;',
       'const bool held = false;', 'test_suspend', 'test_graph')
