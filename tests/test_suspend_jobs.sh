@@ -56,6 +56,22 @@ done && [ "$(grep -c '^sum:1 ok' "$work/log")" -eq 6 ]
 check $? 'a split communicator goes on while the other one is suspended'
 
 renew
+TUTTI_EMU=mode=threads
+"$build/bin/tutti" topo -g 2 --nics 1 --dump "$work/one.xml" >"$work/log" 2>&1
+export NCCL_TOPO_FILE="$work/one.xml" NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET,PROXY
+turn='sum:0 sum:0 suspend:0 resume:0'
+rank=0
+for name in a b c d; do
+  # shellcheck disable=SC2086
+  NCCL_HOSTID=host$((rank / 2)) start $name $((rank % 2)) init:0:$rank:4:id $turn $turn sum:0 suspend:0 end:0
+  rank=$((rank + 1))
+done
+ended
+all_ok a b c d && [ "$(grep -c 'sends it (PXN)' "$work/log")" -gt 2 ]
+check $? 'sums that another process sends (PXN) are right after each time'
+unset NCCL_TOPO_FILE NCCL_DEBUG NCCL_DEBUG_SUBSYS
+
+renew
 start a 0 init:0:0:2:id sum:0 suspend:0 end:0
 start b 1 init:0:1:2:id sum:0 suspend:0 abort:0
 ended
