@@ -29,9 +29,9 @@ static uint32_t root_of(const struct ncclComm *comm, struct gather_root *root) {
   return 1;
 }
 
-#define SECOND_TIME (UINT64_C(1) << 63)
+#define TURN_SHIFT 62
 
-static ncclResult_t job_arrive(struct suspend_job *job, bool second) {
+static ncclResult_t job_arrive(struct suspend_job *job, uint64_t turn) {
   struct ncclComm *comm = job->comm;
   struct gather_root root;
   struct rendezvous_call call;
@@ -44,7 +44,7 @@ static ncclResult_t job_arrive(struct suspend_job *job, bool second) {
   call.parent = comm;
   call.comm_id = comm->comm_id;
   call.key[0] = comm->shared->serial;
-  call.key[1] = comm->split_count | (second ? SECOND_TIME : 0);
+  call.key[1] = comm->split_count | turn << TURN_SHIFT;
   call.rank_count = comm->rank_count;
   call.rank = comm->rank;
   call.color = NCCL_SPLIT_NOCOLOR;
@@ -78,14 +78,14 @@ static ncclResult_t job_wait(struct suspend_job *job) {
                   comm->name, comm_why(comm, error));
 }
 
-/* Waits for the other ranks of each communicator; `second`: of those that are suspended, once more. The first
- * time is counted as a split on all ranks, also where an earlier one of the group has failed. */
-static ncclResult_t jobs_wait(struct suspend_job *jobs, bool second) {
+/* Waits for the other ranks of each communicator: `turn` 0, then, of those that are suspended, 1 and 2. The
+ * first turn is counted as a split on all ranks, also where an earlier one of the group has failed. */
+static ncclResult_t jobs_wait(struct suspend_job *jobs, uint64_t turn) {
   ncclResult_t result = ncclSuccess;
   for (struct suspend_job *job = jobs; job; job = job->next) {
-    if (job->resumes && second) continue;
-    job->comm->split_count += !second;
-    if (result == ncclSuccess) result = job_arrive(job, second);
+    if (job->resumes && turn > 0) continue;
+    job->comm->split_count += turn == 0;
+    if (result == ncclSuccess) result = job_arrive(job, turn);
   }
   for (struct suspend_job *job = jobs; job; job = job->next) {
     if (result == ncclSuccess && job->stand_in) result = job_wait(job);
@@ -142,25 +142,34 @@ static void job_finish(struct suspend_job *job) {
   struct ncclComm *comm = job->comm;
   uint64_t bytes = 0;
   if (job->resumes) comm->suspended = false;
-  else comm->ops->device->comm_release_end(comm->device_comm);
   comm->ops->device->comm_memory(comm->device_comm, &bytes);
   log_info(LOG_INIT,
-           "%s comm %p rank %u nranks %u cudaDev %u commId 0x%" PRIx64 " - %s, %" PRIu64 " bytes are left%s",
+           "%s comm %p rank %u nranks %u cudaDev %u commId 0x%" PRIx64 " - %s, %" PRIu64 " bytes are left",
            job->call, (void *)comm, comm->rank, comm->rank_count, comm->device_index, comm->comm_id,
-           job->resumes ? "resumed" : "suspended", bytes,
-           job->resumes ? "; the next calls connect its ranks" : "");
+           job->resumes ? "resumed" : "suspended", bytes);
+}
+
+/* Device memory is freed only while all ranks are here: freeing waits for kernels, and one that a rank
+ * launches on another communicator would wait for this rank's. */
+static ncclResult_t jobs_give_back(struct suspend_job *jobs) {
+  bool suspends = false;
+  for (struct suspend_job *job = jobs; job; job = job->next) {
+    if (!job->resumes) give_back(job->comm);
+    suspends = suspends || !job->resumes;
+  }
+  if (!suspends) return ncclSuccess;
+  TRY(jobs_wait(jobs, 1));
+  for (struct suspend_job *job = jobs; job; job = job->next)
+    if (!job->resumes) job->comm->ops->device->comm_release_end(job->comm->device_comm);
+  return jobs_wait(jobs, 2);
 }
 
 static ncclResult_t jobs_run(struct suspend_job *jobs) {
-  bool suspends = false;
   for (struct suspend_job *job = jobs; job; job = job->next) TRY(job_enter(job));
-  TRY(jobs_wait(jobs, false));
-  for (struct suspend_job *job = jobs; job; job = job->next) {
-    suspends = suspends || !job->resumes;
+  TRY(jobs_wait(jobs, 0));
+  for (struct suspend_job *job = jobs; job; job = job->next)
     recorder_life(&job->comm->recorder, job->resumes ? LIFE_RESUME : LIFE_SUSPEND, job->comm->sequence);
-    if (!job->resumes) give_back(job->comm);
-  }
-  if (suspends) TRY(jobs_wait(jobs, true));
+  TRY(jobs_give_back(jobs));
   for (struct suspend_job *job = jobs; job; job = job->next) job_finish(job);
   return ncclSuccess;
 }

@@ -68,15 +68,14 @@ static bool comm_maps(struct device_comm *comm) {
   return maps;
 }
 
-static bool device_is_idle(uint32_t device_index) {
-  cuda_lock();
-  const bool idle = cuda_device_idle(device_index);
-  cuda_unlock();
-  return idle;
+/* Freeing and unmapping wait for the kernels of a device, and maybe of those that reach it. */
+static bool process_is_idle(void) {
+  struct device_comm *comm = cuda_comms();
+  while (comm != NULL && cuda_comm_idle(comm)) comm = comm->next;
+  return comm == NULL;
 }
 
-/* Unmapping waits for all kernels of a device, and those of other communicators may wait for ranks that are
- * suspending this one. */
+/* Kernels of other communicators may wait for ranks that are suspending this one. */
 ncclResult_t cuda_comm_release_check(struct device_comm *comm) {
   if (graphs_live(comm))
     return log_fail(
@@ -84,12 +83,15 @@ ncclResult_t cuda_comm_release_check(struct device_comm *comm) {
         "comm %s: rank %u has kernels in a CUDA graph, which would use memory that is given back; "
         "destroy the graph, and what was instantiated from it, before",
         comm->name, comm->config.rank);
-  if (!comm_maps(comm) || device_is_idle(comm->config.device_index)) return ncclSuccess;
+  cuda_lock();
+  const bool idle = process_is_idle();
+  cuda_unlock();
+  if (idle || !comm_maps(comm)) return ncclSuccess;
   return log_fail(ncclInvalidUsage,
-                  "comm %s: rank %u: another communicator has operations on device %u that have not ended, "
+                  "comm %s: rank %u: another communicator of the process has operations that have not ended, "
                   "and memory of other processes can be unmapped only after them; wait for their streams "
                   "before",
-                  comm->name, comm->config.rank, comm->config.device_index);
+                  comm->name, comm->config.rank);
 }
 
 uint64_t cuda_comm_releasable(struct device_comm *comm) {
@@ -128,15 +130,13 @@ void cuda_comm_release(struct device_comm *comm) {
   cuda_scope_leave(&scope);
 }
 
-/* Freeing waits for the kernels of a device: what other communicators' kernels would hold up stays with the
- * process, for its next connections. */
+/* What kernels of other communicators would hold up stays with the process, for its next connections. */
 void cuda_comm_release_end(struct device_comm *comm) {
   if (cuda_comm_lost(comm)) return;
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   cuda_lock();
   cuda_conn_kept_sweep();
-  if (cuda_device_idle(comm->config.device_index))
-    cuda_arena_trim_of(comm->config.device_index, comm->world->serial);
+  if (process_is_idle()) cuda_arena_trim_of(comm->config.device_index, comm->world->serial);
   cuda_unlock();
   cuda_scope_leave(&scope);
 }
