@@ -370,6 +370,15 @@ static void test_nonblocking(void **state) {
 
 /* ---- ends ---- */
 
+static void split_and_sum(ncclComm_t *comms) {
+  ncclComm_t children[RANKS];
+  expect_ok(ncclGroupStart());
+  for (int i = 0; i < RANKS; i++) expect_ok(ncclCommSplit(comms[i], 0, 0, &children[i], NULL));
+  expect_ok(ncclGroupEnd());
+  expect_sums(children);
+  destroy(children);
+}
+
 static void test_ends(void **state) {
   uint64_t live[2] = {0, 0};
   (void)state;
@@ -384,6 +393,7 @@ static void test_ends(void **state) {
       for (int i = 0; how == 2 && i < RANKS; i++) expect_ok(ncclCommRevoke(comms[i], NCCL_REVOKE_DEFAULT));
       if (how == 1) expect_refused(ncclInvalidArgument, "is finalized", ncclCommResume(comms[0]));
       if (how == 2) expect_refused(ncclInvalidUsage, "was revoked", ncclCommResume(comms[0]));
+      if (how == 2) split_and_sum(comms); /* as from any revoked communicator */
       for (int i = 0; i < RANKS; i++)
         expect_ok(how == 3 ? ncclCommAbort(comms[i]) : ncclCommDestroy(comms[i]));
       end();

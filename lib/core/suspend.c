@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "core/api.h"
+#include "core/comm/use.h"
 #include "core/group.h"
 #include "core/life.h"
 #include "core/plan/plan_cache.h"
@@ -121,6 +122,7 @@ static void give_back(struct ncclComm *comm) {
 static void job_leave(struct suspend_job *job) {
   if (!job->entered) return;
   job->comm->suspending = job->entered = false;
+  use_end(job->comm);
   comm_waiter_leave(job->comm);
 }
 
@@ -131,7 +133,11 @@ static ncclResult_t job_enter(struct suspend_job *job) {
                     comm->name);
   job->entered = !comm->suspending;
   comm->suspending = true;
-  if (job->entered) return job->resumes ? ncclSuccess : comm_drain(comm);
+  if (job->entered) {
+    use_begin(comm, job->call, job->caller); /* ends of other threads refuse, or wait */
+    TRY(use_check(comm, job->call, job->caller));
+    return job->resumes ? ncclSuccess : comm_drain(comm);
+  }
   comm_waiter_leave(comm);
   return log_fail(ncclInvalidUsage,
                   "%s: rank %u of comm '%s' is suspended or resumed twice in one group; do one of it",

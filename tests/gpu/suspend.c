@@ -1,5 +1,6 @@
 /* suspend.c: communicators that are suspended and resumed, of one process and of several: the devices' memory
  * is back while they are, results have the same bits afterwards, and a CUDA graph that lives forbids it. */
+#include <signal.h>
 #include <stdint.h>
 #include <sys/wait.h>
 
@@ -190,23 +191,35 @@ static void run_process(int number, int size) {
   rank_close(&rank);
 }
 
+static pid_t process_start(int number, int size) {
+  const pid_t child = fork(); /* before CUDA is used */
+  NEED(child < 0);
+  if (child != 0) return child;
+  if (number < size) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1); /* there may be one GPU */
+  if (number < size) run_process(number, size);
+  else run_here(need_ranks());
+  exit(0);
+}
+
+/* Ends all if one fails: the others would wait for it. */
+static int processes_wait(const pid_t *children, int count) {
+  int bad = 0;
+  for (int status; wait(&status) > 0;) {
+    for (int i = 0; status != 0 && i < count; i++) kill(children[i], SIGKILL);
+    bad |= status;
+  }
+  return bad;
+}
+
 int main(void) {
   const char *asked = getenv("NEED_RANKS");
-  const int size = asked != NULL ? atoi(asked) : PROCESSES;
-  int bad = 0;
+  const int size = asked != NULL && atoi(asked) < RANKS_MAX ? atoi(asked) : PROCESSES;
+  pid_t children[RANKS_MAX];
   rendezvous_open();
-  for (int number = 0; number <= size; number++) { /* the last one runs alone, after the others */
-    const pid_t child = fork();                    /* before CUDA is used */
-    NEED(child < 0);
-    if (child == 0) {
-      if (number < size) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1); /* there may be one GPU */
-      if (number < size) run_process(number, size);
-      else run_here(need_ranks());
-      exit(0);
-    }
-    if (number < size - 1) continue;
-    for (int status; wait(&status) > 0;) bad |= status;
-  }
+  for (int number = 0; number < size; number++) children[number] = process_start(number, size);
+  int bad = processes_wait(children, size);
+  children[0] = process_start(size, size);
+  bad |= processes_wait(children, 1);
   if (bad == 0) printf("suspend: memory was given back, and results have the same bits: ok\n");
   return bad != 0;
 }
