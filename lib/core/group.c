@@ -33,8 +33,8 @@ struct group {
   uint32_t number; /* 0: the implicit group of a single call */
   bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
-  struct group_job *jobs, **last_job;
-  struct suspend_job *suspends, **last_suspend;
+  struct group_job *jobs;
+  struct suspend_job *suspends;
   struct ncclComm *comms, **last_comm; /* with queued operations, by id */
   uint64_t last_id;                    /* of the last of them, or a larger one */
   const void *end_caller;              /* of ncclGroupEnd */
@@ -53,9 +53,7 @@ void group_enter(void) {
     group.first_error = ncclSuccess;
     group.number = 0;
     group.jobs = NULL;
-    group.last_job = &group.jobs;
     group.suspends = NULL;
-    group.last_suspend = &group.suspends;
     group.comms = group.followed = NULL;
     group.last_comm = &group.comms;
   }
@@ -67,14 +65,16 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
   if (!job) return log_no_memory("%s: noting the call", call->call);
   job->call = *call;
   job->result = result;
-  *group.last_job = job;
-  group.last_job = &job->next;
+  struct group_job **place = &group.jobs; /* there are few, and thread-local variables little */
+  while (*place) place = &(*place)->next;
+  *place = job;
   return ncclSuccess;
 }
 
 void group_add_suspend(struct suspend_job *job) {
-  *group.last_suspend = job;
-  group.last_suspend = &job->next;
+  struct suspend_job **place = &group.suspends;
+  while (*place) place = &(*place)->next;
+  *place = job;
 }
 
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
