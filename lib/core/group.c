@@ -34,11 +34,11 @@ struct group {
   bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
   struct group_job *jobs;
-  struct ncclComm *comms, **last_comm; /* with queued operations, by id */
+  struct ncclComm **last_comm, *comms; /* with queued operations, by id */
   uint64_t last_id;                    /* of the last of them, or a larger one */
-  struct suspend_job *suspends;
-  const void *end_caller;    /* of ncclGroupEnd */
-  struct ncclComm *followed; /* communicator of the last call, if the call cache followed it */
+  struct suspend_job *suspends; /* no two pointers that are cleared together: gcc would align all to 16 */
+  const void *end_caller;       /* of ncclGroupEnd */
+  struct ncclComm *followed;    /* communicator of the last call, if the call cache followed it */
 };
 
 static _Thread_local struct group group;
