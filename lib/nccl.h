@@ -372,16 +372,32 @@ ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUse
 /* ---- Memory of a communicator ---- */
 
 typedef enum {
-  ncclStatGpuMemSuspend = 0,   /* bytes of GPU memory that ncclCommSuspend() would give back: 0 */
-  ncclStatGpuMemSuspended = 1, /* 1 if it has: 0 */
-  ncclStatGpuMemPersist = 2,   /* bytes of GPU memory that stay */
-  ncclStatGpuMemTotal = 3      /* both together */
+  ncclStatGpuMemSuspend = 0,   /* bytes that ncclCommSuspend() would give back, or has given back */
+  ncclStatGpuMemSuspended = 1, /* 1 if it has, else 0 */
+  ncclStatGpuMemPersist = 2,   /* bytes that stay */
+  ncclStatGpuMemTotal = 3      /* bytes that are held: both together, or those that stay while suspended */
 } ncclCommMemStat_t;
 
 /* *value = the statistic of this rank's communicator now. Connections and their slots are made when calls
  * first need them, so it grows. ncclInvalidArgument: unknown statistic, or value is NULL. */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+
+/* Gives back the memory that the communicator's connections hold: slots, scratch memory, launches that are
+ * kept, mappings of other ranks' memory, registrations with networks. All ranks call it, after the last of
+ * their operations has ended; a thread with several ranks does so in one group. Blocks until all have, also
+ * for a non-blocking communicator. Until ncclCommResume() a communicator can be asked, finalized, destroyed
+ * and aborted; other calls on it return ncclInvalidUsage. Buffers and windows stay registered. Communicators
+ * that were split from it go on. ncclInvalidUsage: it is suspended, operations of this rank have not ended or
+ * are in a group, or a CUDA graph has some. ncclInvalidArgument: flags is not NCCL_SUSPEND_MEM.
+ * ncclRemoteError: a rank did not come; the message names it. */
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
+
+/* Ends that. All ranks call it, as ncclCommSuspend(). The next calls connect the ranks as the first ones did.
+ * ncclInvalidUsage: it is not suspended. */
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t pncclCommResume(ncclComm_t comm);
 
 /* ---- Operators ---- */
 
@@ -536,13 +552,6 @@ ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclCo
                             cudaStream_t stream);
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
                              cudaStream_t stream);
-
-/* ---- Calls that this release does not implement. They return ncclInvalidUsage with a sentence. ---- */
-
-ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
-ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
-ncclResult_t ncclCommResume(ncclComm_t comm);
-ncclResult_t pncclCommResume(ncclComm_t comm);
 
 /* ---- Settings: the values that the library uses, by the names of their environment variables. Sizes are
  * bytes. All return ncclInvalidArgument for NULL, for a name that is no setting of the library or is accepted

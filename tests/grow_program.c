@@ -1,4 +1,5 @@
-/* grow_program.c: ranks whose communicators grow, for test_grow_jobs.sh, which starts several such processes.
+/* grow_program.c: ranks whose communicators grow, or are suspended and resumed, for test_grow_jobs.sh and
+ * test_suspend_jobs.sh, which start several such processes.
  *
  *   grow_program DEVICE ACTION... [-- DEVICE ACTION...]      a thread for each DEVICE
  *
@@ -9,13 +10,15 @@
  *   join:NEW:RANK:SIZE:FILE ncclCommGrow by a rank that joins
  *   enter:NEW:RANK:SIZE:FILE   ncclCommInitRank with the id of FILE
  *   sum:C                   an all-reduce, whose sum is compared
+ *   suspend:C resume:C      ncclCommSuspend, ncclCommResume
+ *   split:C:NEW             ncclCommSplit of all ranks
  *   end:C                   ncclCommDestroy
  *   abort:C                 ncclCommAbort
  *   later                   from now on `grow` and `join` do not block; `settle:C` polls
  *   touch:FILE wait:FILE    one thread or process waits for another
  *   die                     the process kills itself
- *   count                   the first one notes how many blocks the library has, the others wait until it has
- *                           no more
+ *   count[:N]               the first one notes how many blocks the library has, the others wait until it has
+ *                           at most N more (default 0)
  *
  * Prints a line for each action, `ACTION ok` or `ACTION error CODE: SENTENCE`. Ends itself with SIGALRM after
  * 60 seconds. */
@@ -139,11 +142,11 @@ static ncclResult_t file_wait(const char *path) {
   return ncclSuccess;
 }
 
-static ncclResult_t count(void) {
+static ncclResult_t count(const char *more) {
   static uint64_t noted;
   os_sleep_ms(noted == 0 ? 500 : 0); /* threads end */
   if (noted == 0) noted = os_alloc_live();
-  while (os_alloc_live() > noted) os_sleep_ms(10);
+  while (os_alloc_live() > noted + (more ? strtoul(more, NULL, 10) : 0)) os_sleep_ms(10);
   return ncclSuccess;
 }
 
@@ -155,12 +158,15 @@ static ncclResult_t act(struct rank *rank, char **field) {
   if (strcmp(what, "enter") == 0) return enter(rank, field);
   if (strcmp(what, "id") == 0) return id_get(rank, field);
   if (strcmp(what, "sum") == 0) return sum(rank, *comm);
+  if (strcmp(what, "suspend") == 0) return ncclCommSuspend(*comm, NCCL_SUSPEND_MEM);
+  if (strcmp(what, "resume") == 0) return ncclCommResume(*comm);
+  if (strcmp(what, "split") == 0) return ncclCommSplit(*comm, 0, 0, &rank->comms[atoi(field[2])], NULL);
   if (strcmp(what, "settle") == 0) return settle(*comm);
   if (strcmp(what, "end") == 0) return ncclCommDestroy(*comm);
   if (strcmp(what, "abort") == 0) return ncclCommAbort(*comm);
   if (strcmp(what, "touch") == 0) return touch(field[1]);
   if (strcmp(what, "wait") == 0) return file_wait(field[1]);
-  if (strcmp(what, "count") == 0) return count();
+  if (strcmp(what, "count") == 0) return count(field[1]);
   if (strcmp(what, "die") == 0) kill(getpid(), SIGKILL);
   rank->later = rank->later || strcmp(what, "later") == 0;
   return strcmp(what, "later") == 0 ? ncclSuccess : ncclInternalError;

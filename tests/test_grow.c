@@ -416,9 +416,11 @@ static void test_unused(void **state) {
     destroy(parents, 2);
     expect_refused(ncclInvalidArgument, "", ncclCommGrow(parents[0], 3, &id, -1, &comm, NULL));
     end();
+    /* The thread that would have let ranks in frees what it has some time after the communicator. */
+    for (int ms = 0; i == 1 && ms < 10000 && os_alloc_live() > live[0]; ms++) os_sleep_ms(1);
     live[i] = os_alloc_live();
   }
-  assert_int_equal(live[0], live[1]);
+  assert_true(live[1] <= live[0]);
 }
 
 static int guarded(void **state) {

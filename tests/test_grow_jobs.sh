@@ -7,48 +7,8 @@
 use_build
 export TUTTI_INIT_TIMEOUT_SECONDS=30 TUTTI_EMU=mode=threads
 
-# start NAME ARGS...: a process, whose output goes to $work/NAME; its files are in $work too
-start() {
-  started=$1
-  shift
-  # shellcheck disable=SC2086
-  (cd "$work" && exec "$build/tests/grow_program" "$@" >"$work/$started" 2>&1) &
-  processes="$processes $!"
-}
-ended() { # all processes have; their outputs are $work/log
-  # shellcheck disable=SC2086
-  wait_all $processes
-  processes=
-  (cd "$work" && tail -n +1 [a-d]) >"$work/log" 2>/dev/null
-}
-has() { # NAME TEXT...: each is in the process's output
-  file=$work/$1
-  shift
-  for text; do
-    grep -q -- "$text" "$file"
-    noted $? "$text in $file" || return 1
-  done
-}
-all_ok() { # NAME...: no action failed or is missing
-  for name; do
-    ! grep -q ' error ' "$work/$name" && has "$name" ' ok$' || return 1
-  done
-  noted 0 "$statuses are zeros"
-  [ -z "$(echo "$statuses" | tr -d '0 ')" ]
-}
-renew() {
-  rm -rf "${work:?}"/*
-  processes=
-}
-
-seen() { # NAME TEXT: waits until the text is in the process's output
-  tries=0
-  until grep -q -- "$2" "$work/$1" 2>/dev/null || [ $tries -ge 600 ]; do
-    sleep 0.05
-    tries=$((tries + 1))
-  done
-}
-told() { NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=BOOTSTRAP start "$@"; }
+# shellcheck source=tests/grow.inc
+. "$here/grow.inc"
 
 # ---- two processes become three
 

@@ -301,6 +301,48 @@ static void test_registered(void **state) {
   }
 }
 
+static void suspend_all(const struct group *group, bool resumes) {
+  assert_int_equal(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < RANKS; rank++)
+    assert_int_equal(
+        resumes ? ncclCommResume(group->comms[rank]) : ncclCommSuspend(group->comms[rank], NCCL_SUSPEND_MEM),
+        ncclSuccess);
+  assert_int_equal(ncclGroupEnd(), ncclSuccess);
+}
+
+/* A suspended communicator has no queue pairs, and no memory registered with NICs; what its program has
+ * registered is registered with those of its new connections, and skips the slots as before. */
+static void suspended(const char *emu, uint64_t seed) {
+  struct fake_verbs_options options = {.seed = seed, .devices = 1, .ports = 1};
+  struct group group;
+  world_open(&options, emu);
+  group_open(&group);
+  memory_register(&group, true);
+  for (int round = 0; round < 3; round++) {
+    for (int what = SUM; what <= BROADCAST; what++) {
+      const struct proxy_bytes before = bytes_moved(&group);
+      round_begin(&group, what);
+      assert_true(round_end(&group));
+      round_check(&group, what);
+      assert_true(bytes_moved(&group).sent_direct > before.sent_direct);
+    }
+    assert_true(fake_verbs_stats().qps > 0 && fake_verbs_stats().memories > 0);
+    suspend_all(&group, false);
+    assert_int_equal(fake_verbs_stats().qps + fake_verbs_stats().memories, 0);
+    suspend_all(&group, true);
+  }
+  memory_register(&group, false);
+  group_close(&group, false);
+}
+
+static void test_suspended(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 8; seed++)
+    suspended(seed % 2 == 0 ? "devices=4,nodes=2,net=1,slots=4,chunk=32K,channels=1"
+                            : "devices=4,nodes=2,net=1,mode=threads,slots=4,chunk=32K,channels=1",
+              seed);
+}
+
 /* Faults while NICs read and write users' memory: right results, or an error with the reason; and nothing is
  * written after the kernel has ended. */
 static void test_registered_faults(void **state) {
@@ -425,6 +467,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_sound, setup, teardown),
       cmocka_unit_test_setup_teardown(test_faults, setup, teardown),
       cmocka_unit_test_setup_teardown(test_registered, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_suspended, setup, teardown),
       cmocka_unit_test_setup_teardown(test_reconnect, setup, teardown),
       cmocka_unit_test_setup_teardown(test_device_slots, setup, teardown),
       cmocka_unit_test_setup_teardown(test_registered_faults, setup, teardown)};

@@ -232,17 +232,19 @@ for collective in all_gather reduce_scatter; do # a channel's ring may differ fr
 done
 
 # Programs for GPUs: few elements on many ranks, counts that differ, kernels that spin, factors in device
-# memory, lost processes.
-for program in few mismatch abort scalar streams leave lives crowd unload grow rma processes; do
+# memory, lost processes, memory that is given back.
+for program in few mismatch abort scalar streams leave lives crowd unload grow rma suspend processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
+  memory=SIMT_MEMORY=
+  [ "$program" != suspend ] || memory=SIMT_MEMORY=$work/memory:8192
   # Copies are seen, but not that streams wait for the numbers of signals.
   [ "$program" != rma ] || export TUTTI_RACE_CHECK=0
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
-    TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+    "$memory" TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program succeeds"
-  gpus=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 \
-    "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+  gpus=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$memory" \
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program with three ranks on one GPU succeeds"
   unset TUTTI_RACE_CHECK
 done

@@ -21,7 +21,7 @@
 #define DRAIN_POLLS 64
 
 /* Joins the count of threads that abort must wait for. False if the communicator is already aborted. */
-static bool waiter_enter(struct ncclComm *comm) {
+bool comm_waiter_enter(struct ncclComm *comm) {
   comm->ops->device->lock();
   const bool admitted = !comm->aborted;
   if (admitted) comm->waiter_count += 1;
@@ -29,7 +29,7 @@ static bool waiter_enter(struct ncclComm *comm) {
   return admitted;
 }
 
-static void waiter_leave(struct ncclComm *comm) {
+void comm_waiter_leave(struct ncclComm *comm) {
   const struct backend *ops = comm->ops;
   ops->device->lock();
   comm->waiter_count -= 1;
@@ -65,9 +65,8 @@ static bool comm_done(struct ncclComm *comm) {
   return comm_is_read(comm);
 }
 
-/* Waits until no kernel of this rank is unfinished. An error of its kernels, or an abort by another thread,
- * ends the wait. Polls at first, for short work; then sleeps a millisecond at a time. */
-static ncclResult_t comm_drain(struct ncclComm *comm) {
+/* Polls at first, for short work; then sleeps a millisecond at a time. */
+ncclResult_t comm_drain(struct ncclComm *comm) {
   const struct backend *ops = comm->ops;
   for (uint32_t polls = 0; !comm_aborted(comm) && !comm_done(comm); polls++) {
     TRY(ops->device->comm_error(comm->device_comm));
@@ -77,7 +76,7 @@ static ncclResult_t comm_drain(struct ncclComm *comm) {
   return comm_aborted(comm) ? ncclInvalidUsage : ops->device->comm_error(comm->device_comm);
 }
 
-static ncclResult_t comm_check_unused(const struct ncclComm *comm, const char *call, const void *caller) {
+ncclResult_t comm_check_unused(const struct ncclComm *comm, const char *call, const void *caller) {
   TRY(use_check_alone(comm, call, caller));
   if (!comm->queue.queued) return ncclSuccess;
   return log_fail(ncclInvalidUsage,
@@ -91,7 +90,7 @@ static ncclResult_t comm_check_unused(const struct ncclComm *comm, const char *c
 /* Waits and sets FINALIZED. *aborted: another thread has aborted the communicator and frees it. */
 static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool *aborted) {
   *aborted = true;
-  if (!waiter_enter(comm)) return ncclInvalidUsage;
+  if (!comm_waiter_enter(comm)) return ncclInvalidUsage;
   const ncclResult_t result = comm_drain(comm);
   *aborted = comm_aborted(comm);
   if (result == ncclSuccess) __atomic_store_n(&comm->state, COMM_FINALIZED, __ATOMIC_RELEASE);
@@ -99,7 +98,7 @@ static ncclResult_t finalize_wait(struct ncclComm *comm, const char *call, bool 
     log_warn("%s: rank %u of comm '%s': its last operations did not end well: %s", call, comm->rank,
              comm->name, *aborted ? "aborted by another thread" : comm_why(comm, result));
   }
-  waiter_leave(comm);
+  comm_waiter_leave(comm);
   return result;
 }
 
@@ -107,7 +106,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   static const char *const call = "ncclCommFinalize";
   bool aborted;
   if (!comm) return ncclSuccess;
-  TRY(comm_check_ready(comm, call));
+  TRY(comm_check_sound(comm, call));
   TRY(comm_check_unused(comm, call, CALL_PLACE));
   TRY(match_end(comm, MATCH_END_FINALIZE, CALL_PLACE));
   __atomic_store_n(&comm->state, COMM_FINALIZING, __ATOMIC_RELEASE);

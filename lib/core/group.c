@@ -25,6 +25,7 @@
 #include "core/remote/remote.h"
 #include "core/life.h"
 #include "core/rma.h"
+#include "core/suspend.h"
 
 #define SIM_INFO_MAGIC 0x74685283u
 
@@ -33,11 +34,12 @@ struct group {
   uint32_t number; /* 0: the implicit group of a single call */
   bool watched;    /* the end of the thread is */
   ncclResult_t first_error;
-  struct group_job *jobs, **last_job;
-  struct ncclComm *comms, **last_comm; /* with queued operations, by id */
+  struct group_job *jobs;
+  struct ncclComm **last_comm, *comms; /* with queued operations, by id */
   uint64_t last_id;                    /* of the last of them, or a larger one */
-  const void *end_caller;              /* of ncclGroupEnd */
-  struct ncclComm *followed;           /* communicator of the last call, if the call cache followed it */
+  struct suspend_job *suspends; /* no two pointers that are cleared together: gcc would align all to 16 */
+  const void *end_caller;       /* of ncclGroupEnd */
+  struct ncclComm *followed;    /* communicator of the last call, if the call cache followed it */
 };
 
 static _Thread_local struct group group;
@@ -52,7 +54,7 @@ void group_enter(void) {
     group.first_error = ncclSuccess;
     group.number = 0;
     group.jobs = NULL;
-    group.last_job = &group.jobs;
+    group.suspends = NULL;
     group.comms = group.followed = NULL;
     group.last_comm = &group.comms;
   }
@@ -64,9 +66,16 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
   if (!job) return log_no_memory("%s: noting the call", call->call);
   job->call = *call;
   job->result = result;
-  *group.last_job = job;
-  group.last_job = &job->next;
+  struct group_job **place = &group.jobs; /* there are few, and thread-local variables little */
+  while (*place) place = &(*place)->next;
+  *place = job;
   return ncclSuccess;
+}
+
+void group_add_suspend(struct suspend_job *job) {
+  struct suspend_job **place = &group.suspends;
+  while (*place) place = &(*place)->next;
+  *place = job;
 }
 
 static bool queue_reserve(struct comm_queue *queue, uint32_t op_count) {
@@ -552,14 +561,26 @@ static ncclResult_t group_resume(struct ncclComm *comms) {
   return ncclSuccess;
 }
 
+/* A communicator's calls of a group that suspends it would connect it anew. */
+static ncclResult_t group_suspend(const struct group *ended) {
+  if (!ended->suspends) return ncclSuccess;
+  TRY(suspend_run(ended->suspends));
+  for (struct ncclComm *comm = ended->comms; comm; comm = comm->queue.next)
+    TRY(comm_check_awake(comm, "ncclGroupEnd"));
+  return ncclSuccess;
+}
+
 /* Detaches the group from the thread first, because what runs now may open groups itself. */
 static ncclResult_t group_run(void) {
   const struct group ended = group;
   ncclResult_t result = ended.first_error;
   group.comms = group.followed = NULL;
   group.jobs = NULL;
+  group.suspends = NULL;
   if (ended.number != 0) open_group_end();
   if (result == ncclSuccess) result = jobs_run(ended.jobs);
+  if (result == ncclSuccess) result = group_suspend(&ended);
+  suspend_free(ended.suspends);
   const bool single = ended.number == 0;
   if (!single && result == ncclSuccess) result = group_resume(ended.comms);
   if (result == ncclSuccess) result = group_launch(ended.comms);
@@ -640,6 +661,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo) {
   open_group_end();
   /* Communicators of a simulated group are not created; dropped as after an error, without an error. */
   jobs_finish(group.jobs, ncclInvalidUsage);
+  suspend_free(group.suspends);
   group.depth = 0;
   return result;
 }

@@ -5,6 +5,7 @@
 #include "core/rendezvous/rendezvous.h"
 
 struct collective_call;
+struct suspend_job;
 
 /* Creation of one communicator. The group owns call.comm until the job has succeeded. */
 struct group_job {
@@ -26,6 +27,7 @@ ncclResult_t group_leave(ncclResult_t result);
 ncclResult_t group_check_owner(const struct ncclComm *comm, const char *call);
 /* Between the two: queue work. On failure nothing is queued (a job's communicator stays the caller's). */
 ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *result);
+void group_add_suspend(struct suspend_job *job); /* suspend.h; after it no call fails */
 ncclResult_t group_add_ops(const struct collective_call *call, const struct plan_op *ops, uint32_t op_count);
 
 /* A call in an open group, without checks, except that `known` says whether its communicator is one. True if

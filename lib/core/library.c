@@ -78,7 +78,13 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
   if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
     return log_fail(ncclInvalidArgument, "ncclCommMemStats: %d is no ncclCommMemStat_t", (int)stat);
   TRY(comm->ops->device->comm_memory(comm->device_comm, &bytes));
-  *value = stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal ? bytes : 0;
+  const uint64_t held = comm->suspended ? 0 : comm->ops->device->comm_releasable(comm->device_comm);
+  switch (stat) {
+    case ncclStatGpuMemSuspend: *value = comm->suspended ? comm->suspended_bytes : held; break;
+    case ncclStatGpuMemSuspended: *value = comm->suspended; break;
+    case ncclStatGpuMemPersist: *value = bytes - held; break;
+    default: *value = bytes; break;
+  }
   return ncclSuccess;
 }
 API_EXPORT(CommMemStats);

@@ -11,4 +11,13 @@ ncclResult_t comm_create(const char *call, const void *caller, const ncclConfig_
 /* Frees a communicator; it first withdraws from its rendezvous or leaves its shared state. */
 void comm_discard(struct ncclComm *comm);
 
+/* finish.c: ncclInvalidUsage if another thread is in a call of the communicator, or an open group has any. */
+ncclResult_t comm_check_unused(const struct ncclComm *comm, const char *call, const void *caller);
+/* Between the two, another thread's abort of the communicator waits with freeing it. False: it is aborted. */
+bool comm_waiter_enter(struct ncclComm *comm);
+void comm_waiter_leave(struct ncclComm *comm);
+/* Waits until no kernel of this rank is unfinished, and its proxies have sent all. An error of its kernels,
+ * or an abort by another thread, ends the wait. */
+ncclResult_t comm_drain(struct ncclComm *comm);
+
 #endif

@@ -51,6 +51,7 @@ static ncclResult_t split_take_root(struct rendezvous_call *call, uint32_t first
 
 static ncclResult_t split_check(struct ncclComm *comm, const char *call, const ncclComm_t *result) {
   TRY(comm_check_met(comm, call));
+  if (!comm->revoked) TRY(comm_check_awake(comm, call));
   if (result) return ncclSuccess;
   return log_fail(ncclInvalidArgument,
                   "%s: rank %u of comm '%s': newcomm is NULL; pass where to put the communicator", call,

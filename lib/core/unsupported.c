@@ -1,7 +1,7 @@
 /* unsupported.c: symbols of NCCL 2.30.7 that this release exports but does not implement: those of the device
- * API, which nccl.h does not declare, and some host functions. A program linked against them loads, and a
- * call returns an error that says what is missing. The functions of the device API take no arguments because
- * they use none: on every supported ABI the caller cleans up its arguments. */
+ * API, which nccl.h does not declare. A program linked against them loads, and a call returns an error that
+ * says what is missing. They take no arguments because they use none: on every supported ABI the caller
+ * cleans up its arguments. */
 #include "base/log.h"
 #include "core/api.h"
 
@@ -67,25 +67,6 @@ UNSUPPORTED_TEAM(TeamWorld);
 
 UNSUPPORTED_RANK(TeamRankToLsa);
 UNSUPPORTED_RANK(TeamRankToWorld);
-
-/* Declared by nccl.h. */
-static ncclResult_t later(const char *name, const char *instead) {
-  return log_fail(ncclInvalidUsage, "%s: is not in this release; %s", name, instead);
-}
-
-#define LATER_SUSPEND "destroy the communicator to give its memory back"
-
-ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
-  (void)comm, (void)flags;
-  return later("ncclCommSuspend", LATER_SUSPEND);
-}
-API_EXPORT(CommSuspend);
-
-ncclResult_t pncclCommResume(ncclComm_t comm) {
-  (void)comm;
-  return later("ncclCommResume", LATER_SUSPEND);
-}
-API_EXPORT(CommResume);
 
 /* An internal function that NCCL exports. */
 API_VISIBLE void ncclResetDebugInitInternal(void);

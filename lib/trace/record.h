@@ -118,7 +118,15 @@ enum record_kind {
                        * after the failure; as RECORD_CALL, with the numbers that it would have had; its
                        * RECORD_PLACE and RECORD_ERROR follow */
 };
-enum record_life { LIFE_FINALIZE = 1, LIFE_DESTROY = 2, LIFE_ABORT = 3, LIFE_REVOKE = 4, LIFE_SPLIT = 5 };
+enum record_life {
+  LIFE_FINALIZE = 1,
+  LIFE_DESTROY = 2,
+  LIFE_ABORT = 3,
+  LIFE_REVOKE = 4,
+  LIFE_SPLIT = 5,
+  LIFE_SUSPEND = 6,
+  LIFE_RESUME = 7
+};
 
 struct record_call {
   uint8_t kind, func; /* enum work_func */

@@ -37,7 +37,8 @@ static const char *const algo_words[] = {"Tree",     "Ring", "CollNetDirect", "C
                                          "NVLSTree", "PAT",  "Direct",        "TwoShot",      "Custom"};
 static const char *const proto_words[] = {"LL", "LL128", "Simple"};
 static const char *const state_words[] = {"open", "ended", "aborted"};
-static const char *const life_words[] = {"none", "finalize", "destroy", "abort", "revoke", "split"};
+static const char *const life_words[] = {"none",   "finalize", "destroy", "abort",
+                                         "revoke", "split",    "suspend", "resume"};
 static const char *const wait_words[] = {"nothing", "offer", "data", "slot", "lines", "list"};
 static const char *const input_words[] = {"end",
                                           "ranks",

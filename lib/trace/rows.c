@@ -28,23 +28,33 @@ struct record_proxy *recorder_proxy(const struct recorder_live *live, uint32_t p
   struct record_comm *comm = live->comm;
   if (comm == NULL) return NULL;
   const uint64_t used = comm->proxies_used;
-  if (used == comm->proxy_rows) {
+  uint64_t row = 0;
+  while (row < used && (live->proxies[row].peer != peer || live->proxies[row].channel != channel ||
+                        live->proxies[row].conn != conn))
+    row++;
+  if (row == comm->proxy_rows) {
     comm->links_refused += 1;
     return NULL;
   }
-  live->proxies[used] = (struct record_proxy){1, channel, proto, conn, peer, 0, 0, 0, 0, 0, 0};
-  __atomic_store_n(&comm->proxies_used, used + 1, __ATOMIC_RELEASE);
-  return &live->proxies[used];
+  live->proxies[row] = (struct record_proxy){1, channel, proto, conn, peer, 0, 0, 0, 0, 0, 0};
+  if (row == used) __atomic_store_n(&comm->proxies_used, used + 1, __ATOMIC_RELEASE);
+  return &live->proxies[row];
 }
 
 void recorder_pace_open(struct recorder_pace *pace, const struct recorder_live *live, uint32_t peer,
                         uint8_t channel, uint8_t device, uint8_t conn) {
   struct record_comm *comm = live->comm;
   *pace = (struct recorder_pace){.row = NULL};
-  if (comm == NULL || comm->paces_used == comm->pace_rows) return;
-  pace->row = &live->paces[comm->paces_used];
+  if (comm == NULL) return;
+  const uint64_t used = comm->paces_used;
+  uint64_t row = 0;
+  while (row < used && (live->paces[row].peer != peer || live->paces[row].channel != channel ||
+                        live->paces[row].device != device || live->paces[row].conn != conn))
+    row++;
+  if (row == comm->pace_rows) return;
+  pace->row = &live->paces[row];
   *pace->row = (struct record_pace){1, channel, device, conn, peer, ticks_now(), 0, 0, 0};
-  __atomic_store_n(&comm->paces_used, comm->paces_used + 1, __ATOMIC_RELEASE);
+  if (row == used) __atomic_store_n(&comm->paces_used, used + 1, __ATOMIC_RELEASE);
 }
 
 static void pace_add(struct recorder_pace *pace, uint64_t wait) {

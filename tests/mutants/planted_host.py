@@ -581,6 +581,24 @@ plant('lib/core/group.c', 'grow_of_a_failed_group_stays',
 plant('lib/core/bootstrap/control_call.c', 'who_may_check_in_may_ask',
       'if (!served || !served->handler)', 'if (!served)', 'test_control', 'test_ask')
 
+# ---- communicators that are suspended
+
+SUSPEND = 'lib/core/suspend.c'
+plant(SUSPEND, 'cached_plans_survive_suspension', 'calls_forget(comm);', '', 'test_suspend', 'test_memory*',
+      quick=True)
+plant(SUSPEND, 'suspended_connections_not_closed', 'comm->ops->device->comm_release(comm->device_comm);', '',
+      'test_suspend', 'test_memory')
+plant(SUSPEND, 'network_connections_survive_suspension',
+      'if (remote && remote->proxies[comm->rank]) proxy_comm_release(remote->proxies[comm->rank]);', '',
+      'test_suspend', 'test_calls (network)')
+plant(SUSPEND, 'suspended_with_operations_unfinished',
+      'if (!comm->ops->device->comm_idle(comm->device_comm))', 'if (false)', 'test_suspend', 'test_busy*')
+plant('lib/backends/emu/device_ops.c', 'suspended_with_graphs', 'const bool held = comm->captured_count > 0;',
+      'const bool held = false;', 'test_suspend', 'test_graph')
+plant('lib/core/rendezvous/rendezvous.c', 'aborted_rank_waits_on_to_be_suspended',
+      'if (ended_why) rendezvous_withdraw(comm, ended_why);', 'if (false) return ncclSuccess;',
+      'test_suspend', 'test_abort*')
+
 # ---- time
 
 plant('lib/backends/emu/world.c', 'threads_that_cannot_run_not_waited_for',

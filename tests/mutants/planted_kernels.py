@@ -111,6 +111,11 @@ LEASES_EVICT, LEASES_REPEAT = (
     for arguments in ('evict 3', 'repeat 2'))
 LIVES, GRAPHS = (scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2', program=program)
                  for program, arguments in (('lives', ''), ('graphs', '2')))
+# Each with a count of the devices' memory of its own.
+SUSPEND_GRAPHS, SUSPEND_MAPPED, SUSPEND_SHOWN, SUSPEND_KEPT = (
+    scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2 SIMT_MEMORY=@/suspend-%d:8192 '
+             'TUTTI_INIT_TIMEOUT_SECONDS=5' % number,
+             program='suspend') for number in range(4))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
                  program='crowd')
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
@@ -922,6 +927,15 @@ plant(CUDA + 'arena.c', 'memory_of_an_earlier_life', '(uint32_t)maker && @!piece
 plant(CUDA + 'launch_order.c', 'replays_record_nothing',
       'error = @cudaGraphAddEventRecordNode(&order->record, capture->graph, &last, 1, order->serial)@;',
       '(order->record = last, 0)', 'wrong|error|hang', GRAPHS, '.')
+
+plant(CUDA + 'suspend.c', 'suspended_under_graphs', 'if (@graphs_live(comm)@)', 'false', 'error',
+      SUSPEND_GRAPHS, '.')
+plant(CUDA + 'suspend.c', 'suspended_with_mappings', '@cuda_ipc_close(unused);@', '', 'error', SUSPEND_MAPPED,
+      '.')
+plant(CUDA + 'arena.c', 'shown_pieces_never_freed', 'serial != 0 && @piece->shown_to == serial@;', 'false',
+      'error', SUSPEND_SHOWN, '.')
+plant(CUDA + 'suspend.c', 'kept_ends_not_freed_when_all_have_left', '@cuda_conn_kept_sweep();@', '', 'error',
+      SUSPEND_KEPT, '.')
 
 BUDGET_C = CUDA + 'launch_budget.c'
 plant(BUDGET_C, 'kernels_of_communicators_not_ordered', 'while (@needed > budget->blocks@ &&', 'false',

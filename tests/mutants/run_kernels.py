@@ -188,7 +188,7 @@ PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abo
             'plans': 'tests/gpu/plans.c', 'vmm': 'tests/gpu/vmm.c', 'lives': 'tests/gpu/lives.c',
             'rma': 'tests/gpu/rma.c',
             'graphs': 'tests/gpu/graphs.c', 'crowd': 'tests/gpu/crowd.c',
-            'leases': 'tests/gpu/leases.c'}
+            'leases': 'tests/gpu/leases.c', 'suspend': 'tests/gpu/suspend.c'}
 
 
 def programs_build(pool, build, folder):

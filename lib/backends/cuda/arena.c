@@ -124,17 +124,34 @@ static void piece_free(struct arena_piece *piece) {
   os_free(piece);
 }
 
-void cuda_arena_trim(void) {
-  for (uint32_t i = 0; i <= ARENA_SHM; i++)
-    for (struct arena_piece **place = &pieces[i], *piece; (piece = *place) != NULL;) {
-      const bool exported = piece->has_handle && i != ARENA_SHM && !piece_lost(piece);
-      if (piece->extents.taken_bytes > 0 || exported) {
-        place = &piece->next;
-        continue;
-      }
-      *place = piece->next;
-      piece_free(piece);
+/* `serial`: pieces that were shown to this communicator alone are not mapped any more; 0: of none is that
+ * known. */
+static void pieces_trim(uint32_t device_index, uint64_t serial) {
+  for (struct arena_piece **place = &pieces[device_index], *piece; (piece = *place) != NULL;) {
+    const bool own = device_index == ARENA_SHM || piece_lost(piece) || !piece->has_handle;
+    const bool closed = serial != 0 && piece->shown_to == serial;
+    if (piece->extents.taken_bytes > 0 || (!own && !closed)) {
+      place = &piece->next;
+      continue;
     }
+    *place = piece->next;
+    piece_free(piece);
+  }
+}
+
+void cuda_arena_trim(void) {
+  for (uint32_t i = 0; i <= ARENA_SHM; i++) pieces_trim(i, 0);
+}
+
+void cuda_arena_trim_of(uint32_t device_index, uint64_t serial) {
+  pieces_trim(device_index, serial);
+  pieces_trim(ARENA_HOST, serial);
+  pieces_trim(ARENA_SHM, serial);
+}
+
+void cuda_arena_show(struct arena_piece *piece, uint64_t serial) {
+  if (piece->shown_to == 0) piece->shown_to = serial;
+  else if (piece->shown_to != serial) piece->shown_to = ARENA_SHOWN_TO_SEVERAL;
 }
 
 ncclResult_t cuda_arena_handle(struct arena_piece *piece) {

@@ -29,6 +29,7 @@ struct arena_piece {
   uint32_t maker_index, life; /* the device that was current when it was made; see cuda_life() */
   struct extents extents;
   bool has_handle;
+  uint64_t shown_to; /* serial of the communicator whose ranks of other processes may map it; 0: none */
   cudaIpcMemHandle_t handle;    /* of ARENA_SHM: a struct share_ticket */
   struct shm_pages pages;       /* of ARENA_SHM */
   struct cuda_host_memory host; /* of ARENA_HOST */
@@ -56,6 +57,12 @@ bool cuda_arena_lost(const struct arena_block *block);
  * mapped; other processes have their own hold on shared memory of the host. For a process without ranks,
  * because it may wait for its kernels. */
 void cuda_arena_trim(void);
+#define ARENA_SHOWN_TO_SEVERAL UINT64_MAX
+/* Ranks of other processes of this communicator may map the piece. */
+void cuda_arena_show(struct arena_piece *piece, uint64_t serial);
+/* As cuda_arena_trim(), for one device, and also pieces that were shown to this communicator alone: its ranks
+ * have unmapped all that is free. May wait for the device's kernels. */
+void cuda_arena_trim_of(uint32_t device_index, uint64_t serial);
 /* Gets the handle by which other processes map the piece: the same at every call. */
 ncclResult_t cuda_arena_handle(struct arena_piece *piece);
 /* Bytes of all pieces of a device. */

@@ -115,9 +115,11 @@ static ncclResult_t handle_fill(const struct device_comm *comm, struct cuda_conn
   content->process = *cuda_ipc_self();
   content->sends = conn->remote->sends;
   content->proto = slots;
+  cuda_arena_show(end->piece, comm->world->serial);
   TRY(cuda_ipc_offer(end->piece, &content->end_piece));
   content->end = end->extent.offset;
   if (!ipc_conn_has_slots(conn->remote->sends, slots)) return ncclSuccess;
+  cuda_arena_show(buffer->piece, comm->world->serial);
   TRY(cuda_ipc_offer(buffer->piece, &piece));
   content->buffer = buffer->extent.offset;
   content->buffer_number = piece.number;

@@ -15,6 +15,7 @@
 #include "trace/recorder.h"
 
 struct cuda_conn_remote;
+struct cuda_graph_uses;
 struct cuda_lane_seen;
 struct cuda_launched;
 
@@ -80,9 +81,9 @@ struct world_launch {
 
 /* State that the ranks of one communicator share in this process. */
 struct cuda_world {
-  uint64_t comm_id;
-  uint32_t rank_count; /* open ranks */
-  int *failed;         /* host memory that all devices can access */
+  uint64_t comm_id, serial; /* serial: never reused in this process */
+  uint32_t rank_count;      /* open ranks */
+  int *failed;              /* host memory that all devices can access */
   struct arena_block failed_block;
   os_mutex launches_mutex;
   struct arena_block *signals; /* by rank: counters of signals for it; NULL before the first (rma.c) */
@@ -119,14 +120,16 @@ struct device_comm {
   bool hosted; /* it has a network connection, in host memory */
   /* ... except for its slots: of receivers, of senders. */
   enum pointer_kind net_memory[2];
-  bool shm;            /* it has a connection to another process in memory of the host */
-  bool overlaps;       /* a kernel may start on the device while the previous one ends */
-  bool hidden_said;    /* the log says why mapped memory stays hidden */
-  bool access_refused; /* other devices of the process get no access to mapped memory */
-  uint32_t life;       /* of the device, when the rank was opened; see cuda_life() */
-  ncclResult_t error;  /* read atomically, written under cuda_mutex */
-  uint64_t memory_bytes;
-  uint64_t looked_ns;                        /* time of the last check whether the device still works */
+  bool shm;                             /* it has a connection to another process in memory of the host */
+  bool overlaps;                        /* a kernel may start on the device while the previous one ends */
+  bool hidden_said;                     /* the log says why mapped memory stays hidden */
+  bool access_refused;                  /* other devices of the process get no access to mapped memory */
+  uint32_t life;                        /* of the device, when the rank was opened; see cuda_life() */
+  ncclResult_t error;                   /* read atomically, written under cuda_mutex */
+  uint64_t memory_bytes, lasting_bytes; /* lasting: those that the rank was opened with */
+  struct cuda_graph_uses *graph_uses;   /* graphs that have kernels of it; NULL: none had so far */
+  unsigned long long graph_used;        /* the last of their captures */
+  uint64_t looked_ns;                   /* time of the last check whether the device still works */
   struct cuda_ring rings[PLAN_CHANNELS_MAX]; /* by channel */
   struct cuda_slab *slabs_read, **last_slab; /* slabs that kernels may still read, oldest first */
   os_mutex conns_mutex;   /* guards the next members: a peer adds to them while this rank launches */
@@ -284,6 +287,15 @@ int cuda_budget_before(struct device_comm *comm, uint32_t block_count, cudaStrea
 void cuda_budget_withdraw(struct device_comm *comm); /* the launch has failed */
 /* For struct device_ops. */
 ncclResult_t cuda_device_use(uint32_t device_index, struct device_use *use);
+
+/* suspend.c. Notes that a graph has kernels of the rank, until it is destroyed. */
+ncclResult_t cuda_graph_use(struct device_comm *comm, const struct cuda_capture *capture);
+void cuda_graph_uses_close(struct device_comm *comm);
+/* For struct device_ops. */
+uint64_t cuda_comm_releasable(struct device_comm *comm);
+ncclResult_t cuda_comm_release_check(struct device_comm *comm);
+void cuda_comm_release(struct device_comm *comm);
+void cuda_comm_release_end(struct device_comm *comm);
 
 /* slab.c: memory for large plans. */
 ncclResult_t cuda_slabs_open(struct device_comm *comm);

@@ -387,6 +387,7 @@ static struct cuda_world *world_find(uint64_t comm_id) {
 }
 
 static ncclResult_t world_enter(struct device_comm *comm) {
+  static uint64_t last_serial; /* under cuda_mutex */
   struct cuda_world *world = world_find(comm->config.comm_id);
   struct arena_block flag = {NULL, NULL, {0, 0}};
   if (world == NULL) {
@@ -397,6 +398,7 @@ static ncclResult_t world_enter(struct device_comm *comm) {
       return log_no_memory("rank %u: its device's part", comm->config.rank);
     }
     world->comm_id = comm->config.comm_id;
+    world->serial = ++last_serial;
     world->failed_block = flag;
     world->failed = (int *)flag.address;
     os_mutex_init(&world->launches_mutex);
@@ -501,6 +503,7 @@ static void comm_free(struct device_comm *comm) {
   os_mutex_destroy(&comm->conns_mutex);
   cuda_record_close(comm);
   cuda_kept_close(comm);
+  cuda_graph_uses_close(comm);
   for (uint32_t channel = 0; channel < PLAN_CHANNELS_MAX; channel++)
     cuda_arena_give(&comm->rings[channel].block);
   cuda_arena_give(&comm->control_block);
@@ -527,6 +530,7 @@ static ncclResult_t cuda_comm_open(const struct device_comm_config *config, stru
   ncclResult_t result = comm_fill(fresh);
   if (result == ncclSuccess) {
     cuda_record_open(fresh, config->live);
+    fresh->lasting_bytes = fresh->memory_bytes;
     fresh->next = comms;
     comms = fresh;
     *comm = fresh;
@@ -862,6 +866,10 @@ static const struct device_ops device_table = {
     .comm_fail = cuda_comm_fail,
     .comm_connect = cuda_comm_connect,
     .comm_memory = cuda_comm_memory,
+    .comm_releasable = cuda_comm_releasable,
+    .comm_release_check = cuda_comm_release_check,
+    .comm_release = cuda_comm_release,
+    .comm_release_end = cuda_comm_release_end,
     .comm_abort = cuda_comm_abort,
     .comm_error = cuda_comm_error,
     .put = cuda_put,

@@ -720,6 +720,9 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   setup.plan_bytes =
       kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&setup, plan)) own_copy_find(plan, &setup.aside);
+  if (setup.capture.id != 0) result = cuda_graph_use(comm, &setup.capture);
+  if (result != ncclSuccess && plan->hook != NULL) plan->hook->drop(plan->hook->argument);
+  TRY(result);
   if (plan->hook != NULL) return launch_hooked(&setup, plan, bytes, &launch);
   const bool repeats = launch_may_repeat(&setup, plan, bytes);
   if (repeats && cuda_launch_rebound(comm, plan, streams[0], &setup.capture, &result)) return result;

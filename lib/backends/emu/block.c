@@ -849,6 +849,7 @@ static void launch_release(struct emu_kernel *kernel) {
   os_free(launch->uses);
   emu_race_rank_drop(kernel->race);
   comm->kernel_count -= 1;
+  comm->captured_count -= launch->captured;
   if (comm->closed && comm->kernel_count == 0) emu_comm_free(comm);
   for (struct emu_kernel_run *run = launch->idle, *next; run != NULL; run = next) {
     next = run->next;
@@ -997,6 +998,7 @@ struct emu_kernel *emu_launch_create(struct device_comm *comm, const struct plan
   launch->brief = launch_is_brief(comm, plan);
   launch->whole = launch->brief && plan->batch_count == 1;
   comm->kernel_count += 1;
+  comm->captured_count += captured;
   return &launch->kernel;
 }
 

@@ -107,7 +107,8 @@ struct device_comm {
   bool error_traced;       /* the trace has the error that will stop its kernels */
   uint64_t launches, turn; /* kernels enqueued and ended, in this order; turn: atomic */
   uint64_t ended;          /* kernels that have ended and left their streams */
-  uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph */
+  uint32_t kernel_count;   /* kernels that exist: queued, running, or held by a graph ... */
+  uint32_t captured_count; /* ... and those of them that were captured */
   /* Kind of memory of the slots of network connections: of receivers, of senders. */
   enum pointer_kind net_memory[2];
   uint64_t memory_bytes;

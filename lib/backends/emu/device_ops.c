@@ -291,6 +291,47 @@ static ncclResult_t emu_comm_memory(struct device_comm *comm, uint64_t *bytes) {
   return ncclSuccess;
 }
 
+/* ---- suspending ---- */
+
+static uint64_t emu_comm_releasable(struct device_comm *comm) {
+  emu_lock();
+  const uint64_t bytes = comm->memory_bytes - sizeof *comm + map_bytes(&comm->conns) +
+                         map_bytes(&comm->slots) + map_bytes(&comm->sent);
+  emu_unlock();
+  return bytes;
+}
+
+static ncclResult_t emu_comm_release_check(struct device_comm *comm) {
+  emu_lock();
+  const bool held = comm->captured_count > 0;
+  emu_unlock();
+  if (!held) return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "comm %s: rank %" PRIu32
+                  " has kernels in a CUDA graph, which would use memory that is given back; "
+                  "destroy the graph, and what was instantiated from it, before",
+                  comm->name, comm->config.rank);
+}
+
+static void emu_comm_release(struct device_comm *comm) {
+  emu_lock();
+  emu_launch_drop_kept(comm);
+  emu_conn_close_all(comm);
+  emu_net_slots_free(comm);
+  scratch_free_all(comm);
+  comm->memory_bytes = sizeof *comm;
+  comm->reaches_out = comm->has_remote = false;
+  emu_changed();
+  emu_unlock();
+}
+
+static void emu_comm_release_end(struct device_comm *comm) {
+  (void)comm;
+  emu_kept_sweep();
+}
+
+/* ---- */
+
 static void emu_comm_abort(struct device_comm *comm) {
   emu_lock();
   emu_comm_abort_rank(comm);
@@ -470,6 +511,10 @@ static const struct device_ops device_table = {
     .comm_own = emu_comm_own,
     .comm_disown = emu_comm_disown,
     .comm_connect = emu_comm_connect,
+    .comm_releasable = emu_comm_releasable,
+    .comm_release_check = emu_comm_release_check,
+    .comm_release = emu_comm_release,
+    .comm_release_end = emu_comm_release_end,
     .comm_memory = emu_comm_memory,
     .comm_abort = emu_comm_abort,
     .node = emu_device_node,

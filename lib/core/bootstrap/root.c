@@ -207,8 +207,8 @@ static const char *agreement_broken(const struct root *root, const struct root_p
              said->rank_count, root->rank_count);
   } else if (said->signature != root->signature) {
     snprintf(text, bytes,
-             "%s passes another list (of ids, or of ranks to exclude) than others; pass the same on every "
-             "rank",
+             "%s passes another list (of ids, or of ranks to exclude) than others, or makes another call; do "
+             "the same on every rank",
              who);
   } else {
     return NULL;

@@ -183,7 +183,7 @@ ncclResult_t comm_check_met(struct ncclComm *comm, const char *call) {
   return comm_check_state(comm, call);
 }
 
-ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
+ncclResult_t comm_check_sound(struct ncclComm *comm, const char *call) {
   TRY(comm_check_met(comm, call));
   if (comm->revoked) {
     return log_fail(ncclInvalidUsage,
@@ -196,11 +196,23 @@ ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
                   comm->name, comm_why(comm, error));
 }
 
+ncclResult_t comm_check_awake(const struct ncclComm *comm, const char *call) {
+  if (!comm->suspended) return ncclSuccess;
+  return log_fail(ncclInvalidUsage,
+                  "%s: rank %u of comm '%s' is suspended; call ncclCommResume on every rank before", call,
+                  comm->rank, comm->name);
+}
+
+ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call) {
+  TRY(comm_check_sound(comm, call));
+  return comm_check_awake(comm, call);
+}
+
 bool comm_is_ready(const struct ncclComm *comm) { return handles_has(comm) && comm_known_is_ready(comm); }
 
 bool comm_known_is_ready(const struct ncclComm *comm) {
   return comm->fork_count == os_fork_count() && comm_state(comm) == COMM_READY && !comm->revoked &&
-         __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
+         !comm->suspended && __atomic_load_n(&comm->children_rendezvous, __ATOMIC_ACQUIRE) == 0 &&
          __atomic_load_n(&comm->async_error, __ATOMIC_ACQUIRE) == ncclSuccess;
 }
 

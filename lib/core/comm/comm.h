@@ -93,6 +93,10 @@ struct ncclComm {
   uint32_t called_off;           /* aborted or broken: calls to other processes are cancelled; atomic */
   uint32_t broken;               /* 1: a thread is writing the reason, 2: reason is set; atomic */
   bool revoked;
+  bool suspended;           /* its connections are gone until it is resumed */
+  bool suspending;          /* a thread suspends or resumes it */
+  bool stands_in;           /* no communicator: stands for its parent while that is suspended or resumed */
+  uint64_t suspended_bytes; /* that were given back */
   struct device_comm *device_comm;
   ncclConfig_t config; /* every member set; commName and netName NULL */
   struct settings settings;
@@ -123,8 +127,13 @@ struct ncclComm {
 ncclResult_t comm_open(struct ncclComm *comm);
 /* ncclInvalidArgument, naming the call, for NULL, freed or foreign memory. */
 ncclResult_t comm_check_handle(const struct ncclComm *comm, const char *call);
-/* As above, and the communicator must be ready for operations: made, not finalized or revoked, no error. */
+/* As above, and the communicator must be ready for operations: made, not finalized, revoked or suspended, no
+ * error. */
 ncclResult_t comm_check_ready(struct ncclComm *comm, const char *call);
+/* As comm_check_ready(), but allows a suspended communicator. */
+ncclResult_t comm_check_sound(struct ncclComm *comm, const char *call);
+/* ncclInvalidUsage, naming the call, for a suspended communicator. */
+ncclResult_t comm_check_awake(const struct ncclComm *comm, const char *call);
 /* As comm_check_ready(), but allows a revoked communicator; for split and shrink. */
 ncclResult_t comm_check_met(struct ncclComm *comm, const char *call);
 /* True if comm_check_ready() would succeed, except for errors that only the device knows. Logs nothing. */

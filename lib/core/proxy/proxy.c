@@ -573,6 +573,31 @@ static void comm_unlist(struct proxy_comm *comm) {
   engine.cursor = NULL;
 }
 
+static void conns_close(const struct net_ops *net, struct proxy_conn *first) {
+  for (struct proxy_conn *conn = first, *next; conn != NULL; conn = next) {
+    next = conn->next;
+    proxy_conn_close(net, conn);
+    os_free(conn);
+  }
+}
+
+/* The engine finds none of them any more, and the communicator is as one without connections. */
+void proxy_comm_release(struct proxy_comm *comm) {
+  proxy_lock();
+  proxy_ops_forget(comm);
+  struct proxy_conn *first = comm->first;
+  os_mutex_lock(&comm->names);
+  map_clear(&comm->conns);
+  os_mutex_unlock(&comm->names);
+  comm->first = NULL;
+  comm->busy.first = comm->busy.last = NULL;
+  comm->live = comm->requests = 0;
+  comm->connecting = 0;
+  engine.cursor = NULL;
+  proxy_unlock();
+  conns_close(comm->net, first);
+}
+
 void proxy_comm_close(struct proxy_comm *comm) {
   if (comm == NULL) return;
   proxy_lock();
@@ -581,11 +606,7 @@ void proxy_comm_close(struct proxy_comm *comm) {
   comm_unlist(comm);
   proxy_ops_forget(comm);
   proxy_unlock();
-  for (struct proxy_conn *conn = comm->first, *next; conn != NULL; conn = next) {
-    next = conn->next;
-    proxy_conn_close(comm->net, conn);
-    os_free(conn);
-  }
+  conns_close(comm->net, comm->first);
   map_clear(&comm->conns);
   log_info(LOG_NET | LOG_PROXY,
            "comm %s: rank %" PRIu32 ": bytes over networks: sent %" PRIu64 " from users' memory, %" PRIu64

@@ -53,6 +53,9 @@ ncclResult_t proxy_comm_open(const struct proxy_comm_call *call, struct proxy_co
 /* Drops all pending work. On return no call of `failed` is running. Call it before the backend's comm_close,
  * which frees the slots. */
 void proxy_comm_close(struct proxy_comm *comm);
+/* Closes its connections, when all that was posted is done, before the backend frees their slots. Memory that
+ * the program has announced stays so, and is registered with the network of later connections. */
+void proxy_comm_release(struct proxy_comm *comm);
 /* True if every posted operation is done: all data of a finished sending kernel is on the wire.
  */
 bool proxy_comm_idle(struct proxy_comm *comm);

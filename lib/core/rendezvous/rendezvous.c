@@ -17,6 +17,7 @@
 #include "core/stall/stall.h"
 
 #define REMIND_MS 5000
+#define LOOK_MS 50 /* between looks whether a communicator that waits for its ranks has failed */
 #define NS_PER_MS 1000000ull
 #define PATHS_LOGGED_RANKS 64
 #define RENDEZVOUS_OVER \
@@ -227,6 +228,12 @@ static ncclResult_t rendezvous_agree(struct rendezvous *rendezvous, const struct
                          "every rank",
                          call->rank, call->rank_count, first->rank, first->rank_count);
     return ncclInvalidArgument;
+  }
+  if (call->kind == RENDEZVOUS_SPLIT && strcmp(first->call, call->call) != 0) {
+    rendezvous_fail_with(rendezvous, ncclInvalidUsage,
+                         "rank %u calls %s, rank %u %s; make the same calls on every rank", call->rank,
+                         call->call, first->rank, first->call);
+    return ncclInvalidUsage;
   }
   if (first->signature != call->signature) {
     rendezvous_fail_with(rendezvous, ncclInvalidArgument,
@@ -484,7 +491,8 @@ static bool split_sort(struct split_work *split, const struct rendezvous *rendez
   split->shared_states = (struct comm_shared **)os_alloc(rank_count * sizeof *split->shared_states);
   if (!split->comms || !split->slots || !split->shared_states) return false;
   for (uint32_t i = 0; i < rank_count; i++) {
-    if (rendezvous->slots[i].comm) split->slots[split->comm_count++] = &rendezvous->slots[i];
+    const struct rank_slot *slot = &rendezvous->slots[i];
+    if (slot->comm && !slot->comm->stands_in) split->slots[split->comm_count++] = slot;
   }
   qsort(split->slots, split->comm_count, sizeof *split->slots, slot_compare);
   for (uint32_t i = 0; i < split->comm_count; i++) split->comms[i] = split->slots[i]->comm;
@@ -672,7 +680,8 @@ static uint64_t wait_slice_ms(struct ncclComm *comm) {
   }
   comm->ops->device->unlock();
   if (never) return 0;
-  return slice_ms < REMIND_MS ? slice_ms : REMIND_MS;
+  const uint64_t most_ms = comm->stands_in ? LOOK_MS : REMIND_MS;
+  return slice_ms < most_ms ? slice_ms : most_ms;
 }
 
 /* done() of wait_until: runs under the lock. */
@@ -680,10 +689,26 @@ static bool comm_has_met(void *argument) {
   return comm_state((const struct ncclComm *)argument) != COMM_RENDEZVOUS;
 }
 
+/* A rank that stands in for its parent need not wait if that has failed, or another thread has aborted it,
+ * which waits for this one. */
+static const char *parent_ended(const struct ncclComm *comm) {
+  const struct ncclComm *parent = __atomic_load_n(&comm->parent, __ATOMIC_ACQUIRE);
+  if (!comm->stands_in || !parent) return NULL;
+  if (__atomic_load_n(&parent->aborted, __ATOMIC_ACQUIRE) != 0) return "was aborted";
+  return __atomic_load_n(&parent->async_error, __ATOMIC_ACQUIRE) != ncclSuccess ? "has failed" : NULL;
+}
+
+/* The same. */
+static bool comm_need_not_wait(void *argument) {
+  return comm_has_met(argument) || parent_ended((const struct ncclComm *)argument) != NULL;
+}
+
 ncclResult_t rendezvous_wait(struct ncclComm *comm, const char *call) {
   while (comm_state(comm) == COMM_RENDEZVOUS) {
-    const ncclResult_t result = comm->ops->device->wait_until(comm_has_met, comm, wait_slice_ms(comm));
-    if (result == ncclInProgress) rendezvous_poll(comm);
+    const ncclResult_t result = comm->ops->device->wait_until(comm_need_not_wait, comm, wait_slice_ms(comm));
+    const char *ended_why = parent_ended(comm);
+    if (ended_why) rendezvous_withdraw(comm, ended_why);
+    else if (result == ncclInProgress) rendezvous_poll(comm);
     else if (result != ncclSuccess) {
       rendezvous_withdraw(comm, "cannot wait any longer: nothing in the process can move");
       break;

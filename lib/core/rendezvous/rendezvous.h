@@ -29,7 +29,7 @@ struct rendezvous_call {
   uint32_t
       rank; /* in the new communicator (INIT), in the parent (split), among the remaining ranks (shrink) */
   int color, key_order;    /* SPLIT */
-  struct ncclComm *comm;   /* NULL for a rank without color */
+  struct ncclComm *comm;   /* NULL for a rank without color that does not wait (`stands_in`) */
   struct ncclComm *parent; /* SPLIT */
 };
 

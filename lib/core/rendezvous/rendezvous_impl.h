@@ -7,7 +7,8 @@
 #include "core/remote/remote.h"
 
 struct rank_slot {
-  struct ncclComm *comm; /* NULL for a rank without color, and for one of another process */
+  struct ncclComm
+      *comm; /* NULL for a rank without color that does not wait, and for one of another process */
   bool taken, arrived;
   bool checked_in;        /* checked in with the root, or about to; locked */
   struct peer_info *info; /* its peer info, if other processes take part */

@@ -61,7 +61,7 @@ void rendezvous_child_secret(const struct secret *parent, uint64_t number, struc
  * so the parent's is used. */
 static ncclResult_t slot_info(const struct rendezvous_call *call, struct peer_info *info) {
   memset(info, 0, sizeof *info);
-  if (!call->comm) return ncclSuccess;
+  if (!call->comm || call->comm->stands_in) return ncclSuccess;
   const bool child = call->kind == RENDEZVOUS_SPLIT;
   TRY(peer_info_fill(call->comm, child ? call->parent->device_comm : call->comm->device_comm, info));
   info->color = call->color;
