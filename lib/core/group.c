@@ -66,7 +66,7 @@ ncclResult_t group_add_job(const struct rendezvous_call *call, ncclComm_t *resul
   if (!job) return log_no_memory("%s: noting the call", call->call);
   job->call = *call;
   job->result = result;
-  struct group_job **place = &group.jobs; /* there are few, and thread-local variables little */
+  struct group_job **place = &group.jobs; /* jobs are few, and thread-local memory is scarce */
   while (*place) place = &(*place)->next;
   *place = job;
   return ncclSuccess;

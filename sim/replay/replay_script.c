@@ -106,11 +106,19 @@ static uint32_t comm_first(const struct replay_comm *comm) {
   return !counts && common < first ? common : first;
 }
 
+/* Its connections are new ones since. */
+static bool rank_was_suspended(const struct rank_state *state) {
+  struct record_iter iter = record_iter_begin(state);
+  for (const union record *record = record_iter_back(&iter); record != NULL; record = record_iter_back(&iter))
+    if (record->kind == RECORD_LIFE && record->life.life == LIFE_SUSPEND) return true;
+  return false;
+}
+
 static bool comm_is_whole(const struct replay_comm *comm) {
   for (uint32_t i = 0; i < comm->rank_count; i++) {
     const struct rank_state *state = comm->ranks[i].state;
     if (state == NULL || state->view->first != 0 || state->view->ring_records == 0 ||
-        state->called > WHOLE_OPS)
+        state->called > WHOLE_OPS || rank_was_suspended(state))
       return false;
   }
   return true;
