@@ -59,6 +59,12 @@ static size_t bytes_free(void) {
   return left;
 }
 
+/* Whether half of the bytes at least are free while suspended, as memory is given back in pieces. Where calls
+ * took none (`fresh`: before them), it is no memory of devices: the emulator's. */
+static int is_back(size_t fresh, size_t used, uint64_t bytes) {
+  return fresh <= used || bytes_free() >= used + bytes / 2;
+}
+
 static uint64_t stat_of(const struct rank *rank, ncclCommMemStat_t stat) {
   uint64_t value = 0;
   NEED(ncclCommMemStats(rank->comm, stat, &value));
@@ -87,6 +93,8 @@ static void suspend_here(const struct rank *ranks, int size, int resumes) {
 }
 
 static void turn_here(struct rank *ranks, int size) {
+  need_device(0);
+  const size_t fresh = bytes_free();
   calls_here(ranks, size);
   calls_here(ranks, size); /* those that are kept */
   need_device(0);
@@ -94,8 +102,7 @@ static void turn_here(struct rank *ranks, int size) {
   const uint64_t bytes = stat_of(&ranks[0], ncclStatGpuMemSuspend);
   suspend_here(ranks, size, 0);
   need_device(0);
-  const size_t away = bytes_free();
-  NEED(away < used + bytes / 2); /* half of it at least, as memory is given back in pieces */
+  NEED(!is_back(fresh, used, bytes));
   NEED(stat_of(&ranks[0], ncclStatGpuMemSuspended) != 1);
   NEED(stat_of(&ranks[0], ncclStatGpuMemSuspend) != bytes);
   NEED(stat_of(&ranks[0], ncclStatGpuMemTotal) != stat_of(&ranks[0], ncclStatGpuMemPersist));
@@ -173,6 +180,9 @@ static void run_process(int number, int size) {
   rendezvous_comm(&rank.comm, size, number);
   rank_open(&rank, number);
   for (int turn = 0; turn < TURNS; turn++) {
+    rendezvous_barrier(size);
+    const size_t fresh = bytes_free();
+    rendezvous_barrier(size);
     calls_alone(&rank, size);
     calls_alone(&rank, size);
     rendezvous_barrier(size);
@@ -181,7 +191,7 @@ static void run_process(int number, int size) {
     rendezvous_barrier(size);
     NEED(ncclCommSuspend(rank.comm, NCCL_SUSPEND_MEM));
     rendezvous_barrier(size);
-    NEED(bytes_free() < used + bytes / 2);
+    NEED(!is_back(fresh, used, bytes));
     NEED(stat_of(&rank, ncclStatGpuMemSuspended) != 1);
     rendezvous_barrier(size);
     NEED(ncclCommResume(rank.comm));
