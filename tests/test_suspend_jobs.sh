@@ -111,7 +111,7 @@ done
 : >"$work/die"
 ended
 gone='failed \(meanwhile\|earlier\) (rank 2 (process .*closed its connection without goodbye'
-root_gone='rank 0 has failed before all 3 ranks had come' # if rank 0, which gathers them, is the first to notice
+root_gone='rank 0 has failed before all 3 ranks had come' # if rank 0, which gathers them, saw it first
 has a "^suspend:0 error 6: .*$gone" '^abort:0 ok' &&
   has b "^suspend:0 error 6: .*\($gone\|$root_gone\)" '^abort:0 ok'
 check $? 'a process that dies while the others suspend is named at once'
