@@ -33,7 +33,7 @@ struct question {
   struct control_conn *conn; /* NULL: the caller has closed it */
   uint64_t key;
   uint32_t bytes;
-  uint8_t body[];
+  _Alignas(uint64_t) uint8_t body[]; /* handlers read structs from it */
 };
 
 static struct calls {
