@@ -356,22 +356,24 @@ static void request_give(struct end *end, struct request *request, void *theirs,
   *result = request;
 }
 
+/* Posts a part as a message of its own; *theirs NULL: not now. */
+static ncclResult_t part_post(struct end *end, const struct net_part *part, void **theirs) {
+  struct net_part own = *part;
+  int tag = 0;
+  const ncclResult_t result = end->sends ? plugin_call_isend(&in_use.plugin, end->theirs, own.data, own.bytes,
+                                                             tag, own.registration, theirs)
+                                         : plugin_call_irecv(&in_use.plugin, end->theirs, 1, &own.data,
+                                                             &own.bytes, &tag, &own.registration, theirs);
+  return plugin_result_of(result, end, end->sends ? "isend" : "irecv");
+}
+
 /* Posts the last part that a request still waits to post. */
 static ncclResult_t last_part_post(struct end *end) {
   struct request *request = end->unposted;
-  int tag = 0;
   if (request == NULL) return ncclSuccess;
-  struct net_part *after = &request->after;
-  if (end->sends)
-    TRY(plugin_result_of(plugin_call_isend(&in_use.plugin, end->theirs, after->data, after->bytes, tag,
-                                           after->registration, &request->last),
-                         end, "isend"));
-  else
-    TRY(plugin_result_of(plugin_call_irecv(&in_use.plugin, end->theirs, 1, &after->data, &after->bytes, &tag,
-                                           &after->registration, &request->last),
-                         end, "irecv"));
+  TRY(part_post(end, &request->after, &request->last));
   if (request->last == NULL) return ncclSuccess;
-  after->data = NULL;
+  request->after.data = NULL;
   end->unposted = NULL;
   return ncclSuccess;
 }
@@ -384,21 +386,15 @@ static ncclResult_t posts_on(struct end *end, struct request **place) {
   return ncclSuccess;
 }
 
-/* The interface has no messages of two parts: each part is a message of its own. */
+/* The interface has no messages of two parts: each part is a message. */
 static ncclResult_t parts_post(struct end *end, const struct net_part *first, void *data, size_t bytes,
                                void *registration, void **request) {
   struct request *place;
   void *theirs = NULL;
-  struct net_part part = *first;
-  int tag = 0;
   *request = NULL;
   TRY(posts_on(end, &place));
   if (place == NULL) return ncclSuccess;
-  const ncclResult_t result = end->sends ? plugin_call_isend(&in_use.plugin, end->theirs, part.data,
-                                                             part.bytes, tag, part.registration, &theirs)
-                                         : plugin_call_irecv(&in_use.plugin, end->theirs, 1, &part.data,
-                                                             &part.bytes, &tag, &part.registration, &theirs);
-  TRY(plugin_result_of(result, end, end->sends ? "isend" : "irecv"));
+  TRY(part_post(end, first, &theirs));
   if (theirs == NULL) return ncclSuccess;
   request_give(end, place, theirs, 0, request);
   place->in_parts = true;

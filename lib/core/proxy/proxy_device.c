@@ -24,9 +24,7 @@ bool proxy_device_possible(const struct net_ops *net, uint32_t net_device_count)
   return possible;
 }
 
-bool proxy_takes_apart(const struct proxy_comm *comm) {
-  return comm->net->splits_parts && proxy_device_possible(comm->net, comm->net_device_count);
-}
+bool proxy_takes_apart(const struct proxy_comm *comm) { return comm->apart; }
 
 /* ---- trials: does the NIC register what NIC, kernel and driver say that it can? ---- */
 
@@ -188,6 +186,7 @@ static bool reads_devices(const struct proxy_comm *comm) {
 void proxy_device_choose(struct proxy_comm *comm) {
   const struct network_ops *network = comm->call.ops->network;
   if (!proxy_device_possible(comm->net, comm->net_device_count)) return;
+  comm->apart = comm->net->splits_parts;
   uint32_t rdma = network->net_rdma(comm->call.device_comm);
   if (param_int(PARAM_DMABUF_ENABLE) == 0) rdma &= ~(uint32_t)DEVICE_RDMA_DMABUF;
   bool ordered = (rdma & DEVICE_RDMA_ORDERED) != 0 && param_int(PARAM_NET_FORCE_FLUSH) == 0;

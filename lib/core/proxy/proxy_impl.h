@@ -174,6 +174,7 @@ struct proxy_comm {
   struct proxy_bytes bytes;
   uint32_t rdma;           /* DEVICE_RDMA_* bits, if slots lie in device memory */
   bool flushes;            /* what is received there needs a flush */
+  bool apart;              /* its receivers take a slice's data and its trailer as two messages */
   uint64_t live;           /* tasks that are not done */
   uint32_t connecting;     /* connections that are not established yet */
   uint64_t requests;       /* in flight on the network */
@@ -235,11 +236,12 @@ void proxy_ll_put(const struct proxy_conn *conn, const struct proxy_flight *flig
 /* Lets the network make progress on an idle connection. */
 void proxy_conn_progress_idle(struct proxy_conn *conn);
 
-/* proxy_device.c. Decides if slots are device memory. */
+/* proxy_device.c. Decides if slots are device memory, and sets comm->apart. */
 void proxy_device_choose(struct proxy_comm *comm);
 /* Allocates a page for the trailers of a connection whose slots are device memory, or which is `apart`. */
 ncclResult_t proxy_device_open(struct proxy_conn *conn);
 void proxy_device_close(const struct net_ops *net, struct proxy_conn *conn);
+/* Registers the trailers' page, and the slots where they lie. */
 ncclResult_t proxy_device_register(struct proxy_conn *conn, void *slots, size_t bytes, void **registration);
 
 /* proxy_progress_idle.c. Progresses idle connections whose networks need it; returns when to do it again. */
