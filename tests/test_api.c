@@ -66,7 +66,7 @@ static ncclResult_t fake_device_current(uint32_t *index) {
 }
 static ncclResult_t fake_device_limits(struct plan_limits *limits) {
   const struct plan_limits production = {
-      8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, 0, false, 0, 0, 1, 0, 0, false, 0, false, false};
+      8, {65536, 614400, 524288}, 0, 524288, 4, 4, 2, 32, 0, false, 0, 0, 1, 0, 0, false, 0, false, false, 0};
   *limits = production;
   return ncclSuccess;
 }

@@ -272,6 +272,11 @@ for blocks in 1 4; do
   ctas=$blocks SIMT_MULTIPROCESSORS=1 lives "$work/crowd"
   check $? "kernels of communicators that do not fit on a GPU together are ordered, $blocks blocks a kernel"
 done
+# 48 blocks fit, 6 in each of 8 parts. 24 blocks of another communicator leave each part 3 places, 16 leave 4.
+for others in 24 16; do
+  SIMT_MULTIPROCESSORS=48:8 NCCL_PROTO=Simple ctas=64 lives "$work/crowd" clusters 8 $others
+  check $? "a kernel's clusters find place beside $others blocks, or it has none"
+done
 crowd_shared="env SIMT_MULTIPROCESSORS=11 NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=2"
 gpus=1 ctas=4 lives $crowd_shared "$work/crowd"
 check $? "communicators of ranks that share a GPU have blocks of their own there"

@@ -74,18 +74,25 @@ static cudaError_t stages_ask(void) {
 }
 
 extern "C" int step_kernel_launch(uint32_t kernel, const union launch_any *launch, uint32_t block_count,
-                                  uint32_t warp_count, bool overlaps, void *stream) {
+                                  uint32_t warp_count, uint32_t cluster, bool overlaps, void *stream) {
   void *parameters[] = {(void *)launch};
-  cudaLaunchAttribute attribute;
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  if (overlaps) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = cluster;
+    attributes[config.numAttrs].val.clusterDim.y = 1;
+    attributes[config.numAttrs++].val.clusterDim.z = 1;
+  }
   config.gridDim = dim3(block_count);
   config.blockDim = dim3(warp_count * PRIM_WARP);
   if (kernel == LAUNCH_KERNEL_BULK && stages_bytes > 0) config.dynamicSmemBytes = (size_t)stages_bytes;
   config.stream = (cudaStream_t)stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlaps ? 1 : 0;
   return cudaLaunchKernelExC(&config, kernels[kernel], parameters);
 }
 

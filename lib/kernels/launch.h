@@ -181,9 +181,11 @@ union launch_any {
 extern "C" {
 #endif
 /* Enqueues kernel number `kernel` (LAUNCH_KERNELS) on a stream of the current device; returns a cudaError.
- * `overlaps`: it may start on the device while the stream's previous kernel ends (compute capability 9.0). */
+ * `overlaps`: it may start on the device while the stream's previous kernel ends; `cluster`: so many blocks,
+ * a divisor of their number, begin together in one part of the device; 1: each begins alone (both: compute
+ * capability 9.0). */
 int step_kernel_launch(uint32_t kernel, const union launch_any *launch, uint32_t block_count,
-                       uint32_t warp_count, bool overlaps, void *stream);
+                       uint32_t warp_count, uint32_t cluster, bool overlaps, void *stream);
 /* Loads the kernels on the current device, so that the first launch does not. Returns a cudaError. */
 int step_kernel_load(void);
 #ifdef __cplusplus

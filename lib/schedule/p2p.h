@@ -17,8 +17,7 @@
  * as many channels pay off. */
 #define P2P_LL_PART_BYTES 4096
 #define P2P_LL_PART_LONG_BYTES 16384
-/* Maximum number of parts up to that length: the works of a send and a receive then fit in the launch
- * arguments. */
+/* Maximum number of parts: the works of a send and a receive then fit in the launch arguments. */
 #define P2P_LL_PARTS 16
 
 /* Ranks are in groups of group_size. A round pairs groups at a distance from the quadratic sequence, and
@@ -128,7 +127,7 @@ PRIM_FN struct p2p_split p2p_ll_split(size_t bytes, uint32_t rank_count, uint32_
   const uint32_t most = (uint32_t)size_min(P2P_LL_PARTS, size_min(channels_per_peer, 2 * share));
   const uint32_t parts = (uint32_t)size_min(most, size_max(1, size_div_up(bytes, P2P_LL_PART_BYTES)));
   if (size_div_up(bytes, parts) <= P2P_LL_PART_LONG_BYTES) return p2p_split_of(bytes, parts);
-  return p2p_split_of(bytes, (uint32_t)size_min(channels_per_peer, 4 * share));
+  return p2p_split_of(bytes, (uint32_t)size_min(P2P_LL_PARTS, size_min(channels_per_peer, 4 * share)));
 }
 
 PRIM_FN void p2p_part(const struct p2p_split *split, size_t bytes, uint32_t part_index, size_t *offset,

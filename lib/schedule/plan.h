@@ -32,6 +32,7 @@ struct plan_limits {
   uint32_t quick_protos;   /* set of enum work_proto with which direct collectives are not among algos_last */
   bool shares_device;      /* other ranks of the communicator may run on this rank's device */
   bool on_host;            /* GPUs of a host do not reach each other: data passes through its memory */
+  uint32_t cluster_blocks; /* blocks of a GPU's kernel that begin together, where it can; 0, 1: each alone */
 };
 
 /* Algorithms that GPUs support on one node but that are not faster than rings yet. Direct collectives over LL

@@ -4,24 +4,27 @@
  * wait for each other must not wait for its multiprocessors too. Communicators are split, made while others
  * are in use, and destroyed in between.
  *
- *     crowd [full | graphs]
+ *     crowd [clusters BLOCKS OTHERS | full | graphs]
  *
- * graphs: two communicators' sums are captured, and the graphs are replayed at once, each in a stream of its
- * own, by the ranks in different orders, which the GPUs must have multiprocessors for.
- * full: makes communicators until a GPU that its ranks share has too few free multiprocessors for another
- * one. The call is refused with a sentence, and a communicator that is destroyed gives its share back. */
+ * clusters: kernels of one communicator fill the first GPU in such a way that no cluster of four blocks of
+ * the other's finds place there, and do not end before it has: on the other GPUs they come after it. BLOCKS,
+ * OTHERS: the most blocks of the one's kernels, and of the other's. graphs: two communicators' sums are
+ * captured, and the graphs are replayed at once, each in a stream of its own, by the ranks in different
+ * orders, which the GPUs must have multiprocessors for. full: makes communicators until a GPU that its ranks
+ * share has too few free multiprocessors for another one. The call is refused with a sentence, and a
+ * communicator that is destroyed gives its share back. */
 #include <string.h>
 #include <unistd.h>
 
 #include "need.h"
 
-enum { COMMS = 4, COMMS_MOST = 64, COUNT = 20000, ROUNDS = 4 };
+enum { COMMS = 4, COMMS_MOST = 64, COUNT_MOST = 1 << 20, ROUNDS = 4 };
 
 static int rank_count;
 static ncclComm_t comms[COMMS_MOST][RANKS_MAX];
 static cudaStream_t streams[COMMS][RANKS_MAX];
 static int *data[COMMS][RANKS_MAX];
-static int host[COUNT];
+static int count = 20000, host[COUNT_MOST];
 static int gate_is_open; /* atomic */
 
 static void CUDART_CB gate_await(void *argument) {
@@ -42,21 +45,23 @@ static void comm_split(int comm, int parent) {
 
 static void fill(int comm, int rank) {
   need_device(rank);
-  for (int i = 0; i < COUNT; i++) host[i] = i + comm * 7 + rank;
-  NEED(cudaMemcpyAsync(data[comm][rank], host, sizeof host, cudaMemcpyHostToDevice, streams[comm][rank]));
+  for (int i = 0; i < count; i++) host[i] = i + comm * 7 + rank;
+  NEED(cudaMemcpyAsync(data[comm][rank], host, count * sizeof *host, cudaMemcpyHostToDevice,
+                       streams[comm][rank]));
   NEED(cudaStreamSynchronize(streams[comm][rank]));
 }
 
 static void check(int comm, int rank) {
   need_device(rank);
-  NEED(cudaMemcpyAsync(host, data[comm][rank], sizeof host, cudaMemcpyDeviceToHost, streams[comm][rank]));
+  NEED(cudaMemcpyAsync(host, data[comm][rank], count * sizeof *host, cudaMemcpyDeviceToHost,
+                       streams[comm][rank]));
   NEED(cudaStreamSynchronize(streams[comm][rank]));
-  for (int i = 0; i < COUNT; i++)
+  for (int i = 0; i < count; i++)
     NEED(host[i] != (i + comm * 7) * rank_count + rank_count * (rank_count - 1) / 2);
 }
 
 static void sum_start(int comm, int rank) {
-  NEED(ncclAllReduce(data[comm][rank], data[comm][rank], COUNT, ncclUint32, ncclSum, comms[comm][rank],
+  NEED(ncclAllReduce(data[comm][rank], data[comm][rank], count, ncclUint32, ncclSum, comms[comm][rank],
                      streams[comm][rank]));
 }
 
@@ -97,7 +102,7 @@ static void rounds_run(void) {
     for (int rank = 0; rank < rank_count; rank++) {
       need_device(rank);
       NEED(cudaStreamCreateWithFlags(&streams[comm][rank], cudaStreamNonBlocking));
-      NEED(cudaMalloc((void **)&data[comm][rank], sizeof host));
+      NEED(cudaMalloc((void **)&data[comm][rank], count * sizeof *host));
     }
   need_comms(comms[0], rank_count);
   need_comms(comms[1], rank_count);
@@ -116,6 +121,66 @@ static void rounds_run(void) {
       NEED(cudaFree(data[comm][rank]));
       NEED(cudaStreamDestroy(streams[comm][rank]));
     }
+}
+
+/* ---- clusters ---- */
+
+static void comms_open(int comm, int blocks, int cluster) {
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = config.maxCTAs = blocks;
+  config.cgaClusterSize = cluster;
+  NEED(ncclGetUniqueId(&id));
+  NEED(ncclGroupStart());
+  for (int rank = 0; rank < rank_count; rank++) {
+    need_device(rank);
+    NEED(ncclCommInitRankConfig(&comms[comm][rank], rank_count, id, rank, &config));
+  }
+  NEED(ncclGroupEnd());
+}
+
+/* In the first GPU the kernel that the other one waits for elsewhere begins first. */
+static void clusters_run(int clustered_blocks, int other_blocks) {
+  cudaEvent_t ended[RANKS_MAX];
+  count = COUNT_MOST;
+  comms_open(0, clustered_blocks, 4);
+  comms_open(1, other_blocks, 1);
+  for (int comm = 0; comm < 2; comm++)
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaStreamCreateWithFlags(&streams[comm][rank], cudaStreamNonBlocking));
+      NEED(cudaMalloc((void **)&data[comm][rank], count * sizeof *host));
+      fill(comm, rank);
+    }
+  need_device(0);
+  NEED(cudaLaunchHostFunc(streams[0][0], gate_await, NULL));
+  for (int comm = 0; comm < 2; comm++) {
+    NEED(ncclGroupStart());
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      if (comm == 1 && rank > 0) NEED(cudaStreamWaitEvent(streams[1][rank], ended[rank], 0));
+      sum_start(comm, rank);
+    }
+    NEED(ncclGroupEnd());
+    for (int rank = 0; rank < rank_count && comm == 0; rank++) {
+      need_device(rank);
+      NEED(cudaEventCreateWithFlags(&ended[rank], cudaEventDisableTiming));
+      NEED(cudaEventRecord(ended[rank], streams[0][rank]));
+    }
+  }
+  usleep(100000); /* the other communicator's kernel has begun there, unless the machine is very busy */
+  __atomic_store_n(&gate_is_open, 1, __ATOMIC_RELEASE);
+  for (int comm = 0; comm < 2; comm++)
+    for (int rank = 0; rank < rank_count; rank++) check(comm, rank);
+  for (int comm = 0; comm < 2; comm++) {
+    comm_close(comm);
+    for (int rank = 0; rank < rank_count; rank++) {
+      need_device(rank);
+      NEED(cudaFree(data[comm][rank]));
+      NEED(cudaStreamDestroy(streams[comm][rank]));
+      if (comm == 0) NEED(cudaEventDestroy(ended[rank]));
+    }
+  }
 }
 
 /* ---- graphs of two communicators ---- */
@@ -162,7 +227,7 @@ static void graphs_run(void) {
     for (int rank = 0; rank < rank_count; rank++) {
       need_device(rank);
       NEED(cudaStreamCreateWithFlags(&streams[comm][rank], cudaStreamNonBlocking));
-      NEED(cudaMalloc((void **)&data[comm][rank], sizeof host));
+      NEED(cudaMalloc((void **)&data[comm][rank], count * sizeof *host));
     }
   }
   for (int comm = 0; comm < GRAPHS; comm++)
@@ -186,19 +251,19 @@ static int comm_open(int comm) {
 }
 
 static void fill_device(void) {
-  int count = 0;
-  while (count < COMMS_MOST && comm_open(count)) count += 1;
-  if (count < COMMS_MOST) {
+  int opened = 0;
+  while (opened < COMMS_MOST && comm_open(opened)) opened += 1;
+  if (opened < COMMS_MOST) {
     const char *said = ncclGetLastError(NULL);
-    if (count == 0 || strstr(said, "multiprocessors") == NULL || strstr(said, "destroy some") == NULL) {
-      fprintf(stderr, "crowd: communicator %d: \"%s\"\n", count, said);
+    if (opened == 0 || strstr(said, "multiprocessors") == NULL || strstr(said, "destroy some") == NULL) {
+      fprintf(stderr, "crowd: communicator %d: \"%s\"\n", opened, said);
       exit(1);
     }
-    printf("crowd: %d communicators, then: %s\n", count, said);
+    printf("crowd: %d communicators, then: %s\n", opened, said);
     comm_close(0);
     NEED(!comm_open(0));
   }
-  for (int comm = 0; comm < count; comm++) comm_close(comm);
+  for (int comm = 0; comm < opened; comm++) comm_close(comm);
 }
 
 int main(int argument_count, char **arguments) {
@@ -209,12 +274,15 @@ int main(int argument_count, char **arguments) {
     return 0;
   }
   const int replayed = argument_count > 1 && strcmp(arguments[1], "graphs") == 0;
+  const int clusters = argument_count > 3 && strcmp(arguments[1], "clusters") == 0;
   if (full) fill_device();
+  else if (clusters) clusters_run(atoi(arguments[2]), atoi(arguments[3]));
   else if (replayed) graphs_run();
   else rounds_run();
   need_fresh_start(rank_count);
   printf("crowd: %s of %d ranks: ok\n",
          full       ? "too many communicators"
+         : clusters ? "clusters"
          : replayed ? "graphs of two communicators"
                     : "several communicators",
          rank_count);

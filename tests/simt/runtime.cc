@@ -48,11 +48,17 @@ static void kernel_note(const struct simt_kernel *kernel, uint32_t thread_count)
 
 extern "C" cudaError_t tutti_cudart_GetDeviceProperties(struct cudaDeviceProp *properties, int device);
 
-/* SIMT_MULTIPROCESSORS=N: each device runs N blocks at once; a further one begins when one has ended. 0: any
- * number. */
-static int multiprocessors(void) {
+/* SIMT_MULTIPROCESSORS=N or N:PARTS: each device runs N blocks at once, the same number in each of its parts;
+ * a further one begins when one has ended, a cluster's when one part has place for them all. 0: any number.
+ */
+enum { PARTS_MOST = 8 };
+static int multiprocessors(int *parts) {
   const char *text = getenv("SIMT_MULTIPROCESSORS");
-  return text != NULL ? atoi(text) : 0;
+  int count = 0;
+  *parts = 1;
+  if (text == NULL || sscanf(text, "%d:%d", &count, parts) < 1) return 0;
+  if (*parts < 1 || *parts > PARTS_MOST) abort();
+  return count;
 }
 
 extern "C" cudaError_t tutti_cudart_DeviceCanAccessPeer(int *can, int device, int peer);
@@ -67,8 +73,9 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
   const cudaError_t error = tutti_cudart_GetDeviceProperties(properties, device);
   const char *text = getenv("SIMT_CAPABILITY");
+  int parts;
   if (error != cudaSuccess) return error;
-  if (multiprocessors() > 0) properties->multiProcessorCount = multiprocessors();
+  if (multiprocessors(&parts) > 0) properties->multiProcessorCount = multiprocessors(&parts);
   if (simt_is_virtual()) snprintf(properties->name, sizeof properties->name, "GRID H100-80C");
   if (text == NULL) return cudaSuccess;
   properties->major = atoi(text) / 10;
@@ -78,19 +85,32 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 static pthread_mutex_t blocks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t block_ended = PTHREAD_COND_INITIALIZER;
-static int blocks_running[SIMT_DEVICES];
+static int blocks_running[SIMT_DEVICES][PARTS_MOST];
 
-static void multiprocessor_take(int device) {
-  pthread_mutex_lock(&blocks_mutex);
-  while (multiprocessors() > 0 && blocks_running[device] >= multiprocessors())
-    pthread_cond_wait(&block_ended, &blocks_mutex);
-  blocks_running[device] += 1;
-  pthread_mutex_unlock(&blocks_mutex);
+/* The part of the device with the most free places. Locked. */
+static int part_freest(int device, int parts) {
+  int freest = 0;
+  for (int part = 1; part < parts; part++)
+    if (blocks_running[device][part] < blocks_running[device][freest]) freest = part;
+  return freest;
 }
 
-static void multiprocessor_give(int device) {
+/* Takes the places of `cluster` blocks in one part, and returns it. */
+static int multiprocessors_take(int device, int cluster) {
+  int parts, part;
+  const int count = multiprocessors(&parts);
   pthread_mutex_lock(&blocks_mutex);
-  blocks_running[device] -= 1;
+  while (part = part_freest(device, parts),
+         count > 0 && blocks_running[device][part] + cluster > count / parts)
+    pthread_cond_wait(&block_ended, &blocks_mutex);
+  blocks_running[device][part] += cluster;
+  pthread_mutex_unlock(&blocks_mutex);
+  return part;
+}
+
+static void multiprocessor_give(int device, int part) {
+  pthread_mutex_lock(&blocks_mutex);
+  blocks_running[device][part] -= 1;
   pthread_cond_broadcast(&block_ended);
   pthread_mutex_unlock(&blocks_mutex);
 }
@@ -119,7 +139,7 @@ struct simt_launch {
   const struct simt_kernel *kernel;
   uint32_t block_count, thread_count;
   size_t shared_bytes; /* that it requests */
-  int slow_warp, device;
+  int slow_warp, device, cluster;
   const void *stream;
   bool overlaps;    /* it may begin before the stream's previous launch has ended */
   bool is_repeated; /* in a graph: launched as often as the graph */
@@ -130,6 +150,7 @@ struct simt_block_job {
   const struct simt_launch *launch;
   struct order_launch *order;
   uint32_t index;
+  int part; /* of the device, where it runs */
   pthread_t thread;
 };
 
@@ -151,7 +172,7 @@ static void *block_main(void *argument) {
                     job->launch->thread_count);
   simt_block_run(job->order, job->index, job->launch->thread_count, job->launch->shared_bytes,
                  job->launch->slow_warp, thread_body, (void *)job->launch);
-  multiprocessor_give(job->launch->device);
+  multiprocessor_give(job->launch->device, job->part);
   return NULL;
 }
 
@@ -161,8 +182,9 @@ static void launch_run(void *argument) {
   if (jobs == NULL) abort();
   struct order_launch *order = order_launch_begin(launch->stream, launch->device, launch->overlaps);
   for (uint32_t index = 0; index < launch->block_count; index++) {
-    jobs[index] = {launch, order, index, 0};
-    multiprocessor_take(launch->device);
+    const bool first = index % (uint32_t)launch->cluster == 0;
+    jobs[index] = {launch, order, index, 0, 0};
+    jobs[index].part = first ? multiprocessors_take(launch->device, launch->cluster) : jobs[index - 1].part;
     if (pthread_create(&jobs[index].thread, NULL, block_main, &jobs[index]) != 0) abort();
   }
   for (uint32_t index = 0; index < launch->block_count; index++) pthread_join(jobs[index].thread, NULL);
@@ -181,7 +203,7 @@ static int slow_warp(void) {
 
 static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 grid, dim3 block,
                                        void **parameters, size_t shared_bytes, cudaStream_t stream,
-                                       bool overlaps) {
+                                       int cluster, bool overlaps) {
   struct simt_launch *launch = (struct simt_launch *)calloc(1, sizeof *launch);
   if (launch == NULL) return NULL;
   launch->kernel = kernel;
@@ -191,6 +213,7 @@ static struct simt_launch *launch_make(const struct simt_kernel *kernel, dim3 gr
   launch->slow_warp = slow_warp();
   if (cudaGetDevice(&launch->device) != cudaSuccess || launch->device >= SIMT_DEVICES) abort();
   launch->stream = (const void *)stream;
+  launch->cluster = cluster;
   launch->overlaps = overlaps;
   for (uint32_t i = 0; i < SIMT_PARAMETERS && kernel->bytes[i] > 0; i++) {
     launch->parameters[i] = malloc(kernel->bytes[i]);
@@ -211,14 +234,15 @@ static bool drops_launches(void) {
 }
 
 static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **parameters,
-                               size_t shared_bytes, cudaStream_t stream, bool overlaps) {
+                               size_t shared_bytes, cudaStream_t stream, int cluster, bool overlaps) {
   const struct simt_kernel *kernel = kernel_find(entry);
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (kernel == NULL || shared_bytes > shared_most(kernel)) return cudaErrorInvalidValue;
   reset_use();
   if (drops_launches()) return cudaSuccess;
   kernel_note(kernel, block.x);
-  struct simt_launch *launch = launch_make(kernel, grid, block, parameters, shared_bytes, stream, overlaps);
+  struct simt_launch *launch =
+      launch_make(kernel, grid, block, parameters, shared_bytes, stream, cluster, overlaps);
   if (launch == NULL) return cudaErrorMemoryAllocation;
   simt_memory_settle();
   cudaError_t error = cudaStreamIsCapturing(stream, &status);
@@ -230,16 +254,21 @@ static cudaError_t launch_send(const void *entry, dim3 grid, dim3 block, void **
 
 cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **parameters, size_t shared_bytes,
                              cudaStream_t stream) {
-  return launch_send(entry, grid, block, parameters, shared_bytes, stream, false);
+  return launch_send(entry, grid, block, parameters, shared_bytes, stream, 1, false);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry, void **parameters) {
+  unsigned int cluster = 1;
   bool overlaps = false;
-  for (unsigned int i = 0; i < config->numAttrs; i++)
-    overlaps |= config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
-                config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  for (unsigned int i = 0; i < config->numAttrs; i++) {
+    const cudaLaunchAttribute *attribute = &config->attrs[i];
+    if (attribute->id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      overlaps = attribute->val.programmaticStreamSerializationAllowed != 0;
+    if (attribute->id == cudaLaunchAttributeClusterDimension) cluster = attribute->val.clusterDim.x;
+  }
+  if (cluster == 0 || cluster > 8 || config->gridDim.x % cluster != 0) return cudaErrorInvalidValue;
   return launch_send(entry, config->gridDim, config->blockDim, parameters, config->dynamicSmemBytes,
-                     config->stream, overlaps);
+                     config->stream, (int)cluster, overlaps);
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *entry) {

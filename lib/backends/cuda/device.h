@@ -103,7 +103,8 @@ struct cuda_ring {
 struct cuda_budget {
   uint64_t target, ticket; /* of the last launch: the count at its end, and its place in the device's order */
   uint64_t turn;
-  uint32_t blocks; /* most of the launches under way */
+  uint32_t blocks;  /* most of the launches under way */
+  uint32_t cluster; /* blocks of a cluster, if clusters are used; 1: they are not */
   struct device_comm *next;
 };
 
@@ -278,8 +279,10 @@ int cuda_order_ended(const struct cuda_order *order, cudaStream_t stream, struct
 int cuda_order_await(const struct launch_counts *counts, uint64_t target, cudaStream_t stream);
 
 /* launch_budget.c: communicators that share a device's multiprocessors. */
-/* From when its limits are settled, and so before its first launch. `blocks`: device_info.blocks. */
-void cuda_budget_join(struct device_comm *comm, uint32_t blocks);
+/* From when its limits are settled, and so before its first launch. */
+void cuda_budget_join(struct device_comm *comm, const struct device_info *info);
+/* Blocks of a cluster, if a launch may use clusters; else 1. */
+uint32_t cuda_budget_cluster(const struct device_comm *comm, uint32_t block_count, bool captured);
 void cuda_budget_leave(struct device_comm *comm); /* before its counts are freed; they may be kept */
 /* Before a kernel is launched outside captures: the stream waits until its blocks surely fit. A cudaError. */
 int cuda_budget_before(struct device_comm *comm, uint32_t block_count, cudaStream_t stream,
@@ -312,6 +315,7 @@ ncclResult_t cuda_slab_leave(struct cuda_slab *slab, cudaGraph_t graph);
 /* launch.c */
 struct cuda_kernel {
   uint32_t kernel, block_count, warp_count; /* kernel: LAUNCH_KERNELS */
+  uint32_t cluster;                         /* blocks of a cluster; 1: each block begins alone */
   bool overlaps;                            /* it may start while the kernel before it ends */
 };
 ncclResult_t cuda_launch(struct device_comm *comm, const struct plan *plan, const device_stream *streams,

@@ -469,7 +469,7 @@ static ncclResult_t comm_launch_first(struct device_comm *comm) {
   launch.arguments.counts = comm->order.counts;
   launch.arguments.from_graph = 1;
   for (uint32_t kernel = 0; kernel < LAUNCH_KERNELS; kernel++)
-    TRY(cuda_result(step_kernel_launch(kernel, &launch, 1, 1, false, stream), "launching a first kernel"));
+    TRY(cuda_result(step_kernel_launch(kernel, &launch, 1, 1, 1, false, stream), "launching a first kernel"));
   return cuda_result(cudaStreamSynchronize(stream), "running a first kernel");
 }
 
@@ -749,7 +749,7 @@ void cuda_comm_fail(struct device_comm *comm, ncclResult_t error) {
 static void cuda_comm_settle(struct device_comm *comm, const struct plan_limits *limits) {
   struct device_info info;
   comm->config.limits = *limits;
-  if (cuda_device_info(comm->config.device_index, &info) == ncclSuccess) cuda_budget_join(comm, info.blocks);
+  if (cuda_device_info(comm->config.device_index, &info) == ncclSuccess) cuda_budget_join(comm, &info);
 }
 
 /* ---- what kernels say ---- */

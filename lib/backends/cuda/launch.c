@@ -417,6 +417,28 @@ static uint32_t plan_blocks(const struct plan *plan, uint16_t *first_batch) {
   return block_count;
 }
 
+/* Blocks of a cluster. Stores of 32 blocks to another GPU reach 356 GB/s on H200, in clusters of four 369.
+ * Short operations gain nothing. */
+static uint32_t kernel_cluster(const struct device_comm *comm, const struct cuda_kernel *kernel,
+                               bool captured) {
+  switch (kernel->kernel) {
+    case PROTO_SIMPLE:
+    case LAUNCH_KERNEL_MIXED:
+    case LAUNCH_KERNEL_LINKS:
+    case LAUNCH_KERNEL_BULK:
+    case LAUNCH_KERNEL_DIRECT_SIMPLE: return cuda_budget_cluster(comm, kernel->block_count, captured);
+    default: return 1;
+  }
+}
+
+/* Fills the last cluster with blocks that have no batch. */
+static void kernel_fill_clusters(struct cuda_kernel *kernel, uint16_t *first_batch) {
+  const uint32_t last = kernel->block_count;
+  kernel->block_count = (uint32_t)size_round_up(last, kernel->cluster);
+  for (uint32_t block = last + 1; block <= kernel->block_count; block++)
+    first_batch[block] = first_batch[last];
+}
+
 /* ---- launch ---- */
 
 /* What writes a scalar has ended before it is read. */
@@ -532,9 +554,11 @@ static ncclResult_t enqueue_in_order(struct device_comm *comm, content_enqueue e
 static ncclResult_t kernel_enqueue(struct device_comm *comm, const struct launch_content *content,
                                    cudaStream_t stream) {
   const struct cuda_kernel *kernel = content->kernel;
-  (void)comm;
+  /* Communicators may have been made since a kept launch was. */
+  const uint32_t cluster =
+      kernel->cluster > 1 ? cuda_budget_cluster(comm, kernel->block_count, false) : kernel->cluster;
   return cuda_result(step_kernel_launch(kernel->kernel, content->launch, kernel->block_count,
-                                        kernel->warp_count, kernel->overlaps, stream),
+                                        kernel->warp_count, cluster, kernel->overlaps, stream),
                      "launching a kernel");
 }
 
@@ -717,6 +741,8 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   /* A kernel that waits for its turn takes multiprocessors that another rank's kernel may need. */
   kernel->overlaps = comm->overlaps && !plan->limits.shares_device && !plan_has_scalar(plan);
   kernel->warp_count = plan_warps(plan, kernel->kernel);
+  kernel->cluster = kernel_cluster(comm, kernel, setup.capture.id != 0);
+  kernel_fill_clusters(kernel, launch.arguments.first_batch);
   setup.plan_bytes =
       kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&setup, plan)) own_copy_find(plan, &setup.aside);

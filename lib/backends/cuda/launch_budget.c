@@ -5,9 +5,12 @@
  * they might not fit together: one waits on its stream for the ends of those launched before it, until it
  * fits. README.md says why this is enough if all devices launch in the same order ("Several communicators on
  * one device"). */
+#include <cuda.h>
+
 #include "backends/cuda/device.h"
 #include "base/array.h"
 #include "base/log.h"
+#include "schedule/chunk.h"
 
 #define WAITS_MOST 256u
 
@@ -16,6 +19,7 @@ static os_mutex budget_mutex = OS_MUTEX_INITIALIZER;
 static struct budget {
   struct device_comm *ranks;
   uint32_t blocks, shared_blocks; /* that the device runs at once; of ranks that share the device */
+  uint32_t claims;                /* atomic: blocks of all communicators */
   uint64_t tickets, turn;
   bool crowded;             /* atomic: launches are ordered */
   bool ordered;             /* they were once: streams may still wait for counts */
@@ -26,8 +30,24 @@ static struct budget {
 
 static uint32_t claim_of(const struct device_comm *comm) {
   const struct plan_limits *limits = &comm->config.limits;
-  return limits->channel_count > limits->p2p_channel_count ? limits->channel_count
-                                                           : limits->p2p_channel_count;
+  const uint32_t blocks =
+      limits->channel_count > limits->p2p_channel_count ? limits->channel_count : limits->p2p_channel_count;
+  return (uint32_t)size_round_up(blocks, comm->budget.cluster);
+}
+
+/* The blocks of a cluster need multiprocessors of one part of the device at once. Of each part's free ones up
+ * to a cluster's blocks less one may be of no use to it, however the other blocks lie. H100 and H200 have
+ * eight parts (graphics processing clusters); the driver does not tell. */
+#define DEVICE_PARTS 8u
+static uint32_t useless_most(uint32_t cluster) { return (cluster - 1) * DEVICE_PARTS; }
+
+/* A power of two. Under MPS, other processes' blocks are not counted. */
+static uint32_t cluster_of(const struct device_comm *comm, const struct device_info *info) {
+  uint32_t cluster = 1;
+  while (cluster * 2 <= comm->config.limits.cluster_blocks) cluster *= 2;
+  if (cluster == 1 || info->capability < 90 || comm->config.limits.shares_device) return 1;
+  if (useless_most(cluster) + cluster > info->blocks) return 1;
+  return cuda_device_ask(comm->config.device_index, CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0 ? cluster : 1;
 }
 
 /* Locked. */
@@ -36,15 +56,18 @@ static void budget_count(struct budget *budget) {
   for (const struct device_comm *comm = budget->ranks; comm != NULL; comm = comm->budget.next)
     *(comm->config.limits.shares_device ? &shared : &single) += claim_of(comm);
   budget->shared_blocks = shared;
+  __atomic_store_n(&budget->claims, shared + single, __ATOMIC_RELAXED);
   const bool crowded = budget->blocks > 0 && shared + single > budget->blocks;
   budget->ordered = budget->ordered || crowded;
   __atomic_store_n(&budget->crowded, crowded, __ATOMIC_RELEASE);
 }
 
-void cuda_budget_join(struct device_comm *comm, uint32_t blocks) {
+void cuda_budget_join(struct device_comm *comm, const struct device_info *info) {
   struct budget *budget = &budgets[comm->config.device_index];
+  const uint32_t cluster = cluster_of(comm, info);
   os_mutex_lock(&budget_mutex);
-  budget->blocks = blocks;
+  comm->budget.cluster = cluster;
+  budget->blocks = info->blocks;
   comm->budget.next = budget->ranks;
   budget->ranks = comm;
   budget_count(budget);
@@ -79,6 +102,19 @@ void cuda_budget_leave(struct device_comm *comm) {
   }
   budget_count(budget);
   os_mutex_unlock(&budget_mutex);
+}
+
+/* One cluster must find place whatever other communicators run: blocks of different channels do not wait for
+ * each other, so the launch's other clusters then follow. Replays of graphs are not ordered: where not all
+ * communicators fit at once, captured kernels use no clusters. */
+uint32_t cuda_budget_cluster(const struct device_comm *comm, uint32_t block_count, bool captured) {
+  const struct budget *budget = &budgets[comm->config.device_index];
+  const uint32_t cluster = comm->budget.cluster;
+  const bool crowded = __atomic_load_n(&budget->crowded, __ATOMIC_ACQUIRE);
+  if (cluster < 2 || block_count < 2 * cluster || (crowded && captured)) return 1;
+  const uint32_t own = crowded ? block_count : claim_of(comm);
+  const uint32_t all = crowded ? budget->blocks : __atomic_load_n(&budget->claims, __ATOMIC_RELAXED);
+  return all - own + useless_most(cluster) + cluster <= budget->blocks ? cluster : 1;
 }
 
 ncclResult_t cuda_device_use(uint32_t device_index, struct device_use *use) {

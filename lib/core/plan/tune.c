@@ -76,7 +76,19 @@ static double measured_ring_gbps(const struct query *q) {
   return least(gbps, tune_measured_pair.ring_gbps[q->proto]);
 }
 
+static bool is_chain(uint8_t func) { return func == FUNC_BROADCAST || func == FUNC_REDUCE; }
+
+/* Of one hop. Few channels carry less, as in a ring. */
+static double pair_chain_us(const struct query *q) {
+  const struct tune_measured_pair *pair = &tune_measured_pair;
+  const struct tune_measured_ring *ring = &tune_measured_ring;
+  const double share = least(1, ring->channel_gbps * q->channel_count / ring->all_gbps);
+  return most(pair->chain_least_us[q->proto],
+              pair->chain_base_us[q->proto] + q->bytes / (1000.0 * pair->chain_gbps[q->proto] * share));
+}
+
 static double measured_ring_us(const struct query *q) {
+  if (q->ranks == 2 && is_chain(q->func)) return pair_chain_us(q);
   const struct tune_measured_ring *ring = &tune_measured_ring;
   const uint32_t hops = q->ranks > 1 ? ring_hops(q->func, q->ranks) : 1;
   const bool chain = q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func);
@@ -120,15 +132,26 @@ static double apart_us(const struct query *q) {
   return most(apart->least_us, apart->base_us + q->bytes / (1000.0 * gbps));
 }
 
+/* What OneShot carries where it copies, and no block goes once round. */
+static double one_shot_copy_gbps(const struct query *q, double gbps) {
+  const struct tune_measured_pair *pair = &tune_measured_pair;
+  if (q->ranks == 2 && q->proto == PROTO_SIMPLE) {
+    if (q->func == FUNC_ALL_GATHER) return pair->gather_gbps;
+    if (q->func == FUNC_BROADCAST) return pair->broadcast_gbps;
+    if (q->func == FUNC_ALL_TO_ALL) return pair->all_to_all_gbps;
+  }
+  return q->func == FUNC_ALL_TO_ALL ? least(gbps, tune_measured_messages.direct_gbps[q->proto]) : gbps;
+}
+
 /* If the links are slower than those measured, a hop costs more and the links limit the bandwidth. */
 static double direct_us(const struct query *q) {
   if (q->apart) return apart_us(q);
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
-  double gbps = least(direct->all_gbps[q->proto], direct->channel_gbps[q->proto] * q->channel_count);
+  double gbps = least(one_shot_copy_gbps(q, direct->all_gbps[q->proto]),
+                      direct->channel_gbps[q->proto] * q->channel_count);
   const bool adds = q->func == FUNC_ALL_REDUCE || q->func == FUNC_REDUCE_SCATTER;
-  if (q->func == FUNC_ALL_TO_ALL) gbps = least(gbps, tune_measured_messages.direct_gbps[q->proto]);
   if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !direct_goes_once(q))
     gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
   double time_us = direct->base_us[q->proto] + direct->rounds * (q->ranks - 1) * direct->peer_us[q->proto];

@@ -43,11 +43,12 @@ const struct tune_measured_ring tune_measured_ring = {
 
 /* LL of both: this library's, in graphs, 8 bytes to 512 KiB over 8 and 16 channels. Simple of both, and the
  * halves of OneShot: 256 KiB to 128 MiB over 8, 12, 16 and 32 channels. The figures fit within a seventh.
- * LL128 was not measured; its figures lie between the two. */
+ * The base of two shots over Simple is that of a process a GPU, 512 KiB to 8 MiB. LL128 was not measured; its
+ * figures lie between the two. */
 const struct tune_measured_direct tune_measured_one_shot = {
     {4.8, 6.2, 8}, {0.1, 0.2, 0.2}, {140, 200, 290}, {11, 11, 20}, 1};
 const struct tune_measured_direct tune_measured_two_shot = {
-    {6.1, 7.0, 6.8}, {0.1, 0.2, 0.2}, {138, 200, 305}, {11, 11, 30}, 2};
+    {6.1, 7.0, 9.3}, {0.1, 0.2, 0.2}, {138, 200, 305}, {11, 11, 30}, 2};
 
 /* The same in LL if a block's lines go once round, 8 bytes to 64 KiB in one shot, to 256 KiB in two; the
  * figures fit within a tenth. */
@@ -61,9 +62,17 @@ const struct tune_measured_direct tune_measured_two_shot_once = {
 const struct tune_measured_apart tune_measured_apart = {9, 55, 342, 20, 20};
 
 /* On two H200, one process each: OneShot in LL from 256 KiB to 2 MiB, in Simple from 2 to 256 MiB, rings from
- * 2 to 64 MiB; the figures fit within a tenth. LL128 of OneShot was not measured. A direct broadcast waits
- * for the receiver's address: 22 us for 1 MiB, 23 for 4. */
-const struct tune_measured_pair tune_measured_pair = {{86, 110, 153}, {92, 107, 290}, 22};
+ * 2 to 64 MiB, chains from 512 KiB to 64 MiB; the figures fit within a tenth. LL128 of OneShot was not
+ * measured. A direct broadcast waits for the receiver's address: 22 us for 1 MiB, 23 for 4. */
+const struct tune_measured_pair tune_measured_pair = {.one_shot_gbps = {86, 110, 153},
+                                                      .ring_gbps = {92, 107, 290},
+                                                      .gather_gbps = 338,
+                                                      .broadcast_gbps = 363,
+                                                      .all_to_all_gbps = 228,
+                                                      .broadcast_us = 22,
+                                                      .chain_base_us = {5.25, 6, 10.5},
+                                                      .chain_gbps = {143, 255, 366},
+                                                      .chain_least_us = {0, 9.5, 0}};
 
 /* Simple: 256 KiB to 64 MiB to one other rank and to three, fits within a tenth; direct collectives over LL:
  * 16 KiB to 2 MiB. */

@@ -65,10 +65,14 @@ struct tune_measured_apart {
 };
 extern const struct tune_measured_apart tune_measured_apart;
 
-/* Sums over two ranks, which share a single link: limits of OneShot and of a reduce-scatter's ring. */
+/* Two ranks, which share a single link. Limits of OneShot where it adds and of a reduce-scatter's ring;
+ * OneShot over Simple where it copies; a chain, which has one hop: time = base + bytes / rate, and no less.
+ */
 struct tune_measured_pair {
   double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
+  double gather_gbps, broadcast_gbps, all_to_all_gbps;
   double broadcast_us; /* a direct broadcast over Simple takes no less, whatever its size */
+  double chain_base_us[PROTO_COUNT], chain_gbps[PROTO_COUNT], chain_least_us[PROTO_COUNT];
 };
 extern const struct tune_measured_pair tune_measured_pair;
 

@@ -28,7 +28,7 @@ struct config_member {
 
 static const struct config_member members[] = {
     MEMBER(blocking, 21400, 1, 0, 1, PARAM_COMM_BLOCKING),
-    MEMBER_WITHOUT(cgaClusterSize, 21700, 4, 0, 8, "kernels are launched without clusters"),
+    MEMBER(cgaClusterSize, 21700, 4, 0, 8, PARAM_CGA_CLUSTER_SIZE),
     MEMBER(minCTAs, 21700, 1, 1, 64, PARAM_MIN_CTAS),
     MEMBER(maxCTAs, 21700, 64, 1, 64, PARAM_MAX_CTAS),
     MEMBER_WITHOUT(splitShare, 21800, 0, 0, 1, "a split communicator has resources of its own"),

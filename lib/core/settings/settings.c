@@ -165,6 +165,7 @@ static void limits_take_params(struct plan_limits *limits, const ncclConfig_t *c
   }
   if (param_int(PARAM_ALLGATHERV_ENABLE) == 0) limits->algos &= ~PLAN_FUSES;
   limits->first_step = (uint32_t)param_int(PARAM_TUTTI_FIRST_STEP);
+  limits->cluster_blocks = (uint32_t)config->cgaClusterSize;
   limits_take_channels(limits, config);
 }
 

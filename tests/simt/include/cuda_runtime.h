@@ -14,10 +14,16 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 typedef struct CUuserObject_st *cudaUserObject_t;
 enum { cudaUserObjectNoDestructorSync = 1, cudaGraphUserObjectMove = 1 };
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 typedef struct {
   enum cudaLaunchAttributeID id;
   union {
+    struct {
+      unsigned int x, y, z;
+    } clusterDim;
     int programmaticStreamSerializationAllowed;
   } val;
 } cudaLaunchAttribute;
