@@ -566,7 +566,8 @@ static void request_begin(struct plan_request *request, uint32_t rank, uint32_t 
   request->ops = ops;
   request->op_count = count;
   request->settings.limits = (struct plan_limits){
-      8, {65536, 614400, 524288}, 0, 524288, 16, 16, 16, 32, 0, true, 0, 0, 1, 0, 0, false, 0, false, false, 0};
+      8, {65536, 614400, 524288}, 0, 524288, 16, 16, 16, 32, 0, true, 0, 0, 1, 0, 0, false, 0, false, false,
+      0};
   request->settings.p2p_ll_threshold = 16384;
   for (uint32_t func = 0; func < FUNC_COUNT; func++) {
     request->settings.algo_mask[func] = (1u << ALGO_COUNT) - 1;

@@ -118,8 +118,8 @@ SUSPEND_GRAPHS, SUSPEND_MAPPED, SUSPEND_SHOWN, SUSPEND_KEPT = (
              program='suspend') for number in range(4))
 CROWD = scenario('', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2 NCCL_MAX_CTAS=1 SIMT_MULTIPROCESSORS=1',
                  program='crowd')
-CLUSTERS = scenario('', 'Simple', 'clusters 8 24', 'TUTTI_EMU=mode=threads,devices=2 SIMT_MULTIPROCESSORS=48:8',
-                    program='crowd')
+CLUSTERS = scenario('', 'Simple', 'clusters 8 24',
+                    'TUTTI_EMU=mode=threads,devices=2 SIMT_MULTIPROCESSORS=48:8', program='crowd')
 AGAIN = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2', program='again')
 
 PLANS_LL = scenario('Direct', 'LL', '3 4096 /dev/null all_reduce', program='plans')
