@@ -58,11 +58,18 @@ PRIM_FN bool direct_apart_has(const struct work *work, uint32_t kind) {
   return reduces == root;
 }
 
+/* A reduction in one hop, the mirror of a broadcast: the root receives all inputs and adds them to its own.
+ */
+PRIM_FN bool direct_is_one_hop_reduce(const struct work *work) {
+  return work->func == FUNC_REDUCE && work->algo == ALGO_DIRECT;
+}
+
 /* Whether the loops of this rank have such a step. */
 PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
   const uint8_t func = work->func;
   const bool root = work->rank == work->root;
   if (direct_is_apart(work)) return direct_apart_has(work, kind);
+  if (direct_is_one_hop_reduce(work)) return kind == (root ? DIRECT_SUM : DIRECT_FIRST);
   if (kind == DIRECT_FIRST) return func != FUNC_BROADCAST || root;
   if (kind == DIRECT_SUM)
     return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE;
@@ -255,6 +262,17 @@ PRIM_FN void direct_broadcast_step(const struct work *work, uint32_t kind, struc
   step->recv_links = 1;
 }
 
+/* To the root, over the one link of every other rank. The root's sum may overwrite its own input, as it sends
+ * nothing. */
+PRIM_FN void direct_reduce_step(const struct work *work, uint32_t kind, struct step *step) {
+  if (kind == DIRECT_SUM) {
+    direct_step_reduce(work, step);
+    return;
+  }
+  direct_step_send(work, 0, step);
+  step->send_links = 1;
+}
+
 /* A step of the loop that has `done` elements of the part before it. */
 PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind, struct step *step) {
   const size_t rest = work->part_count - done;
@@ -271,7 +289,10 @@ PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind,
       else direct_one_shot_step(work, kind, step);
       break;
     case FUNC_ALL_GATHER: direct_all_gather_step(work, kind, step); break;
-    case FUNC_REDUCE: direct_two_shot_step(work, kind, rest, step); break;
+    case FUNC_REDUCE:
+      if (work->algo == ALGO_TWO_SHOT) direct_two_shot_step(work, kind, rest, step);
+      else direct_reduce_step(work, kind, step);
+      break;
     case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(work, kind, step); break;
     case FUNC_ALL_TO_ALL: direct_all_to_all_step(work, kind, step); break;
     default: direct_broadcast_step(work, kind, step); break;

@@ -29,7 +29,7 @@ ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_
 FAULTS = []
 
 SHORT_BUFFERS = 'NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440'
-DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring'
+DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Direct'
 WRAP_31, WRAP_32 = 'TUTTI_FIRST_STEP=2147483616', 'TUTTI_FIRST_STEP=4294967264'
 
 

@@ -2,6 +2,7 @@
  * ranks that host switches. Knows nothing of sizes. */
 #include "core/topology/links.h"
 
+#include "schedule/direct.h"
 #include "schedule/pat.h"
 #include "schedule/switch.h"
 
@@ -105,18 +106,26 @@ static void links_set_apart(struct work *work) {
   }
 }
 
+/* The root's links to all others, or another rank's one link with the root: a broadcast sends from the root,
+ * a reduction to it. */
+static void links_set_star(struct work *work) {
+  const bool root = work->rank == work->root, sends = (work->func == FUNC_BROADCAST) == root;
+  uint32_t *peers = sends ? work->send_peer : work->recv_peer;
+  peers[0] = work->root;
+  const uint8_t count = root ? links_others(work, peers) : 1;
+  work->send_count = sends ? count : 0;
+  work->recv_count = sends ? 0 : count;
+}
+
 static void links_set_direct(struct work *work) {
-  const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
   if ((work->flags & WORK_ROOT_APART) != 0) {
     links_set_apart(work);
-    return;
+  } else if (work->func == FUNC_BROADCAST || direct_is_one_hop_reduce(work)) {
+    links_set_star(work);
+  } else {
+    work->send_count = links_others(work, work->send_peer);
+    work->recv_count = links_others(work, work->recv_peer);
   }
-  work->recv_count = work->send_count = 0;
-  if (!broadcast || root) work->send_count = links_others(work, work->send_peer);
-  if (!broadcast) work->recv_count = links_others(work, work->recv_peer);
-  if (!broadcast || root) return;
-  work->recv_count = 1;
-  work->recv_peer[0] = work->root;
 }
 
 /* Link d is the rank 2^d ahead or behind: all-gather sends backwards, reduce-scatter forwards. */
