@@ -538,9 +538,8 @@ plant(SCHEDULE, 'last_shard_too_long', 'step->count = @rest > begin ? size_min(c
 plant(SCHEDULE, 'own_block_of_a_gather_misplaced',
       'if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP; step->out_offset '
       '+= @work->rank * work->count@;', '(work->rank ^ 1) * work->count', 'wrong|error|crash', ONE_LL)
-plant(SCHEDULE, 'root_of_a_reduction_sends_to_the_others',
-      'direct_is_one_hop_reduce(work)) return kind == (@root ? DIRECT_SUM : DIRECT_FIRST@);',
-      'root ? DIRECT_FIRST : DIRECT_SUM', 'wrong|hang|crash|error', REDUCE_LL)
+plant(SCHEDULE, 'sender_of_a_reduction_adds', 'return @work->recv_count > 0@ && (func ==', 'true',
+      'wrong|hang|crash|error', REDUCE_LL)
 plant(SCHEDULE, 'last_loop_missing', 'return @size_div_up(work->part_count, direct_loop_elements(work))@;',
       'size_max(1, work->part_count / direct_loop_elements(work))', 'wrong|hang|error', scenario('Direct',
       'Simple', '3 30000 0 all_gather', 'NCCL_BUFFSIZE=65536'))

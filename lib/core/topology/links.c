@@ -85,14 +85,6 @@ static void links_set_tree(const struct graph *graph, struct work *work) {
   if (work->role == ROLE_UP) work->send_peer[0] = tree->up;
 }
 
-/* All ranks except the own, from rank 0 on. */
-static uint8_t links_others(const struct work *work, uint32_t *peers) {
-  uint8_t count = 0;
-  for (uint32_t peer = 0; peer < work->rank_count; peer++)
-    if (peer != work->rank) peers[count++] = peer;
-  return count;
-}
-
 /* From the rank after the root on (direct_is_apart); a broadcast sends nothing to its root. */
 static void links_set_apart(struct work *work) {
   const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
@@ -106,25 +98,22 @@ static void links_set_apart(struct work *work) {
   }
 }
 
-/* The root's links to all others, or another rank's one link with the root: a broadcast sends from the root,
- * a reduction to it. */
-static void links_set_star(struct work *work) {
-  const bool root = work->rank == work->root, sends = (work->func == FUNC_BROADCAST) == root;
-  uint32_t *peers = sends ? work->send_peer : work->recv_peer;
-  peers[0] = work->root;
-  const uint8_t count = root ? links_others(work, peers) : 1;
-  work->send_count = sends ? count : 0;
-  work->recv_count = sends ? 0 : count;
+/* A broadcast has links from the root alone, and a reduction in one hop to it. */
+static bool link_exists(const struct work *work, uint32_t from, uint32_t to) {
+  if (work->func == FUNC_BROADCAST) return from == work->root;
+  return !direct_is_one_hop_reduce(work) || to == work->root;
 }
 
 static void links_set_direct(struct work *work) {
   if ((work->flags & WORK_ROOT_APART) != 0) {
     links_set_apart(work);
-  } else if (work->func == FUNC_BROADCAST || direct_is_one_hop_reduce(work)) {
-    links_set_star(work);
-  } else {
-    work->send_count = links_others(work, work->send_peer);
-    work->recv_count = links_others(work, work->recv_peer);
+    return;
+  }
+  work->recv_count = work->send_count = 0;
+  for (uint32_t peer = 0; peer < work->rank_count; peer++) {
+    if (peer == work->rank) continue;
+    if (link_exists(work, peer, work->rank)) work->recv_peer[work->recv_count++] = peer;
+    if (link_exists(work, work->rank, peer)) work->send_peer[work->send_count++] = peer;
   }
 }
 
