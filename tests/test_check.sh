@@ -27,7 +27,7 @@ for proto in LL LL128 Simple; do
   for call in "all_reduce --algo ring" "all_reduce --algo tree" "all_reduce --algo direct" \
     "all_reduce --algo twoshot" "all_gather --algo ring" "all_gather --algo direct" \
     "reduce_scatter --algo ring" "reduce_scatter --algo direct" "broadcast --algo ring" \
-    "broadcast --algo direct" "reduce --algo ring"; do
+    "broadcast --algo direct" "reduce --algo ring" "reduce --algo direct"; do
     same="--proto $proto --ranks 7 --count 1001 --chunk 512 --root 3"
     proves "$call, $proto" $call $same --slots 2
     proves "$call, $proto, in place, without direct stores" $call $same --in-place --indirect
@@ -235,7 +235,8 @@ finds 'deadlock: rank 0 channel 1 block 1 step 0 waits for block 3 of its own .*
   "$work/third_list.txt"
 
 for call in "all_reduce --algo ring" "all_reduce --algo tree --in-place" "all_reduce --algo twoshot" \
-  "reduce_scatter --algo direct" "all_gather --algo ring --in-place" "broadcast" "reduce --proto LL"; do
+  "reduce_scatter --algo direct" "all_gather --algo ring --in-place" "broadcast" "reduce --proto LL" \
+  "reduce --algo direct"; do
   # shellcheck disable=SC2086
   try 0 $call --ranks 5 --print && cp "$work/out" "$work/printed.txt" && head -n 1 "$work/out" |
     grep -qx 'tutti-schedule 1'

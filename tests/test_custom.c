@@ -238,7 +238,7 @@ static void test_built_in(void **state) {
       {FUNC_ALL_REDUCE, ALGO_RING},       {FUNC_ALL_GATHER, ALGO_RING},     {FUNC_REDUCE_SCATTER, ALGO_RING},
       {FUNC_BROADCAST, ALGO_RING},        {FUNC_REDUCE, ALGO_RING},         {FUNC_ALL_REDUCE, ALGO_TREE},
       {FUNC_ALL_REDUCE, ALGO_DIRECT},     {FUNC_ALL_REDUCE, ALGO_TWO_SHOT}, {FUNC_ALL_GATHER, ALGO_DIRECT},
-      {FUNC_REDUCE_SCATTER, ALGO_DIRECT}, {FUNC_BROADCAST, ALGO_DIRECT}};
+      {FUNC_REDUCE_SCATTER, ALGO_DIRECT}, {FUNC_BROADCAST, ALGO_DIRECT},    {FUNC_REDUCE, ALGO_DIRECT}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
     for (uint32_t ranks = 2; ranks <= 6; ranks++)

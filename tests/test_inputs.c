@@ -31,6 +31,8 @@ static const struct kind kinds[] = {
     {"TwoShot in place", FUNC_ALL_REDUCE, ALGO_TWO_SHOT, true, true},
     {"ReduceScatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, false, true},
     {"ReduceScatter in place", FUNC_REDUCE_SCATTER, ALGO_DIRECT, true, true},
+    {"Reduce", FUNC_REDUCE, ALGO_DIRECT, false, true},
+    {"Reduce in place", FUNC_REDUCE, ALGO_DIRECT, true, true},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 

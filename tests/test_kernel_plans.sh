@@ -78,7 +78,7 @@ try() {
 
 # Short buffers: every protocol makes several loops of few bytes.
 short="NCCL_BUFFSIZE=4096 NCCL_LL_BUFFSIZE=8192 NCCL_LL128_BUFFSIZE=15360"
-direct="all_reduce reduce_scatter all_gather broadcast all_to_all"
+direct="all_reduce reduce reduce_scatter all_gather broadcast all_to_all"
 sums="all_reduce reduce reduce_scatter"
 
 # Lists of calls are lists of words.
@@ -124,7 +124,7 @@ races() {
   try "$1" 2000 "$2 NCCL_ALGO=Tree NCCL_PROTO=LL" all_reduce out-of-place
   for call in all_reduce reduce reduce_scatter all_gather broadcast; do
     try "$1" 200 "$2 NCCL_ALGO=Ring NCCL_PROTO=Simple" $call
-    [ $call = reduce ] || try "$1" 200 "$2 NCCL_ALGO=Direct NCCL_PROTO=Simple" $call
+    try "$1" 200 "$2 NCCL_ALGO=Direct NCCL_PROTO=Simple" $call
   done
   for algo in TwoShot Tree; do try "$1" 200 "$2 NCCL_ALGO=$algo NCCL_PROTO=Simple" all_reduce; done
   for call in broadcast reduce; do try "$1" 200 "$2 NCCL_ALGO=TwoShot NCCL_PROTO=Simple" $call; done

@@ -288,7 +288,7 @@ static void test_choices(void **state) {
   assert_choice(&graph, FUNC_ALL_REDUCE, MIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, 16 * MIB, ALGO_TWO_SHOT, PROTO_SIMPLE);
   assert_choice(&graph, FUNC_ALL_REDUCE, GIB, ALGO_RING, PROTO_SIMPLE);
-  assert_choice(&graph, FUNC_REDUCE, 8, ALGO_RING, PROTO_LL);
+  assert_choice(&graph, FUNC_REDUCE, 8, ALGO_DIRECT, PROTO_LL);
   graph_free(&graph);
   graph_of_nodes(&graph, 32, 4);
   assert_choice(&graph, FUNC_ALL_REDUCE, 8, ALGO_TREE, PROTO_LL);
@@ -348,6 +348,34 @@ static void test_one_shot_or_two(void **state) {
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, PROTO_LL);
     assert_true(choice.time_us > rows[i].least_us && choice.time_us < rows[i].most_us);
+    graph_free(&graph);
+  }
+}
+
+/* GPUs of a node reduce few bytes to a root in one hop over LL, as fast as a one-shot all-reduce, and more by
+ * a chain. One hop over Simple is used only if nothing else is left. */
+static void test_one_hop_reduce(void **state) {
+  static const struct {
+    uint32_t rank_count;
+    size_t bytes;
+    bool direct;
+    double most_us;
+  } rows[] = {{2, 8, true, 2.6},         {2, 32 * KIB, true, 3},   {2, 64 * KIB, true, 4},
+              {2, MIB, false, 15},       {4, 32 * KIB, true, 3.6}, {4, 512 * KIB, false, 15},
+              {4, 64 * MIB, false, 300}, {8, 8, true, 4},          {8, 8 * KIB, true, 4}};
+  (void)state;
+  for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct graph graph;
+    struct plan_request request;
+    struct tune_choice choice;
+    request_of_gpus(&request, &graph, rows[i].rank_count, FUNC_REDUCE, rows[i].bytes);
+    assert_int_equal(tune_choose(&request, FUNC_REDUCE, rows[i].bytes, &choice), ncclSuccess);
+    assert_int_equal(choice.algo, rows[i].direct ? ALGO_DIRECT : ALGO_RING);
+    assert_true(choice.time_us < rows[i].most_us);
+    request.settings.algo_mask[FUNC_REDUCE] = 1u << ALGO_DIRECT;
+    request.settings.proto_mask[FUNC_REDUCE] = 1u << PROTO_SIMPLE;
+    assert_int_equal(tune_choose(&request, FUNC_REDUCE, rows[i].bytes, &choice), ncclSuccess);
+    assert_true(choice.algo == ALGO_DIRECT && choice.proto == PROTO_SIMPLE);
     graph_free(&graph);
   }
 }
@@ -475,6 +503,9 @@ static void test_choices_of_cores(void **state) {
     assert_core_choice(17, network, FUNC_ALL_REDUCE, 8, ALGO_DIRECT);
     assert_core_choice(18, network, FUNC_ALL_REDUCE, 8, ALGO_TREE);
     assert_core_choice(256, network, FUNC_ALL_REDUCE, 4 * KIB, ALGO_TREE);
+    assert_core_choice(4, network, FUNC_REDUCE, 8, ALGO_DIRECT);
+    assert_core_choice(4, network, FUNC_REDUCE, 16 * MIB, ALGO_RING);
+    assert_core_choice(64, network, FUNC_REDUCE, 8, ALGO_RING);
     assert_core_choice(64, network, FUNC_BROADCAST, 8, ALGO_RING);
     assert_core_choice(64, network, FUNC_ALL_REDUCE, 256 * MIB, ALGO_RING);
   }
@@ -714,7 +745,7 @@ static void test_candidates(void **state) {
     assert_true(rows[i].algo == i / PROTO_COUNT && rows[i].proto == i % PROTO_COUNT);
     assert_true((rows[i].forbidden == NULL) == (rows[i].time_us > 0));
   }
-  assert_int_equal(tune_candidates(&request, FUNC_REDUCE, MIB, rows), 4);
+  assert_int_equal(tune_candidates(&request, FUNC_REDUCE, MIB, rows), 7);
   request.settings.limits.algos = 0;
   assert_int_equal(tune_candidates(&request, FUNC_ALL_REDUCE, MIB, rows), 3);
   graph_free(&graph);
@@ -736,7 +767,7 @@ static void test_rules(void **state) {
   assert_int_equal(graph_flat(32, &graph), ncclSuccess);
   request_begin(&request, &graph, reduce, MIB);
   assert_rule(&request, FUNC_BROADCAST, ALGO_TREE, PROTO_LL, "all-reduce alone");
-  assert_rule(&request, FUNC_REDUCE, ALGO_DIRECT, PROTO_LL, "not for reduce");
+  assert_rule(&request, FUNC_REDUCE, ALGO_DIRECT, PROTO_LL, "a link to every other rank");
   assert_rule(&request, FUNC_ALL_GATHER, ALGO_TWO_SHOT, PROTO_LL, "all-reduce, reduce and broadcast");
   assert_rule(&request, FUNC_BROADCAST, ALGO_TWO_SHOT, PROTO_LL, "Simple alone");
   assert_rule(&request, reduce, ALGO_DIRECT, PROTO_LL, "a link to every other rank");
@@ -1020,6 +1051,7 @@ int main(void) {
       cmocka_unit_test(test_direct_as_measured),
       cmocka_unit_test(test_quick_direct),
       cmocka_unit_test(test_one_shot_or_two),
+      cmocka_unit_test(test_one_hop_reduce),
       cmocka_unit_test(test_direct_over_simple),
       cmocka_unit_test(test_over_memory_of_the_host),
       cmocka_unit_test(test_choices),

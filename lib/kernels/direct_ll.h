@@ -394,6 +394,13 @@ PRIM_FN void direct_end_loop(struct direct_run *it, uint32_t loops, uint32_t ste
   if (prim_lane() == 0) prim_post(&direct_done[direct_warp()], loops);
 }
 
+/* Whether the work needs no more than PLAIN: one without a sum of this rank's does, unless it scales what it
+ * sends. */
+PRIM_FN bool direct_moves_plain(void) {
+  const struct work *work = direct_of();
+  return direct_is_plain() || (!direct_has(work, DIRECT_SUM) && work->op != OP_PRE_MUL_SUM);
+}
+
 template <uint32_t LINKS, uint32_t LINES, bool PLAIN>
 PRIM_FN void direct_move(struct direct_run *it, bool awaits) {
   const uint32_t steps = direct_link_steps(direct_of());

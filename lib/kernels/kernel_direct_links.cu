@@ -3,8 +3,7 @@
 #include "kernels/direct_ll.h"
 
 PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
-  if (direct_is_plain() || !direct_has(direct_of(), DIRECT_SUM))
-    direct_move<LAUNCH_LINKS, 1, true>(it, awaits);
+  if (direct_moves_plain()) direct_move<LAUNCH_LINKS, 1, true>(it, awaits);
   else direct_move<LAUNCH_LINKS, 1, false>(it, awaits);
 }
 

@@ -10,8 +10,7 @@
 #endif
 
 PRIM_FN void direct_move_any(struct direct_run *it, bool awaits) {
-  if (direct_is_plain() || !direct_has(direct_of(), DIRECT_SUM))
-    direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
+  if (direct_moves_plain()) direct_move<LAUNCH_ONCE_LINKS, FEW_LINES, true>(it, awaits);
   else direct_move<LAUNCH_ONCE_LINKS, 1, false>(it, awaits);
 }
 

@@ -58,15 +58,22 @@ PRIM_FN bool direct_apart_has(const struct work *work, uint32_t kind) {
   return reduces == root;
 }
 
+/* A reduction in one hop, the mirror of a broadcast: the root receives all inputs and adds them to its own.
+ */
+PRIM_FN bool direct_is_one_hop_reduce(const struct work *work) {
+  return work->func == FUNC_REDUCE && work->algo == ALGO_DIRECT;
+}
+
 /* Whether the loops of this rank have such a step. */
 PRIM_FN bool direct_has(const struct work *work, uint32_t kind) {
   const uint8_t func = work->func;
   const bool root = work->rank == work->root;
   if (direct_is_apart(work)) return direct_apart_has(work, kind);
-  if (kind == DIRECT_FIRST) return func != FUNC_BROADCAST || root;
+  if (kind == DIRECT_FIRST) return work->send_count > 0;
   if (kind == DIRECT_SUM)
-    return func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE;
-  if (func == FUNC_REDUCE) return root;
+    return work->recv_count > 0 &&
+           (func == FUNC_ALL_REDUCE || func == FUNC_REDUCE_SCATTER || func == FUNC_REDUCE);
+  if (func == FUNC_REDUCE) return root && work->algo == ALGO_TWO_SHOT;
   return work->algo == ALGO_TWO_SHOT || func == FUNC_ALL_GATHER || func == FUNC_ALL_TO_ALL ||
          (func == FUNC_BROADCAST && !root);
 }
@@ -118,7 +125,7 @@ PRIM_FN void direct_step_reduce(const struct work *work, struct step *step) {
 PRIM_FN void direct_step_send(const struct work *work, uint32_t final, struct step *step) {
   step->flags = STEP_COPY_IN | STEP_SEND | final;
   if (final == 0 && direct_shows_input(work)) step->flags |= STEP_SEND_SHOWN;
-  step->send_links = direct_all_links(work);
+  step->send_links = link_first(work->send_count);
 }
 
 PRIM_FN void direct_step_collect(const struct work *work, struct step *step) {
@@ -128,11 +135,12 @@ PRIM_FN void direct_step_collect(const struct work *work, struct step *step) {
 
 /* One shot: send the whole input to every rank; add what every rank sent. In place, the sum overwrites values
  * that may still be moving to other ranks, and no reply says that they have left, so the sum waits
- * (STEP_IN_ORDER). */
+ * (STEP_IN_ORDER). A reduction in one hop has half of it on each rank: the root adds, and all others send. */
 PRIM_FN void direct_one_shot_step(const struct work *work, uint32_t kind, struct step *step) {
   if (kind == DIRECT_FIRST) direct_step_send(work, 0, step);
   else direct_step_reduce(work, step);
-  if (kind != DIRECT_FIRST && (work->flags & WORK_IN_PLACE) != 0) step->flags |= STEP_IN_ORDER;
+  if (kind != DIRECT_FIRST && work->send_count > 0 && (work->flags & WORK_IN_PLACE) != 0)
+    step->flags |= STEP_IN_ORDER;
 }
 
 /* The ranks that need a rank's sum: all others, or, of a reduction to a root, the root. */
@@ -267,11 +275,11 @@ PRIM_FN void direct_step_at(const struct work *work, size_t done, uint32_t kind,
   }
   switch (work->func) {
     case FUNC_ALL_REDUCE:
+    case FUNC_REDUCE:
       if (work->algo == ALGO_TWO_SHOT) direct_two_shot_step(work, kind, rest, step);
       else direct_one_shot_step(work, kind, step);
       break;
     case FUNC_ALL_GATHER: direct_all_gather_step(work, kind, step); break;
-    case FUNC_REDUCE: direct_two_shot_step(work, kind, rest, step); break;
     case FUNC_REDUCE_SCATTER: direct_reduce_scatter_step(work, kind, step); break;
     case FUNC_ALL_TO_ALL: direct_all_to_all_step(work, kind, step); break;
     default: direct_broadcast_step(work, kind, step); break;

@@ -30,6 +30,7 @@ static const struct column columns[COLUMN_COUNT] = {
     {"direct all_gather", FUNC_ALL_GATHER, ALGO_DIRECT, 1, false, false},
     {"direct reduce_scatter", FUNC_REDUCE_SCATTER, ALGO_DIRECT, 1, false, false},
     {"direct broadcast", FUNC_BROADCAST, ALGO_DIRECT, 1, false, false},
+    {"direct reduce", FUNC_REDUCE, ALGO_DIRECT, 1, false, false},
     {"sendrecv", FUNC_SEND_RECV, ALGO_RING, 1, false, false},
     {"alltoall", FUNC_ALL_TO_ALL, ALGO_RING, 1, false, false},
     {"PAT all_gather", FUNC_ALL_GATHER, ALGO_PAT, 1, false, false},

@@ -449,10 +449,11 @@ const struct mutant mutants_of_plans[] = {
         {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_ALL_GATHER) |
              COLUMN(DIRECT_BROADCAST) | COLUMN(COLLNET_DIRECT_ALL_GATHER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
          "a step sends the same to all of them"}),
-    PLAN_MUTANT_EQUAL(senders_swapped, "two senders change places in a rank's links",
-                      {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
-                       "each element is added up in one place and handed to the others, so that all still "
-                       "get the same bits"}),
+    PLAN_MUTANT_EQUAL(
+        senders_swapped, "two senders change places in a rank's links",
+        {COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(DIRECT_REDUCE) | COLUMNS_SWITCH_SUM,
+         "each element is added up in one place and handed to the others, so that all still "
+         "get the same bits"}),
     PLAN_MUTANT(parent_and_child, "a rank's sender and receiver change places"),
     PLAN_MUTANT(halves_swapped, "up and down change places on a rank"),
     PLAN_MUTANT_EQUAL(ring_index_off, "a rank takes itself for its neighbour in the ring",
@@ -484,7 +485,7 @@ const struct mutant mutants_of_plans[] = {
     PLAN_MUTANT_EQUAL(
         in_place_unknown, "a rank in place does not know it",
         {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-             COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
+             COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE) | COLUMNS_TWO_SHOT |
              COLUMN(TWO_SHOT_REDUCE) | COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) |
              COLUMNS_SWITCH_SUM,
          "where inputs are added up nobody asks for it"},
@@ -494,9 +495,9 @@ const struct mutant mutants_of_plans[] = {
          "the rank writes what lies there"}),
     PLAN_MUTANT_EQUAL(in_place_invented, "a rank thinks that it is in place",
                       {COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) |
-                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMNS_TWO_SHOT |
-                           COLUMN(TWO_SHOT_REDUCE) | COLUMNS_DIRECT_SCATTER | COLUMN(PAT_REDUCE_SCATTER) |
-                           COLUMNS_SWITCH_SUM,
+                           COLUMN(TREE_ALL_REDUCE) | COLUMN(DIRECT_ALL_REDUCE) | COLUMN(DIRECT_REDUCE) |
+                           COLUMNS_TWO_SHOT | COLUMN(TWO_SHOT_REDUCE) | COLUMNS_DIRECT_SCATTER |
+                           COLUMN(PAT_REDUCE_SCATTER) | COLUMNS_SWITCH_SUM,
                        "where inputs are added up nobody asks for it"}),
     PLAN_MUTANT(offer_not_taken, "a rank does not take the outputs that it is offered"),
     PLAN_MUTANT(offer_not_made, "a rank does not offer its output"),

@@ -468,8 +468,8 @@ const struct mutant mutants_of_steps[] = {
      NULL,
      0,
      {{COLUMN(RING_ALL_REDUCE) | COLUMN(RING_REDUCE_SCATTER) | COLUMN(RING_REDUCE) | COLUMN(TREE_ALL_REDUCE) |
-           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(TWO_SHOT_REDUCE) | COLUMN(DIRECT_REDUCE_SCATTER) |
-           COLUMN(PAT_REDUCE_SCATTER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
+           COLUMN(TWO_SHOT_ALL_REDUCE) | COLUMN(TWO_SHOT_REDUCE) | COLUMN(DIRECT_REDUCE) |
+           COLUMN(DIRECT_REDUCE_SCATTER) | COLUMN(PAT_REDUCE_SCATTER) | COLUMN(COLLNET_CHAIN_ALL_REDUCE),
        "each element is added up in one place and handed to the others, so that all still get the same "
        "bits"}}},
     {"own_behind_the_last",

@@ -635,6 +635,14 @@ plant(TUNE, 'tuner_has_more_channels_than_there_are',
       '(uint32_t)size_min(answer.channel_count, request->settings.limits.channel_count)',
       'answer.channel_count', 'test_tuner_answers', 'test_taken', quick=True)
 
+# ---- a reduction in one hop
+
+plant('lib/core/topology/links.c', 'sends_to_the_rank_after_the_root', '|| to == work->root;',
+      '|| to == (work->root + 1) % work->rank_count;', 'test_inputs', 'test_results')
+plant('lib/backends/emu/block.c', 'input_shown_to_a_root_that_has_not_mapped_it',
+      'emu->remote && work->recv_count > 0 && emu_arena_offset(in, &offset)',
+      'emu->remote && emu_arena_offset(in, &offset)', 'test_processes', 'test_other_algorithms')
+
 # ---- one-sided calls
 
 RMA, EMU_RMA = 'lib/core/rma.c', 'lib/backends/emu/rma.c'

@@ -29,7 +29,7 @@ ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_
 FAULTS = []
 
 SHORT_BUFFERS = 'NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440'
-DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Ring'
+DIRECT = ';allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Direct'
 WRAP_31, WRAP_32 = 'TUTTI_FIRST_STEP=2147483616', 'TUTTI_FIRST_STEP=4294967264'
 
 
@@ -81,6 +81,8 @@ RACE_LL, RACE_LL128, RACE_SIMPLE = raced(RING_LL), raced(RING_LL128), raced(RING
 RACE_TREE, RACE_TREE_LL = raced(TREE_SIMPLE), raced(TREE_LL)
 RACE_LOOPS = raced(scenario('TwoShot', 'Simple', '3 3000 1', 'NCCL_BUFFSIZE=16384'))
 RACE_ONE_LL, RACE_TWO_LL, RACE_TWO = raced(ONE_LL), raced(TWO_LL), raced(TWO_SIMPLE)
+REDUCE_LL = scenario('', 'LL', 'reduce -g 3 -b 1001 -e 100001 -f 9 -r 1 -d float', 'NCCL_ALGO=reduce:Direct',
+                     program='bench')
 AVERAGE = '-g 3 -b 4000 -e 4000 -o avg'
 BENCH_TREE = scenario('allreduce:Tree', 'Simple', 'all_reduce -g 4 -b 400 -e 40K -f 10', program='bench')
 BENCH_LL = scenario('Ring', 'LL', 'all_reduce -d float ' + AVERAGE, program='bench')
@@ -434,6 +436,9 @@ plant(DIRECT_LL, 'last_rank_not_added', 'if (@rank <= others@) sum = word_combin
 plant(DIRECT_LL, 'last_link_of_any_sum_missing',
       'for (uint32_t rank = 0; @rank <= loop->recv_count@; rank++)', 'rank < loop->recv_count', 'wrong',
       ONE_LL)
+plant(DIRECT_LL, 'sender_of_a_reduction_does_not_scale',
+      '(!direct_has(work, DIRECT_SUM) && @work->op != OP_PRE_MUL_SUM@)', 'true', 'wrong',
+      REDUCE_LL._replace(arguments='reduce -g 3 -b 4000 -e 4000 -o avg -d float'), '.')
 plant(DIRECT_LL, 'collect_waits_for_the_first_step',
       'direct_receive(it, loop, begun, @loop->adds ? 1 : 0@, false, words)', '0', 'wrong|hang', TWO_LL)
 plant(DIRECT_LL, 'vote_of_any_thread', 'if (@__all_sync(PRIM_ALL_LANES, flagged)@) break;',
@@ -535,6 +540,8 @@ plant(SCHEDULE, 'last_shard_too_long', 'step->count = @rest > begin ? size_min(c
 plant(SCHEDULE, 'own_block_of_a_gather_misplaced',
       'if ((work->flags & WORK_IN_PLACE) == 0) step->flags |= STEP_KEEP; step->out_offset '
       '+= @work->rank * work->count@;', '(work->rank ^ 1) * work->count', 'wrong|error|crash', ONE_LL)
+plant(SCHEDULE, 'sender_of_a_reduction_adds', 'return @work->recv_count > 0@ && (func ==', 'true',
+      'wrong|hang|crash|error', REDUCE_LL)
 plant(SCHEDULE, 'last_loop_missing', 'return @size_div_up(work->part_count, direct_loop_elements(work))@;',
       'size_max(1, work->part_count / direct_loop_elements(work))', 'wrong|hang|error', scenario('Direct',
       'Simple', '3 30000 0 all_gather', 'NCCL_BUFFSIZE=65536'))

@@ -368,7 +368,8 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
     direct = direct && family == FAMILY_DIRECT &&
-             (plan->works[i].func != FUNC_REDUCE || direct_is_apart(&plan->works[i]));
+             (plan->works[i].func != FUNC_REDUCE || direct_is_one_hop_reduce(&plan->works[i]) ||
+              direct_is_apart(&plan->works[i]));
   }
   if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
   if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_DIRECT_SIMPLE;

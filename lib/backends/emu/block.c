@@ -113,8 +113,8 @@ static void lane_bind_pool(struct emu_lane *emu, struct link *link, const struct
       (uint8_t *)map_find(&comm->slots, backend_slots_key(conn->channel_index, emu->lane_index, sends));
 }
 
-/* Where inputs are shown, a rank both receives from and sends to each of the others. It has mapped the memory
- * of a rank of another process to send to it, so it can also read that rank's input. */
+/* A rank that sends to a rank of another process has mapped that rank's memory, so it can also read that
+ * rank's input. */
 static void lane_bind_shown(struct emu_lane *emu, const struct work *work) {
   if ((work->flags & WORK_SHOWS_INPUT) == 0) return;
   for (uint32_t i = 0; i < work->recv_count; i++)
@@ -166,11 +166,12 @@ static bool conn_is_odd(const struct emu_conn *conn) {
   return ((conn->sender_rank / 2 + conn->receiver_rank + conn->channel_index) & 1) != 0;
 }
 
-/* A receiver of this process can read any input, and one of another process those in the arena. */
+/* A receiver of this process can read any input, and one of another process those in the arena, if it sends
+ * to this rank too (lane_bind_shown): the root of a reduction in one hop does not. */
 static void lane_show_input(struct emu_lane *emu, const struct work *work, const void *in) {
   uint64_t offset;
   if ((work->flags & WORK_SHOWS_INPUT) == 0) return;
-  const bool shared = emu->remote && emu_arena_offset(in, &offset);
+  const bool shared = emu->remote && work->recv_count > 0 && emu_arena_offset(in, &offset);
   for (uint32_t i = 0; i < work->send_count; i++) {
     const struct emu_conn *conn = emu->send_conn[i];
     const bool hidden = emu_options()->inputs == 2 && conn_is_odd(conn);

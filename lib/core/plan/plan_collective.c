@@ -23,8 +23,9 @@ static size_t func_weight(uint8_t func, uint32_t rank_count) {
 
 /* LL lines are half flags and LL is meant for latency: its data counts four times towards the budget. */
 #define LL_WEIGHT 4
-/* For a fast one-shot all-reduce again: half as many lines per block arrive sooner. */
-#define ONE_SHOT_WEIGHT 2
+/* Weight of a fast sum in one hop over LL, twice that of any all-reduce: half as many lines per block arrive
+ * sooner. */
+#define ONE_HOP_WEIGHT 16
 
 /* Rounded down to the protocol's grain if it is longer than that. */
 static size_t chunk_grains(uint8_t proto, size_t bytes) {
@@ -326,12 +327,13 @@ static void tasks_settle(const struct plan_request *request, struct task *tasks,
                          const struct tune_choice *choice) {
   const uint32_t channel_count =
       (uint32_t)size_min(request->settings.limits.channel_count, size_max(choice->channel_count, count));
-  const bool quick = choice->algo == ALGO_DIRECT && tasks->op->func == FUNC_ALL_REDUCE &&
-                     tune_is_quick(request, choice->algo, choice->proto);
+  const bool sums = tasks->op->func == FUNC_ALL_REDUCE || tasks->op->func == FUNC_REDUCE;
+  const bool quick =
+      choice->algo == ALGO_DIRECT && sums && tune_is_quick(request, choice->algo, choice->proto);
   for (uint32_t i = 0; i < count; i++) {
     tasks[i].algo = choice->algo;
     tasks[i].proto = choice->proto;
-    if (choice->proto == PROTO_LL) tasks[i].weight *= LL_WEIGHT * (quick ? ONE_SHOT_WEIGHT : 1);
+    if (choice->proto == PROTO_LL) tasks[i].weight = quick ? ONE_HOP_WEIGHT : tasks[i].weight * LL_WEIGHT;
   }
   const size_t budget_bytes = chunk_budget_bytes(tasks_traffic_bytes(tasks, count), channel_count);
   for (uint32_t i = 0; i < count; i++) {

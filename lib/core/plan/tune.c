@@ -97,7 +97,7 @@ static double measured_ring_us(const struct query *q) {
   return ring->base_us[q->proto] + hops * ring->hop_us[q->proto] + q->bytes / (1000.0 * gbps);
 }
 
-/* Bytes that the busiest rank sends, per byte of the operation. */
+/* Bytes that the busiest rank sends, or the root of a reduction receives, per byte of the operation. */
 static double direct_share(uint8_t func, uint8_t algo, bool apart, uint32_t rank_count) {
   const double n = rank_count;
   if (apart) return 1;
@@ -151,8 +151,7 @@ static double direct_us(const struct query *q) {
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
   double gbps = least(one_shot_copy_gbps(q, direct->all_gbps[q->proto]),
                       direct->channel_gbps[q->proto] * q->channel_count);
-  const bool adds = q->func == FUNC_ALL_REDUCE || q->func == FUNC_REDUCE_SCATTER;
-  if (adds && q->algo == ALGO_DIRECT && q->ranks == 2 && !direct_goes_once(q))
+  if (func_reduces(q->func) && q->algo == ALGO_DIRECT && q->ranks == 2 && !direct_goes_once(q))
     gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
   double time_us = direct->base_us[q->proto] + direct->rounds * (q->ranks - 1) * direct->peer_us[q->proto];
   if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
@@ -666,17 +665,18 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 /* ---- choosing ---- */
 
 /* Used only if nothing else is left: PAT with several ranks per node, and algorithms that the backend
- * supports only slowly. Two shots of a reduction to a root take half as long again as a chain on four GPUs.
- */
+ * supports only slowly. Two shots of a reduction to a root take half as long again as a chain on four GPUs,
+ * and one hop over Simple was not measured. */
 static bool algo_is_last(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                          size_t bytes) {
   const struct graph *graph = request->graph;
   if (algo == ALGO_PAT) return graph->node_count != graph->rank_count;
   if (rules_root_apart(request, func, algo))
     return func == FUNC_REDUCE || !tune_is_quick(request, algo, proto);
+  if (tune_is_quick(request, algo, proto) && proto == PROTO_SIMPLE)
+    return func == FUNC_REDUCE && algo == ALGO_DIRECT;
   if (tune_is_quick(request, algo, proto))
-    return proto != PROTO_SIMPLE &&
-           bytes > (size_t)direct_channels(request, func, algo, proto) * DIRECT_CHANNEL_BYTES;
+    return bytes > (size_t)direct_channels(request, func, algo, proto) * DIRECT_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->settings.limits.algos_last >> algo) & 1) != 0;
 }
 

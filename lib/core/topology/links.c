@@ -2,6 +2,7 @@
  * ranks that host switches. Knows nothing of sizes. */
 #include "core/topology/links.h"
 
+#include "schedule/direct.h"
 #include "schedule/pat.h"
 #include "schedule/switch.h"
 
@@ -84,14 +85,6 @@ static void links_set_tree(const struct graph *graph, struct work *work) {
   if (work->role == ROLE_UP) work->send_peer[0] = tree->up;
 }
 
-/* All ranks except the own, from rank 0 on. */
-static uint8_t links_others(const struct work *work, uint32_t *peers) {
-  uint8_t count = 0;
-  for (uint32_t peer = 0; peer < work->rank_count; peer++)
-    if (peer != work->rank) peers[count++] = peer;
-  return count;
-}
-
 /* From the rank after the root on (direct_is_apart); a broadcast sends nothing to its root. */
 static void links_set_apart(struct work *work) {
   const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
@@ -105,18 +98,23 @@ static void links_set_apart(struct work *work) {
   }
 }
 
+/* A broadcast has links from the root alone, and a reduction in one hop to it. */
+static bool link_exists(const struct work *work, uint32_t from, uint32_t to) {
+  if (work->func == FUNC_BROADCAST) return from == work->root;
+  return !direct_is_one_hop_reduce(work) || to == work->root;
+}
+
 static void links_set_direct(struct work *work) {
-  const bool broadcast = work->func == FUNC_BROADCAST, root = work->rank == work->root;
   if ((work->flags & WORK_ROOT_APART) != 0) {
     links_set_apart(work);
     return;
   }
   work->recv_count = work->send_count = 0;
-  if (!broadcast || root) work->send_count = links_others(work, work->send_peer);
-  if (!broadcast) work->recv_count = links_others(work, work->recv_peer);
-  if (!broadcast || root) return;
-  work->recv_count = 1;
-  work->recv_peer[0] = work->root;
+  for (uint32_t peer = 0; peer < work->rank_count; peer++) {
+    if (peer == work->rank) continue;
+    if (link_exists(work, peer, work->rank)) work->recv_peer[work->recv_count++] = peer;
+    if (link_exists(work, work->rank, peer)) work->send_peer[work->send_count++] = peer;
+  }
 }
 
 /* Link d is the rank 2^d ahead or behind: all-gather sends backwards, reduce-scatter forwards. */
