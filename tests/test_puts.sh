@@ -37,6 +37,8 @@ puts wrong && puts wrong 3
 check $? "wrong offsets, small allocations and windows that are gone are refused"
 puts freed && puts freed 3
 check $? "a window whose memory was freed is refused, and its owner is told"
+puts late
+check $? "a put of a group is refused if its window is gone when the group ends"
 puts leave 3
 check $? "ranks leave while another one has their windows mapped"
 puts killed && grep -q 'rank 1 .* closed its connection without goodbye' "$work/log" && puts killed 3

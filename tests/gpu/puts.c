@@ -9,6 +9,7 @@
  *     renew     windows are deregistered, freed and registered anew: memory is back, other memory is used
  *     wrong     offsets, small allocations, windows that are deregistered: refused with a sentence
  *     freed     a window whose memory is freed while it is registered: refused, and its owner is told
+ *     late      a window that is deregistered after a put into it was noted in a group
  *     suspend   windows outlive a suspension
  *     killed    the last rank is killed while others wait for its signal
  *     leave     communicators are destroyed while others still have windows mapped
@@ -314,6 +315,30 @@ static void freed(void) {
   }
 }
 
+/* What a group's end finds unmapped is refused, too. */
+static void late(void) {
+  const int to = (run.rank + 1) % run.size, last = run.size - 1;
+  struct buffer buffer;
+  buffer_open(&buffer, MALLOC);
+  round_of(&buffer, 1);
+  drain();
+  const int before = mapped();
+  if (to == last) {
+    NEED(ncclGroupStart());
+    NEED(put_result(buffer.window, to, 16, 0));
+  }
+  barrier();
+  if (run.rank == last) buffer_close(&buffer);
+  barrier();
+  if (to == last) {
+    for (int poll = 0; poll < POLLS_MOST / 10 && mapped() == before; poll++) usleep(100);
+    const ncclResult_t result = ncclGroupEnd();
+    if (mapped() < before) refused(result, "has freed the memory of its window, or deregistered it");
+  }
+  drain();
+  if (run.rank != last) buffer_close(&buffer);
+}
+
 static void suspended(void) {
   struct buffer buffer;
   buffer_open(&buffer, ALLOC);
@@ -376,7 +401,7 @@ static void stuck(void) {
   ncclWaitSignalDesc_t desc = {2, (run.rank + 1) % run.size, 0, 0};
   signal_all(run.stream);
   NEED(ncclWaitSignal(1, &desc, run.comm, run.stream));
-  usleep(300000);
+  usleep((useconds_t)(getenv("PUTS_MS") != NULL ? atoi(getenv("PUTS_MS")) : 300) * 1000);
   NEED(cudaStreamQuery(run.stream) != cudaErrorNotReady);
   barrier();
   NEED(ncclCommAbort(run.comm));
@@ -390,10 +415,11 @@ static const struct {
   void (*run)(void);
   bool ends;  /* the communicator */
   bool alone; /* only if it is named */
-} modes[] = {
-    {"data", data, false, false},    {"renew", renew, false, false},       {"wrong", wrong, false, false},
-    {"freed", freed, false, false},  {"suspend", suspended, false, false}, {"leave", leave, true, false},
-    {"killed", killed, true, false}, {"apart", apart, false, true},        {"stuck", stuck, true, true}};
+} modes[] = {{"data", data, false, false},   {"renew", renew, false, false},
+             {"wrong", wrong, false, false}, {"freed", freed, false, false},
+             {"late", late, false, false},   {"suspend", suspended, false, false},
+             {"leave", leave, true, false},  {"killed", killed, true, false},
+             {"apart", apart, false, true},  {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };
 
 static void rank_main(int mode) {
