@@ -544,8 +544,8 @@ plant(REGION, 'pieces_displace_other_memory', 'region->is_piece == piece) last =
       'true) last = region;', 'test_ipc', 'test_pieces_pushed_out')
 plant(REGION, 'windows_are_asked_back', 'mapped && region->windows == 0 &&', 'mapped &&', 'test_ipc',
       'test_windows')
-plant(REGION, 'deregistered_windows_stay_mapped', 'if (!holds && may_be_recalled', 'if (false && may_be_recalled',
-      'test_ipc', 'test_windows')
+plant(REGION, 'deregistered_windows_stay_mapped', 'if (!holds && may_be_recalled',
+      'if (false && may_be_recalled', 'test_ipc', 'test_windows')
 plant(REGION, 'memory_that_is_used_recalled', 'if (++region->idle_looks >= REGION_IDLE_LOOKS)', 'if (true)',
       'test_ipc', 'test_recalled')
 plant(REGION, 'memory_of_a_graph_recalled', 'region->windows == 0 && !is_held(region);',

@@ -955,5 +955,5 @@ plant(CUDA + 'ipc_region.c', 'window_shown_at_its_second_use',
       'if (holds) cuda_region_check(comm, memory, bytes, @true@);', 'false', 'error', PUTS_DATA,
       'this process cannot map')
 plant(CUDA + 'rma_remote.c', 'put_into_a_window_that_is_gone',
-      '@cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes)@;', 'true', 'crash|wrong|error',
-      PUTS_LATE, '.')
+      '@cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes)@;', 'true',
+      'crash|wrong|error', PUTS_LATE, '.')
