@@ -43,6 +43,12 @@ puts leave 3
 check $? "ranks leave while another one has their windows mapped"
 puts killed && grep -q 'rank 1 .* closed its connection without goodbye' "$work/log" && puts killed 3
 check $? "a wait for a rank whose process is killed ends with an error that names it"
+TUTTI_STALL_SECONDS=1 puts left && TUTTI_STALL_SECONDS=1 puts left 3
+check $? "a wait for a rank that leaves without its signal ends with an error that names it"
+TUTTI_STALL_SECONDS=1 PUTS_MS=4000 puts stuck &&
+  grep -q 'no progress for .* in WaitSignal' "$work/log" &&
+  grep -q 'rank 1 .* has called 0 operations; it waits itself for rank 0 in WaitSignal' "$work/log"
+check $? "ranks that wait for each other's signals are warned of it"
 puts stuck 3
 check $? "a wait for a signal that never comes ends when the rank is aborted"
 NCCL_P2P_DISABLE=1 puts apart 2 'on a GPU whose memory this process cannot map; use ncclSend'

@@ -14,9 +14,10 @@
  *     killed    the last rank is killed while others wait for its signal
  *     leave     communicators are destroyed while others still have windows mapped
  *     apart     the ranks' settings let none put into another one's memory: refused with the sentence
+ *     left      the last rank leaves while others wait for its signal: an error names it
  *     stuck     over fibres: a wait for a signal that never comes; ends when all ranks abort
  *
- * Without arguments, all but the last two. Prints what is wrong, or what was run and `ok`. */
+ * Without arguments, all but the last three. Prints what is wrong, or what was run and `ok`. */
 /* clang-format on */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -397,6 +398,22 @@ static void apart(void) {
   buffer_close(&buffer);
 }
 
+/* The last rank leaves without a signal that others wait for. */
+static void left(void) {
+  const int last = run.size - 1;
+  ncclWaitSignalDesc_t desc = {1, last, 0, 0};
+  ncclResult_t state = ncclSuccess;
+  if (run.rank != last) NEED(ncclWaitSignal(1, &desc, run.comm, run.stream));
+  barrier();
+  if (run.rank == last) NEED(ncclCommDestroy(run.comm));
+  if (run.rank == last) return;
+  for (int poll = 0; poll < POLLS_MOST && state == ncclSuccess; poll++, usleep(1000))
+    NEED(ncclCommGetAsyncError(run.comm, &state));
+  refused(state, "has left the communicator");
+  NEED(ncclCommAbort(run.comm));
+  NEED(cudaStreamSynchronize(run.stream));
+}
+
 static void stuck(void) {
   ncclWaitSignalDesc_t desc = {2, (run.rank + 1) % run.size, 0, 0};
   signal_all(run.stream);
@@ -415,11 +432,11 @@ static const struct {
   void (*run)(void);
   bool ends;  /* the communicator */
   bool alone; /* only if it is named */
-} modes[] = {{"data", data, false, false},   {"renew", renew, false, false},
-             {"wrong", wrong, false, false}, {"freed", freed, false, false},
-             {"late", late, false, false},   {"suspend", suspended, false, false},
-             {"leave", leave, true, false},  {"killed", killed, true, false},
-             {"apart", apart, false, true},  {"stuck", stuck, true, true}};
+} modes[] = {
+    {"data", data, false, false},   {"renew", renew, false, false},  {"wrong", wrong, false, false},
+    {"freed", freed, false, false}, {"late", late, false, false},    {"suspend", suspended, false, false},
+    {"leave", leave, true, false},  {"killed", killed, true, false}, {"apart", apart, false, true},
+    {"left", left, true, true},     {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };
 
 static void rank_main(int mode) {

@@ -798,6 +798,17 @@ static ncclResult_t cuda_comm_error(struct device_comm *comm) {
   return result;
 }
 
+/* Of kernels nothing is known. Where all have ended, waits for signals may be what is left. */
+static void cuda_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall) {
+  const uint64_t launched = __atomic_load_n(&comm->order.blocks_launched, __ATOMIC_ACQUIRE);
+  (void)asks;
+  memset(stall, 0, sizeof *stall);
+  stall->known = !comm->order.captured_ever &&
+                 __atomic_load_n(&comm->control->counts_seen.plain_ended, __ATOMIC_ACQUIRE) == launched;
+  stall->moves = launched;
+  if (stall->known) cuda_rma_stall(comm, stall);
+}
+
 /* ---- streams and waiting ---- */
 
 static ncclResult_t cuda_stream_capture(device_stream stream, uint64_t *graph_id) {
@@ -870,6 +881,7 @@ static const struct device_ops device_table = {
     .comm_release = cuda_comm_release,
     .comm_release_end = cuda_comm_release_end,
     .comm_abort = cuda_comm_abort,
+    .comm_stall = cuda_comm_stall,
     .comm_error = cuda_comm_error,
     .put = cuda_put,
     .await = cuda_await,

@@ -234,19 +234,61 @@ static int await_enqueue(struct cuda_rma *rma, const struct device_await *awaits
   return end_note(end, key, stream);
 }
 
+/* False: out of memory. */
+static bool needs_have(struct device_comm *comm) {
+  if (comm->rma.needs != NULL) return true;
+  struct cuda_rma_need *needs =
+      (struct cuda_rma_need *)os_alloc(comm->config.rank_count * sizeof *comm->rma.needs);
+  __atomic_store_n(&comm->rma.needs, needs, __ATOMIC_RELEASE);
+  return needs != NULL;
+}
+
+static void needs_note(struct cuda_rma_need *needs, const struct plan_call *call,
+                       const struct device_await *awaits, uint32_t await_count) {
+  for (uint32_t i = 0; i < await_count; i++) {
+    __atomic_store_n(&needs[awaits[i].peer].operation, call->sequence, __ATOMIC_RELAXED);
+    __atomic_store_n(&needs[awaits[i].peer].number, awaits[i].number, __ATOMIC_RELEASE);
+  }
+}
+
 ncclResult_t cuda_await(struct device_comm *comm, const struct plan_call *call,
                         const struct device_await *awaits, uint32_t await_count, device_stream stream) {
   uint64_t *signals = NULL;
   TRY(streams_check(comm, call->name));
   if (is_aborted(comm)) return ncclSuccess;
+  if (!needs_have(comm)) return log_no_memory("%s: rank %u", call->name, comm->config.rank);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   ncclResult_t result = signals_of(comm, &signals);
   if (result == ncclSuccess)
     result = cuda_result(await_enqueue(&comm->rma, awaits, await_count, signals, (cudaStream_t)stream),
                          "enqueueing a wait for signals");
+  if (result == ncclSuccess) needs_note(comm->rma.needs, call, awaits, await_count);
   cuda_scope_leave(&scope);
   if (is_aborted(comm)) cuda_rma_abort(comm); /* meanwhile */
   return result;
+}
+
+/* ---- what waits ---- */
+
+static const uint64_t *signals_seen(const struct device_comm *comm) {
+  const struct cuda_signals *all = __atomic_load_n(&comm->world->signals, __ATOMIC_ACQUIRE);
+  return all != NULL ? __atomic_load_n(&all[comm->config.rank].host, __ATOMIC_ACQUIRE) : NULL;
+}
+
+void cuda_rma_stall(const struct device_comm *comm, struct device_stall *stall) {
+  const struct cuda_rma_need *needs = __atomic_load_n(&comm->rma.needs, __ATOMIC_ACQUIRE);
+  const uint64_t *signals = signals_seen(comm);
+  for (uint32_t i = 0; needs != NULL && signals != NULL && i < comm->config.rank_count; i++) {
+    const uint64_t came = __atomic_load_n(&signals[i], __ATOMIC_ACQUIRE);
+    stall->moves = stall->moves * 31 + came;
+    if (came >= __atomic_load_n(&needs[i].number, __ATOMIC_ACQUIRE)) continue;
+    stall->busy = true;
+    if (stall->wait_count == DEVICE_WAITS_MOST) continue;
+    stall->waits[stall->wait_count++] =
+        (struct device_wait){.peer = i,
+                             .func = FUNC_WAIT_SIGNAL,
+                             .operation = __atomic_load_n(&needs[i].operation, __ATOMIC_RELAXED)};
+  }
 }
 
 /* ---- the end ---- */
@@ -277,6 +319,7 @@ void cuda_rma_close(struct device_comm *comm, bool lost) {
   for (uint32_t i = 0; !lost && puts != NULL && i < comm->config.rank_count; i++)
     if (puts[i].event != NULL) cudaEventDestroy(puts[i].event);
   os_free(puts);
+  os_free(comm->rma.needs);
   for (struct cuda_rma_end *end = comm->rma.waits; end != NULL; end = next) {
     next = end->next;
     if (!lost && end->event != NULL) cudaEventDestroy(end->event);

@@ -15,11 +15,17 @@ struct cuda_rma_end {
 
 struct cuda_rma_there; /* rma_remote.c */
 
+/* What the rank's waits need of a peer. */
+struct cuda_rma_need {
+  uint64_t number, operation; /* atomic: the last signal, and the call that waits for it */
+};
+
 /* A rank's. Written by the thread that uses the communicator; others look whether the ends have passed, so
  * nothing is freed or moved before the close. */
 struct cuda_rma {
   struct cuda_rma_end *puts;    /* atomic; by peer; NULL before the first */
   struct cuda_rma_end *waits;   /* atomic; as many as streams have waited at a time */
+  struct cuda_rma_need *needs;  /* atomic; by peer; NULL before the first wait */
   struct cuda_rma_there *there; /* by rank: counters in other processes; NULL before the first */
   uint32_t putting;             /* atomic: a put into another process's memory is being enqueued */
 };
@@ -52,6 +58,8 @@ void cuda_rma_put_end(struct device_comm *comm);
 /* With cuda_mutex held. */
 void cuda_rma_there_close(struct device_comm *comm);
 
+/* Signals that waits of the rank lack. Asks no driver, which might wait. */
+void cuda_rma_stall(const struct device_comm *comm, struct device_stall *stall);
 /* All that the rank has called has ended; within a scope. */
 bool cuda_rma_idle(struct device_comm *comm);
 /* The rank is aborted: its waits end. Any thread. */
