@@ -958,5 +958,5 @@ plant(CUDA + 'rma_remote.c', 'put_into_a_window_that_is_gone',
       '@cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes)@;', 'true',
       'crash|wrong|error', PUTS_LATE, '.')
 PUTS_LEFT = PUTS_DATA._replace(arguments='left', env=PUTS_DATA.env + ' TUTTI_STALL_SECONDS=1')
-plant(CUDA + 'rma.c', 'waits_for_signals_not_told', '@needs_note(comm->rma.needs, call, awaits, await_count)@;',
-      '(void)0', 'wrong|silence', PUTS_LEFT, '.')
+plant(CUDA + 'rma.c', 'waits_for_signals_not_told',
+      '@needs_note(comm->rma.needs, call, awaits, await_count)@;', '(void)0', 'wrong|silence', PUTS_LEFT, '.')
