@@ -516,8 +516,8 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 /* ---- One-sided calls: a rank writes into another one's memory, which makes no call for it. Ranks count the
  * signals of each other rank. Until ncclGroupEnd() these calls are queued as others are; a group's puts and
  * signals are launched before its other operations, and its waits behind them. They need memory that both
- * ranks reach: peers are ranks of one process and node, in the emulator also those of other processes of the
- * host. ncclInvalidUsage for others, and on a stream that is being captured into a graph. ---- */
+ * ranks reach: peers are ranks of one host, in one process or several, whose devices reach each other.
+ * ncclInvalidUsage for others, and on a stream that is being captured into a graph. ---- */
 
 /* What ncclWaitSignal() waits for: opCnt signals from rank `peer`. sigIdx and ctx: 0. */
 typedef struct {

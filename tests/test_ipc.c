@@ -442,6 +442,31 @@ static void recall(struct regions *regions, uint32_t looks) {
   for (uint32_t look = 0; look < looks; look++) regions_recall(regions);
 }
 
+/* Of two pieces, one behind the other, in two windows of which the second covers both. */
+static void test_windows(void **state) {
+  struct regions regions = {.rank_count = 2};
+  struct ipc_piece piece;
+  uint32_t peer = 9;
+  (void)state;
+  struct region *first = add(&regions, 1000, 100, 7), *second = add(&regions, 1100, 100, 8);
+  first->answers[1] = second->answers[1] = 0x10000;
+  regions_hold(&regions, 1010, 50, true);
+  regions_hold(&regions, 1050, 100, true);
+  recall(&regions, 2 * REGION_IDLE_LOOKS);
+  regions_hold(&regions, 1010, 50, false);
+  assert_int_equal(regions.generation, 0);
+  regions_hold(&regions, 1050, 100, false);
+  assert_int_equal(regions.generation, 2);
+  first = region_find(&regions, 1000);
+  assert_non_null(first);
+  assert_int_equal(first->answers[1], REGION_UNASKED);
+  regions_settle(&regions, false, 0, 0);
+  assert_true(region_next_gone(&regions, &peer, &piece));
+  assert_int_equal(peer, 1);
+  regions_hold(&regions, 1000, 200, false); /* memory that is not known as a window's */
+  regions_free(&regions);
+}
+
 /* What a launch shows changes no more, unless a region is retired. */
 static void test_decided(void **state) {
   struct regions regions = {.rank_count = 2};
@@ -725,6 +750,7 @@ int main(void) {
       cmocka_unit_test(test_late_answer),
       cmocka_unit_test(test_fence),
       cmocka_unit_test(test_graph_hold),
+      cmocka_unit_test(test_windows),
       cmocka_unit_test(test_decided),
       cmocka_unit_test(test_recalled),
       cmocka_unit_test(test_pushed_out),

@@ -74,7 +74,7 @@ static bool peer_is_here(const struct ncclComm *comm, uint32_t peer) {
 static bool peer_is_mapped(const struct ncclComm *comm, uint32_t peer) {
   const struct remote *remote = comm->shared->remote;
   return remote && remote_transport_to(remote, comm->rank, peer) == TRANSPORT_SHARED &&
-         comm->ops->process->puts_between();
+         !remote_on_host(remote, comm->rank, peer) && comm->ops->process->puts_between();
 }
 
 /* Only memory that both reach, for now. */
@@ -87,7 +87,11 @@ static ncclResult_t check_reach(const struct collective_call *call) {
       text, sizeof text,
       "one-sided calls need memory that both ranks reach, and rank %u is %s; use ncclSend on rank %u and "
       "ncclRecv on rank %u",
-      peer, comm->shared->device_comms[peer] ? "behind a network" : "in another process", comm->rank, peer);
+      peer,
+      comm->shared->remote && remote_on_host(comm->shared->remote, comm->rank, peer)
+          ? "on a GPU whose memory this process cannot map"
+          : "behind a network",
+      comm->rank, peer);
   return rma_fail(call, ncclInvalidUsage, text);
 }
 
@@ -116,11 +120,17 @@ static bool window_is_known(void *argument) {
          __atomic_load_n(&search->comm->async_error, __ATOMIC_RELAXED) != ncclSuccess;
 }
 
-/* What earlier calls have found out of ranks of other processes. */
-static struct one_sided_there *there_known(const struct ncclComm *comm, uint32_t peer, uint32_t number) {
-  struct one_sided_there *row = comm->one_sided.there;
-  while (row && (row->peer != peer || row->window.number != number)) row = row->next;
-  return row;
+/* What earlier calls have found out of ranks of other processes. Once something was unmapped, that may have
+ * been the window; counters stay. */
+static struct one_sided_there *there_known(struct ncclComm *comm, uint32_t peer, uint32_t number,
+                                           uint32_t unmapped) {
+  struct one_sided_there **link = &comm->one_sided.there;
+  while (*link && ((*link)->peer != peer || (*link)->window.number != number)) link = &(*link)->next;
+  struct one_sided_there *row = *link;
+  if (!row || number == 0 || row->unmapped == unmapped) return row;
+  *link = row->next;
+  os_free(row);
+  return NULL;
 }
 
 #define ASK_AGAIN_MS 5
@@ -128,7 +138,8 @@ static struct one_sided_there *there_known(const struct ncclComm *comm, uint32_t
 /* Asks until the peer has registered it. */
 static ncclResult_t there_find(struct window_search *search) {
   struct ncclComm *comm = (struct ncclComm *)search->comm;
-  const struct one_sided_there *known = there_known(comm, search->peer, search->number);
+  const uint32_t unmapped = __atomic_load_n(&comm->one_sided.unmapped, __ATOMIC_ACQUIRE);
+  const struct one_sided_there *known = there_known(comm, search->peer, search->number, unmapped);
   const uint64_t limit_ns = (uint64_t)param_int(PARAM_TUTTI_INIT_TIMEOUT_SECONDS) * 1000000000u;
   const uint64_t begin_ns = os_time_ns();
   if (known) {
@@ -147,7 +158,7 @@ static ncclResult_t there_find(struct window_search *search) {
   struct one_sided_there *row = (struct one_sided_there *)os_alloc(sizeof *row);
   if (!row) return log_no_memory("rank %u of comm '%s': noting a window", comm->rank, comm->name);
   search->window.number = search->number;
-  *row = (struct one_sided_there){comm->one_sided.there, search->peer, search->window};
+  *row = (struct one_sided_there){comm->one_sided.there, search->peer, search->window, unmapped};
   comm->one_sided.there = row;
   return ncclSuccess;
 }
@@ -171,7 +182,8 @@ static ncclResult_t window_find(const struct collective_call *call, uint32_t num
   if (search.found == WINDOW_FOUND && window->registration && window->begin) return ncclSuccess;
   snprintf(text, sizeof text, "this is window number %u of each rank, and rank %d %s", number, call->peer,
            search.found == WINDOW_FOUND && window->registration
-               ? "has memory for it that other processes cannot map; use ncclSend and ncclRecv"
+               ? "has memory for it that this process cannot map, or has freed it; let ncclMemAlloc allocate "
+                 "windows, and free them when they are deregistered"
            : search.found == WINDOW_FOUND ? "has registered memory of the host for it; register device memory"
            : search.found == WINDOW_GONE  ? "has deregistered it; do so behind the last put into it"
            : search.found == WINDOW_LEFT

@@ -112,6 +112,7 @@ static void give_back(struct ncclComm *comm) {
   comm->suspended_bytes = comm->ops->device->comm_releasable(comm->device_comm);
   if (remote && remote->proxies[comm->rank]) proxy_comm_release(remote->proxies[comm->rank]);
   comm->ops->device->comm_release(comm->device_comm);
+  __atomic_fetch_add(&comm->one_sided.unmapped, 1, __ATOMIC_RELEASE);
   connect_table_free(&comm->connections);
   calls_forget(comm);
   comm->suspended = true;
@@ -172,6 +173,8 @@ static ncclResult_t jobs_give_back(struct suspend_job *jobs) {
 
 static ncclResult_t jobs_run(struct suspend_job *jobs) {
   for (struct suspend_job *job = jobs; job; job = job->next) TRY(job_enter(job));
+  for (struct suspend_job *job = jobs; job; job = job->next)
+    if (job->resumes) windows_show(job->comm);
   TRY(jobs_wait(jobs, 0));
   for (struct suspend_job *job = jobs; job; job = job->next)
     recorder_life(&job->comm->recorder, job->resumes ? LIFE_RESUME : LIFE_SUSPEND, job->comm->sequence);

@@ -6,6 +6,7 @@
 #include "core/api.h"
 #include "core/comm/comm.h"
 #include "core/register.h"
+#include "core/remote/remote.h"
 
 /* NULL: out of memory. Locked. */
 static struct window_list *lists_of(struct comm_shared *shared) {
@@ -55,6 +56,12 @@ enum window_find windows_find(const struct window_list *list, uint32_t number, s
   return number > list->count ? WINDOW_LATER : WINDOW_GONE;
 }
 
+void windows_show(struct ncclComm *comm) {
+  const struct window_list *lists = comm->shared->windows; /* the rank's own list is this thread's */
+  for (const struct window *each = lists ? lists[comm->rank].first : NULL; each; each = each->next)
+    if (each->registration) remote_window_show(comm, each->begin, each->bytes);
+}
+
 void windows_leave(struct ncclComm *comm) {
   struct window *next;
   if (!comm->shared) return;
@@ -95,6 +102,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
   window->bytes = size;
   const ncclResult_t result =
       register_device(comm, "ncclCommWindowRegister", buff, size, CALL_PLACE, &window->registration);
+  if (result == ncclSuccess && window->registration) remote_window_show(comm, buff, size);
   if (result != ncclSuccess || !window_add(comm, window)) {
     if (result == ncclSuccess) register_drop(comm, "ncclCommWindowRegister", window->registration);
     os_free(window);
@@ -111,6 +119,7 @@ ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
   if (!win) return ncclSuccess;
   TRY(window_check(comm, "ncclCommWindowDeregister", win, &window));
   struct window *taken = window_of(comm, win, true);
+  remote_window_hide(comm, taken->begin, taken->bytes);
   const ncclResult_t result = register_drop(comm, "ncclCommWindowDeregister", taken->registration);
   os_free(taken);
   return result;

@@ -542,10 +542,14 @@ plant(REGION, 'later_is_taken_for_never', 'region->answers[peer] = REGION_UNASKE
       'region->answers[peer] = REGION_REFUSED; return;', 'test_ipc', 'test_later')
 plant(REGION, 'pieces_displace_other_memory', 'region->is_piece == piece) last = region;',
       'true) last = region;', 'test_ipc', 'test_pieces_pushed_out')
+plant(REGION, 'windows_are_asked_back', 'mapped && region->windows == 0 &&', 'mapped &&', 'test_ipc',
+      'test_windows')
+plant(REGION, 'deregistered_windows_stay_mapped', 'if (!holds && may_be_recalled',
+      'if (false && may_be_recalled', 'test_ipc', 'test_windows')
 plant(REGION, 'memory_that_is_used_recalled', 'if (++region->idle_looks >= REGION_IDLE_LOOKS)', 'if (true)',
       'test_ipc', 'test_recalled')
-plant(REGION, 'memory_of_a_graph_recalled', 'return mapped && !is_held(region);', 'return mapped;',
-      'test_ipc', 'test_recalled')
+plant(REGION, 'memory_of_a_graph_recalled', 'region->windows == 0 && !is_held(region);',
+      'region->windows == 0;', 'test_ipc', 'test_recalled')
 plant('lib/backends/cuda/ipc_handle.c', 'piece_beyond_its_range_taken',
       '&& range->offset <= range->bytes - piece_bytes', '', 'test_ipc', 'test_range_handles')
 plant(SHARE, 'passed_descriptor_stays', 'if (passed != NULL) *place = passed->next;', '', 'test_share',

@@ -960,3 +960,15 @@ plant(BUDGET_C, 'multiprocessors_of_no_use_to_clusters_not_counted', 'return @(c
 PUTS = scenario('', '', '', 'TUTTI_EMU=mode=threads,devices=2 TUTTI_RACE_CHECK=0', program='rma')
 plant(CUDA + 'rma.c', 'signal_overtakes_an_earlier_one',
       'if (error == 0) @error = end_await(end, key, stream)@;', 'error = 0', 'error|wrong|hang', PUTS, '.')
+PUTS_DATA, PUTS_LATE = (
+    scenario('', '', arguments, 'TUTTI_EMU=mode=threads,devices=2 TUTTI_RACE_CHECK=0', program='puts')
+    for arguments in ('data', 'late'))
+plant(CUDA + 'ipc_region.c', 'window_shown_at_its_second_use',
+      'if (holds) cuda_region_check(comm, memory, bytes, @true@);', 'false', 'error', PUTS_DATA,
+      'this process cannot map')
+plant(CUDA + 'rma_remote.c', 'put_into_a_window_that_is_gone',
+      '@cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes)@;', 'true',
+      'crash|wrong|error', PUTS_LATE, '.')
+PUTS_LEFT = PUTS_DATA._replace(arguments='left', env=PUTS_DATA.env + ' TUTTI_STALL_SECONDS=1')
+plant(CUDA + 'rma.c', 'waits_for_signals_not_told',
+      '@needs_note(comm->rma.needs, call, awaits, await_count)@;', '(void)0', 'wrong|silence', PUTS_LEFT, '.')

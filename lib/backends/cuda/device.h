@@ -86,7 +86,7 @@ struct cuda_world {
   int *failed;              /* host memory that all devices can access */
   struct arena_block failed_block;
   os_mutex launches_mutex;
-  struct arena_block *signals; /* by rank: counters of signals for it; NULL before the first (rma.c) */
+  struct cuda_signals *signals;                 /* by rank: for it; NULL before the first (rma.c) */
   struct world_launch launches[WORLD_LAUNCHES]; /* the latest of ranks that share devices */
   uint32_t launch_count;
   struct cuda_world *next;

@@ -416,9 +416,7 @@ static void world_leave(struct cuda_world *world, uint32_t all_ranks) {
   while (*place != world) place = &(*place)->next;
   *place = world->next;
   cuda_arena_give(&world->failed_block);
-  for (uint32_t rank = 0; world->signals != NULL && rank < all_ranks; rank++)
-    cuda_arena_give(&world->signals[rank]);
-  os_free(world->signals);
+  cuda_rma_signals_close(world, all_ranks);
   os_mutex_destroy(&world->launches_mutex);
   os_free(world);
 }
@@ -646,6 +644,7 @@ static void cuda_comm_close(struct device_comm *comm) {
   cuda_conn_kept_sweep();
   if (comms == NULL) {
     cuda_conn_kept_drop();
+    cuda_rma_kept_drop();
     cuda_ipc_close(cuda_ipc_take_unused(NULL));
     cuda_arena_trim();
     cuda_ipc_probe_close();
@@ -799,6 +798,17 @@ static ncclResult_t cuda_comm_error(struct device_comm *comm) {
   return result;
 }
 
+/* Of kernels nothing is known. Where all have ended, waits for signals may be what is left. */
+static void cuda_comm_stall(struct device_comm *comm, bool asks, struct device_stall *stall) {
+  const uint64_t launched = __atomic_load_n(&comm->order.blocks_launched, __ATOMIC_ACQUIRE);
+  (void)asks;
+  memset(stall, 0, sizeof *stall);
+  stall->known = !comm->order.captured_ever &&
+                 __atomic_load_n(&comm->control->counts_seen.plain_ended, __ATOMIC_ACQUIRE) == launched;
+  stall->moves = launched;
+  if (stall->known) cuda_rma_stall(comm, stall);
+}
+
 /* ---- streams and waiting ---- */
 
 static ncclResult_t cuda_stream_capture(device_stream stream, uint64_t *graph_id) {
@@ -871,6 +881,7 @@ static const struct device_ops device_table = {
     .comm_release = cuda_comm_release,
     .comm_release_end = cuda_comm_release_end,
     .comm_abort = cuda_comm_abort,
+    .comm_stall = cuda_comm_stall,
     .comm_error = cuda_comm_error,
     .put = cuda_put,
     .await = cuda_await,
@@ -912,6 +923,12 @@ static const struct process_ops process_table = {
     .regions_look = cuda_regions_look,
     .region_gone = cuda_region_gone,
     .region_sweep = cuda_region_sweep,
+    .puts_between = cuda_puts_between,
+    .signals_export = cuda_signals_export,
+    .signals_import = cuda_signals_import,
+    .window_map = cuda_put_window_map,
+    .window_shown = cuda_window_shown,
+    .window_hold = cuda_window_hold,
 };
 static const struct network_ops network_table = {
     .size = sizeof(struct network_ops),

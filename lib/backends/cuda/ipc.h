@@ -95,6 +95,12 @@ void cuda_regions_close(struct device_comm *comm);
 bool cuda_region_shift(struct device_comm *comm, const void *memory, size_t bytes, uint32_t peer,
                        uint64_t *shift);
 
+/* Windows that ranks of other processes put into. */
+void cuda_window_hold(struct device_comm *comm, const void *memory, size_t bytes, bool holds);
+uint64_t cuda_window_shown(struct device_comm *comm, uint32_t peer, uint64_t address, size_t bytes);
+/* What other processes have shown to this rank, and have not taken back, contains these addresses. */
+bool cuda_guests_hold(const struct device_comm *comm, uint64_t address, uint64_t bytes);
+
 /* conn_remote.c: connections with ranks of other processes. Each end is memory of its rank's device, or of
  * the host (device_conn_name.on_host), mapped by the other process. */
 ncclResult_t cuda_conn_export(struct device_comm *comm, const struct device_conn_name *name,

@@ -7,6 +7,7 @@
 #define HANDLE_MAGIC UINT64_C(0x7475747469677031)
 #define CONN_MAGIC UINT64_C(0x7475747469676331)
 #define REGION_MAGIC UINT64_C(0x7475747469677231)
+#define SIGNALS_MAGIC UINT64_C(0x7475747469677331)
 #define PIECE_BYTES_MOST (UINT64_C(1) << 40)
 #define ALIGNED 128u
 
@@ -85,4 +86,18 @@ bool ipc_memory_handle_read(const struct device_memory_handle *handle, struct ip
   return content->magic == REGION_MAGIC && content->piece.owner != 0 && content->piece.bytes > 0 &&
          content->piece.bytes <= PIECE_BYTES_MOST && (content->piece.number & IPC_NUMBER_OF_REGION) != 0 &&
          range_holds(&content->range, content->piece.bytes);
+}
+
+void ipc_signals_handle_write(const struct ipc_signals_handle *content, struct device_conn_handle *handle) {
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle->bytes, content, sizeof *content);
+  memcpy(handle->bytes, &(uint64_t){SIGNALS_MAGIC}, sizeof(uint64_t));
+}
+
+bool ipc_signals_handle_read(const struct device_conn_handle *handle, uint32_t rank_count,
+                             struct ipc_signals_handle *content) {
+  memcpy(content, handle->bytes, sizeof *content);
+  return content->magic == SIGNALS_MAGIC && content->piece.owner != 0 &&
+         piece_is_due(&content->piece, true) &&
+         within(content->offset, rank_count * sizeof(uint64_t), content->piece.bytes);
 }

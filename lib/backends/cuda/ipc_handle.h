@@ -84,6 +84,15 @@ struct ipc_memory_handle {
 };
 static_assert(sizeof(struct ipc_memory_handle) <= DEVICE_MEMORY_HANDLE_BYTES, "a handle holds it");
 
+/* A rank's counters of signals, in memory of the host. */
+struct ipc_signals_handle {
+  uint64_t magic;
+  struct ipc_piece piece;
+  uint64_t offset;
+  struct os_process process;
+};
+static_assert(sizeof(struct ipc_signals_handle) <= DEVICE_CONN_HANDLE_BYTES, "a handle holds it");
+
 /* Distinguishes the numbers of the process's own pieces from those of the program's allocations. */
 #define IPC_NUMBER_OF_REGION (UINT64_C(1) << 63)
 /* And, among the process's own, those of memory of the host. */
@@ -105,6 +114,10 @@ bool ipc_conn_handle_read(const struct device_conn_handle *handle, const struct 
                           const struct plan_limits *limits, struct ipc_conn_handle *content);
 void ipc_memory_handle_write(const struct ipc_memory_handle *content, struct device_memory_handle *handle);
 bool ipc_memory_handle_read(const struct device_memory_handle *handle, struct ipc_memory_handle *content);
+
+void ipc_signals_handle_write(const struct ipc_signals_handle *content, struct device_conn_handle *handle);
+bool ipc_signals_handle_read(const struct device_conn_handle *handle, uint32_t rank_count,
+                             struct ipc_signals_handle *content);
 
 /* True if the sender's or the receiver's end has the slots. */
 static inline bool ipc_conn_has_slots(bool sends, uint8_t slots) {

@@ -65,6 +65,18 @@ static uint64_t id_now(uint64_t address, uint64_t base, bool is_piece) {
   return is_piece ? cuda_mapped_id(address, base) : cuda_memory_id(address);
 }
 
+/* The program has freed it. */
+static void region_lose(struct device_comm *comm, struct region *region) {
+  if (region->windows > 0)
+    log_warn(
+        "comm %s: rank %u: the memory at 0x%llx of a window was freed while it is registered, and ranks of "
+        "other "
+        "processes put into it no more; call ncclCommWindowDeregister before the memory is freed",
+        comm->name, comm->config.rank, (unsigned long long)region->base);
+  region->windows = 0;
+  region_retire(&comm->regions, region);
+}
+
 /* The region of the memory that is at this address now. */
 static struct region *region_now(struct device_comm *comm, uint64_t address) {
   uint64_t base = 0, bytes = 0;
@@ -72,7 +84,7 @@ static struct region *region_now(struct device_comm *comm, uint64_t address) {
   struct region *region;
   while ((region = region_find(&comm->regions, address)) != NULL) {
     if (region->id == id_now(address, region->base, region->is_piece)) return region;
-    region_retire(&comm->regions, region);
+    region_lose(comm, region);
   }
   if (cuda_mapped_find(address, &mapped)) return piece_add(comm, &mapped);
   const uint64_t id = cuda_memory_id(address);
@@ -196,6 +208,24 @@ bool cuda_region_shift(struct device_comm *comm, const void *memory, size_t byte
   return region_shift(&comm->regions, (uint64_t)(uintptr_t)memory, bytes, peer, shift);
 }
 
+/* ---- windows ---- */
+
+void cuda_window_hold(struct device_comm *comm, const void *memory, size_t bytes, bool holds) {
+  if (holds) cuda_region_check(comm, memory, bytes, true);
+  cuda_conns_lock(comm);
+  regions_hold(&comm->regions, (uint64_t)(uintptr_t)memory, bytes, holds);
+  cuda_conns_unlock(comm);
+}
+
+/* It waits for no thread that calls the driver: the caller has a lock of core. */
+uint64_t cuda_window_shown(struct device_comm *comm, uint32_t peer, uint64_t address, size_t bytes) {
+  uint64_t shift = 0;
+  if (!cuda_conns_try_lock(comm)) return DEVICE_REGION_LATER;
+  const bool shown = region_shift(&comm->regions, address, bytes, peer, &shift);
+  cuda_conns_unlock(comm);
+  return shown ? address + shift : 0;
+}
+
 /* ---- what the program has freed ---- */
 
 /* The lease thread asks the driver about shown memory without a lock, because the driver may let it wait for
@@ -235,12 +265,12 @@ static bool looks_ask(struct look *looks, uint32_t count) {
   return freed;
 }
 
-static void looks_retire(struct regions *regions, const struct look *looks, uint32_t count) {
-  for (struct region *region = regions->first, *next; region != NULL; region = next) {
+static void looks_retire(struct device_comm *comm, const struct look *looks, uint32_t count) {
+  for (struct region *region = comm->regions.first, *next; region != NULL; region = next) {
     next = region->next;
     for (uint32_t i = 0; i < count; i++) {
       if (!looks[i].freed || looks[i].id != region->id || looks[i].base != region->base) continue;
-      region_retire(regions, region);
+      region_lose(comm, region);
       break;
     }
   }
@@ -287,7 +317,7 @@ static bool comm_look(struct device_comm *comm, const struct look *looks, uint32
                       uint64_t short_devices) {
   if (!cuda_conns_try_lock(comm)) return true;
   if ((short_devices >> comm->config.device_index & 1) != 0) regions_recall(&comm->regions);
-  if (freed) looks_retire(&comm->regions, looks, count);
+  if (freed) looks_retire(comm, looks, count);
   const bool gone = comm->regions.gone != NULL, unsettled = regions_unsettled(&comm->regions);
   cuda_conns_unlock(comm);
   if (unsettled) comm_settle(comm);
@@ -446,6 +476,17 @@ ncclResult_t cuda_region_map(struct device_comm *comm, uint32_t peer,
   if (result != ncclInProgress) return result;
   *address = DEVICE_REGION_LATER;
   return ncclSuccess;
+}
+
+bool cuda_guests_hold(const struct device_comm *comm, uint64_t address, uint64_t bytes) {
+  const uint64_t end = address + bytes;
+  for (const struct cuda_guest_region *guest = comm->guests; guest != NULL && address < end;) {
+    const uint64_t base = (uint64_t)(uintptr_t)guest->mapping->base;
+    const bool within = address - base < guest->mapping->piece.bytes;
+    if (within) address = base + guest->mapping->piece.bytes;
+    guest = within ? comm->guests : guest->next;
+  }
+  return address >= end;
 }
 
 static void guest_drop(struct cuda_guest_region **place) {

@@ -154,14 +154,14 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
   return region;
 }
 
-/* Nobody is being asked for it, somebody has it mapped, and no graph contains that address. */
+/* Nobody is being asked for it, somebody has it mapped, and no graph contains that address, and no window. */
 static bool may_be_recalled(const struct region *region, uint32_t rank_count) {
   bool mapped = false;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     if (region->answers[rank] == REGION_ASKED) return false;
     mapped = mapped || region->answers[rank] > REGION_REFUSED;
   }
-  return mapped && !is_held(region);
+  return mapped && region->windows == 0 && !is_held(region);
 }
 
 /* Without memory for it, the region stays as it is. */
@@ -188,6 +188,16 @@ void regions_recall(struct regions *regions) {
     next = region->next;
     if (!may_be_recalled(region, regions->rank_count)) continue;
     if (++region->idle_looks >= REGION_IDLE_LOOKS) region_recall(regions, region);
+  }
+}
+
+void regions_hold(struct regions *regions, uint64_t address, uint64_t bytes, bool holds) {
+  const uint64_t end = address + bytes;
+  for (struct region *region; address < end && (region = region_find(regions, address)) != NULL;) {
+    address = region->base + region->bytes;
+    if (holds) region->windows += 1;
+    else if (region->windows > 0) region->windows -= 1;
+    if (!holds && may_be_recalled(region, regions->rank_count)) region_recall(regions, region);
   }
 }
 

@@ -30,6 +30,7 @@ struct region {
   struct ipc_range range;   /* ... if so */
   struct region *beside;    /* the one that begins where this one ends, if it was looked for */
   bool lasts;               /* never evicted: used by a graph, or registered */
+  uint32_t windows;         /* that lie in it, of those which ranks of other processes put into */
   bool fenced, settled;     /* of a region that is gone: `fence` is set, and no kernel offers the region */
   uint64_t fence;           /* number of the rank's blocks that were launched when it was gone */
   struct region_hold *hold; /* NULL: no graph has used it */
@@ -69,9 +70,11 @@ struct region *region_add(struct regions *regions, uint64_t base, uint64_t bytes
 void region_retire(struct regions *regions, struct region *region);
 /* Called repeatedly while memory is short: regions that were not used for REGION_IDLE_LOOKS calls are
  * retired, so that no peer keeps their memory when the program frees it, but are noted anew: the peers are
- * asked again when they are used. Those of graphs are kept. */
+ * asked again when they are used. Those of graphs and windows are kept. */
 #define REGION_IDLE_LOOKS 16u
 void regions_recall(struct regions *regions);
+/* A window is registered, or is no more: with the last one its regions are retired, and noted anew. */
+void regions_hold(struct regions *regions, uint64_t address, uint64_t bytes, bool holds);
 /* Finds a region by its piece's number, also one that is gone; NULL: none. */
 struct region *region_of_piece(struct regions *regions, uint64_t number);
 /* Called repeatedly while regions are gone. `launched`: number of blocks that were launched so far, unless a

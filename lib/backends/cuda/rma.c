@@ -1,14 +1,18 @@
 /* rma.c: one-sided calls without a kernel: a copy engine moves the data, the stream then stores the signal's
  * number, and streams wait for numbers. The counters are memory of the host, which every device of the
- * process reaches, and the host, which ends waits when a rank is aborted. A later signal on another stream
- * would overtake an earlier one, so puts for one peer are ordered by an event. */
+ * process reaches, also those of other processes, and the host, which ends waits when a rank is aborted. A
+ * later signal on another stream would overtake an earlier one, so puts for one peer are ordered by an event.
+ */
 #include "backends/cuda/rma.h"
 
 #include <cuda.h>
+#include <string.h>
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/ipc.h"
 #include "base/log.h"
+#include "base/param.h"
+#include "base/share.h"
 
 /* Streams compare modulo 2^64 with a sign: more than any number of a signal, and yet greater. */
 #define SIGNALS_ALL (UINT64_C(1) << 62)
@@ -28,24 +32,76 @@ static ncclResult_t streams_check(const struct device_comm *comm, const char *ca
                   call, comm->config.rank, comm->name, comm->config.device_index);
 }
 
-/* The counters of signals for this rank, by the rank that sends them. They belong to the world, so that they
- * are there while any rank of it is open. */
-static ncclResult_t signals_of(const struct device_comm *comm, uint64_t **signals) {
+/* ---- counters ---- */
+
+/* Of a rank. They belong to the world, so that they are there while any rank of it is open. */
+struct cuda_signals {
+  struct arena_block block;
+  uint64_t *host;            /* atomic: where the host accesses them; NULL: there are none */
+  void *view;                /* of shared pages, which the host cannot access where devices do; NULL: none */
+  struct cuda_signals *next; /* of those kept */
+};
+
+static struct cuda_signals *kept; /* under cuda_mutex */
+
+static ncclResult_t signals_view(struct cuda_signals *signals) {
+  struct share_ticket ticket;
+  uint64_t *host = (uint64_t *)signals->block.address;
+  if (signals->block.piece->device_index == ARENA_SHM) {
+    memcpy(&ticket, &signals->block.piece->handle, sizeof ticket);
+    TRY(share_map(&ticket, &signals->view));
+    host = (uint64_t *)(void *)((uint8_t *)signals->view + signals->block.extent.offset);
+  }
+  __atomic_store_n(&signals->host, host, __ATOMIC_RELEASE);
+  return ncclSuccess;
+}
+
+ncclResult_t cuda_rma_signals(const struct device_comm *comm, const struct arena_block **block) {
   struct cuda_world *world = comm->world;
   const uint32_t rank_count = comm->config.rank_count;
-  ncclResult_t result = ncclSuccess;
-  cuda_lock();
+  const bool shared = world->rank_count < rank_count && param_int(PARAM_SHM_DISABLE) == 0;
   if (world->signals == NULL) {
-    struct arena_block *blocks = (struct arena_block *)os_alloc(rank_count * sizeof *blocks);
-    __atomic_store_n(&world->signals, blocks, __ATOMIC_RELEASE);
+    struct cuda_signals *all = (struct cuda_signals *)os_alloc(rank_count * sizeof *all);
+    if (all == NULL) return log_no_memory("rank %u of comm '%s': its signals", comm->config.rank, comm->name);
+    __atomic_store_n(&world->signals, all, __ATOMIC_RELEASE);
   }
-  struct arena_block *block = world->signals != NULL ? &world->signals[comm->config.rank] : NULL;
-  if (block == NULL)
-    result = log_no_memory("rank %u of comm '%s': its signals", comm->config.rank, comm->name);
-  else if (block->address == NULL) result = cuda_arena_take(ARENA_HOST, rank_count * sizeof **signals, block);
+  struct cuda_signals *signals = &world->signals[comm->config.rank];
+  *block = &signals->block;
+  if (signals->block.address == NULL)
+    TRY(cuda_arena_take(shared ? ARENA_SHM : ARENA_HOST, rank_count * sizeof(uint64_t), &signals->block));
+  return signals->host != NULL ? ncclSuccess : signals_view(signals);
+}
+
+static ncclResult_t signals_of(const struct device_comm *comm, uint64_t **signals) {
+  const struct arena_block *block = NULL;
+  cuda_lock();
+  const ncclResult_t result = cuda_rma_signals(comm, &block);
   if (result == ncclSuccess) *signals = (uint64_t *)block->address;
   cuda_unlock();
   return result;
+}
+
+void cuda_rma_signals_close(struct cuda_world *world, uint32_t rank_count) {
+  for (uint32_t rank = 0; world->signals != NULL && rank < rank_count; rank++) {
+    struct cuda_signals *signals = &world->signals[rank];
+    struct cuda_signals *row = NULL;
+    if (signals->view != NULL) share_unmap(signals->view, signals->block.piece->pages.mapped_bytes);
+    if (signals->view != NULL) row = (struct cuda_signals *)os_alloc(sizeof *row);
+    else cuda_arena_give(&signals->block);
+    if (row == NULL) continue;
+    row->block = signals->block;
+    row->next = kept;
+    kept = row;
+  }
+  os_free(world->signals);
+}
+
+void cuda_rma_kept_drop(void) {
+  for (struct cuda_signals *row = kept; row != NULL; row = kept) {
+    kept = row->next;
+    cuda_arena_give(&row->block);
+    os_free(row);
+  }
 }
 
 /* ---- the order of calls ---- */
@@ -141,18 +197,26 @@ static bool is_aborted(const struct device_comm *comm) {
   return __atomic_load_n(&comm->control->abort, __ATOMIC_ACQUIRE) != 0;
 }
 
-ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
-  uint64_t *signals = NULL;
-  TRY(streams_check(comm, put->call.name));
+/* *signal: the rank's counter at the peer. */
+static ncclResult_t put_begin(struct device_comm *comm, const struct device_put *put, uint64_t **signal) {
+  if (put->target == NULL) return cuda_rma_put_begin(comm, put, signal);
   TRY(reach_check(comm, put));
-  if (is_aborted(comm) || is_aborted(put->target)) return ncclSuccess;
+  TRY(signals_of(put->target, signal));
+  *signal += comm->config.rank;
+  return ncclSuccess;
+}
+
+ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
+  uint64_t *signal = NULL;
+  TRY(streams_check(comm, put->call.name));
+  if (is_aborted(comm) || (put->target != NULL && is_aborted(put->target))) return ncclSuccess;
   if (!puts_have(comm)) return log_no_memory("%s: rank %u", put->call.name, comm->config.rank);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
-  ncclResult_t result = signals_of(put->target, &signals);
+  ncclResult_t result = put_begin(comm, put, &signal);
   if (result == ncclSuccess)
-    result = cuda_result(
-        put_enqueue(&comm->rma.puts[put->call.peer], put, &signals[comm->config.rank], (cudaStream_t)stream),
-        "enqueueing a put");
+    result = cuda_result(put_enqueue(&comm->rma.puts[put->call.peer], put, signal, (cudaStream_t)stream),
+                         "enqueueing a put");
+  if (put->target == NULL) cuda_rma_put_end(comm);
   cuda_scope_leave(&scope);
   return result;
 }
@@ -170,24 +234,67 @@ static int await_enqueue(struct cuda_rma *rma, const struct device_await *awaits
   return end_note(end, key, stream);
 }
 
+/* False: out of memory. */
+static bool needs_have(struct device_comm *comm) {
+  if (comm->rma.needs != NULL) return true;
+  struct cuda_rma_need *needs =
+      (struct cuda_rma_need *)os_alloc(comm->config.rank_count * sizeof *comm->rma.needs);
+  __atomic_store_n(&comm->rma.needs, needs, __ATOMIC_RELEASE);
+  return needs != NULL;
+}
+
+static void needs_note(struct cuda_rma_need *needs, const struct plan_call *call,
+                       const struct device_await *awaits, uint32_t await_count) {
+  for (uint32_t i = 0; i < await_count; i++) {
+    __atomic_store_n(&needs[awaits[i].peer].operation, call->sequence, __ATOMIC_RELAXED);
+    __atomic_store_n(&needs[awaits[i].peer].number, awaits[i].number, __ATOMIC_RELEASE);
+  }
+}
+
 ncclResult_t cuda_await(struct device_comm *comm, const struct plan_call *call,
                         const struct device_await *awaits, uint32_t await_count, device_stream stream) {
   uint64_t *signals = NULL;
   TRY(streams_check(comm, call->name));
   if (is_aborted(comm)) return ncclSuccess;
+  if (!needs_have(comm)) return log_no_memory("%s: rank %u", call->name, comm->config.rank);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   ncclResult_t result = signals_of(comm, &signals);
   if (result == ncclSuccess)
     result = cuda_result(await_enqueue(&comm->rma, awaits, await_count, signals, (cudaStream_t)stream),
                          "enqueueing a wait for signals");
+  if (result == ncclSuccess) needs_note(comm->rma.needs, call, awaits, await_count);
   cuda_scope_leave(&scope);
   if (is_aborted(comm)) cuda_rma_abort(comm); /* meanwhile */
   return result;
 }
 
+/* ---- what waits ---- */
+
+static const uint64_t *signals_seen(const struct device_comm *comm) {
+  const struct cuda_signals *all = __atomic_load_n(&comm->world->signals, __ATOMIC_ACQUIRE);
+  return all != NULL ? __atomic_load_n(&all[comm->config.rank].host, __ATOMIC_ACQUIRE) : NULL;
+}
+
+void cuda_rma_stall(const struct device_comm *comm, struct device_stall *stall) {
+  const struct cuda_rma_need *needs = __atomic_load_n(&comm->rma.needs, __ATOMIC_ACQUIRE);
+  const uint64_t *signals = signals_seen(comm);
+  for (uint32_t i = 0; needs != NULL && signals != NULL && i < comm->config.rank_count; i++) {
+    const uint64_t came = __atomic_load_n(&signals[i], __ATOMIC_ACQUIRE);
+    stall->moves = stall->moves * 31 + came;
+    if (came >= __atomic_load_n(&needs[i].number, __ATOMIC_ACQUIRE)) continue;
+    stall->busy = true;
+    if (stall->wait_count == DEVICE_WAITS_MOST) continue;
+    stall->waits[stall->wait_count++] =
+        (struct device_wait){.peer = i,
+                             .func = FUNC_WAIT_SIGNAL,
+                             .operation = __atomic_load_n(&needs[i].operation, __ATOMIC_RELAXED)};
+  }
+}
+
 /* ---- the end ---- */
 
 bool cuda_rma_idle(struct device_comm *comm) {
+  if (__atomic_load_n(&comm->rma.putting, __ATOMIC_ACQUIRE) != 0) return false;
   const struct cuda_rma_end *puts = __atomic_load_n(&comm->rma.puts, __ATOMIC_ACQUIRE);
   bool idle = true;
   for (uint32_t i = 0; puts != NULL && i < comm->config.rank_count; i++) idle = idle && end_passed(&puts[i]);
@@ -201,8 +308,8 @@ bool cuda_rma_idle(struct device_comm *comm) {
 /* No lock: a thread that holds it may wait for the device. The block stays while the rank is open. */
 void cuda_rma_abort(struct device_comm *comm) {
   const struct cuda_world *world = comm->world;
-  struct arena_block *blocks = __atomic_load_n(&world->signals, __ATOMIC_ACQUIRE);
-  uint64_t *signals = blocks != NULL ? (uint64_t *)blocks[comm->config.rank].address : NULL;
+  struct cuda_signals *all = __atomic_load_n(&world->signals, __ATOMIC_ACQUIRE);
+  uint64_t *signals = all != NULL ? __atomic_load_n(&all[comm->config.rank].host, __ATOMIC_ACQUIRE) : NULL;
   for (uint32_t i = 0; signals != NULL && i < comm->config.rank_count; i++)
     __atomic_store_n(&signals[i], SIGNALS_ALL, __ATOMIC_RELEASE);
 }
@@ -212,10 +319,12 @@ void cuda_rma_close(struct device_comm *comm, bool lost) {
   for (uint32_t i = 0; !lost && puts != NULL && i < comm->config.rank_count; i++)
     if (puts[i].event != NULL) cudaEventDestroy(puts[i].event);
   os_free(puts);
+  os_free(comm->rma.needs);
   for (struct cuda_rma_end *end = comm->rma.waits; end != NULL; end = next) {
     next = end->next;
     if (!lost && end->event != NULL) cudaEventDestroy(end->event);
     os_free(end);
   }
-  comm->rma = (struct cuda_rma){NULL, NULL};
+  cuda_rma_there_close(comm);
+  memset(&comm->rma, 0, sizeof comm->rma);
 }

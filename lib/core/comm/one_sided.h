@@ -16,11 +16,13 @@ struct one_sided_call {
 struct one_sided_there {
   struct one_sided_there *next;
   uint32_t peer;
-  struct window window; /* `begin`: mapped here */
+  struct window window; /* `begin`: mapped here ... */
+  uint32_t unmapped;    /* ... when so much was unmapped */
 };
 
 struct one_sided {
   struct one_sided_there *there;
+  uint32_t unmapped; /* atomic: how often memory of another process was unmapped here */
   uint64_t *signalled,
       *awaited;                 /* by rank: signals for it, and of it, that calls have launched; NULL: none */
   struct one_sided_call *calls; /* of the open group */

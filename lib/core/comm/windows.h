@@ -30,6 +30,8 @@ struct window_list {
 enum window_find { WINDOW_FOUND, WINDOW_LATER, WINDOW_GONE, WINDOW_LEFT };
 /* Locked. *window: a copy. */
 enum window_find windows_find(const struct window_list *list, uint32_t number, struct window *window);
+/* The rank has taken its memory back from other processes, and shows its windows as when they were made. */
+void windows_show(struct ncclComm *comm);
 /* The communicator is destroyed. */
 void windows_leave(struct ncclComm *comm);
 

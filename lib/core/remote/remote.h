@@ -206,6 +206,9 @@ ncclResult_t remote_pxn_answer(struct remote *remote, const void *request, uint3
 /* remote_region.c: before a launch, exports its buffers to the processes whose kernels may access them;
  * `lasts`: the launch belongs to a CUDA graph. */
 void remote_regions_show(struct ncclComm *comm, const struct plan *plan, bool lasts);
+/* A window: the other processes of the host map it, and unmap it. */
+void remote_window_show(struct ncclComm *comm, const void *memory, size_t bytes);
+void remote_window_hide(struct ncclComm *comm, const void *memory, size_t bytes);
 /* Tells other processes what a rank of this process has freed; on a thread that may wait. */
 void remote_regions_return(struct remote *remote, uint32_t rank, const uint32_t *called_off);
 ncclResult_t remote_region_answer(struct remote *remote, const void *request, uint32_t bytes, void *reply,

@@ -43,8 +43,9 @@ static uint64_t region_map(struct remote *remote, const struct region_question *
 
 static void region_unmap(struct remote *remote, const struct region_question *question) {
   os_mutex_lock(&remote->lock);
-  const struct ncclComm *comm = remote->comms[question->rank];
+  struct ncclComm *comm = remote->comms[question->rank];
   if (comm) comm->ops->process->region_unmap(comm->device_comm, question->from, &question->handle);
+  if (comm) __atomic_fetch_add(&comm->one_sided.unmapped, 1, __ATOMIC_RELEASE);
   os_mutex_unlock(&remote->lock);
   remote_lease_wake();
 }
@@ -97,7 +98,9 @@ static uint64_t region_offer(struct ncclComm *comm, struct region_question *ques
   return address;
 }
 
-static void region_show(struct ncclComm *comm, const struct shown *shown, uint32_t peer) {
+/* True if the peer has said of some of it that it can map it later. */
+static bool region_show(struct ncclComm *comm, const struct shown *shown, uint32_t peer) {
+  bool later = false;
   struct region_question question = {REMOTE_CALL_REGION, peer, comm->rank, 0, {0, {0, 0}, 0, 0}, {{0}}};
   int descriptor = -1;
   while (comm->ops->process->region_ask(comm->device_comm, shown->memory, shown->bytes, peer,
@@ -110,7 +113,40 @@ static void region_show(struct ncclComm *comm, const struct shown *shown, uint32
               address > DEVICE_REGION_LATER ? "shows" : "cannot show", peer, shown->memory);
     memset(&question.ticket, 0, sizeof question.ticket);
     descriptor = -1;
+    later = later || address == DEVICE_REGION_LATER;
   }
+  return later;
+}
+
+/* A peer that has mapped what was at this address before cannot map this until its kernels have ended. */
+#define WINDOW_TRIES 1000
+
+void remote_window_show(struct ncclComm *comm, const void *memory, size_t bytes) {
+  const struct remote *remote = comm->shared->remote;
+  const struct process_ops *process = comm->ops->process;
+  const struct shown shown = {memory, bytes};
+  if (!remote || !remote->shows) return;
+  process->window_hold(comm->device_comm, memory, bytes, true);
+  for (uint32_t peer = 0; peer < comm->rank_count; peer++) {
+    if (remote_transport_to(remote, comm->rank, peer) != TRANSPORT_SHARED ||
+        remote_on_host(remote, comm->rank, peer))
+      continue;
+    bool later = region_show(comm, &shown, peer);
+    for (int i = 0; later && i < WINDOW_TRIES && !__atomic_load_n(&comm->called_off, __ATOMIC_RELAXED); i++) {
+      os_sleep_ms(1);
+      process->region_check(comm->device_comm, memory, bytes, true);
+      region_show(comm, &shown, peer);
+      later = process->window_shown(comm->device_comm, peer, (uint64_t)(uintptr_t)memory, bytes) <=
+              DEVICE_REGION_LATER;
+    }
+  }
+}
+
+void remote_window_hide(struct ncclComm *comm, const void *memory, size_t bytes) {
+  const struct remote *remote = comm->shared->remote;
+  if (!remote || !remote->shows) return;
+  comm->ops->process->window_hold(comm->device_comm, memory, bytes, false);
+  remote_lease_wake();
 }
 
 /* Buffers and peers of one plan that are already handled. */

@@ -12,7 +12,8 @@
 struct window_question {
   uint32_t kind; /* REMOTE_CALL_WINDOW */
   uint32_t peer; /* whose window it is */
-  uint32_t number, reserved;
+  uint32_t number;
+  uint32_t rank; /* that asks, to put into it */
 };
 
 struct window_reply {
@@ -37,8 +38,11 @@ static ncclResult_t window_tell(struct remote *remote, const struct window_quest
       windows_find(shared->windows ? &shared->windows[question->peer] : NULL, question->number, &window);
   shared->ops->device->unlock();
   reply->on_host = window.registration == NULL;
-  reply->begin = (uint64_t)(uintptr_t)window.begin;
   reply->bytes = window.bytes;
+  if (window.registration)
+    reply->begin = shared->ops->process->window_shown(comm->device_comm, question->rank,
+                                                      (uint64_t)(uintptr_t)window.begin, window.bytes);
+  if (reply->begin == DEVICE_REGION_LATER) reply->found = WINDOW_LATER;
   return shared->ops->process->signals_export(comm->device_comm, &reply->signals);
 }
 
@@ -48,6 +52,7 @@ ncclResult_t remote_window_answer(struct remote *remote, const void *request, ui
   struct window_reply *answer = (struct window_reply *)reply;
   if (bytes == sizeof question) memcpy(&question, request, sizeof question);
   if (bytes != sizeof question || question.peer >= remote->shared->rank_count ||
+      question.rank >= remote->shared->rank_count ||
       remote->ranks[question.peer].process_index != remote->own_process)
     return log_fail(ncclRemoteError,
                     "a call of %u bytes for a window makes no sense; load the same library everywhere",
@@ -79,7 +84,7 @@ static ncclResult_t window_take(struct ncclComm *comm, uint32_t peer, const stru
 ncclResult_t remote_window_ask(struct ncclComm *comm, uint32_t peer, uint32_t number, enum window_find *found,
                                struct window *window) {
   const struct remote *remote = comm->shared->remote;
-  const struct window_question question = {REMOTE_CALL_WINDOW, peer, number, 0};
+  const struct window_question question = {REMOTE_CALL_WINDOW, peer, number, comm->rank};
   const struct sock_address *to = &remote->addresses[remote->ranks[peer].process_index];
   struct window_reply reply;
   uint32_t reply_bytes = sizeof reply;
