@@ -316,7 +316,7 @@ static void freed(void) {
   }
 }
 
-/* What a group's end finds unmapped is refused, too. */
+/* What a group's end finds unmapped is refused, too, and breaks the communicator of all ranks. */
 static void late(void) {
   const int to = (run.rank + 1) % run.size, last = run.size - 1;
   struct buffer buffer;
@@ -338,6 +338,8 @@ static void late(void) {
   }
   drain();
   if (run.rank != last) buffer_close(&buffer);
+  barrier();
+  NEED(ncclCommAbort(run.comm));
 }
 
 static void suspended(void) {
@@ -434,7 +436,7 @@ static const struct {
   bool alone; /* only if it is named */
 } modes[] = {
     {"data", data, false, false},   {"renew", renew, false, false},  {"wrong", wrong, false, false},
-    {"freed", freed, false, false}, {"late", late, false, false},    {"suspend", suspended, false, false},
+    {"freed", freed, false, false}, {"late", late, true, false},    {"suspend", suspended, false, false},
     {"leave", leave, true, false},  {"killed", killed, true, false}, {"apart", apart, false, true},
     {"left", left, true, true},     {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };

@@ -159,7 +159,7 @@ static double direct_us(const struct query *q) {
     time_us += direct->rounds * (hops[TUNE_PCI][q->proto] - hops[TUNE_NVLINK][q->proto]);
   time_us += q->bytes * direct_share(q->func, q->algo, q->apart, q->ranks) / (1000.0 * gbps);
   const bool waits = q->func == FUNC_BROADCAST && q->proto == PROTO_SIMPLE && q->ranks == 2;
-  return waits ? most(time_us, tune_measured_pair.broadcast_us) : time_us;
+  return most(time_us, waits ? tune_measured_pair.broadcast_us : direct->least_us[q->proto]);
 }
 
 /* ---- measured: GPUs that do not reach each other ---- */

@@ -47,9 +47,10 @@ struct tune_measured_ring {
 };
 extern const struct tune_measured_ring tune_measured_ring;
 
-/* A direct collective: time = base + rounds * (ranks - 1) * peer + bytes sent per rank / rate. */
+/* A direct collective: time = base + rounds * (ranks - 1) * peer + bytes sent per rank / rate, and no less
+ * than `least`. */
 struct tune_measured_direct {
-  double base_us[PROTO_COUNT], peer_us[PROTO_COUNT];
+  double base_us[PROTO_COUNT], peer_us[PROTO_COUNT], least_us[PROTO_COUNT];
   double all_gbps[PROTO_COUNT];     /* of all channels together */
   double channel_gbps[PROTO_COUNT]; /* of one channel */
   uint32_t rounds;
