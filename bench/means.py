@@ -87,8 +87,8 @@ def table(runs):
 
 def main():
     tables = (('one process, a thread a GPU, 4 x H200', table(runs_threads('exchanges-2026-11-22.txt', '# 2 x'))),
-              ('a process a GPU, 2 x H200', table(runs_tables('processes-2-gpu-2026-11-27.txt'))),
-              ('a process a GPU, 4 x H200', table(runs_tables('processes-4-gpu-2026-11-27.txt'))))
+              ('a process a GPU, 2 x H200', table(runs_tables('processes-2-gpu-2026-11-28.txt'))),
+              ('a process a GPU, 4 x H200', table(runs_tables('processes-4-gpu-2026-11-28.txt'))))
     if sys.argv[1:] == ['--check']:
         with open(os.path.join(HERE, 'README.md')) as file:
             text = file.read()
