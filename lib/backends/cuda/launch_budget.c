@@ -37,15 +37,17 @@ static uint32_t claim_of(const struct device_comm *comm) {
 
 /* The blocks of a cluster need multiprocessors of one part of the device at once. Of each part's free ones up
  * to a cluster's blocks less one may be of no use to it, however the other blocks lie. H100 and H200 have
- * eight parts (graphics processing clusters); the driver does not tell. */
+ * eight parts (graphics processing clusters), and as many at most have GPUs of capability 10.x; the driver
+ * does not tell. */
 #define DEVICE_PARTS 8u
+#define PARTS_KNOWN(capability) ((capability) >= 90 && (capability) < 110)
 static uint32_t useless_most(uint32_t cluster) { return (cluster - 1) * DEVICE_PARTS; }
 
 /* A power of two. Under MPS, other processes' blocks are not counted. */
 static uint32_t cluster_of(const struct device_comm *comm, const struct device_info *info) {
   uint32_t cluster = 1;
   while (cluster * 2 <= comm->config.limits.cluster_blocks) cluster *= 2;
-  if (cluster == 1 || info->capability < 90 || comm->config.limits.shares_device) return 1;
+  if (cluster == 1 || !PARTS_KNOWN(info->capability) || comm->config.limits.shares_device) return 1;
   if (useless_most(cluster) + cluster > info->blocks) return 1;
   return cuda_device_ask(comm->config.device_index, CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0 ? cluster : 1;
 }
