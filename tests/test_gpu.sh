@@ -17,7 +17,7 @@ for source in "$here"/gpu/*.c; do
   program="$work/$name"
   # The emulated runtime has no driver API: its names are those of tests/simt.
   driver=
-  [ "$name" != vmm ] || driver="-I$here/simt/include"
+  case $name in vmm | puts) driver="-I$here/simt/include" ;; esac
   # Word splitting is wanted: each is a list of flags.
   # shellcheck disable=SC2046
   cc -Wall -Wextra -Werror -o "$program" "$source" $driver $(pkg-config --cflags --libs tutti-emu) \

@@ -20,7 +20,7 @@ puts() {
   rm -f "$work/memory"
   LD_LIBRARY_PATH=$simt LD_PRELOAD=$simt/libtutti-simt.so TUTTI_BACKEND=cuda NCCL_MAX_CTAS=1 \
     TUTTI_RACE_CHECK=0 TUTTI_EMU=mode=threads,devices=${gpus:-8} SIMT_MEMORY="$work/memory:256" \
-    timeout 60 "$work/puts" "$@" >"$work/log" 2>&1 </dev/null && tail -n 1 "$work/log" | grep -q ': ok$'
+    timeout 60 "$work/puts" "$@" >"$work/log" 2>&1 </dev/null && tail -n 1 "$work/log" | grep -q ' ranks: ok$'
 }
 
 for ranks in 2 4; do

@@ -31,7 +31,7 @@
 
 #include "rendezvous.h"
 
-enum { TOO_FEW_DEVICES = 77, ROUNDS = 6, POLLS_MOST = 20000 };
+enum { CANNOT_RUN = 77, ROUNDS = 6, POLLS_MOST = 20000 };
 #define GRAIN ((size_t)2 << 20)
 #define WINDOW_BYTES (2 * GRAIN)
 #define PART_BYTES (WINDOW_BYTES / RANKS_MAX) /* of each rank that puts */
@@ -68,7 +68,7 @@ static void barrier(void) { rendezvous_barrier(run.size); }
 
 static void driver_load(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  NEED(library == NULL);
+  if (library == NULL) exit(CANNOT_RUN);
   *(void **)&driver.create = dlsym(library, "cuMemCreate");
   *(void **)&driver.release = dlsym(library, "cuMemRelease");
   *(void **)&driver.reserve = dlsym(library, "cuMemAddressReserve");
@@ -444,7 +444,7 @@ enum { MODES = sizeof modes / sizeof *modes };
 
 static void rank_main(int mode) {
   driver_load();
-  if (!rendezvous_device(run.size, run.rank)) exit(TOO_FEW_DEVICES);
+  if (!rendezvous_device(run.size, run.rank)) exit(CANNOT_RUN);
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
   NEED(cudaStreamCreateWithFlags(&run.other, cudaStreamNonBlocking));
   NEED(cudaMalloc((void **)&run.local, WINDOW_BYTES + 1));
@@ -494,9 +494,9 @@ int main(int argc, char **argv) {
     found += 1;
     failed = mode_run(mode);
   }
-  if (failed == TOO_FEW_DEVICES) puts("puts: needs two devices: ok");
+  if (failed == CANNOT_RUN) puts("puts: needs two devices and their driver: ok");
   else
     printf("puts: %s, %d ranks: %s\n", asked != NULL ? asked : "all", run.size,
            failed || found == 0 ? "FAILED" : "ok");
-  return failed == TOO_FEW_DEVICES ? 0 : failed || found == 0;
+  return failed == CANNOT_RUN ? 0 : failed || found == 0;
 }
