@@ -277,7 +277,8 @@ static void wrong(void) {
   wrong_small(to);
   round_of(&buffer, 1);
   drain();
-  /* The last rank alone deregisters it, then all others. */
+  /* The last rank alone deregisters it, then all others. A put that is refused as late as at its launch breaks
+   * the communicator. */
   const bool last = run.rank == run.size - 1;
   if (last) NEED(ncclCommWindowDeregister(run.comm, buffer.window));
   barrier();
@@ -285,11 +286,13 @@ static void wrong(void) {
     ncclResult_t result = ncclSuccess;
     for (int poll = 0; poll < POLLS_MOST && result == ncclSuccess; poll++, usleep(100))
       result = put_result(buffer.window, to, 16, 0);
-    refused(result, "has deregistered it");
+    refused(result, "deregistered it");
   }
   drain();
   if (!last) NEED(ncclCommWindowDeregister(run.comm, buffer.window));
   memory_free(&buffer);
+  barrier();
+  NEED(ncclCommAbort(run.comm));
 }
 
 /* A window whose memory is freed: its owner is told, and puts into it are refused, not stored elsewhere. */
@@ -309,11 +312,12 @@ static void freed(void) {
   }
   drain();
   if (run.rank == last) {
-    refused(ncclInvalidUsage, "of a window was freed while it is registered"); /* a warning has said it */
     ncclCommWindowDeregister(run.comm, buffer.window); /* refused where pointers are checked */
   } else {
     buffer_close(&buffer);
   }
+  barrier();
+  NEED(ncclCommAbort(run.comm));
 }
 
 /* What a group's end finds unmapped is refused, too, and breaks the communicator of all ranks. */
@@ -436,8 +440,8 @@ static const struct {
   bool ends;  /* the communicator */
   bool alone; /* only if it is named */
 } modes[] = {
-    {"data", data, false, false},   {"renew", renew, false, false},  {"wrong", wrong, false, false},
-    {"freed", freed, false, false}, {"late", late, true, false},    {"suspend", suspended, false, false},
+    {"data", data, false, false},   {"renew", renew, false, false},  {"wrong", wrong, true, false},
+    {"freed", freed, true, false}, {"late", late, true, false},    {"suspend", suspended, false, false},
     {"leave", leave, true, false},  {"killed", killed, true, false}, {"apart", apart, false, true},
     {"left", left, true, true},     {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };
