@@ -277,8 +277,8 @@ static void wrong(void) {
   wrong_small(to);
   round_of(&buffer, 1);
   drain();
-  /* The last rank alone deregisters it, then all others. A put that is refused as late as at its launch breaks
-   * the communicator. */
+  /* The last rank alone deregisters it, then all others. A put that is refused as late as at its launch
+   * breaks the communicator. */
   const bool last = run.rank == run.size - 1;
   if (last) NEED(ncclCommWindowDeregister(run.comm, buffer.window));
   barrier();
@@ -440,10 +440,10 @@ static const struct {
   bool ends;  /* the communicator */
   bool alone; /* only if it is named */
 } modes[] = {
-    {"data", data, false, false},   {"renew", renew, false, false},  {"wrong", wrong, true, false},
-    {"freed", freed, true, false}, {"late", late, true, false},    {"suspend", suspended, false, false},
-    {"leave", leave, true, false},  {"killed", killed, true, false}, {"apart", apart, false, true},
-    {"left", left, true, true},     {"stuck", stuck, true, true}};
+    {"data", data, false, false},  {"renew", renew, false, false},  {"wrong", wrong, true, false},
+    {"freed", freed, true, false}, {"late", late, true, false},     {"suspend", suspended, false, false},
+    {"leave", leave, true, false}, {"killed", killed, true, false}, {"apart", apart, false, true},
+    {"left", left, true, true},    {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };
 
 static void rank_main(int mode) {
