@@ -26,7 +26,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "calls.h"
@@ -568,22 +567,6 @@ static void rank_main(const char *mode, int number) {
   exit(0);
 }
 
-static int wait_all(const pid_t *children, int loss) {
-  int failed = 0;
-  for (int ended = 0; ended < run.size; ended++) {
-    int status = 0;
-    const pid_t child = wait(&status);
-    const bool meant = loss != 0 && child == children[run.size - 1];
-    if (meant ? WIFSIGNALED(status) && WTERMSIG(status) == loss
-              : WIFEXITED(status) && WEXITSTATUS(status) == 0)
-      continue;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    for (int rank = 0; rank < run.size && failed == 0; rank++) kill(children[rank], SIGTERM);
-    if (failed == 0) failed = code != 0 ? code : 1;
-  }
-  return failed;
-}
-
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : NULL;
   const int number = argc > 2 ? atoi(argv[2]) : 2;
@@ -600,7 +583,7 @@ int main(int argc, char **argv) {
     NEED(children[rank] < 0);
     if (children[rank] == 0) rank_main(mode, number);
   }
-  const int failed = wait_all(children, loss_of(mode));
+  const int failed = rendezvous_end(children, run.size, loss_of(mode));
   if (failed == TOO_FEW_DEVICES) puts("leases: needs two devices: ok");
   else printf("leases: %s, %d ranks: %s\n", mode != NULL ? mode : "all", run.size, failed ? "FAILED" : "ok");
   return failed == TOO_FEW_DEVICES ? 0 : failed;

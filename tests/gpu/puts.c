@@ -22,13 +22,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <cuda.h>
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/wait.h>
 
+#include "driver.h"
 #include "rendezvous.h"
 
 enum { CANNOT_RUN = 77, ROUNDS = 6, POLLS_MOST = 20000 };
@@ -37,16 +35,6 @@ enum { CANNOT_RUN = 77, ROUNDS = 6, POLLS_MOST = 20000 };
 #define PART_BYTES (WINDOW_BYTES / RANKS_MAX) /* of each rank that puts */
 
 enum kind { MALLOC, CREATE, ALLOC, KINDS };
-
-static struct {
-  __typeof__(cuMemCreate) *create;
-  __typeof__(cuMemRelease) *release;
-  __typeof__(cuMemAddressReserve) *reserve;
-  __typeof__(cuMemAddressFree) *unreserve;
-  __typeof__(cuMemMap) *map;
-  __typeof__(cuMemSetAccess) *set_access;
-  __typeof__(cuMemUnmap) *unmap;
-} driver;
 
 static struct {
   int rank, size;
@@ -65,18 +53,6 @@ struct buffer {
 static void barrier(void) { rendezvous_barrier(run.size); }
 
 /* ---- memory ---- */
-
-static void driver_load(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (library == NULL) exit(CANNOT_RUN);
-  *(void **)&driver.create = dlsym(library, "cuMemCreate");
-  *(void **)&driver.release = dlsym(library, "cuMemRelease");
-  *(void **)&driver.reserve = dlsym(library, "cuMemAddressReserve");
-  *(void **)&driver.unreserve = dlsym(library, "cuMemAddressFree");
-  *(void **)&driver.map = dlsym(library, "cuMemMap");
-  *(void **)&driver.set_access = dlsym(library, "cuMemSetAccess");
-  *(void **)&driver.unmap = dlsym(library, "cuMemUnmap");
-}
 
 /* Two allocations, one behind the other. */
 static void *created(void) {
@@ -447,7 +423,7 @@ static const struct {
 enum { MODES = sizeof modes / sizeof *modes };
 
 static void rank_main(int mode) {
-  driver_load();
+  if (!driver_load()) exit(CANNOT_RUN);
   if (!rendezvous_device(run.size, run.rank)) exit(CANNOT_RUN);
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
   NEED(cudaStreamCreateWithFlags(&run.other, cudaStreamNonBlocking));
@@ -460,19 +436,6 @@ static void rank_main(int mode) {
   exit(0);
 }
 
-static int wait_all(const pid_t *children, bool one_is_killed) {
-  int failed = 0;
-  for (int ended = 0; ended < run.size; ended++) {
-    int status = 0;
-    const pid_t child = wait(&status);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    if (one_is_killed && child == children[run.size - 1] && WIFSIGNALED(status)) continue;
-    if (failed == 0) failed = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    for (int i = 0; i < run.size; i++) kill(children[i], SIGTERM);
-  }
-  return failed;
-}
-
 /* In processes of their own, so that this one never opens a device. */
 static int mode_run(int mode) {
   pid_t children[RANKS_MAX];
@@ -483,7 +446,7 @@ static int mode_run(int mode) {
     NEED(children[rank] < 0);
     if (children[rank] == 0) rank_main(mode);
   }
-  return wait_all(children, modes[mode].run == killed);
+  return rendezvous_end(children, run.size, modes[mode].run == killed ? SIGKILL : 0);
 }
 
 int main(int argc, char **argv) {

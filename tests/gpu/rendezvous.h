@@ -2,7 +2,9 @@
 #ifndef TUTTI_TESTS_GPU_RENDEZVOUS_H
 #define TUTTI_TESTS_GPU_RENDEZVOUS_H
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "need.h"
@@ -56,6 +58,27 @@ static inline void rendezvous_comm(ncclComm_t *comm, int size, int rank) {
   }
   while (__atomic_load_n(&rendezvous->id_is_set, __ATOMIC_ACQUIRE) == 0) usleep(50);
   NEED(ncclCommInitRank(comm, size, rendezvous->id, rank));
+}
+
+/* Waits for the processes, of which the last one must end by signal `loss`, unless that is 0, and all others
+ * with status 0. Once one does not, those that are left are asked to end. The status of the first that did
+ * not, or 1; 0 if all did. */
+static inline int rendezvous_end(pid_t *children, int count, int loss) {
+  const pid_t lost = loss != 0 ? children[count - 1] : -1;
+  int failed = 0;
+  for (int ended = 0; ended < count; ended++) {
+    int status = 0;
+    const pid_t child = wait(&status);
+    for (int i = 0; i < count; i++)
+      if (children[i] == child) children[i] = 0;
+    const int good = child == lost ? WIFSIGNALED(status) && WTERMSIG(status) == loss
+                                   : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (good || failed != 0) continue;
+    failed = WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : 1;
+    for (int i = 0; i < count; i++)
+      if (children[i] > 0) kill(children[i], SIGTERM);
+  }
+  return failed;
 }
 
 #endif

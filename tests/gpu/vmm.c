@@ -26,35 +26,19 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <cuda.h>
 #include <dirent.h>
-#include <dlfcn.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "calls.h"
+#include "driver.h"
 #include "rendezvous.h"
 
 enum { COUNT_MOST = 400000, PIECES = 3, TOO_FEW_DEVICES = 77, NO_DRIVER = 78 };
 #define GRAIN ((size_t)2 << 20)
-
-static struct {
-  __typeof__(cuMemCreate) *create;
-  __typeof__(cuMemRelease) *release;
-  __typeof__(cuMemAddressReserve) *reserve;
-  __typeof__(cuMemAddressFree) *unreserve;
-  __typeof__(cuMemMap) *map;
-  __typeof__(cuMemSetAccess) *set_access;
-  __typeof__(cuMemGetAccess) *get_access;
-  __typeof__(cuMemRetainAllocationHandle) *retain;
-  __typeof__(cuMemExportToShareableHandle) *export_handle;
-  __typeof__(cuMemUnmap) *unmap;
-} driver;
 
 /* A range of addresses, and what is mapped in it. */
 struct buffer {
@@ -72,25 +56,6 @@ static struct {
   struct buffer in_buffer, out_buffer;
   int *in, *out, *host;
 } run;
-
-/* ---- the driver ---- */
-
-static bool driver_load(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (library == NULL) return false;
-  *(void **)&driver.create = dlsym(library, "cuMemCreate");
-  *(void **)&driver.release = dlsym(library, "cuMemRelease");
-  *(void **)&driver.reserve = dlsym(library, "cuMemAddressReserve");
-  *(void **)&driver.unreserve = dlsym(library, "cuMemAddressFree");
-  *(void **)&driver.map = dlsym(library, "cuMemMap");
-  *(void **)&driver.set_access = dlsym(library, "cuMemSetAccess");
-  *(void **)&driver.unmap = dlsym(library, "cuMemUnmap");
-  *(void **)&driver.get_access = dlsym(library, "cuMemGetAccess");
-  *(void **)&driver.retain = dlsym(library, "cuMemRetainAllocationHandle");
-  *(void **)&driver.export_handle = dlsym(library, "cuMemExportToShareableHandle");
-  return driver.get_access && driver.retain && driver.export_handle && driver.create && driver.release &&
-         driver.reserve && driver.unreserve && driver.map && driver.set_access && driver.unmap;
-}
 
 static CUresult memory_create(const struct buffer *buffer, CUmemGenericAllocationHandle *handle) {
   CUmemAllocationProp properties;
@@ -739,28 +704,16 @@ static void rank_main(const char *mode, int number) {
   exit(0);
 }
 
-static int wait_all(const pid_t *children, int count) {
-  int failed = 0;
-  for (int ended = 0; ended < count; ended++) {
-    int status = 0;
-    wait(&status);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    if (failed == 0) failed = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    for (int i = 0; i < count; i++) kill(children[i], SIGTERM);
-  }
-  return failed;
-}
-
 /* In a process of their own, so that this one never opens a device. */
 static int threads_apart(int ranks, int turns, bool alloced) {
-  const pid_t child = fork();
+  pid_t child = fork();
   NEED(child < 0);
   if (child == 0) {
     if (alloced) threads_alloc_graph(ranks);
     else threads(ranks, turns);
     exit(0);
   }
-  return wait_all(&child, 1);
+  return rendezvous_end(&child, 1, 0);
 }
 
 static int processes(const char *mode, int number) {
@@ -771,7 +724,7 @@ static int processes(const char *mode, int number) {
     NEED(children[rank] < 0);
     if (children[rank] == 0) rank_main(mode, number);
   }
-  return wait_all(children, run.size);
+  return rendezvous_end(children, run.size, 0);
 }
 
 int main(int argc, char **argv) {

@@ -70,8 +70,7 @@ static void region_lose(struct device_comm *comm, struct region *region) {
   if (region->windows > 0)
     log_warn(
         "comm %s: rank %u: the memory at 0x%llx of a window was freed while it is registered, and ranks of "
-        "other "
-        "processes put into it no more; call ncclCommWindowDeregister before the memory is freed",
+        "other processes put into it no more; call ncclCommWindowDeregister before the memory is freed",
         comm->name, comm->config.rank, (unsigned long long)region->base);
   region->windows = 0;
   region_retire(&comm->regions, region);

@@ -555,11 +555,9 @@ static ncclResult_t enqueue_in_order(struct device_comm *comm, content_enqueue e
 static ncclResult_t kernel_enqueue(struct device_comm *comm, const struct launch_content *content,
                                    cudaStream_t stream) {
   const struct cuda_kernel *kernel = content->kernel;
-  /* Communicators may have been made since a kept launch was. */
-  const uint32_t cluster =
-      kernel->cluster > 1 ? cuda_budget_cluster(comm, kernel->block_count, false) : kernel->cluster;
+  (void)comm;
   return cuda_result(step_kernel_launch(kernel->kernel, content->launch, kernel->block_count,
-                                        kernel->warp_count, cluster, kernel->overlaps, stream),
+                                        kernel->warp_count, kernel->cluster, kernel->overlaps, stream),
                      "launching a kernel");
 }
 

@@ -294,7 +294,10 @@ static ncclResult_t kept_launch(struct device_comm *comm, struct cuda_kept *kept
     works[i].in = cached->buffers[i].in;
     works[i].out = cached->buffers[i].out;
   }
-  return cuda_kernel_enqueue(comm, &kept->kernel, &kept->launch, cached->stream, capture);
+  struct cuda_kernel kernel = kept->kernel;
+  /* Communicators may have been made since. */
+  if (kernel.cluster > 1) kernel.cluster = cuda_budget_cluster(comm, kernel.block_count, false);
+  return cuda_kernel_enqueue(comm, &kernel, &kept->launch, cached->stream, capture);
 }
 
 /* False, and nothing is launched, if what it shows has changed. */

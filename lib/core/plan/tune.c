@@ -35,6 +35,7 @@ struct query {
 };
 
 static bool func_is_halves(uint8_t func) { return func == FUNC_ALL_GATHER || func == FUNC_REDUCE_SCATTER; }
+static bool func_is_chain(uint8_t func) { return func == FUNC_BROADCAST || func == FUNC_REDUCE; }
 
 static bool algo_is_direct(uint8_t algo) { return algo == ALGO_DIRECT || algo == ALGO_TWO_SHOT; }
 
@@ -76,8 +77,6 @@ static double measured_ring_gbps(const struct query *q) {
   return least(gbps, tune_measured_pair.ring_gbps[q->proto]);
 }
 
-static bool is_chain(uint8_t func) { return func == FUNC_BROADCAST || func == FUNC_REDUCE; }
-
 /* Of one hop. Few channels carry less, as in a ring. */
 static double pair_chain_us(const struct query *q) {
   const struct tune_measured_pair *pair = &tune_measured_pair;
@@ -88,7 +87,7 @@ static double pair_chain_us(const struct query *q) {
 }
 
 static double measured_ring_us(const struct query *q) {
-  if (q->ranks == 2 && is_chain(q->func)) return pair_chain_us(q);
+  if (q->ranks == 2 && func_is_chain(q->func)) return pair_chain_us(q);
   const struct tune_measured_ring *ring = &tune_measured_ring;
   const uint32_t hops = q->ranks > 1 ? ring_hops(q->func, q->ranks) : 1;
   const bool chain = q->func != FUNC_ALL_REDUCE && !func_is_halves(q->func);
@@ -211,7 +210,7 @@ static bool cores_route(const struct query *q, double *hops, double *share) {
   const double n = q->ranks;
   *hops = ring_hops(q->func, q->ranks);
   *share = *hops / n;
-  if (q->func == FUNC_BROADCAST || q->func == FUNC_REDUCE) {
+  if (func_is_chain(q->func)) {
     *hops = n - 1;
     *share = 1;
   }
