@@ -72,8 +72,8 @@ check $? 'sums that another process sends (PXN) are right after each time'
 unset NCCL_TOPO_FILE NCCL_DEBUG NCCL_DEBUG_SUBSYS
 
 renew
-start a 0 init:0:0:2:id sum:0 suspend:0 end:0
-start b 1 init:0:1:2:id sum:0 suspend:0 abort:0
+start a 0 init:0:0:2:id sum:0 suspend:0 touch:suspended end:0
+start b 1 init:0:1:2:id sum:0 suspend:0 wait:suspended abort:0
 ended
 all_ok a b
 check $? 'a suspended communicator may be destroyed and aborted'

@@ -29,22 +29,25 @@ static struct rendezvous *ended; /* not in the list any more; their roots are st
 static struct {
   enum rendezvous_kind kind;
   uint64_t key[2];
+  char why[COMM_REASON_BYTES]; /* it failed; "": not known, or it did not */
 } over[RENDEZVOUS_OVER];
 static uint32_t over_count;
 
-static bool rendezvous_was(const struct rendezvous_call *call) {
-  if (call->id.lasting) return false;
+/* Why it failed; NULL: there was none. */
+static const char *rendezvous_was(const struct rendezvous_call *call) {
+  if (call->id.lasting) return NULL;
   for (uint32_t i = 0; i < RENDEZVOUS_OVER; i++) {
     if (over[i].kind == call->kind && over[i].key[0] == call->key[0] && over[i].key[1] == call->key[1])
-      return true;
+      return over[i].why;
   }
-  return false;
+  return NULL;
 }
 
-static void rendezvous_note_over(const struct rendezvous_call *call) {
+static void rendezvous_note_over(const struct rendezvous_call *call, const char *why) {
   over[over_count % RENDEZVOUS_OVER].kind = call->kind;
   over[over_count % RENDEZVOUS_OVER].key[0] = call->key[0];
   over[over_count % RENDEZVOUS_OVER].key[1] = call->key[1];
+  snprintf(over[over_count % RENDEZVOUS_OVER].why, sizeof over->why, "%s", why);
   over_count += 1;
 }
 
@@ -138,21 +141,21 @@ static uint64_t rendezvous_name(const struct rendezvous *rendezvous) {
   return only ? secret_name(&rendezvous->secret) : 0;
 }
 
-static void rendezvous_unlink(struct rendezvous *rendezvous) {
+static void rendezvous_unlink(struct rendezvous *rendezvous, const char *why) {
   const uint64_t name = rendezvous_name(rendezvous);
   struct rendezvous **link = &rendezvous_list;
   while (*link != rendezvous) link = &(*link)->next;
   *link = rendezvous->next;
   if (rendezvous_may_be_remote(rendezvous)) backend_ops()->device->outside_wait(-1);
   if (name != 0) backend_ops()->process->order_met(name);
-  rendezvous_note_over(&rendezvous->first);
+  rendezvous_note_over(&rendezvous->first, why);
 }
 
 /* Closes the root and frees the rendezvous. If a thread conducted it, that thread has closed the root
  * already. Otherwise this happens later, unlocked, because the server's thread may be waiting for the lock.
  */
-static void rendezvous_drop(struct rendezvous *rendezvous) {
-  rendezvous_unlink(rendezvous);
+static void rendezvous_drop(struct rendezvous *rendezvous, const char *why) {
+  rendezvous_unlink(rendezvous, why);
   if (rendezvous->first.kind == RENDEZVOUS_SPLIT || rendezvous->conducted) {
     rendezvous_free(rendezvous);
     return;
@@ -198,7 +201,7 @@ void rendezvous_end(struct rendezvous *rendezvous, ncclResult_t code, const char
     __atomic_store_n(&slot->comm->async_error, code, __ATOMIC_RELEASE);
     slot_leave(slot, COMM_FAILED);
   }
-  rendezvous_drop(rendezvous);
+  rendezvous_drop(rendezvous, reason);
 }
 
 /* Ends the rendezvous for all ranks with one code and one message. */
@@ -293,7 +296,11 @@ static void slot_take(struct rendezvous *rendezvous, const struct rendezvous_cal
 static ncclResult_t join_locked(const struct rendezvous_call *call, const struct backend *ops,
                                 uint32_t device_count) {
   struct rendezvous *rendezvous = rendezvous_find(call);
-  if (!rendezvous && rendezvous_was(call)) {
+  const char *why = rendezvous ? NULL : rendezvous_was(call);
+  if (why) {
+    if (call->kind != RENDEZVOUS_INIT && *why)
+      return log_fail(ncclInvalidUsage, "%s: rank %u: it failed on another rank before: %s", call->call,
+                      call->rank, why);
     return log_fail(ncclInvalidUsage, "%s: rank %u: %s", call->call, call->rank,
                     call->id.grown > 0
                         ? "this unique id has made a communicator, or failed to, before; get a new one with "
@@ -309,7 +316,7 @@ static ncclResult_t join_locked(const struct rendezvous_call *call, const struct
     if (rendezvous && (called || rendezvous_is_remote(call))) TRY(rendezvous_conduct(rendezvous));
   }
   if (!rendezvous) {
-    rendezvous_note_over(call); /* ranks that come later need not wait for this rank */
+    rendezvous_note_over(call, ""); /* ranks that come later need not wait for this rank */
     return log_no_memory("%s: rank %u: rendezvous %u ranks", call->call, call->rank, call->rank_count);
   }
   TRY(rendezvous_agree(rendezvous, call));
@@ -338,7 +345,7 @@ void rendezvous_refuse(const struct rendezvous_call *call, const char *why) {
   ops->device->lock();
   struct rendezvous *rendezvous = rendezvous_find(call);
   if (rendezvous) rendezvous_fail(rendezvous, ncclRemoteError, reason);
-  else rendezvous_note_over(call);
+  else rendezvous_note_over(call, reason);
   rendezvous_unlock(ops);
   if (!rendezvous) rendezvous_root_end(call);
 }
@@ -426,7 +433,7 @@ void comm_join_shared(struct ncclComm *comm, struct comm_shared *shared) {
 
 void rendezvous_publish(struct rendezvous *rendezvous) {
   for (uint32_t i = 0; i < rendezvous->first.rank_count; i++) slot_leave(&rendezvous->slots[i], COMM_READY);
-  rendezvous_drop(rendezvous);
+  rendezvous_drop(rendezvous, "");
 }
 
 /* For ranks of this process on nodes connected by a network; their device-side halves are open. */
