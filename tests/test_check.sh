@@ -236,7 +236,7 @@ finds 'deadlock: rank 0 channel 1 block 1 step 0 waits for block 3 of its own .*
 
 for call in "all_reduce --algo ring" "all_reduce --algo tree --in-place" "all_reduce --algo twoshot" \
   "reduce_scatter --algo direct" "all_gather --algo ring --in-place" "broadcast" "reduce --proto LL" \
-  "reduce --algo direct"; do
+  "reduce --algo direct" "reduce --algo ring --in-place"; do
   # shellcheck disable=SC2086
   try 0 $call --ranks 5 --print && cp "$work/out" "$work/printed.txt" && head -n 1 "$work/out" |
     grep -qx 'tutti-schedule 1'

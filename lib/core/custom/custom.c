@@ -175,6 +175,8 @@ static const char *forbid_size(const struct custom_schedule *schedule, const str
 }
 
 const char *custom_forbid(const struct custom_schedule *schedule, const struct work *work) {
+  /* Only the root of a reduce has an output that could be the input. */
+  const bool placed = work->func != FUNC_REDUCE || work->rank == work->root;
   const bool in_place = (work->flags & WORK_IN_PLACE) != 0;
   const bool staged = work->op == OP_PRE_MUL_SUM || work->op == OP_SUM_POST_DIV;
   if (work->func != schedule->func) return "the schedule is for another collective";
@@ -182,9 +184,9 @@ const char *custom_forbid(const struct custom_schedule *schedule, const struct w
   if (((schedule->protos >> work->proto) & 1) == 0) return "the schedule is for another protocol";
   if ((work->func == FUNC_BROADCAST || work->func == FUNC_REDUCE) && work->root != schedule->root)
     return "the schedule is for another root";
-  if (in_place && (schedule->places & CUSTOM_IN_PLACE) == 0)
+  if (placed && in_place && (schedule->places & CUSTOM_IN_PLACE) == 0)
     return "the schedule is for calls out of place alone";
-  if (!in_place && (schedule->places & CUSTOM_OUT_OF_PLACE) == 0)
+  if (placed && !in_place && (schedule->places & CUSTOM_OUT_OF_PLACE) == 0)
     return "the schedule is for calls in place alone";
   if (staged && !schedule->staged)
     return "the schedule does not say where its sums are finished, which averages need";
