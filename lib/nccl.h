@@ -119,7 +119,7 @@ typedef struct ncclConfig_v23000 {
   unsigned int magic;   /* 0xcafebeef */
   unsigned int version; /* NCCL_VERSION_CODE of the caller's build; newer members are ignored */
   int blocking; /* 1 (default): calls return when done. 0: init, split, finalize return ncclInProgress */
-  int cgaClusterSize;      /* (-) thread blocks per cluster, 0..8 (default 4) */
+  int cgaClusterSize;      /* thread blocks per cluster, 0..8 (default 4) */
   int minCTAs;             /* minimum number of blocks (one per channel), 1..64 (default 1) */
   int maxCTAs;             /* maximum number of blocks, minCTAs..64 (default 64) */
   const char *netName;     /* network of the process; ncclInvalidUsage if it cannot be this one */
@@ -127,7 +127,7 @@ typedef struct ncclConfig_v23000 {
   int trafficClass;        /* (-) of the network, 0 or more */
   const char *commName;    /* for logs and errors; copied */
   int collnetEnable;       /* 0 or 1 */
-  int CTAPolicy;           /* (-) NCCL_CTA_POLICY_* */
+  int CTAPolicy;           /* NCCL_CTA_POLICY_*; ZERO acts, by copies within a node, EFFICIENCY does not */
   int shrinkShare;         /* (-) 0 or 1 */
   int nvlsCTAs;            /* (-) 1 or more */
   int nChannelsPerNetPeer; /* channels of a message between hosts, 1..64 (default 2) */

@@ -34,6 +34,7 @@ static struct {
 } s;
 
 static bool guarded;
+static bool by_copies; /* collectives run on copy engines */
 
 static void expect_ok_at(ncclResult_t result, int line) {
   if (result != ncclSuccess) fail_msg("line %d: %d: %s", line, result, ncclGetLastError(NULL));
@@ -52,9 +53,22 @@ static void expect_error(ncclResult_t result, ncclResult_t code, const char *par
 
 static int value_of(int from, int to, int place) { return from * 10000 + to * 1000 + place; }
 
+static void open_comms(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  config.CTAPolicy = by_copies ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_DEFAULT;
+  OK(ncclGetUniqueId(&id));
+  OK(ncclGroupStart());
+  for (int r = 0; r < RANKS; r++) {
+    cudaSetDevice(r);
+    OK(ncclCommInitRankConfig(&s.comms[r], RANKS, id, r, &config));
+  }
+  OK(ncclGroupEnd());
+}
+
 static void open_all(void) {
   memset(&s, 0, sizeof s);
-  OK(ncclCommInitAll(s.comms, RANKS, NULL));
+  open_comms();
   for (int r = 0; r < RANKS; r++) {
     cudaSetDevice(r);
     assert_int_equal(cudaStreamCreateWithFlags(&s.streams[r], cudaStreamNonBlocking), 0);
@@ -63,7 +77,8 @@ static void open_all(void) {
     assert_int_equal(cudaMalloc((void **)&s.local[r], RANKS * BYTES), 0);
     for (int to = 0; to < RANKS; to++)
       for (int i = 0; i < COUNT; i++) s.local[r][to * COUNT + i] = value_of(r, to, i);
-    OK(ncclCommWindowRegister(s.comms[r], s.windows[r], RANKS * BYTES, &s.handles[r], NCCL_WIN_DEFAULT));
+    OK(ncclCommWindowRegister(s.comms[r], s.windows[r], RANKS * BYTES, &s.handles[r],
+                              by_copies ? NCCL_WIN_COLL_SYMMETRIC : NCCL_WIN_DEFAULT));
   }
 }
 
@@ -558,6 +573,54 @@ static int run_processes(const char *settings, const char *finale) {
   return bad;
 }
 
+/* ---- collectives on copy engines ---- */
+
+static void gather_all(void) {
+  ncclGroupStart();
+  for (int r = 0; r < RANKS; r++)
+    ncclAllGather(s.local[r], s.windows[r], COUNT, ncclInt, s.comms[r], s.streams[r]);
+  ncclGroupEnd();
+}
+
+/* Each rank's stream reads the output before the next gather may write into it. */
+static void test_copies(void **state) {
+  int *seen[RANKS];
+  (void)state;
+  by_copies = true;
+  open_all();
+  for (int r = 0; r < RANKS; r++) assert_int_equal(cudaMallocHost((void **)&seen[r], RANKS * BYTES), 0);
+  for (int round = 0; round < 4; round++) {
+    for (int r = 0; r < RANKS; r++)
+      for (int i = 0; i < COUNT; i++) s.local[r][i] = value_of(r, round, i);
+    gather_all();
+    for (int r = 0; r < RANKS; r++)
+      assert_int_equal(
+          cudaMemcpyAsync(seen[r], s.windows[r], RANKS * BYTES, cudaMemcpyDeviceToHost, s.streams[r]), 0);
+    OK(ncclSignal(1, 0, 0, 0, s.comms[0], s.others[0])); /* signals of the program's are counted apart */
+    OK(await(1, 0, 1, s.others[1]));
+    finish();
+    for (int r = 0; r < RANKS; r++)
+      for (int i = 0; i < RANKS * COUNT; i++)
+        assert_int_equal(seen[r][i], value_of(i / COUNT, round, i % COUNT));
+  }
+  for (int r = 0; r < RANKS; r++) cudaFreeHost(seen[r]);
+  free_all(false);
+  by_copies = false;
+}
+
+static void read_then_gather(bool right) {
+  cudaMemcpyAsync(s.local[1] + COUNT, s.windows[1], BYTES, cudaMemcpyDeviceToDevice,
+                  right ? s.streams[1] : s.others[1]);
+  gather_all();
+}
+
+static void test_race_copies(void **state) {
+  (void)state;
+  by_copies = true;
+  check_race(read_then_gather, "ncclAllGather", "cudaMemcpyAsync");
+  by_copies = false;
+}
+
 /* ---- running them ---- */
 
 static int run_all(void) {
@@ -578,7 +641,9 @@ static int run_all(void) {
                                      cmocka_unit_test(test_race_put_input),
                                      cmocka_unit_test(test_race_local),
                                      cmocka_unit_test(test_race_two_puts),
-                                     cmocka_unit_test(test_race_half)};
+                                     cmocka_unit_test(test_race_half),
+                                     cmocka_unit_test(test_copies),
+                                     cmocka_unit_test(test_race_copies)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

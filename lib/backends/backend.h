@@ -200,15 +200,23 @@ struct device_stall {
 };
 
 /* One-sided calls. A rank has a counter for each rank of the communicator, which only that one writes: how
- * many of its signals have come. */
+ * many of its signals have come. There are two sets of counters, so that the program's calls and collectives
+ * made of such calls (core/copies.h) never take each other's signals. */
+enum signal_set { SIGNALS_PROGRAM, SIGNALS_COLLECTIVE, SIGNAL_SETS };
+/* Where the counter of a set and a peer is among a rank's. */
+static inline uint64_t signal_place(uint64_t rank_count, uint32_t set, uint32_t peer) {
+  return set * rank_count + peer;
+}
 struct device_put {
   struct plan_call
       call; /* `out`: where the peer has the memory; in_bytes and out_bytes are 0: a signal alone */
   struct device_comm *target; /* the peer's; NULL: another process's (process_ops.def) */
-  uint64_t number;            /* of the signal among those of this rank for the peer, from 1 */
+  uint64_t number;            /* of the signal among those of this rank for the peer in its set, from 1 */
+  uint32_t set;               /* enum signal_set */
 };
 struct device_await {
   uint32_t peer;
+  uint32_t set;    /* enum signal_set */
   uint32_t count;  /* signals that this wait takes */
   uint64_t number; /* of the last of them */
 };

@@ -10,6 +10,7 @@
 #include "base/open_group.h"
 #include "base/os.h"
 #include "core/api.h"
+#include "core/copies_note.h"
 #include "core/group.h"
 #include "core/comm/handles.h"
 #include "core/comm/record.h"
@@ -99,9 +100,21 @@ static ncclResult_t reduction_note(const struct collective_call *call) {
 }
 
 static ncclResult_t move_note(const struct collective_call *call) {
+  if (call->func == FUNC_GATHER || call->func == FUNC_SCATTER) return p2p_expand(call);
   const size_t bytes = call->count * kernel_type_bytes((uint8_t)call->dtype);
   const struct plan_op op = op_make(call->func, (uint32_t)call->peer, call->in, call->out, bytes);
   return group_add_ops(call, &op, 1);
+}
+
+/* By copy engines, or by a kernel. */
+static ncclResult_t carry_note(const struct collective_call *call) {
+  struct ncclComm *comm = call->comm;
+  struct copies_place place;
+  TRY(copies_find(call, &place));
+  if (place.number == 0) return move_note(call);
+  TRY(copies_note(call, &place));
+  __atomic_store_n(&comm->sequence, comm->sequence + 1, __ATOMIC_RELAXED);
+  return ncclSuccess;
 }
 
 ncclResult_t collective_note(const struct collective_call *call) {
@@ -118,9 +131,7 @@ ncclResult_t collective_note(const struct collective_call *call) {
     case FUNC_REDUCE:
     case FUNC_ALL_REDUCE:
     case FUNC_REDUCE_SCATTER: return reduction_note(call);
-    case FUNC_GATHER:
-    case FUNC_SCATTER: return p2p_expand(call);
-    default: return move_note(call);
+    default: return carry_note(call);
   }
 }
 

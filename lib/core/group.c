@@ -528,6 +528,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   bool begun = false;
   TRY(group_enqueue(comms, rma_launch_puts, &begun));
   TRY(group_enqueue(comms, comm_launch, &begun));
+  TRY(group_enqueue(comms, rma_launch_copies, &begun));
   TRY(group_enqueue(comms, rma_launch_waits, &begun));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) call_cache_note_group(comm);
   return ncclSuccess;

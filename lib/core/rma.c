@@ -136,7 +136,7 @@ static struct one_sided_there *there_known(struct ncclComm *comm, uint32_t peer,
 #define ASK_AGAIN_MS 5
 
 /* Asks until the peer has registered it. */
-static ncclResult_t there_find(struct window_search *search) {
+static ncclResult_t there_ask(struct window_search *search) {
   struct ncclComm *comm = (struct ncclComm *)search->comm;
   const uint32_t unmapped = __atomic_load_n(&comm->one_sided.unmapped, __ATOMIC_ACQUIRE);
   const struct one_sided_there *known = there_known(comm, search->peer, search->number, unmapped);
@@ -163,6 +163,13 @@ static ncclResult_t there_find(struct window_search *search) {
   return ncclSuccess;
 }
 
+/* Once the communicator has failed its peers do not answer; then the failure is the reason. */
+static ncclResult_t there_find(const struct collective_call *call, struct window_search *search) {
+  const ncclResult_t asked = there_ask(search);
+  if (asked != ncclSuccess) TRY(comm_check_sound(call->comm, call->name));
+  return asked;
+}
+
 /* Waits until the peer has registered it. */
 static ncclResult_t here_find(struct window_search *search) {
   const struct device_ops *device = search->comm->ops->device;
@@ -177,7 +184,7 @@ static ncclResult_t window_find(const struct collective_call *call, uint32_t num
   struct window_search search = {comm, (uint32_t)call->peer, number, WINDOW_LATER, {0}};
   char text[240];
   if (peer_is_here(comm, search.peer)) TRY(here_find(&search));
-  else TRY(there_find(&search));
+  else TRY(there_find(call, &search));
   *window = search.window;
   if (search.found == WINDOW_FOUND && window->registration && window->begin) return ncclSuccess;
   snprintf(text, sizeof text, "this is window number %u of each rank, and rank %d %s", number, call->peer,
@@ -196,7 +203,7 @@ static ncclResult_t window_find(const struct collective_call *call, uint32_t num
 static ncclResult_t signals_map(const struct collective_call *call) {
   struct window_search search = {call->comm, (uint32_t)call->peer, 0, WINDOW_LATER, {0}};
   if (peer_is_here(call->comm, search.peer)) return ncclSuccess;
-  TRY(there_find(&search));
+  TRY(there_find(call, &search));
   if (search.found != WINDOW_LEFT) return ncclSuccess;
   return rma_fail(call, ncclInvalidUsage, "the peer has left the communicator");
 }
@@ -246,6 +253,19 @@ static struct one_sided_call *queue_call(const struct collective_call *call, uin
   return row;
 }
 
+static ncclResult_t put_queue(const struct collective_call *call, size_t bytes, bool copies) {
+  struct one_sided_call *row = queue_call(call, 0);
+  if (!row) return ncclSystemError;
+  row->copies = copies;
+  row->put.set = copies ? SIGNALS_COLLECTIVE : SIGNALS_PROGRAM;
+  row->put.call.in = call->in;
+  row->put.call.out = call->out;
+  row->put.call.in_bytes = row->put.call.out_bytes = bytes;
+  if (peer_is_here(call->comm, (uint32_t)call->peer))
+    row->put.target = call->comm->shared->device_comms[call->peer];
+  return ncclSuccess;
+}
+
 static ncclResult_t put_note(struct rma_request *request) {
   struct collective_call *call = &request->call;
   const uint8_t dtype = (uint8_t)call->dtype;
@@ -263,14 +283,7 @@ static ncclResult_t put_note(struct rma_request *request) {
   if (bytes > 0) TRY(check_local(call, bytes));
   TRY(bytes > 0 ? window_place(request, bytes) : signals_map(call));
   TRY(group_hold(call));
-  struct one_sided_call *row = queue_call(call, 0);
-  if (!row) return ncclSystemError;
-  row->put.call.in = call->in;
-  row->put.call.out = call->out;
-  row->put.call.in_bytes = row->put.call.out_bytes = bytes;
-  if (peer_is_here(call->comm, (uint32_t)call->peer))
-    row->put.target = call->comm->shared->device_comms[call->peer];
-  return ncclSuccess;
+  return put_queue(call, bytes, false);
 }
 
 static ncclResult_t desc_check(struct collective_call *call, const ncclWaitSignalDesc_t *desc) {
@@ -300,9 +313,46 @@ static ncclResult_t wait_note(struct rma_request *request) {
   for (int i = 0; i < count; i++) {
     const ncclWaitSignalDesc_t *desc = &request->descs[i];
     if (desc->opCnt > 0)
-      awaits[used++] = (struct device_await){(uint32_t)desc->peer, (uint32_t)desc->opCnt, 0};
+      awaits[used++] = (struct device_await){(uint32_t)desc->peer, SIGNALS_PROGRAM, (uint32_t)desc->opCnt, 0};
   }
   row->await_count = used;
+  return ncclSuccess;
+}
+
+/* ---- collectives ---- */
+
+ncclResult_t rma_begin_copies(const struct collective_call *call) { return group_hold(call); }
+
+ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, const struct rma_copy *copy) {
+  struct collective_call put = *call;
+  struct window theirs;
+  put.peer = (int)peer;
+  put.in = put.out = NULL;
+  TRY(check_reach(&put));
+  if (!copy) {
+    TRY(signals_map(&put));
+    return put_queue(&put, 0, true);
+  }
+  put.in = copy->in;
+  put.out = copy->own_out;
+  if (peer != call->comm->rank) {
+    TRY(window_find(&put, copy->number, &theirs));
+    if (copy->offset > theirs.bytes || copy->bytes > theirs.bytes - copy->offset)
+      return rma_fail(
+          &put, ncclInvalidUsage,
+          "the output does not fit into the symmetric window of another rank; register windows of "
+          "the same size on all ranks");
+    put.out = (char *)theirs.begin + copy->offset;
+  }
+  return put_queue(&put, copy->bytes, true);
+}
+
+ncclResult_t rma_queue_copy_wait(const struct collective_call *call, uint32_t count,
+                                 struct device_await **awaits) {
+  struct one_sided_call *row = queue_call(call, count);
+  if (!row) return ncclSystemError;
+  row->copies = true;
+  *awaits = &call->comm->one_sided.awaits[row->first_await];
   return ncclSuccess;
 }
 
@@ -310,38 +360,54 @@ static ncclResult_t wait_note(struct rma_request *request) {
 
 static ncclResult_t counts_have(struct ncclComm *comm) {
   struct one_sided *own = &comm->one_sided;
-  const size_t bytes = comm->rank_count * sizeof *own->signalled;
+  const size_t bytes = (size_t)SIGNAL_SETS * comm->rank_count * sizeof *own->signalled;
   if (!own->signalled) own->signalled = (uint64_t *)os_alloc(bytes);
   if (!own->awaited) own->awaited = (uint64_t *)os_alloc(bytes);
   if (own->signalled && own->awaited) return ncclSuccess;
   return log_no_memory("rank %u of comm '%s': counting signals", comm->rank, comm->name);
 }
 
+static ncclResult_t put_launch(struct ncclComm *comm, struct one_sided_call *call) {
+  const uint64_t place = signal_place(comm->rank_count, call->put.set, call->put.call.peer);
+  uint64_t *count = &comm->one_sided.signalled[place];
+  call->put.number = *count + 1;
+  TRY(comm->ops->device->put(comm->device_comm, &call->put, call->stream));
+  *count += 1;
+  return ncclSuccess;
+}
+
+static ncclResult_t wait_launch(struct ncclComm *comm, const struct one_sided_call *call) {
+  struct one_sided *own = &comm->one_sided;
+  struct device_await *awaits = &own->awaits[call->first_await];
+  for (uint32_t i = 0; i < call->await_count; i++)
+    awaits[i].number = own->awaited[signal_place(comm->rank_count, awaits[i].set, awaits[i].peer)] +=
+        awaits[i].count;
+  return comm->ops->device->await(comm->device_comm, &call->put.call, awaits, call->await_count,
+                                  call->stream);
+}
+
 ncclResult_t rma_launch_puts(struct ncclComm *comm) {
   struct one_sided *own = &comm->one_sided;
   if (own->call_count > 0) TRY(counts_have(comm));
+  for (uint32_t i = 0; i < own->call_count; i++)
+    if (own->calls[i].await_count == 0 && !own->calls[i].copies) TRY(put_launch(comm, &own->calls[i]));
+  return ncclSuccess;
+}
+
+ncclResult_t rma_launch_copies(struct ncclComm *comm) {
+  struct one_sided *own = &comm->one_sided;
   for (uint32_t i = 0; i < own->call_count; i++) {
     struct one_sided_call *call = &own->calls[i];
-    if (call->await_count > 0) continue;
-    uint64_t *count = &own->signalled[call->put.call.peer];
-    call->put.number = *count + 1;
-    TRY(comm->ops->device->put(comm->device_comm, &call->put, call->stream));
-    *count += 1;
+    if (!call->copies) continue;
+    TRY(call->await_count > 0 ? wait_launch(comm, call) : put_launch(comm, call));
   }
   return ncclSuccess;
 }
 
 ncclResult_t rma_launch_waits(struct ncclComm *comm) {
   struct one_sided *own = &comm->one_sided;
-  for (uint32_t i = 0; i < own->call_count; i++) {
-    const struct one_sided_call *call = &own->calls[i];
-    struct device_await *awaits = &own->awaits[call->first_await];
-    if (call->await_count == 0) continue;
-    for (uint32_t k = 0; k < call->await_count; k++)
-      awaits[k].number = own->awaited[awaits[k].peer] += awaits[k].count;
-    TRY(comm->ops->device->await(comm->device_comm, &call->put.call, awaits, call->await_count,
-                                 call->stream));
-  }
+  for (uint32_t i = 0; i < own->call_count; i++)
+    if (own->calls[i].await_count > 0 && !own->calls[i].copies) TRY(wait_launch(comm, &own->calls[i]));
   return ncclSuccess;
 }
 

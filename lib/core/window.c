@@ -56,6 +56,22 @@ enum window_find windows_find(const struct window_list *list, uint32_t number, s
   return number > list->count ? WINDOW_LATER : WINDOW_GONE;
 }
 
+uint32_t windows_hold(struct ncclComm *comm, const void *begin, size_t bytes, uint64_t *offset) {
+  const uintptr_t address = (uintptr_t)begin;
+  uint32_t number = 0;
+  comm->ops->device->lock();
+  const struct window_list *lists = comm->shared->windows;
+  for (const struct window *each = lists ? lists[comm->rank].first : NULL; each && number == 0;
+       each = each->next) {
+    const uintptr_t at = address - (uintptr_t)each->begin; /* huge if it begins behind */
+    if (!each->symmetric || !each->registration || at > each->bytes || bytes > each->bytes - at) continue;
+    number = each->number;
+    *offset = at;
+  }
+  comm->ops->device->unlock();
+  return number;
+}
+
 void windows_show(struct ncclComm *comm) {
   const struct window_list *lists = comm->shared->windows; /* the rank's own list is this thread's */
   for (const struct window *each = lists ? lists[comm->rank].first : NULL; each; each = each->next)
@@ -100,6 +116,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, n
   if (!window) return log_no_memory("ncclCommWindowRegister: rank %u of comm '%s'", comm->rank, comm->name);
   window->begin = buff;
   window->bytes = size;
+  window->symmetric = (winFlags & NCCL_WIN_COLL_SYMMETRIC) != 0;
   const ncclResult_t result =
       register_device(comm, "ncclCommWindowRegister", buff, size, CALL_PLACE, &window->registration);
   if (result == ncclSuccess && window->registration) remote_window_show(comm, buff, size);

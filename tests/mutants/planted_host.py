@@ -655,6 +655,11 @@ plant(RMA, 'signals_all_have_one_number', 'call->put.number = *count + 1;', 'cal
 plant(RMA, 'end_of_the_window_not_compared',
       'if (request->offset <= theirs.bytes && bytes <= theirs.bytes - request->offset)',
       'if (request->offset <= theirs.bytes)', 'test_rma', 'test_wrong_arguments')
+plant('lib/core/copies_note.c', 'copies_before_the_output_may_be_written',
+      'TRY(await_queue(call, false));', '', 'test_rma', 'test_copies')
+plant(RMA, 'collectives_take_signals_of_the_program',
+      'row->put.set = copies ? SIGNALS_COLLECTIVE : SIGNALS_PROGRAM;', 'row->put.set = SIGNALS_PROGRAM;',
+      'test_rma', 'test_copies')
 plant(EMU_RMA, 'later_signal_overtakes',
       'return __atomic_load_n(rma->signal, __ATOMIC_ACQUIRE) + 1 == rma->put.number;', 'return true;',
       'test_rma', 'test_order_of_streams')

@@ -969,6 +969,10 @@ plant(CUDA + 'ipc_region.c', 'window_shown_at_its_second_use',
 plant(CUDA + 'rma_remote.c', 'put_into_a_window_that_is_gone',
       '@cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes)@;', 'true',
       'crash|wrong|error', PUTS_LATE, '.')
+COPIES = PUTS_DATA._replace(program='copies')
+plant(CUDA + 'rma.c', 'collectives_wait_for_signals_of_the_program',
+      '@signal_place(comm->config.rank_count, await->set, await->peer)@;', 'await->peer',
+      'wrong|hang|error', COPIES, '.')
 PUTS_LEFT = PUTS_DATA._replace(arguments='left', env=PUTS_DATA.env + ' TUTTI_STALL_SECONDS=1')
 plant(CUDA + 'rma.c', 'waits_for_signals_not_told',
-      '@needs_note(comm->rma.needs, call, awaits, await_count)@;', '(void)0', 'wrong|silence', PUTS_LEFT, '.')
+      '@needs_note(comm, call, awaits, await_count)@;', '(void)0', 'wrong|silence', PUTS_LEFT, '.')

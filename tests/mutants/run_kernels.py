@@ -186,7 +186,7 @@ def library_build(pool, build, folder):
 PROGRAMS = {'wrap': 'tests/gpu/wrap.c', 'mismatch': 'tests/gpu/mismatch.c', 'abort': 'tests/gpu/abort.c',
             'scalar': 'tests/gpu/scalar.c', 'slots': 'tests/gpu/slots.c', 'again': 'tests/gpu/again.c',
             'plans': 'tests/gpu/plans.c', 'vmm': 'tests/gpu/vmm.c', 'lives': 'tests/gpu/lives.c',
-            'rma': 'tests/gpu/rma.c', 'puts': 'tests/gpu/puts.c',
+            'rma': 'tests/gpu/rma.c', 'puts': 'tests/gpu/puts.c', 'copies': 'tests/gpu/copies.c',
             'graphs': 'tests/gpu/graphs.c', 'crowd': 'tests/gpu/crowd.c',
             'leases': 'tests/gpu/leases.c', 'suspend': 'tests/gpu/suspend.c'}
 

@@ -68,7 +68,8 @@ ncclResult_t cuda_rma_signals(const struct device_comm *comm, const struct arena
   struct cuda_signals *signals = &world->signals[comm->config.rank];
   *block = &signals->block;
   if (signals->block.address == NULL)
-    TRY(cuda_arena_take(shared ? ARENA_SHM : ARENA_HOST, rank_count * sizeof(uint64_t), &signals->block));
+    TRY(cuda_arena_take(shared ? ARENA_SHM : ARENA_HOST, SIGNAL_SETS * rank_count * sizeof(uint64_t),
+                        &signals->block));
   return signals->host != NULL ? ncclSuccess : signals_view(signals);
 }
 
@@ -102,6 +103,14 @@ void cuda_rma_kept_drop(void) {
     cuda_arena_give(&row->block);
     os_free(row);
   }
+}
+
+static uint64_t counter_count(const struct device_comm *comm) {
+  return (uint64_t)SIGNAL_SETS * comm->config.rank_count;
+}
+
+static uint64_t await_place(const struct device_comm *comm, const struct device_await *await) {
+  return signal_place(comm->config.rank_count, await->set, await->peer);
 }
 
 /* ---- the order of calls ---- */
@@ -202,7 +211,7 @@ static ncclResult_t put_begin(struct device_comm *comm, const struct device_put 
   if (put->target == NULL) return cuda_rma_put_begin(comm, put, signal);
   TRY(reach_check(comm, put));
   TRY(signals_of(put->target, signal));
-  *signal += comm->config.rank;
+  *signal += signal_place(comm->config.rank_count, put->set, comm->config.rank);
   return ncclSuccess;
 }
 
@@ -221,15 +230,15 @@ ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, de
   return result;
 }
 
-static int await_enqueue(struct cuda_rma *rma, const struct device_await *awaits, uint32_t await_count,
+static int await_enqueue(struct device_comm *comm, const struct device_await *awaits, uint32_t await_count,
                          const uint64_t *signals, cudaStream_t stream) {
   uint64_t key = 0;
   const int error = cuda_order_stream_key(stream, &key);
-  struct cuda_rma_end *end = error == 0 ? wait_end(rma, key) : NULL;
+  struct cuda_rma_end *end = error == 0 ? wait_end(&comm->rma, key) : NULL;
   if (end == NULL) return error != 0 ? error : (int)cudaErrorMemoryAllocation;
   for (uint32_t i = 0; i < await_count; i++)
-    if (wait_value((CUstream)stream, (CUdeviceptr)(uintptr_t)&signals[awaits[i].peer], awaits[i].number,
-                   CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
+    if (wait_value((CUstream)stream, (CUdeviceptr)(uintptr_t)(signals + await_place(comm, &awaits[i])),
+                   awaits[i].number, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
       return cudaErrorUnknown;
   return end_note(end, key, stream);
 }
@@ -238,16 +247,18 @@ static int await_enqueue(struct cuda_rma *rma, const struct device_await *awaits
 static bool needs_have(struct device_comm *comm) {
   if (comm->rma.needs != NULL) return true;
   struct cuda_rma_need *needs =
-      (struct cuda_rma_need *)os_alloc(comm->config.rank_count * sizeof *comm->rma.needs);
+      (struct cuda_rma_need *)os_alloc(counter_count(comm) * sizeof *comm->rma.needs);
   __atomic_store_n(&comm->rma.needs, needs, __ATOMIC_RELEASE);
   return needs != NULL;
 }
 
-static void needs_note(struct cuda_rma_need *needs, const struct plan_call *call,
+static void needs_note(const struct device_comm *comm, const struct plan_call *call,
                        const struct device_await *awaits, uint32_t await_count) {
   for (uint32_t i = 0; i < await_count; i++) {
-    __atomic_store_n(&needs[awaits[i].peer].operation, call->sequence, __ATOMIC_RELAXED);
-    __atomic_store_n(&needs[awaits[i].peer].number, awaits[i].number, __ATOMIC_RELEASE);
+    struct cuda_rma_need *need = &comm->rma.needs[await_place(comm, &awaits[i])];
+    __atomic_store_n(&need->operation, call->sequence, __ATOMIC_RELAXED);
+    __atomic_store_n(&need->func, call->func, __ATOMIC_RELAXED);
+    __atomic_store_n(&need->number, awaits[i].number, __ATOMIC_RELEASE);
   }
 }
 
@@ -260,9 +271,9 @@ ncclResult_t cuda_await(struct device_comm *comm, const struct plan_call *call,
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
   ncclResult_t result = signals_of(comm, &signals);
   if (result == ncclSuccess)
-    result = cuda_result(await_enqueue(&comm->rma, awaits, await_count, signals, (cudaStream_t)stream),
+    result = cuda_result(await_enqueue(comm, awaits, await_count, signals, (cudaStream_t)stream),
                          "enqueueing a wait for signals");
-  if (result == ncclSuccess) needs_note(comm->rma.needs, call, awaits, await_count);
+  if (result == ncclSuccess) needs_note(comm, call, awaits, await_count);
   cuda_scope_leave(&scope);
   if (is_aborted(comm)) cuda_rma_abort(comm); /* meanwhile */
   return result;
@@ -278,15 +289,15 @@ static const uint64_t *signals_seen(const struct device_comm *comm) {
 void cuda_rma_stall(const struct device_comm *comm, struct device_stall *stall) {
   const struct cuda_rma_need *needs = __atomic_load_n(&comm->rma.needs, __ATOMIC_ACQUIRE);
   const uint64_t *signals = signals_seen(comm);
-  for (uint32_t i = 0; needs != NULL && signals != NULL && i < comm->config.rank_count; i++) {
+  for (uint64_t i = 0; needs != NULL && signals != NULL && i < counter_count(comm); i++) {
     const uint64_t came = __atomic_load_n(&signals[i], __ATOMIC_ACQUIRE);
     stall->moves = stall->moves * 31 + came;
     if (came >= __atomic_load_n(&needs[i].number, __ATOMIC_ACQUIRE)) continue;
     stall->busy = true;
     if (stall->wait_count == DEVICE_WAITS_MOST) continue;
     stall->waits[stall->wait_count++] =
-        (struct device_wait){.peer = i,
-                             .func = FUNC_WAIT_SIGNAL,
+        (struct device_wait){.peer = (uint32_t)(i % comm->config.rank_count),
+                             .func = __atomic_load_n(&needs[i].func, __ATOMIC_RELAXED),
                              .operation = __atomic_load_n(&needs[i].operation, __ATOMIC_RELAXED)};
   }
 }
@@ -310,7 +321,7 @@ void cuda_rma_abort(struct device_comm *comm) {
   const struct cuda_world *world = comm->world;
   struct cuda_signals *all = __atomic_load_n(&world->signals, __ATOMIC_ACQUIRE);
   uint64_t *signals = all != NULL ? __atomic_load_n(&all[comm->config.rank].host, __ATOMIC_ACQUIRE) : NULL;
-  for (uint32_t i = 0; signals != NULL && i < comm->config.rank_count; i++)
+  for (uint64_t i = 0; signals != NULL && i < counter_count(comm); i++)
     __atomic_store_n(&signals[i], SIGNALS_ALL, __ATOMIC_RELEASE);
 }
 

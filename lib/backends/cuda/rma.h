@@ -18,6 +18,7 @@ struct cuda_rma_there; /* rma_remote.c */
 /* What the rank's waits need of a peer. */
 struct cuda_rma_need {
   uint64_t number, operation; /* atomic: the last signal, and the call that waits for it */
+  uint8_t func;               /* atomic: of that call */
 };
 
 /* A rank's. Written by the thread that uses the communicator; others look whether the ends have passed, so
@@ -25,7 +26,7 @@ struct cuda_rma_need {
 struct cuda_rma {
   struct cuda_rma_end *puts;    /* atomic; by peer; NULL before the first */
   struct cuda_rma_end *waits;   /* atomic; as many as streams have waited at a time */
-  struct cuda_rma_need *needs;  /* atomic; by peer; NULL before the first wait */
+  struct cuda_rma_need *needs;  /* atomic; by signal_place(); NULL before the first wait */
   struct cuda_rma_there *there; /* by rank: counters in other processes; NULL before the first */
   uint32_t putting;             /* atomic: a put into another process's memory is being enqueued */
 };

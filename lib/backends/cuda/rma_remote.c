@@ -101,7 +101,7 @@ ncclResult_t cuda_rma_put_begin(struct device_comm *comm, const struct device_pu
                       cuda_guests_hold(comm, (uint64_t)(uintptr_t)call->out, call->out_bytes);
   if (mapped) __atomic_store_n(&comm->rma.putting, 1, __ATOMIC_RELEASE);
   cuda_unlock();
-  if (mapped) *signal = &there->signals[comm->config.rank];
+  if (mapped) *signal = &there->signals[signal_place(comm->config.rank_count, put->set, comm->config.rank)];
   if (mapped) return ncclSuccess;
   return log_fail(
       ncclInvalidUsage,

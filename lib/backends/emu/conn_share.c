@@ -644,7 +644,7 @@ ncclResult_t emu_signals_export(struct device_comm *comm, struct device_conn_han
 /* Of the handle, whose process has mapped its arena here when the ranks met. */
 static bool signals_place(const struct device_comm *comm, const struct conn_handle *content,
                           struct emu_signals *place) {
-  const uint64_t bytes = comm->config.rank_count * sizeof *place->signals;
+  const uint64_t bytes = (uint64_t)SIGNAL_SETS * comm->config.rank_count * sizeof *place->signals;
   const struct emu_peer *peer = (const struct emu_peer *)map_find(&comm->peers, content->ticket.number);
   if (content->magic != SIGNALS_MAGIC || peer == NULL || content->fifo % sizeof *place->signals != 0 ||
       content->fifo > peer->ticket.bytes || bytes > peer->ticket.bytes - content->fifo)

@@ -37,8 +37,9 @@ static bool is_aborted(const struct device_comm *comm) {
   return __atomic_load_n(&comm->abort_flag, __ATOMIC_RELAXED) != 0;
 }
 
-static uint64_t came(const struct device_comm *comm, uint32_t from) {
-  return __atomic_load_n(&comm->signals[from], __ATOMIC_ACQUIRE);
+static uint64_t came(const struct device_comm *comm, const struct device_await *await) {
+  const uint64_t place = signal_place(comm->config.rank_count, await->set, await->peer);
+  return __atomic_load_n(&comm->signals[place], __ATOMIC_ACQUIRE);
 }
 
 /* ---- the one step ---- */
@@ -51,7 +52,7 @@ static bool rma_is_off(const struct emu_rma *rma) {
 static bool rma_has_all(const struct emu_rma *rma) {
   if (rma->signal != NULL) return __atomic_load_n(rma->signal, __ATOMIC_ACQUIRE) + 1 == rma->put.number;
   for (uint32_t i = 0; i < rma->await_count; i++)
-    if (came(rma->comm, rma->awaits[i].peer) < rma->awaits[i].number) return false;
+    if (came(rma->comm, &rma->awaits[i]) < rma->awaits[i].number) return false;
   return true;
 }
 
@@ -187,7 +188,7 @@ static struct race_use use_of(const struct plan_call *call, enum race_rule rule,
 }
 
 bool emu_signals_have(struct device_comm *comm) {
-  const size_t bytes = comm->config.rank_count * sizeof *comm->signals;
+  const size_t bytes = (size_t)SIGNAL_SETS * comm->config.rank_count * sizeof *comm->signals;
   void *memory = NULL;
   if (comm->signals != NULL) return true;
   if (comm->pinned && !emu_arena_alloc(bytes, true, &memory)) return false;
@@ -197,8 +198,9 @@ bool emu_signals_have(struct device_comm *comm) {
 
 /* This rank's counter at the peer; NULL: out of memory. */
 static uint64_t *signal_at(struct device_comm *comm, const struct device_put *put) {
-  if (put->target == NULL) return &comm->signals_there[put->call.peer].signals[comm->config.rank];
-  return emu_signals_have(put->target) ? &put->target->signals[comm->config.rank] : NULL;
+  const uint64_t place = signal_place(comm->config.rank_count, put->set, comm->config.rank);
+  if (put->target == NULL) return &comm->signals_there[put->call.peer].signals[place];
+  return emu_signals_have(put->target) ? &put->target->signals[place] : NULL;
 }
 
 /* Default-stream names mean the rank's device. */
@@ -233,6 +235,7 @@ ncclResult_t emu_put(struct device_comm *comm, const struct device_put *put, dev
     rma->signal = signal;
     rma->put = *put;
     rma->uses[0] = use_of(&put->call, RACE_SIGNAL, put->call.peer);
+    rma->uses[0].set = put->set;
     if (put->target == NULL) rma->uses[0].out_bytes = 0; /* memory that the check does not know */
     rma->kernel.use_count = 1;
     error = rma_launch(comm, rma, stream);
@@ -252,6 +255,7 @@ ncclResult_t emu_await(struct device_comm *comm, const struct plan_call *call,
     for (uint32_t i = 0; i < await_count; i++) {
       rma->uses[i] = use_of(call, RACE_AWAIT, awaits[i].peer);
       rma->uses[i].number = awaits[i].number;
+      rma->uses[i].set = awaits[i].set;
     }
     rma->kernel.use_count = await_count;
     error = rma_launch(comm, rma, stream);
@@ -282,7 +286,7 @@ bool emu_rma_outside(bool ordered) {
   for (const struct emu_rma *rma = calls; rma != NULL; rma = rma->next) {
     if ((rma->comm->order_slots != NULL && !ordered) || !rma->comm->pinned || !rma_waits(rma)) continue;
     for (uint32_t i = 0; i < rma->await_count; i++)
-      if (came(rma->comm, rma->awaits[i].peer) < rma->awaits[i].number &&
+      if (came(rma->comm, &rma->awaits[i]) < rma->awaits[i].number &&
           !is_here(rma->comm, rma->awaits[i].peer))
         return true;
   }
@@ -317,7 +321,7 @@ static void await_text(const struct emu_rma *rma, char *out, size_t out_bytes) {
   const char *joint = "";
   for (uint32_t i = 0; i < rma->await_count && used < out_bytes; i++) {
     const struct device_await *await = &rma->awaits[i];
-    const uint64_t have = came(rma->comm, await->peer), before = await->number - await->count;
+    const uint64_t have = came(rma->comm, await), before = await->number - await->count;
     if (have >= await->number) continue;
     used += (size_t)snprintf(out + used, out_bytes - used,
                              "%s for %" PRIu32 " signal%s of rank %" PRIu32 ": %" PRIu64 " of them have come",
@@ -359,9 +363,9 @@ void emu_rma_stall(const struct device_comm *comm, struct device_stall *stall) {
   for (const struct emu_rma *rma = calls; rma != NULL; rma = rma->next) {
     if (rma->comm != comm || rma->signal != NULL || !rma_waits(rma)) continue;
     for (uint32_t i = 0; i < rma->await_count && stall->wait_count < DEVICE_WAITS_MOST; i++) {
-      if (came(comm, rma->awaits[i].peer) >= rma->awaits[i].number) continue;
+      if (came(comm, &rma->awaits[i]) >= rma->awaits[i].number) continue;
       stall->waits[stall->wait_count++] = (struct device_wait){
-          .peer = rma->awaits[i].peer, .func = FUNC_WAIT_SIGNAL, .operation = rma->put.call.sequence};
+          .peer = rma->awaits[i].peer, .func = rma->put.call.func, .operation = rma->put.call.sequence};
     }
   }
 }

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "core/comm/collective_call.h"
+#include "core/comm/copies.h"
 #include "core/comm/record.h"
 
 /* Never 0. */
@@ -52,9 +52,11 @@ static uint64_t generation_now(const struct ncclComm *comm) {
   return comm->settings.check_pointers ? comm->ops->memory->generation() : UINT64_MAX;
 }
 
-/* Not cached: a user's operator, which may change its meaning, and a call with count 0. */
+/* Not cached: a user's operator, which may change its meaning, a call with count 0, and one that copy engines
+ * carry out as soon as its output is in a window. */
 static bool call_keeps(const struct collective_call *call) {
-  return (uint32_t)call->op < ncclNumOps && call->count != 0 && generation_now(call->comm) != 0;
+  return (uint32_t)call->op < ncclNumOps && call->count != 0 && generation_now(call->comm) != 0 &&
+         !copies_may_take(call);
 }
 
 /* If calls are logged, they take the full path. */

@@ -11,7 +11,7 @@
 #include "base/callsite.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "core/comm/collective_call.h"
+#include "core/comm/copies.h"
 #include "core/comm/match_p2p.h"
 #include "core/comm/record.h"
 #include "core/plan/names.h"
@@ -126,6 +126,8 @@ static bool factors_differ(const struct match_entry *one, const struct match_ent
   return one->factor != 0 && other->factor != 0 && one->factor != other->factor;
 }
 
+static const char PLACES_DIFFER[] = "different places of outputs in symmetric windows";
+
 /* What differs, in words; NULL: nothing. */
 static const char *difference(const struct match_entry *one, const struct match_entry *other) {
   if (one->order == MATCH_ANSWERS)
@@ -140,6 +142,7 @@ static const char *difference(const struct match_entry *one, const struct match_
   if (one->count != other->count) return "different counts";
   if (one->in_group != other->in_group) return "different places in groups (ncclGroupStart)";
   if (one->before != other->before) return "different numbers of other collectives before its group";
+  if (one->place != other->place) return PLACES_DIFFER;
   if (factors_differ(one, other)) return "different factors of premultiplied sums";
   return NULL;
 }
@@ -403,6 +406,10 @@ const char *match_cure(const struct match_entry *one, const struct match_entry *
     return "give every ncclSend one ncclRecv of the same count and datatype";
   if (one->order == MATCH_ANSWERS)
     return "give the tuner plugin the same configuration on all ranks, or set NCCL_TUNER_PLUGIN=none";
+  if (difference(one, other) == PLACES_DIFFER)
+    return "under NCCL_CTA_POLICY_ZERO let all ranks pass outputs at the same offset in the same window, or "
+           "none "
+           "in a symmetric window";
   return "make the same calls in the same order on all ranks";
 }
 
@@ -429,6 +436,7 @@ static struct match_entry entry_of(const struct collective_call *call, bool capt
     entry.in_group = (uint32_t)(rank->now.queued[entry.order] - rank->before.queued[entry.order]);
     if (entry.order % 2 == MATCH_MESSAGES) entry.before = rank->before.queued[entry.order - MATCH_MESSAGES];
   }
+  entry.place = copies_place_number(call);
   entry.func = call->func;
   entry.dtype = (uint8_t)call->dtype;
   if (func_reduces(call->func)) entry.op = (unsigned)call->op < ncclNumOps ? (uint8_t)call->op : ncclNumOps;

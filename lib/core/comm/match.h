@@ -59,6 +59,7 @@ struct match_entry {
   uint64_t before; /* other collectives before its group; LEFT, UNDONE: calls of MATCH_MESSAGES */
   uint64_t caller; /* return address in the rank's process; 0: unknown */
   uint64_t factor; /* of a premultiplied sum, as bits; 0: unknown */
+  uint64_t place;  /* of the output among symmetric windows; 0: kernels move the data */
   uint32_t rank, root, in_group; /* root: of a message, the other rank */
   uint8_t order, func, dtype, op;
 };

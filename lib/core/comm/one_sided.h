@@ -10,6 +10,7 @@ struct one_sided_call {
   struct device_put put; /* of a wait: its call */
   device_stream stream;
   uint32_t first_await, await_count;
+  bool copies; /* part of a collective: made in the order of these */
 };
 
 /* A window of a rank of another process, or, with number 0, its counters of signals alone. */
@@ -24,7 +25,7 @@ struct one_sided {
   struct one_sided_there *there;
   uint32_t unmapped; /* atomic: how often memory of another process was unmapped here */
   uint64_t *signalled,
-      *awaited;                 /* by rank: signals for it, and of it, that calls have launched; NULL: none */
+      *awaited; /* by signal_place(): signals for a rank, and of it, that calls have launched; NULL: none */
   struct one_sided_call *calls; /* of the open group */
   uint32_t call_count, call_capacity;
   struct device_await *awaits; /* of these; numbered when they are launched */

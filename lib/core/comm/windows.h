@@ -17,6 +17,7 @@ struct window {
   uint32_t number; /* from 1 */
   void *begin;
   size_t bytes;
+  bool symmetric;                    /* collectives may use it so */
   struct registration *registration; /* NULL: memory of the host, which no rank puts into */
 };
 
@@ -30,6 +31,9 @@ struct window_list {
 enum window_find { WINDOW_FOUND, WINDOW_LATER, WINDOW_GONE, WINDOW_LEFT };
 /* Locked. *window: a copy. */
 enum window_find windows_find(const struct window_list *list, uint32_t number, struct window *window);
+/* The number of the rank's symmetric window of device memory that has all these bytes, and where in it they
+ * begin; 0: none has. */
+uint32_t windows_hold(struct ncclComm *comm, const void *begin, size_t bytes, uint64_t *offset);
 /* The rank has taken its memory back from other processes, and shows its windows as when they were made. */
 void windows_show(struct ncclComm *comm);
 /* The communicator is destroyed. */

@@ -82,7 +82,8 @@ struct race_use {
   uint8_t scalar_bytes;
   enum race_rule rule;
   uint32_t peer;   /* the root, or the other rank of a message */
-  uint64_t number; /* of the last signal, from 1 */
+  uint64_t number; /* of the last signal, from 1 ... */
+  uint32_t set;    /* ... in this set: the sets of a pair are counted apart */
   uint32_t order;  /* 0 or 1: collectives are matched by their number in each order */
 };
 

@@ -138,7 +138,8 @@ const char *race_rank_text(const struct race_rank *rank, char *out, size_t out_b
 
 static uint64_t family_of(const struct race_group *group, const struct race_use *use, uint64_t sender,
                           uint64_t receiver) {
-  const uint64_t pairs = use->rule >= RACE_SIGNAL ? (uint64_t)group->rank_count * group->rank_count : 0;
+  const uint64_t all = (uint64_t)group->rank_count * group->rank_count;
+  const uint64_t pairs = use->rule >= RACE_SIGNAL ? all * (1 + use->set) : 0;
   const uint64_t kind = use->rule >= RACE_SEND        ? pairs + 3 + sender * group->rank_count + receiver
                         : use->rule == RACE_FROM_ROOT ? UINT64_C(0x80000000) + 2 * use->peer + use->order
                                                       : 1 + use->order;
@@ -169,9 +170,10 @@ static void join_met(struct race_join **list, struct race_join *join) {
   race_join_drop(join);
 }
 
+/* `kind`: 0 for messages, 1 and on for sets of signals. */
 static struct race_pairing *pairing_of(struct race_group *group, uint32_t sender, uint32_t receiver,
-                                       bool signals) {
-  const uint64_t key = ((uint64_t)signals << 63 | (uint64_t)sender << 32 | receiver) + 1;
+                                       uint32_t kind) {
+  const uint64_t key = ((uint64_t)kind << 62 | (uint64_t)sender << 32 | receiver) + 1;
   struct race_pairing *pairing = (struct race_pairing *)map_find(&group->pairings, key);
   if (pairing != NULL) return pairing;
   pairing = (struct race_pairing *)os_alloc(sizeof *pairing);
@@ -212,7 +214,7 @@ static void bring(const struct race_rank *rank, const struct race_use *use, uint
   if (!sends) {
     join = collective_join(group, use, number);
   } else if (peer_is_here(group, use)) {
-    struct race_pairing *pairing = pairing_of(group, rank->rank, use->peer, false);
+    struct race_pairing *pairing = pairing_of(group, rank->rank, use->peer, 0);
     if (pairing == NULL) return;
     join = join_find(&pairing->joins, pairing->sent++, family_of(group, use, rank->rank, use->peer), 1, 2);
     if (join == NULL) return;
@@ -233,7 +235,7 @@ static void take(const struct race_rank *rank, const struct race_use *use, uint6
       race_clock_add_clock(clock, outside);
       return;
     }
-    struct race_pairing *pairing = pairing_of(group, use->peer, rank->rank, false);
+    struct race_pairing *pairing = pairing_of(group, use->peer, rank->rank, 0);
     if (pairing == NULL) return;
     struct race_join *join =
         join_find(&pairing->joins, pairing->received++, family_of(group, use, use->peer, rank->rank), 1, 2);
@@ -263,7 +265,7 @@ static void join_unlist(struct race_join **link) {
 static void signal_bring(const struct race_rank *rank, const struct race_use *use,
                          const struct race_point *read) {
   const struct race_point written = {read->clock, read->epoch + 1, read->stream};
-  struct race_pairing *pairing = pairing_of(rank->group, rank->rank, use->peer, true);
+  struct race_pairing *pairing = pairing_of(rank->group, rank->rank, use->peer, 1 + use->set);
   if (!peer_is_here(rank->group, use)) race_clock_add(&outside, &written);
   if (pairing == NULL || !peer_is_here(rank->group, use)) return;
   const uint64_t number = ++pairing->sent;
@@ -284,7 +286,7 @@ static void signal_take(const struct race_rank *rank, const struct race_use *use
     race_clock_add_clock(clock, outside);
     return;
   }
-  struct race_pairing *pairing = pairing_of(rank->group, use->peer, rank->rank, true);
+  struct race_pairing *pairing = pairing_of(rank->group, use->peer, rank->rank, 1 + use->set);
   if (pairing == NULL) return;
   struct race_join *join =
       join_find(&pairing->joins, use->number, family_of(rank->group, use, use->peer, rank->rank), 1, 1);
@@ -301,7 +303,7 @@ void race_rank_follow(struct race_rank *rank, const struct race_use *uses, uint3
                       struct race_clock **clock) {
   for (uint32_t i = 0; i < use_count && rank->group != NULL && race_is_on(); i++) {
     if (uses[i].rule != RACE_SIGNAL) continue;
-    const struct race_pairing *pairing = pairing_of(rank->group, rank->rank, uses[i].peer, true);
+    const struct race_pairing *pairing = pairing_of(rank->group, rank->rank, uses[i].peer, 1 + uses[i].set);
     if (pairing != NULL && pairing->newest != NULL) race_clock_add_join(clock, pairing->newest);
   }
 }

@@ -1,0 +1,48 @@
+/* copies.c: decides whether copy engines carry out a collective. All ranks must decide alike without asking
+ * each other, so it looks at nothing but what they have agreed on and where the output is. */
+#include "core/comm/copies.h"
+
+#include "base/param.h"
+#include "core/comm/windows.h"
+#include "kernels/kernels.h"
+
+bool copies_may_take(const struct collective_call *call) {
+  if ((call->comm->config.CTAPolicy & NCCL_CTA_POLICY_ZERO) == 0) return false;
+  switch (call->func) {
+    case FUNC_BROADCAST:
+    case FUNC_ALL_GATHER:
+    case FUNC_ALL_TO_ALL:
+    case FUNC_GATHER:
+    case FUNC_SCATTER: return call->count > 0 && call->comm->rank_count > 1;
+    default: return false;
+  }
+}
+
+/* `direct` is agreed on, and off where one rank does not reach another one. */
+static bool ranks_reach(const struct ncclComm *comm) {
+  const struct comm_shared *shared = comm->shared;
+  if (shared->graph.node_count != 1 || !comm->settings.plan.limits.direct) return false;
+  return !shared->remote || (comm->ops->process->puts_between() && param_int(PARAM_SHM_DISABLE) == 0);
+}
+
+/* Ranks that get nothing in a gather name the place too. */
+static size_t output_bytes(const struct collective_call *call) {
+  const size_t block = call->count * kernel_type_bytes((uint8_t)call->dtype);
+  return call->func == FUNC_BROADCAST || call->func == FUNC_SCATTER ? block : block * call->comm->rank_count;
+}
+
+ncclResult_t copies_find(const struct collective_call *call, struct copies_place *place) {
+  struct ncclComm *comm = call->comm;
+  uint64_t graph = 0;
+  *place = (struct copies_place){0, 0};
+  if (!copies_may_take(call) || !ranks_reach(comm)) return ncclSuccess;
+  TRY(comm->ops->device->stream_capture(call->stream, &graph));
+  if (graph == 0) place->number = windows_hold(comm, call->out, output_bytes(call), &place->offset);
+  return ncclSuccess;
+}
+
+uint64_t copies_place_number(const struct collective_call *call) {
+  struct copies_place place;
+  if (copies_find(call, &place) != ncclSuccess) return 0;
+  return (uint64_t)place.number << 48 ^ place.offset;
+}
