@@ -124,7 +124,7 @@ typedef struct ncclConfig_v23000 {
   int maxCTAs;             /* maximum number of blocks, minCTAs..64 (default 64) */
   const char *netName;     /* network of the process; ncclInvalidUsage if it cannot be this one */
   int splitShare;          /* (-) 1: children of a split share the parent's resources (default 0) */
-  int trafficClass;        /* (-) of the network, 0 or more */
+  int trafficClass;        /* of its connections over networks, 0 or more: of RoCE 0..255 */
   const char *commName;    /* for logs and errors; copied */
   int collnetEnable;       /* 0 or 1 */
   int CTAPolicy;           /* NCCL_CTA_POLICY_*; ZERO acts, by copies within a node, EFFICIENCY does not */

@@ -20,8 +20,10 @@ const struct net_ops *pair_ops;
 uint32_t pair_receiver_device;
 static uint64_t blocks_before;
 
-static const struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair", NULL};
-static const struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair", NULL};
+static struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair", NULL, 0};
+static struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair", NULL, 0};
+
+void pair_set_class(uint32_t traffic_class) { to_one.traffic_class = to_zero.traffic_class = traffic_class; }
 
 void pair_set(const char *name, const char *value) {
   if (value != NULL) setenv(name, value, 1);

@@ -15,6 +15,8 @@ extern uint32_t pair_receiver_device; /* the sender's is 0 */
 void pair_set(const char *name, const char *value);
 /* Continues from one test to the next, so that no two tests share a number. */
 void pair_settings(const char *qps, const char *split, const char *threshold);
+/* What both ends are told (struct net_peer). */
+void pair_set_class(uint32_t traffic_class);
 /* Returns the number of devices. */
 uint32_t pair_world_open(const struct fake_verbs_options *options);
 void pair_world_close(void);

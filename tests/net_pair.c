@@ -27,7 +27,8 @@ static void pair_turn(struct net_pair *pair, uint32_t turn) {
 
 void net_pair_open(const struct net_ops *ops, uint32_t device, uint64_t comm_key, void (*turn)(void),
                    struct net_pair *pair) {
-  const struct net_peer receiver = {comm_key, 1, 0, "test", NULL}, sender = {comm_key, 0, 1, "test", NULL};
+  const struct net_peer receiver = {comm_key, 1, 0, "test", NULL, 0},
+                        sender = {comm_key, 0, 1, "test", NULL, 0};
   struct net_handle handle;
   memset(pair, 0, sizeof *pair);
   pair->ops = ops;

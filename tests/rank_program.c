@@ -21,6 +21,7 @@
  * --iterations
  *   --seed S             of the data
  *   --deadline SECONDS   the process ends itself with status 124 (default 60)
+ *   --class N            config.trafficClass
  *   --rounds N           makes, uses and destroys N communicators, one after another (default 1); the id's
  *                        file of a later round is FILE.1, FILE.2, ...
  *   --abort-at R,K       rank R aborts its communicator before iteration K
@@ -74,10 +75,12 @@ static struct {
   int iterations, pace_ms, hold_at, deadline_seconds, rounds;
   int abort_rank, abort_at, kill_at; /* -1: none */
   int leave_rank, leave_at;
-  int split; /* 0: no */
+  int split;         /* 0: no */
+  int traffic_class; /* negative: none */
   uint32_t seed;
   int excluded[EXCLUDED_MAX], excluded_count;
 } wanted = {.here = 1,
+            .traffic_class = -1,
             .count = 1024,
             .iterations = 3,
             .deadline_seconds = 60,
@@ -430,8 +433,13 @@ static bool split(const struct rank *rank) {
 static void *rank_live(void *argument) {
   struct rank *rank = (struct rank *)argument;
   const uint64_t begin_ns = os_time_ns();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.trafficClass = wanted.traffic_class;
   if (rank_open(rank)) {
-    const ncclResult_t made = ncclCommInitRank(&rank->comm, rank->size, shared_id, rank->rank);
+    const ncclResult_t made =
+        config.trafficClass < 0
+            ? ncclCommInitRank(&rank->comm, rank->size, shared_id, rank->rank)
+            : ncclCommInitRankConfig(&rank->comm, rank->size, shared_id, rank->rank, &config);
     if (tell(rank, "init", made)) {
       printf("rank %d init took %llu ms\n", rank->first_rank,
              (unsigned long long)(os_time_ns() - begin_ns) / 1000000);
@@ -492,6 +500,7 @@ static bool option_read(const char *name, char *value) {
   else if (strcmp(name, "--seed") == 0) wanted.seed = (uint32_t)number;
   else if (strcmp(name, "--deadline") == 0) wanted.deadline_seconds = (int)number;
   else if (strcmp(name, "--rounds") == 0) wanted.rounds = (int)number;
+  else if (strcmp(name, "--class") == 0) wanted.traffic_class = (int)number;
   else if (strcmp(name, "--split") == 0) wanted.split = (int)number;
   else if (strcmp(name, "--late-news") == 0) wanted.news_file = value;
   else if (strcmp(name, "--kill-at") == 0) wanted.kill_at = (int)number;

@@ -136,8 +136,11 @@ static void made_ready(uint8_t classes[2], uint32_t makers[2]) {
 static void test_classes(void **state) {
   static const struct {
     const char *data, *clear;
+    uint32_t asked; /* class of the communicator plus 1 */
     uint8_t classes[2];
-  } rows[] = {{NULL, NULL, {0, 0}}, {"96", NULL, {96, 96}}, {"96", "160", {96, 160}}, {NULL, "0", {0, 0}}};
+  } rows[] = {{NULL, NULL, 0, {0, 0}},    {"96", NULL, 0, {96, 96}},     {"96", "160", 0, {96, 160}},
+              {NULL, "0", 0, {0, 0}},     {NULL, NULL, 106, {105, 105}}, {"96", NULL, 106, {96, 96}},
+              {NULL, "160", 1, {0, 160}}, {"0", NULL, 106, {0, 0}}};
   ncclResult_t results[2];
   uint8_t classes[2];
   uint32_t makers[2];
@@ -146,6 +149,7 @@ static void test_classes(void **state) {
     pair_settings(NULL, NULL, NULL);
     pair_set("NCCL_IB_TC", rows[i].data);
     pair_set("NCCL_IB_FIFO_TC", rows[i].clear);
+    pair_set_class(rows[i].asked);
     param_reset();
     pair_world_open(&calm);
     pair_open(&pair, results);
@@ -154,6 +158,19 @@ static void test_classes(void **state) {
     pair_close(&pair);
     pair_world_close();
   }
+  pair_set_class(0);
+}
+
+static void test_class_too_large(void **state) {
+  const struct net_peer peer = {7, 0, 1, "pair", NULL, 257};
+  struct net_handle handle;
+  void *listener = NULL;
+  (void)state;
+  pair_settings(NULL, NULL, NULL);
+  pair_world_open(&calm);
+  assert_int_equal(pair_ops->listen(0, &peer, &handle, &listener), ncclInvalidArgument);
+  assert_non_null(strstr(log_own_error(), "pair: config.trafficClass is 256; the most that RoCE has"));
+  pair_world_close();
 }
 
 /* Both ends use the options that both devices have: each lacks one bit. */
@@ -668,6 +685,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_parts_odd, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_ports, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_classes, pair_setup, pair_teardown),
+      cmocka_unit_test_setup_teardown(test_class_too_large, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_makers_options, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_events_returned, pair_setup, pair_teardown),
       cmocka_unit_test_setup_teardown(test_wraps, pair_setup, pair_teardown),

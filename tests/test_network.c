@@ -73,7 +73,8 @@ static void mesh_open(struct mesh *mesh, const struct net_ops *ops) {
       if (from == to) continue;
       struct wire *wire = &mesh->wires[count++];
       struct net_handle handle;
-      const struct net_peer receiver = {77, to, from, "test", NULL}, sender = {77, from, to, "test", NULL};
+      const struct net_peer receiver = {77, to, from, "test", NULL, 0},
+                            sender = {77, from, to, "test", NULL, 0};
       wire->from = from;
       wire->to = to;
       wire->pair.ops = ops;
@@ -394,8 +395,8 @@ static void test_too_long(void **state) {
 
 static void test_strangers(void **state) {
   const struct net_ops *ops = network("mode=guarded", 1);
-  const struct net_peer peer = {14, 1, 0, "test", NULL}, sender = {14, 0, 1, "test", NULL},
-                        other = {15, 0, 1, "test", NULL};
+  const struct net_peer peer = {14, 1, 0, "test", NULL, 0}, sender = {14, 0, 1, "test", NULL, 0},
+                        other = {15, 0, 1, "test", NULL, 0};
   struct net_handle handle, bad;
   void *listener = NULL, *connection = NULL;
   (void)state;
@@ -441,7 +442,7 @@ static void test_closing(void **state) {
     }
     net_pair_close(&pair);
   }
-  const struct net_peer peer = {17, 1, 0, "test", NULL}, sender = {17, 0, 1, "test", NULL};
+  const struct net_peer peer = {17, 1, 0, "test", NULL, 0}, sender = {17, 0, 1, "test", NULL, 0};
   struct net_handle handle;
   void *listener = NULL, *connection = NULL;
   assert_int_equal(ops->listen(0, &peer, &handle, &listener), ncclSuccess);
@@ -453,7 +454,7 @@ static void test_closing(void **state) {
 
 static void test_memory(void **state) {
   const struct net_ops *ops = network("mode=guarded", 1);
-  const struct net_peer peer = {18, 1, 0, "test", NULL}, sender = {18, 0, 1, "test", NULL};
+  const struct net_peer peer = {18, 1, 0, "test", NULL, 0}, sender = {18, 0, 1, "test", NULL, 0};
   struct net_handle handle;
   void *listener = NULL, *connection = NULL;
   (void)state;

@@ -164,7 +164,7 @@ static void test_versions(void **state) {
 static void give_up(void) {
   uint32_t count = 0;
   const struct net_ops *ops = chosen(&count);
-  const struct net_peer peer = {7, 1, 0, "test", NULL}, other = {8, 1, 0, "test", NULL};
+  const struct net_peer peer = {7, 1, 0, "test", NULL, 0}, other = {8, 1, 0, "test", NULL, 0};
   struct net_handle handle, remote;
   void *listener = NULL, *connection = NULL;
   const loopback_contexts_type contexts =

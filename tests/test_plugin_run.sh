@@ -66,6 +66,19 @@ TUTTI_EMU=mode=threads NCCL_NET_PLUGIN=$plugins/libnccl-net-loopback12.so hosts 
   'exec "$0" --rank "$TUTTI_RANK" --size 4 --id "$1" --rounds 2' "$build/tests/rank_program" "$work/four" &&
   said 8 'destroy ok$' && said 4 '^end descriptors 0 threads [0-8] '
 check $? 'four hosts run over a plugin twice and leave nothing behind'
+# classed VERSION CLASS: two hosts whose communicator asks for class 43, and whose plugin expects CLASS.
+# shellcheck disable=SC2016
+classed() {
+  TUTTI_EMU=mode=threads NCCL_NET_PLUGIN=$plugins/libnccl-net-loopback$1.so LOOPBACK_CLASS=$2 \
+    hosts 2 sh -c 'exec "$0" --rank "$TUTTI_RANK" --size 2 --id "$1" --class 43' "$build/tests/rank_program" \
+    "$work/class$1-$2"
+}
+for version in 10 11 12; do
+  classed $version 43 && said 2 'destroy ok$' && ! classed $version 44 &&
+    has 'another traffic class was set' || break
+done
+[ $version = 12 ] && has 'another traffic class was set'
+check $? 'a plugin is told the traffic class of a communicator'
 
 # ---- unusable plugins
 for row in '0:it has no table' '3:init fails with' '4:Network Broken is left out: it has 0 devices' \

@@ -84,8 +84,8 @@ struct pair {
   void *listener, *send, *receive;
 };
 
-static const struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair", NULL};
-static const struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair", NULL};
+static const struct net_peer to_one = {0x1234567890abcdefull, 0, 1, "pair", NULL, 0};
+static const struct net_peer to_zero = {0x1234567890abcdefull, 1, 0, "pair", NULL, 0};
 
 /* Both ends, by one thread. */
 static void pair_open(struct pair *pair) {

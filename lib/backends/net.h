@@ -44,6 +44,7 @@ struct net_peer {
   /* Of the communicator: both ends prove that they know it. NULL, for callers that have none (tests,
    * benchmarks): derived from comm_key, and as well known. */
   const struct secret *secret;
+  uint32_t traffic_class; /* config.trafficClass plus 1; 0: the program asks for none */
 };
 /* The secret of the connections of `number`, a listener's. */
 static inline void net_peer_secret(const struct net_peer *peer, uint64_t number, struct secret *secret) {

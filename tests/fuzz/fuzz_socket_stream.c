@@ -36,7 +36,7 @@ static void pair_make(int fds[2]) {
 /* The input goes over the stream, and over both data sockets too. */
 static void receive_try(const uint8_t *data, size_t size) {
   static uint8_t memory[POSTED][BYTES];
-  const struct net_peer peer = {1, 0, 1, "fuzz", NULL};
+  const struct net_peer peer = {1, 0, 1, "fuzz", NULL, 0};
   struct sock_interface interface;
   struct endpoint endpoint;
   int ends[SOCKET_DATA + DATA_SOCKETS], others[SOCKET_DATA + DATA_SOCKETS];

@@ -51,11 +51,18 @@ static uint32_t qps_wanted(const struct ib_device *device) {
   return wanted < IB_QPS_MAX ? wanted : IB_QPS_MAX;
 }
 
+static ncclResult_t class_check(const struct net_peer *peer) {
+  if (peer->traffic_class <= 256) return ncclSuccess;
+  return log_fail(ncclInvalidArgument, "%s: config.trafficClass is %u; the most that RoCE has is 255",
+                  peer->comm_name, peer->traffic_class - 1);
+}
+
 static void end_names(struct ib_end *end, enum ib_kind kind, const struct net_peer *peer) {
   end->kind = kind;
   end->rank = peer->rank;
   end->peer = peer->peer;
   end->comm_key = peer->comm_key;
+  end->traffic_class = peer->traffic_class;
   end->verbs = end->device->ports[0].of->verbs;
   snprintf(end->comm_name, sizeof end->comm_name, "%s",
            peer->comm_name != NULL ? peer->comm_name : "communicator");
@@ -245,6 +252,7 @@ ncclResult_t ib_end_poll(struct ib_end *end) {
 
 ncclResult_t ib_connect(uint32_t device, const struct net_peer *peer, struct net_handle *handle,
                         void **connection) {
+  TRY(class_check(peer));
   const struct ib_device *of = ib_device_of(device);
   if (of == NULL) return ncclInvalidArgument;
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
@@ -274,7 +282,7 @@ struct listener {
   const struct ib_device *device;
   uint64_t comm_key, key;
   struct secret secret;
-  uint32_t rank, peer;
+  uint32_t rank, peer, traffic_class;
   char comm_name[64];
   struct ib_handle handle;
   bool claimed, guest_used[GUESTS_MAX];
@@ -293,6 +301,7 @@ static ncclResult_t listener_open(struct listener *listener) {
 }
 
 ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_handle *handle, void **out) {
+  TRY(class_check(peer));
   const struct ib_device *of = ib_device_of(device);
   if (of == NULL) return ncclInvalidArgument;
   struct listener *listener = (struct listener *)os_alloc(sizeof *listener);
@@ -303,6 +312,7 @@ ncclResult_t ib_listen(uint32_t device, const struct net_peer *peer, struct net_
   listener->comm_key = peer->comm_key;
   listener->rank = peer->rank;
   listener->peer = peer->peer;
+  listener->traffic_class = peer->traffic_class;
   if (peer->comm_name != NULL)
     snprintf(listener->comm_name, sizeof listener->comm_name, "%s", peer->comm_name);
   listener->handle.magic = HANDLE_MAGIC;
@@ -356,7 +366,8 @@ static ncclResult_t guest_accept(struct listener *listener, int fd) {
   const struct net_peer peer = {.comm_key = listener->comm_key,
                                 .rank = listener->rank,
                                 .peer = listener->peer,
-                                .comm_name = listener->comm_name};
+                                .comm_name = listener->comm_name,
+                                .traffic_class = listener->traffic_class};
   struct ib_end *end = (struct ib_end *)os_alloc(sizeof *end);
   if (end == NULL) {
     sock_close(fd);

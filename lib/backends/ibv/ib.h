@@ -242,6 +242,7 @@ struct ib_end {
   ncclResult_t refused; /* isend's result after a message that was too long */
   uint32_t rank, peer;
   char comm_name[64];
+  uint32_t traffic_class; /* as in struct net_peer */
   const struct ib_device *device;
   const struct verbs *verbs;
   struct sock_address address; /* of the other process */

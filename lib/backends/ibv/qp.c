@@ -105,16 +105,23 @@ ncclResult_t ib_qps_create(struct ib_end *end) {
   return ncclSuccess;
 }
 
+/* Of queue pairs on RoCE: NCCL_IB_FIFO_TC, of a receiver's; else NCCL_IB_TC; else the communicator's. */
+static uint8_t qp_traffic_class(const struct ib_end *end) {
+  const int64_t own = end->kind == IB_RECEIVE ? param_int(PARAM_IB_FIFO_TC) : -1;
+  if (own >= 0) return (uint8_t)own;
+  if (param_is_set(PARAM_IB_TC) || end->traffic_class == 0) return (uint8_t)param_int(PARAM_IB_TC);
+  return (uint8_t)(end->traffic_class - 1);
+}
+
 /* A global route is needed on Ethernet, to other subnets, and if a port has no LID. */
 static void qp_address(const struct ib_end *end, const struct ib_port *port, const struct ib_port_info *other,
                        struct ibv_ah_attr *at) {
-  const int64_t own_class = end->kind == IB_RECEIVE ? param_int(PARAM_IB_FIFO_TC) : -1;
   const bool other_subnet = memcmp(port->gid.raw, other->gid, 8) != 0;
   at->is_global = port->ethernet || other->lid == 0 || other_subnet ? 1 : 0;
   memcpy(at->grh.dgid.raw, other->gid, sizeof other->gid);
   at->grh.sgid_index = (uint8_t)port->gid_index;
   at->grh.hop_limit = HOP_LIMIT;
-  if (port->ethernet) at->grh.traffic_class = (uint8_t)(own_class >= 0 ? own_class : param_int(PARAM_IB_TC));
+  if (port->ethernet) at->grh.traffic_class = qp_traffic_class(end);
   at->dlid = other->lid;
   at->sl = (uint8_t)param_int(PARAM_IB_SL);
   at->port_num = port->number;

@@ -104,8 +104,8 @@ const char *plugin_table_fault(const struct abi_net *net) {
 
 /* ---- contexts ---- */
 
-static ncclResult_t plugin_init(uint64_t comm_key, void **context) {
-  return plugin_result(plugin_call_init(&in_use.plugin, comm_key, context), "init");
+static ncclResult_t plugin_init(const struct net_peer *peer, void **context) {
+  return plugin_result(plugin_call_init(&in_use.plugin, peer, context), "init");
 }
 
 static void plugin_finalize(void *context) {
@@ -113,21 +113,21 @@ static void plugin_finalize(void *context) {
 }
 
 /* Both are called with the mutex held. */
-static ncclResult_t context_use(uint64_t key, struct context **context) {
+static ncclResult_t context_use(const struct net_peer *peer, struct context **context) {
   for (struct context *known = in_use.contexts; known != NULL; known = known->next) {
-    if (known->key != key) continue;
+    if (known->key != peer->comm_key) continue;
     known->use_count += 1;
     *context = known;
     return ncclSuccess;
   }
   struct context *fresh = (struct context *)os_alloc(sizeof *fresh);
   if (fresh == NULL) return log_no_memory("a communicator of a network plugin");
-  const ncclResult_t result = plugin_init(key, &fresh->theirs);
+  const ncclResult_t result = plugin_init(peer, &fresh->theirs);
   if (result != ncclSuccess) {
     os_free(fresh);
     return result;
   }
-  fresh->key = key;
+  fresh->key = peer->comm_key;
   fresh->use_count = 1;
   fresh->next = in_use.contexts;
   in_use.contexts = fresh;
@@ -164,7 +164,7 @@ static void pending_drop(struct pending **link) {
  * another. */
 static ncclResult_t pending_take(const struct net_peer *peer, const void *handle, struct context **context) {
   struct pending **link = pending_find(handle);
-  if (*link == NULL) return context_use(peer->comm_key, context);
+  if (*link == NULL) return context_use(peer, context);
   struct context *known = (*link)->context;
   pending_drop(link);
   if (known->key == peer->comm_key) {
@@ -172,7 +172,7 @@ static ncclResult_t pending_take(const struct net_peer *peer, const void *handle
     return ncclSuccess;
   }
   context_leave(known); /* of an abandoned connect whose handle's address was reused */
-  return context_use(peer->comm_key, context);
+  return context_use(peer, context);
 }
 
 static ncclResult_t pending_put(const void *handle, struct context *context) {
@@ -218,7 +218,7 @@ static ncclResult_t plugin_listen(uint32_t device, const struct net_peer *peer, 
   ncclResult_t result = ncclSuccess;
   if (has_contexts()) {
     os_mutex_lock(&in_use.mutex);
-    result = context_use(peer->comm_key, &end->context);
+    result = context_use(peer, &end->context);
     os_mutex_unlock(&in_use.mutex);
   }
   memset(handle, 0, sizeof *handle);
@@ -256,8 +256,8 @@ static ncclResult_t plugin_connect(uint32_t device, const struct net_peer *peer,
   }
   if (result == ncclSuccess)
     result = plugin_result_of(
-        plugin_call_connect(&in_use.plugin, end_context(end), (int)device, handle->bytes, &end->theirs), end,
-        "connect");
+        plugin_call_connect(&in_use.plugin, peer, end_context(end), (int)device, handle->bytes, &end->theirs),
+        end, "connect");
   *connection = NULL;
   if (result == ncclSuccess && end->theirs == NULL) return reconnect_later(handle, end);
   if (result == ncclSuccess) *connection = end;
@@ -610,10 +610,11 @@ static ncclResult_t plugin_properties(uint32_t device, struct net_properties *pr
 }
 
 static ncclResult_t plugin_devices(uint32_t *count) {
+  const struct net_peer none = {.comm_key = 0}; /* of no communicator */
   struct net_properties properties;
   int found = 0;
   if (!in_use.started) {
-    TRY(plugin_init(0, &in_use.context));
+    TRY(plugin_init(&none, &in_use.context));
     in_use.started = true;
   }
   TRY(plugin_result(NET->devices(&found), "devices"));

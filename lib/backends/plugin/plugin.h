@@ -25,11 +25,11 @@ const char *plugin_table_fault(const struct abi_net *net);
 
 /* The calls that differ between versions of the interface. They return what the plugin does. `context`, of a
  * communicator, exists from version 11 on. */
-ncclResult_t plugin_call_init(const struct plugin *plugin, uint64_t comm_key, void **context);
+ncclResult_t plugin_call_init(const struct plugin *plugin, const struct net_peer *peer, void **context);
 ncclResult_t plugin_call_listen(const struct plugin *plugin, void *context, int device, void *handle,
                                 void **listener);
-ncclResult_t plugin_call_connect(const struct plugin *plugin, void *context, int device, void *handle,
-                                 void **sender);
+ncclResult_t plugin_call_connect(const struct plugin *plugin, const struct net_peer *peer, void *context,
+                                 int device, void *handle, void **sender);
 ncclResult_t plugin_call_accept(const struct plugin *plugin, void *listener, void **receiver);
 ncclResult_t plugin_call_register(const struct plugin *plugin, void *connection, void *data, size_t bytes,
                                   int memory, void **registration);

@@ -13,12 +13,18 @@ static ncclResult_t ignore_event(void **event, int type, void *parent, int64_t p
   return ncclSuccess;
 }
 
-ncclResult_t plugin_call_init(const struct plugin *plugin, uint64_t comm_key, void **context) {
-  struct abi_config config = {ABI_UNDEFINED};
+static struct abi_config config_of(const struct net_peer *peer) {
+  const struct abi_config config = {peer->traffic_class == 0 ? ABI_UNDEFINED
+                                                             : (int)(peer->traffic_class - 1)};
+  return config;
+}
+
+ncclResult_t plugin_call_init(const struct plugin *plugin, const struct net_peer *peer, void **context) {
+  struct abi_config config = config_of(peer);
   *context = NULL;
   if (plugin->version < 10) return plugin->net->init.v6(plugin_file_log);
   if (plugin->version == 10) return plugin->net->init.v10(plugin_file_log, ignore_event);
-  return plugin->net->init.v11(context, comm_key, &config, plugin_file_log, ignore_event);
+  return plugin->net->init.v11(context, peer->comm_key, &config, plugin_file_log, ignore_event);
 }
 
 ncclResult_t plugin_call_listen(const struct plugin *plugin, void *context, int device, void *handle,
@@ -27,9 +33,9 @@ ncclResult_t plugin_call_listen(const struct plugin *plugin, void *context, int 
   return plugin->net->listen.v11(context, device, handle, listener);
 }
 
-ncclResult_t plugin_call_connect(const struct plugin *plugin, void *context, int device, void *handle,
-                                 void **sender) {
-  struct abi_config config = {ABI_UNDEFINED};
+ncclResult_t plugin_call_connect(const struct plugin *plugin, const struct net_peer *peer, void *context,
+                                 int device, void *handle, void **sender) {
+  struct abi_config config = config_of(peer);
   void *offload = NULL;
   if (plugin->version == 6) return plugin->net->connect.v6(device, handle, sender);
   if (plugin->version < 10) return plugin->net->connect.v7(device, handle, sender, &offload);

@@ -145,6 +145,11 @@ enum comm_state comm_state(const struct ncclComm *comm);
 ncclResult_t comm_async_error(const struct ncclComm *comm);
 /* Keeps the first error. */
 void comm_set_async_error(struct ncclComm *comm, ncclResult_t error);
+/* config.trafficClass plus 1; 0: not set. */
+static inline uint32_t comm_traffic_class(const struct ncclComm *comm) {
+  const int asked = comm->config.trafficClass;
+  return asked == NCCL_CONFIG_UNDEF_INT ? 0 : (uint32_t)asked + 1;
+}
 /* Breaks a communicator for an external reason (a process was lost, a network failed): keeps the first code
  * and message, and ends the waits of its kernels. Any thread, also under the backend's lock. */
 void comm_break(struct ncclComm *comm, ncclResult_t error, const char *reason);

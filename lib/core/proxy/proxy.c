@@ -647,8 +647,7 @@ struct proxy_conn *proxy_conn_find(struct proxy_comm *comm, const struct device_
 
 static ncclResult_t conn_listen(struct proxy_conn *conn) {
   const struct proxy_comm *comm = conn->comm;
-  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name,
-                                &comm->call.secret};
+  const struct net_peer peer = proxy_conn_peer(conn);
   TRY(comm->net->listen(conn->net_device, &peer, &conn->listens_at, &conn->listener));
   return ncclSuccess;
 }

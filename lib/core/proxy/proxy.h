@@ -43,6 +43,7 @@ struct proxy_comm_call {
   void *argument;
   const struct net_ops *net; /* NULL: the process's network (core/proxy/net.h) */
   uint32_t net_device_count; /* of `net`, if it is given */
+  uint32_t traffic_class;    /* as in struct net_peer */
   const struct rails *rails; /* selects the NIC of a connection (rails.h); NULL: round robin */
 };
 

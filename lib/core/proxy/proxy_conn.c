@@ -69,16 +69,16 @@ void proxy_conn_begin(struct proxy_conn *conn, uint64_t step) {
   conn->steps = (struct proxy_counters){step, step, step, step, step};
 }
 
-static struct net_peer peer_of(const struct proxy_conn *conn) {
-  const struct proxy_comm *comm = conn->comm;
-  const struct net_peer peer = {comm->call.comm_key, comm->call.rank, conn->name.peer, comm->name,
-                                &comm->call.secret};
+struct net_peer proxy_conn_peer(const struct proxy_conn *conn) {
+  const struct proxy_comm_call *call = &conn->comm->call;
+  const struct net_peer peer = {call->comm_key,   call->rank,    conn->name.peer,
+                                conn->comm->name, &call->secret, call->traffic_class};
   return peer;
 }
 
 static bool conn_connect(struct proxy_conn *conn) {
   const struct net_ops *net = conn->comm->net;
-  const struct net_peer peer = peer_of(conn);
+  const struct net_peer peer = proxy_conn_peer(conn);
   const ncclResult_t result = conn->name.sends
                                   ? net->connect(conn->net_device, &peer, &conn->handle, &conn->connection)
                                   : net->accept(conn->listener, &conn->connection);

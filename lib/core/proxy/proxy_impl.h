@@ -199,7 +199,9 @@ struct proxy_comm *proxy_comms(void);          /* the first of the process; unde
 bool proxy_in_world(void);                     /* the engine is an actor of a deterministic emulator */
 struct proxy_conn *proxy_conn_find(struct proxy_comm *comm, const struct device_conn_name *name);
 
-/* proxy_conn.c. Sets the step at which the connection starts. */
+/* proxy_conn.c. What the network is told of the connection. */
+struct net_peer proxy_conn_peer(const struct proxy_conn *conn);
+/* Sets the step at which the connection starts. */
 void proxy_conn_begin(struct proxy_conn *conn, uint64_t step);
 /* False if nothing can move now, or the communicator has failed. */
 bool proxy_conn_advance(struct proxy_conn *conn);

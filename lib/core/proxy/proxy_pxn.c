@@ -348,6 +348,7 @@ static void pxn_fill(const struct proxy_pxn_call *call, const struct device_pxn 
   comm->call.secret = call->secret;
   comm->call.rank = call->rank;
   comm->call.rank_count = call->rank_count;
+  comm->call.traffic_class = call->traffic_class;
   snprintf(comm->name, sizeof comm->name, "%s", call->comm_name);
   comm->connecting = 1;
   conn->comm = comm;

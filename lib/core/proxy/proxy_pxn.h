@@ -43,6 +43,7 @@ struct proxy_pxn_call {
   struct secret secret;
   uint32_t rank, over, rank_count; /* rank: the sender; over: the rank next to the NIC */
   const char *comm_name;
+  uint32_t traffic_class;       /* as in struct net_peer */
   struct device_conn_name name; /* as the sender names it */
   struct net_handle handle;     /* of the receiver's listener */
   bool apart;                   /* proxy_takes_apart() of the receiver */

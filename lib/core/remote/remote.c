@@ -708,6 +708,7 @@ ncclResult_t remote_open(struct remote *remote, struct ncclComm *const *comms,
                                          .live = recorder_live(&comm->recorder),
                                          .failed = remote_proxy_failed,
                                          .argument = comm,
+                                         .traffic_class = comm_traffic_class(comm),
                                          .rails = remote->rails};
     TRY(proxy_comm_open(&call, &remote->proxies[rank]));
   }

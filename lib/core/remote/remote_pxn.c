@@ -57,6 +57,7 @@ static ncclResult_t pxn_open(const struct remote *remote, const struct pxn_quest
                                       .over = question->over,
                                       .rank_count = remote->shared->rank_count,
                                       .comm_name = comm->name,
+                                      .traffic_class = comm_traffic_class(comm),
                                       .name = question->name,
                                       .handle = question->listener.handle,
                                       .apart = question->listener.apart != 0,
