@@ -277,19 +277,6 @@ static void rank_main(int mode, int rank) {
   exit(0);
 }
 
-/* In processes of their own, so that this one never opens a device. */
-static int mode_run(int mode) {
-  pid_t children[RANKS_MAX];
-  const int count = modes[mode].together ? 1 : run.size;
-  memset(rendezvous, 0, sizeof *rendezvous);
-  for (int rank = 0; rank < count; rank++) {
-    children[rank] = fork();
-    NEED(children[rank] < 0);
-    if (children[rank] == 0) rank_main(mode, rank);
-  }
-  return rendezvous_end(children, count, 0);
-}
-
 int main(int argc, char **argv) {
   const char *asked = argc > 1 ? argv[1] : NULL;
   int failed = 0, found = 0;
@@ -299,7 +286,7 @@ int main(int argc, char **argv) {
   for (int mode = 0; mode < MODES && failed == 0; mode++) {
     if (asked != NULL ? strcmp(asked, modes[mode].name) != 0 : modes[mode].alone) continue;
     found += 1;
-    failed = mode_run(mode);
+    failed = rendezvous_run(modes[mode].together ? 1 : run.size, rank_main, mode, 0);
   }
   if (failed == CANNOT_RUN) puts("copies: needs as many devices as ranks: ok");
   else

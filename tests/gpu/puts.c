@@ -422,7 +422,8 @@ static const struct {
     {"left", left, true, true},    {"stuck", stuck, true, true}};
 enum { MODES = sizeof modes / sizeof *modes };
 
-static void rank_main(int mode) {
+static void rank_main(int mode, int rank) {
+  run.rank = rank;
   if (!driver_load()) exit(CANNOT_RUN);
   if (!rendezvous_device(run.size, run.rank)) exit(CANNOT_RUN);
   NEED(cudaStreamCreateWithFlags(&run.stream, cudaStreamNonBlocking));
@@ -436,19 +437,6 @@ static void rank_main(int mode) {
   exit(0);
 }
 
-/* In processes of their own, so that this one never opens a device. */
-static int mode_run(int mode) {
-  pid_t children[RANKS_MAX];
-  memset(rendezvous, 0, sizeof *rendezvous);
-  for (int rank = 0; rank < run.size; rank++) {
-    run.rank = rank;
-    children[rank] = fork();
-    NEED(children[rank] < 0);
-    if (children[rank] == 0) rank_main(mode);
-  }
-  return rendezvous_end(children, run.size, modes[mode].run == killed ? SIGKILL : 0);
-}
-
 int main(int argc, char **argv) {
   const char *asked = argc > 1 ? argv[1] : NULL;
   int failed = 0, found = 0;
@@ -459,7 +447,7 @@ int main(int argc, char **argv) {
   for (int mode = 0; mode < MODES && failed == 0; mode++) {
     if (asked != NULL ? strcmp(asked, modes[mode].name) != 0 : modes[mode].alone) continue;
     found += 1;
-    failed = mode_run(mode);
+    failed = rendezvous_run(run.size, rank_main, mode, modes[mode].run == killed ? SIGKILL : 0);
   }
   if (failed == CANNOT_RUN) puts("puts: needs two devices and their driver: ok");
   else

@@ -81,4 +81,17 @@ static inline int rendezvous_end(pid_t *children, int count, int loss) {
   return failed;
 }
 
+/* Runs `count` processes, so that this one never opens a device, and waits for them as rendezvous_end() does.
+ * rank_main does not return. */
+static inline int rendezvous_run(int count, void (*rank_main)(int mode, int rank), int mode, int loss) {
+  pid_t children[RANKS_MAX];
+  memset(rendezvous, 0, sizeof *rendezvous);
+  for (int rank = 0; rank < count; rank++) {
+    children[rank] = fork();
+    NEED(children[rank] < 0);
+    if (children[rank] == 0) rank_main(mode, rank);
+  }
+  return rendezvous_end(children, count, loss);
+}
+
 #endif
