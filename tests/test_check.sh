@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_check.sh: `tutti check` from outside: what it proves, exit codes and messages of misuse, the matrix
 # of small rank counts, the mutants. Finds the command at ${BUILD:-build}/bin/tutti.
-# runner: 20 s
+# runner: 29 s
 . "$(dirname "$0")/script.inc"
 verb=check
 . "$here/verb.inc"

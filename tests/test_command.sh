@@ -3,7 +3,7 @@
 # completion in bash and zsh, suggestions for misspelt names, standard input instead of files, JSON, and
 # examples in help that run as printed. Prints one `ok - ` or `not ok - ` line per check and fails if a
 # check failed. Finds the command at ${BUILD:-build}/bin/tutti.
-# runner: 90 s
+# runner: 100 s
 . "$(dirname "$0")/script.inc"
 use_build
 verb=

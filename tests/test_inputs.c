@@ -3,6 +3,7 @@
  * in guarded mode, with weak memory and with free threads. Results are exact and have the bits that the slots
  * give; the next operation of a rank overwrites the input of the last one. */
 /* sanitizers: address thread */
+/* runner: tsan 190 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

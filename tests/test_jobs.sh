@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_jobs.sh: how processes end, and what `tutti explain`, `trace list` and `trace clean` say of their
 # records and of several jobs in one folder. Prints one `ok - ` or `not ok - ` line per check.
-# runner: 10 s, waits
+# runner: 90 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti program=$build/tests/ending_program

@@ -2,7 +2,7 @@
 # test_kernel_mutants.sh: plants faults into copies of the GPU backend, kernels and host code, and runs them
 # on CPUs; the program named for each must find it. Tries a sixteenth of them, by the day of the last commit,
 # or all with --all. See mutants/planted_kernels.py for the faults and mutants/run_kernels.py for how.
-# runner: 60 s
+# runner: 175 s
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-$here/../build}

@@ -3,7 +3,7 @@
 # first, last or never, several communicators at one address in a row, ranks that contradict each other, and
 # unauthenticated connections of all kinds, with and without a secret, which must not delay anybody. Prints
 # one `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 52 s, waits
+# runner: 140 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/hosts.inc"
 use_build

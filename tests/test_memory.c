@@ -8,7 +8,7 @@
  * settings, the text of the last error of each thread that asked, and in threads mode one block for each
  * thread that runs kernels, idle threads included. */
 /* sanitizers: address thread */
-/* runner: 40 s, tsan 12 s, waits */
+/* runner: 40 s, tsan 50 s, waits */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 # test_one_seed.sh: ranks in processes of their own are one guarded world: the same seed gives the same events
 # in every process, byte for byte, also in runs that fail, and other seeds give others. Prints one `ok - ` or
 # `not ok - ` line per check and fails if a check failed. Finds the build at ${BUILD:-build}.
-# runner: 10 s, waits
+# runner: 99 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti

@@ -2,7 +2,7 @@
  * with sizes that exercise every wait, with and without direct stores, in both modes of the emulator; a peer
  * that dies; no leaks. */
 /* sanitizers: address thread */
-/* runner: tsan 60 s */
+/* runner: tsan 84 s */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

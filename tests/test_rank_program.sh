@@ -2,7 +2,7 @@
 # test_rank_program.sh: tests rank_program, which tests of several processes start, as one process whose
 # ranks are threads: right results, errors as lines, survivors that continue, its deadline, its resource
 # counts. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 14 s, waits
+# runner: 27 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 export TUTTI_INIT_TIMEOUT_SECONDS=20 TUTTI_STALL_SECONDS=1

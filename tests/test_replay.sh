@@ -3,7 +3,7 @@
 # stored beside it; so do new hangs with every algorithm and protocol; corrupted counters are found; and
 # files from elsewhere are checked. Prints one `ok - ` or `not ok - ` line per check and fails if a check
 # failed.
-# runner: 40 s, waits
+# runner: 53 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti

@@ -5,7 +5,7 @@
 # `skip: ` line per check and fails if a check failed. A single guest's clock counts its instructions, so
 # that a busy machine misses no deadline; two guests use the machine's clock, because they need the same
 # time.
-# runner: 300 s, waits
+# runner: 240 s, waits
 . "$(dirname "$0")/script.inc"
 use_build
 

@@ -2,7 +2,7 @@
 # test_torch.sh: the backend "tutti" of torch.distributed: tests/torch_ranks.py, with threads and with
 # processes as ranks. Without PyTorch it is skipped; TORCH_PYTHON names a Python that has it. Prints one
 # `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 60 s, computes
+# runner: 310 s, computes
 . "$(dirname "$0")/script.inc"
 use_build
 python=${TORCH_PYTHON:-python3}

@@ -6,7 +6,7 @@
 # after the wrap, so a clean-up that is left out gives wrong results here. The checker from the same steps.
 # The kernels of GPUs: test_simt.sh. Prints one `ok - ` or `not ok - ` line per check and fails if a check
 # failed.
-# runner: 20 s
+# runner: 40 s
 . "$(dirname "$0")/script.inc"
 use_build
 tutti=$build/bin/tutti
