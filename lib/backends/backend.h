@@ -201,7 +201,7 @@ struct device_stall {
 
 /* One-sided calls. A rank has a counter for each rank of the communicator, which only that one writes: how
  * many of its signals have come. There are two sets of counters, so that the program's calls and collectives
- * made of such calls (core/copies.h) never take each other's signals. */
+ * made of such calls (core/copies_note.h) never take each other's signals. */
 enum signal_set { SIGNALS_PROGRAM, SIGNALS_COLLECTIVE, SIGNAL_SETS };
 /* Where the counter of a set and a peer is among a rank's. */
 static inline uint64_t signal_place(uint64_t rank_count, uint32_t set, uint32_t peer) {

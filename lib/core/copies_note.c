@@ -4,6 +4,7 @@
 #include "core/copies_note.h"
 
 #include "base/log.h"
+#include "core/group.h"
 #include "core/rma.h"
 #include "kernels/kernels.h"
 
@@ -70,7 +71,7 @@ static ncclResult_t own_queue(const struct collective_call *call, const struct c
 ncclResult_t copies_note(const struct collective_call *call, const struct copies_place *place) {
   log_info(LOG_COLL, "%s: copy engines move the data, into window %u at %llu", call->name + 4, place->number,
            (unsigned long long)place->offset);
-  TRY(rma_begin_copies(call));
+  TRY(group_hold(call));
   TRY(readies_queue(call));
   TRY(own_queue(call, place));
   TRY(await_queue(call, false));

@@ -218,7 +218,7 @@ static ncclResult_t window_place(struct rma_request *request, size_t bytes) {
                     "peerWin is NULL; pass what ncclCommWindowRegister has set on this rank");
   TRY(window_check(call->comm, call->name, request->window, &own));
   TRY(window_find(call, own->number, &theirs));
-  if (request->offset <= theirs.bytes && bytes <= theirs.bytes - request->offset) {
+  if (window_has(&theirs, request->offset, bytes)) {
     call->out = (char *)theirs.begin + request->offset;
     return ncclSuccess;
   }
@@ -321,8 +321,6 @@ static ncclResult_t wait_note(struct rma_request *request) {
 
 /* ---- collectives ---- */
 
-ncclResult_t rma_begin_copies(const struct collective_call *call) { return group_hold(call); }
-
 ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, const struct rma_copy *copy) {
   struct collective_call put = *call;
   struct window theirs;
@@ -337,7 +335,7 @@ ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, c
   put.out = copy->own_out;
   if (peer != call->comm->rank) {
     TRY(window_find(&put, copy->number, &theirs));
-    if (copy->offset > theirs.bytes || copy->bytes > theirs.bytes - copy->offset)
+    if (!window_has(&theirs, copy->offset, copy->bytes))
       return rma_fail(
           &put, ncclInvalidUsage,
           "the output does not fit into the symmetric window of another rank; register windows of "

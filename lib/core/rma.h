@@ -20,7 +20,6 @@ struct rma_copy {
   uint64_t offset; /* ... from here on */
   size_t bytes;
 };
-ncclResult_t rma_begin_copies(const struct collective_call *call);
 /* NULL: a signal alone. */
 ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, const struct rma_copy *copy);
 /* *awaits: `count` rows to be filled, before anything else is queued. */

@@ -56,6 +56,10 @@ enum window_find windows_find(const struct window_list *list, uint32_t number, s
   return number > list->count ? WINDOW_LATER : WINDOW_GONE;
 }
 
+bool window_has(const struct window *window, uint64_t offset, size_t bytes) {
+  return offset <= window->bytes && bytes <= window->bytes - offset;
+}
+
 uint32_t windows_hold(struct ncclComm *comm, const void *begin, size_t bytes, uint64_t *offset) {
   const uintptr_t address = (uintptr_t)begin;
   uint32_t number = 0;
@@ -64,7 +68,7 @@ uint32_t windows_hold(struct ncclComm *comm, const void *begin, size_t bytes, ui
   for (const struct window *each = lists ? lists[comm->rank].first : NULL; each && number == 0;
        each = each->next) {
     const uintptr_t at = address - (uintptr_t)each->begin; /* huge if it begins behind */
-    if (!each->symmetric || !each->registration || at > each->bytes || bytes > each->bytes - at) continue;
+    if (!each->symmetric || !each->registration || !window_has(each, at, bytes)) continue;
     number = each->number;
     *offset = at;
   }

@@ -652,9 +652,9 @@ plant('lib/backends/emu/block.c', 'input_shown_to_a_root_that_has_not_mapped_it'
 RMA, EMU_RMA = 'lib/core/rma.c', 'lib/backends/emu/rma.c'
 plant(RMA, 'signals_all_have_one_number', 'call->put.number = *count + 1;', 'call->put.number = 1;',
       'test_rma', 'test_many_puts')
-plant(RMA, 'end_of_the_window_not_compared',
-      'if (request->offset <= theirs.bytes && bytes <= theirs.bytes - request->offset)',
-      'if (request->offset <= theirs.bytes)', 'test_rma', 'test_wrong_arguments')
+plant('lib/core/window.c', 'end_of_the_window_not_compared',
+      'return offset <= window->bytes && bytes <= window->bytes - offset;', 'return offset <= window->bytes;',
+      'test_rma', 'test_wrong_arguments')
 plant('lib/core/copies_note.c', 'copies_before_the_output_may_be_written',
       'TRY(await_queue(call, false));', '', 'test_rma', 'test_copies')
 plant(RMA, 'collectives_take_signals_of_the_program',

@@ -31,6 +31,8 @@ struct window_list {
 enum window_find { WINDOW_FOUND, WINDOW_LATER, WINDOW_GONE, WINDOW_LEFT };
 /* Locked. *window: a copy. */
 enum window_find windows_find(const struct window_list *list, uint32_t number, struct window *window);
+/* So many bytes, from this offset on, are all in it. */
+bool window_has(const struct window *window, uint64_t offset, size_t bytes);
 /* The number of the rank's symmetric window of device memory that has all these bytes, and where in it they
  * begin; 0: none has. */
 uint32_t windows_hold(struct ncclComm *comm, const void *begin, size_t bytes, uint64_t *offset);
