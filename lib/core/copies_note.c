@@ -1,6 +1,7 @@
 /* copies_note.c: collectives without a kernel, as puts and waits. A rank tells those who will put into its
- * output that it may be written; puts its blocks once the others have said so, with a signal behind each; and
- * waits for the signals of those who put into its own. */
+ * output that it may be written; puts its blocks once the others have said so, with a signal behind each,
+ * while another copy engine moves its own block; and waits for that and for the signals of those who put
+ * into its output. */
 #include "core/copies_note.h"
 
 #include "base/log.h"
@@ -25,13 +26,14 @@ static ncclResult_t readies_queue(const struct collective_call *call) {
   return ncclSuccess;
 }
 
-static ncclResult_t await_queue(const struct collective_call *call, bool data) {
+/* `always`: even if it is for nobody. */
+static ncclResult_t await_queue(const struct collective_call *call, bool data, bool always) {
   const uint32_t own = call->comm->rank, rank_count = call->comm->rank_count;
   struct device_await *awaits = NULL;
   uint32_t count = 0;
   for (uint32_t peer = 0; peer < rank_count; peer++)
     count += data ? moves(call, peer, own) : moves(call, own, peer);
-  if (count == 0) return ncclSuccess;
+  if (count == 0 && !always) return ncclSuccess;
   TRY(rma_queue_copy_wait(call, count, &awaits));
   for (uint32_t peer = 0, used = 0; peer < rank_count; peer++)
     if (data ? moves(call, peer, own) : moves(call, own, peer))
@@ -46,8 +48,9 @@ static struct rma_copy copy_to(const struct collective_call *call, const struct 
   const bool many = call->func == FUNC_ALL_TO_ALL || call->func == FUNC_SCATTER;
   const bool gathers = call->func != FUNC_BROADCAST && call->func != FUNC_SCATTER;
   const size_t at = gathers ? call->comm->rank * bytes : 0;
+  const size_t there = place->by_rank ? peer * bytes : at;
   return (struct rma_copy){(const char *)call->in + (many ? peer * bytes : 0), (char *)call->out + at,
-                           place->number, place->offset + at, bytes};
+                           place->number, place->offset + there, bytes};
 }
 
 /* The nearest ranks behind this one first, so that not all put into one at a time. */
@@ -61,20 +64,22 @@ static ncclResult_t puts_queue(const struct collective_call *call, const struct 
   return ncclSuccess;
 }
 
-static ncclResult_t own_queue(const struct collective_call *call, const struct copies_place *place) {
+static ncclResult_t own_queue(const struct collective_call *call, const struct copies_place *place,
+                              bool *moves_own) {
   const bool rooted = func_has_root(call->func);
   const struct rma_copy copy = copy_to(call, place, call->comm->rank);
-  if ((rooted && (uint32_t)call->peer != call->comm->rank) || copy.in == copy.own_out) return ncclSuccess;
-  return rma_queue_copy(call, call->comm->rank, &copy);
+  *moves_own = !(rooted && (uint32_t)call->peer != call->comm->rank) && copy.in != copy.own_out;
+  return *moves_own ? rma_queue_copy(call, call->comm->rank, &copy) : ncclSuccess;
 }
 
 ncclResult_t copies_note(const struct collective_call *call, const struct copies_place *place) {
+  bool moves_own = false;
   log_info(LOG_COLL, "%s: copy engines move the data, into window %u at %llu", call->name + 4, place->number,
            (unsigned long long)place->offset);
   TRY(group_hold(call));
   TRY(readies_queue(call));
-  TRY(own_queue(call, place));
-  TRY(await_queue(call, false));
+  TRY(await_queue(call, false, false));
+  TRY(own_queue(call, place, &moves_own));
   TRY(puts_queue(call, place));
-  return await_queue(call, true);
+  return await_queue(call, true, moves_own);
 }

@@ -232,7 +232,8 @@ static ncclResult_t window_place(struct rma_request *request, size_t bytes) {
 
 /* ---- queueing ---- */
 
-static struct one_sided_call *queue_call(const struct collective_call *call, uint32_t await_count) {
+static struct one_sided_call *queue_call(const struct collective_call *call, bool waits,
+                                         uint32_t await_count) {
   struct one_sided *queue = &call->comm->one_sided;
   if (!array_grow(&queue->calls, &queue->call_capacity, (uint64_t)queue->call_count + 1,
                   sizeof *queue->calls) ||
@@ -243,7 +244,7 @@ static struct one_sided_call *queue_call(const struct collective_call *call, uin
   }
   struct one_sided_call *row = &queue->calls[queue->call_count++];
   *row = (struct one_sided_call){
-      .stream = call->stream, .first_await = queue->await_count, .await_count = await_count};
+      .stream = call->stream, .first_await = queue->await_count, .await_count = await_count, .waits = waits};
   row->put.call = (struct plan_call){.name = call->name,
                                      .caller = call->caller,
                                      .func = call->func,
@@ -254,7 +255,7 @@ static struct one_sided_call *queue_call(const struct collective_call *call, uin
 }
 
 static ncclResult_t put_queue(const struct collective_call *call, size_t bytes, bool copies) {
-  struct one_sided_call *row = queue_call(call, 0);
+  struct one_sided_call *row = queue_call(call, false, 0);
   if (!row) return ncclSystemError;
   row->copies = copies;
   row->put.set = copies ? SIGNALS_COLLECTIVE : SIGNALS_PROGRAM;
@@ -306,7 +307,7 @@ static ncclResult_t wait_note(struct rma_request *request) {
   for (int i = count; i-- > 0;) TRY(desc_check(call, &request->descs[i])); /* the first one's peer is left */
   if (call->count == 0) return ncclSuccess;
   TRY(group_hold(call));
-  struct one_sided_call *row = queue_call(call, (uint32_t)count);
+  struct one_sided_call *row = queue_call(call, true, (uint32_t)count);
   if (!row) return ncclSystemError;
   struct device_await *awaits = &call->comm->one_sided.awaits[row->first_await];
   uint32_t used = 0;
@@ -347,7 +348,7 @@ ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, c
 
 ncclResult_t rma_queue_copy_wait(const struct collective_call *call, uint32_t count,
                                  struct device_await **awaits) {
-  struct one_sided_call *row = queue_call(call, count);
+  struct one_sided_call *row = queue_call(call, true, count);
   if (!row) return ncclSystemError;
   row->copies = true;
   *awaits = &call->comm->one_sided.awaits[row->first_await];
@@ -388,7 +389,7 @@ ncclResult_t rma_launch_puts(struct ncclComm *comm) {
   struct one_sided *own = &comm->one_sided;
   if (own->call_count > 0) TRY(counts_have(comm));
   for (uint32_t i = 0; i < own->call_count; i++)
-    if (own->calls[i].await_count == 0 && !own->calls[i].copies) TRY(put_launch(comm, &own->calls[i]));
+    if (!own->calls[i].waits && !own->calls[i].copies) TRY(put_launch(comm, &own->calls[i]));
   return ncclSuccess;
 }
 
@@ -397,7 +398,7 @@ ncclResult_t rma_launch_copies(struct ncclComm *comm) {
   for (uint32_t i = 0; i < own->call_count; i++) {
     struct one_sided_call *call = &own->calls[i];
     if (!call->copies) continue;
-    TRY(call->await_count > 0 ? wait_launch(comm, call) : put_launch(comm, call));
+    TRY(call->waits ? wait_launch(comm, call) : put_launch(comm, call));
   }
   return ncclSuccess;
 }
@@ -405,7 +406,7 @@ ncclResult_t rma_launch_copies(struct ncclComm *comm) {
 ncclResult_t rma_launch_waits(struct ncclComm *comm) {
   struct one_sided *own = &comm->one_sided;
   for (uint32_t i = 0; i < own->call_count; i++)
-    if (own->calls[i].await_count > 0 && !own->calls[i].copies) TRY(wait_launch(comm, &own->calls[i]));
+    if (own->calls[i].waits && !own->calls[i].copies) TRY(wait_launch(comm, &own->calls[i]));
   return ncclSuccess;
 }
 

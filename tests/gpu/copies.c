@@ -96,12 +96,19 @@ static int *input_of(const struct rank *self, const struct call *call) {
   if (!call->in_place) return self->local;
   if (call->func == ALL_GATHER || (call->func == GATHER && call->root == self->rank))
     return out + self->rank * COUNT;
+  if (call->func == SCATTER) return self->memory + call->at;
   return call->func == BROADCAST && call->root == self->rank ? out : self->local;
+}
+
+/* Where its output begins: of a scatter in place, its block of what the root has there. */
+static int *output_of(const struct rank *self, const struct call *call) {
+  const int by_rank = call->func == SCATTER && call->in_place;
+  return self->memory + call->at + (by_rank ? self->rank * COUNT : 0);
 }
 
 static void call_make(const struct rank *self, const struct call *call) {
   const int *in = input_of(self, call);
-  int *out = self->memory + call->at;
+  int *out = output_of(self, call);
   need_device(self->rank);
   if (call->func == BROADCAST)
     NEED(ncclBroadcast(in, out, COUNT, ncclInt, call->root, self->comm, self->stream));
@@ -114,7 +121,7 @@ static void call_make(const struct rank *self, const struct call *call) {
 /* The rank's input of the round, and nothing of earlier ones in its output. */
 static void input_set(const struct rank *self, const struct call *call, int round) {
   int *in = input_of(self, call);
-  const int blocks = in == self->local ? run.size : 1;
+  const int blocks = in == self->local || call->func == SCATTER ? run.size : 1;
   static int host[RANKS_MAX * COUNT];
   for (int i = 0; i < blocks * COUNT; i++) host[i] = value_of(round, self->rank, i / COUNT, i % COUNT);
   need_device(self->rank);
@@ -126,7 +133,8 @@ static void input_set(const struct rank *self, const struct call *call, int roun
 /* The stream reads the output: the next call must not write into it before. */
 static void output_read(const struct rank *self, const struct call *call) {
   need_device(self->rank);
-  NEED(cudaMemcpyAsync(self->seen, self->memory + call->at, blocks_bytes(run.size), cudaMemcpyDeviceToHost,
+  const int blocks = call->func == BROADCAST || call->func == SCATTER ? 1 : run.size;
+  NEED(cudaMemcpyAsync(self->seen, output_of(self, call), blocks_bytes(blocks), cudaMemcpyDeviceToHost,
                        self->stream));
 }
 
@@ -235,18 +243,29 @@ static void kernels(void) {
   close_all(0);
 }
 
-/* The last rank's output is elsewhere in its window. */
-static void differ(void) {
+/* Rank 0 is root. */
+static void differ_run(const int *in, int *out, int scatters) {
   struct rank *self = &run.ranks[0];
-  const size_t at = self->rank == run.size - 1 ? COUNT : 0;
-  ncclResult_t error =
-      ncclAllGather(self->local, self->memory + at, COUNT, ncclInt, self->comm, self->stream);
+  ncclResult_t error = scatters ? ncclScatter(in, out, COUNT, ncclInt, 0, self->comm, self->stream)
+                                : ncclAllGather(in, out, COUNT, ncclInt, self->comm, self->stream);
   cudaStreamSynchronize(self->stream);
   while (error == ncclSuccess) NEED(ncclCommGetAsyncError(self->comm, &error));
   NEED(error != ncclInvalidUsage);
   NEED(strstr(ncclGetLastError(self->comm), "different places of outputs in symmetric windows") == NULL);
   rendezvous_barrier(run.size); /* ranks that ask for a window find one that still answers */
   close_all(1);
+}
+
+/* The last rank's output is elsewhere in its window. */
+static void differ(void) {
+  const struct rank *self = &run.ranks[0];
+  differ_run(self->local, self->memory + (self->rank == run.size - 1 ? COUNT : 0), 0);
+}
+
+/* A scatter in place at its root, whose outputs elsewhere are not by rank. */
+static void differ_scatter(void) {
+  const struct rank *self = &run.ranks[0];
+  differ_run(self->rank == 0 ? self->memory : self->local, self->memory, 1);
 }
 
 /* The last rank never calls. The others go on when the file COPIES_GATE is there. */
@@ -267,7 +286,8 @@ static const struct {
   void (*run)(void);
   int alone, together;
 } modes[] = {{"data", data, 0, 0},     {"calls", calls, 1, 0},   {"kernels", kernels, 0, 0},
-             {"together", data, 0, 1}, {"differ", differ, 1, 0}, {"absent", absent, 1, 0}};
+             {"together", data, 0, 1}, {"differ", differ, 1, 0}, {"differ_scatter", differ_scatter, 1, 0},
+             {"absent", absent, 1, 0}};
 enum { MODES = sizeof modes / sizeof modes[0] };
 
 static void rank_main(int mode, int rank) {

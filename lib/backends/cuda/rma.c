@@ -215,9 +215,26 @@ static ncclResult_t put_begin(struct device_comm *comm, const struct device_put 
   return ncclSuccess;
 }
 
+/* A collective's block that stays here: beside what follows on the stream, up to the next wait. */
+static ncclResult_t own_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
+  const struct own_copy copy = {put->call.in, put->call.out, put->call.in_bytes};
+  const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
+  const int error = cuda_side_begin(&comm->side, &copy, (cudaStream_t)stream);
+  cuda_scope_leave(&scope);
+  comm->rma.moves_own = error == 0;
+  return cuda_result(error, "copying a block within the device");
+}
+
+static int own_put_await(struct device_comm *comm, cudaStream_t stream) {
+  if (!comm->rma.moves_own) return 0;
+  comm->rma.moves_own = false;
+  return cuda_side_end(&comm->side, stream);
+}
+
 ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, device_stream stream) {
   uint64_t *signal = NULL;
   TRY(streams_check(comm, put->call.name));
+  if (put->set == SIGNALS_COLLECTIVE && put->target == comm) return own_put(comm, put, stream);
   if (is_aborted(comm) || (put->target != NULL && is_aborted(put->target))) return ncclSuccess;
   if (!puts_have(comm)) return log_no_memory("%s: rank %u", put->call.name, comm->config.rank);
   const struct cuda_scope scope = cuda_scope_enter(comm->config.device_index);
@@ -240,7 +257,8 @@ static int await_enqueue(struct device_comm *comm, const struct device_await *aw
     if (wait_value((CUstream)stream, (CUdeviceptr)(uintptr_t)(signals + await_place(comm, &awaits[i])),
                    awaits[i].number, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
       return cudaErrorUnknown;
-  return end_note(end, key, stream);
+  const int joined = own_put_await(comm, stream);
+  return joined != 0 ? joined : end_note(end, key, stream);
 }
 
 /* False: out of memory. */

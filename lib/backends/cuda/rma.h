@@ -29,6 +29,7 @@ struct cuda_rma {
   struct cuda_rma_need *needs;  /* atomic; by signal_place(); NULL before the first wait */
   struct cuda_rma_there *there; /* by rank: counters in other processes; NULL before the first */
   uint32_t putting;             /* atomic: a put into another process's memory is being enqueued */
+  bool moves_own;               /* a copy beside the stream, up to its next wait */
 };
 
 /* For struct device_ops. */

@@ -6,9 +6,11 @@
 
 #include "core/comm/collective_call.h"
 
-/* Where the output lies: at one place in the same window of all ranks. */
+/* Where the output lies: at one place in the same window of all ranks; of a scatter that is in place at its
+ * root, the place of rank 0's block, and each rank's block is behind that of the rank before it. */
 struct copies_place {
   uint32_t number; /* of the window; 0: kernels move the data */
+  bool by_rank;
   uint64_t offset; /* bytes, from the window's begin */
 };
 
@@ -18,5 +20,7 @@ bool copies_may_take(const struct collective_call *call);
 ncclResult_t copies_find(const struct collective_call *call, struct copies_place *place);
 /* The place as a number, to be compared; 0: kernels move the data. */
 uint64_t copies_place_number(const struct collective_call *call);
+/* Whether the numbers of two ranks name one place. */
+bool copies_places_agree(uint64_t one, uint64_t other);
 
 #endif

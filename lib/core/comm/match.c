@@ -142,7 +142,7 @@ static const char *difference(const struct match_entry *one, const struct match_
   if (one->count != other->count) return "different counts";
   if (one->in_group != other->in_group) return "different places in groups (ncclGroupStart)";
   if (one->before != other->before) return "different numbers of other collectives before its group";
-  if (one->place != other->place) return PLACES_DIFFER;
+  if (!copies_places_agree(one->place, other->place)) return PLACES_DIFFER;
   if (factors_differ(one, other)) return "different factors of premultiplied sums";
   return NULL;
 }
@@ -408,8 +408,8 @@ const char *match_cure(const struct match_entry *one, const struct match_entry *
     return "give the tuner plugin the same configuration on all ranks, or set NCCL_TUNER_PLUGIN=none";
   if (difference(one, other) == PLACES_DIFFER)
     return "under NCCL_CTA_POLICY_ZERO let all ranks pass outputs at the same offset in the same window, or "
-           "none "
-           "in a symmetric window";
+           "none in a symmetric window; if the root's part of a scatter is in place, "
+           "recvbuff == sendbuff + rank * recvcount on all ranks";
   return "make the same calls in the same order on all ranks";
 }
 

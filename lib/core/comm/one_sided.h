@@ -11,6 +11,7 @@ struct one_sided_call {
   device_stream stream;
   uint32_t first_await, await_count;
   bool copies; /* part of a collective: made in the order of these */
+  bool waits;
 };
 
 /* A window of a rank of another process, or, with number 0, its counters of signals alone. */
