@@ -353,16 +353,17 @@ static void test_one_shot_or_two(void **state) {
 }
 
 /* GPUs of a node reduce few bytes to a root in one hop over LL, as fast as a one-shot all-reduce, and more by
- * a chain. One hop over Simple is used only if nothing else is left. */
+ * a chain. One hop over Simple is used between two ranks; among more only if nothing else is left. */
 static void test_one_hop_reduce(void **state) {
   static const struct {
     uint32_t rank_count;
     size_t bytes;
     bool direct;
     double most_us;
-  } rows[] = {{2, 8, true, 2.6},         {2, 32 * KIB, true, 3},   {2, 64 * KIB, true, 4},
-              {2, MIB, false, 15},       {4, 32 * KIB, true, 3.6}, {4, 512 * KIB, false, 15},
-              {4, 64 * MIB, false, 300}, {8, 8, true, 4},          {8, 8 * KIB, true, 4}};
+  } rows[] = {{2, 8, true, 2.6},        {2, 32 * KIB, true, 3},    {2, 64 * KIB, true, 4},
+              {2, MIB, true, 15},       {2, 32 * MIB, true, 110},  {2, 256 * MIB, false, 760},
+              {4, 32 * KIB, true, 3.6}, {4, 512 * KIB, false, 15}, {4, 64 * MIB, false, 300},
+              {8, 8, true, 4},          {8, 8 * KIB, true, 4}};
   (void)state;
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     struct graph graph;
@@ -404,7 +405,8 @@ static void test_direct_over_simple(void **state) {
               {2, FUNC_ALL_GATHER, 32, 64 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
               {2, FUNC_ALL_GATHER, 32, 128 * MIB, ALGO_RING, PROTO_SIMPLE},
               {2, FUNC_REDUCE_SCATTER, 32, 2 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
-              {2, FUNC_REDUCE_SCATTER, 32, 8 * MIB, ALGO_RING, PROTO_SIMPLE}};
+              {2, FUNC_REDUCE_SCATTER, 32, 256 * MIB, ALGO_DIRECT, PROTO_SIMPLE},
+              {2, FUNC_REDUCE_SCATTER, 8, 16 * MIB, ALGO_RING, PROTO_SIMPLE}};
   (void)state;
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     struct graph graph;
@@ -418,7 +420,8 @@ static void test_direct_over_simple(void **state) {
     assert_int_equal(tune_choose(&request, rows[i].func, rows[i].bytes, &choice), ncclSuccess);
     assert_int_equal(choice.algo, rows[i].algo);
     assert_int_equal(choice.proto, rows[i].proto);
-    if (choice.proto == PROTO_SIMPLE && choice.algo != ALGO_RING) assert_true(choice.channel_count <= 24);
+    if (choice.proto == PROTO_SIMPLE && choice.algo != ALGO_RING)
+      assert_true(choice.channel_count <= (rows[i].rank_count == 2 ? 32 : 24));
     graph_free(&graph);
   }
 }

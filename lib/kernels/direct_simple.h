@@ -126,28 +126,29 @@ PRIM_FN ulonglong2 direct_add_vector(const struct work *work, ulonglong2 sum, ul
   return sum;
 }
 
-/* Four sources at a time: all their loads are issued before the first sum. */
-PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_share_of share) {
+/* GROUP sources at a time: all their loads, VECTORS of each a thread, are issued before the first sum. */
+template <uint32_t GROUP, uint32_t VECTORS>
+PRIM_FN void direct_add_groups(const struct direct_phase *phase, struct direct_share_of share) {
   const struct work *work = direct_of();
   const uint32_t count = phase->own_bytes / 16, targets = phase->targets + (phase->out != 0 ? 1 : 0);
 #pragma unroll 1
-  for (uint32_t first = share.index; first < count; first += DIRECT_VECTORS * share.count) {
-    ulonglong2 sums[DIRECT_VECTORS];
+  for (uint32_t first = share.index; first < count; first += VECTORS * share.count) {
+    ulonglong2 sums[VECTORS];
 #pragma unroll 1
-    for (uint32_t source = 0; source <= phase->links; source += DIRECT_GROUP) {
-      ulonglong2 vectors[DIRECT_GROUP][DIRECT_VECTORS];
+    for (uint32_t source = 0; source <= phase->links; source += GROUP) {
+      ulonglong2 vectors[GROUP][VECTORS];
 #pragma unroll
-      for (uint32_t k = 0; k < DIRECT_GROUP; k++)
+      for (uint32_t k = 0; k < GROUP; k++)
 #pragma unroll
-        for (uint32_t v = 0; v < DIRECT_VECTORS; v++) {
+        for (uint32_t v = 0; v < VECTORS; v++) {
           const uint32_t at = first + v * share.count;
           if (source + k <= phase->links && at < count)
             vectors[k][v] = prim_load_pair(direct_vector(&phase->from[source + k], at));
         }
 #pragma unroll
-      for (uint32_t k = 0; k < DIRECT_GROUP; k++)
+      for (uint32_t k = 0; k < GROUP; k++)
 #pragma unroll
-        for (uint32_t v = 0; v < DIRECT_VECTORS; v++)
+        for (uint32_t v = 0; v < VECTORS; v++)
           if (source + k == 0) sums[v] = vectors[k][v];
           else if (source + k <= phase->links) sums[v] = direct_add_vector(work, sums[v], vectors[k][v]);
     }
@@ -155,12 +156,23 @@ PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_
     for (uint32_t link = 0; link < targets; link++) {
       uint8_t *to = link < phase->targets ? direct_vector(&phase->to[link], 0) : phase->out;
 #pragma unroll
-      for (uint32_t v = 0; v < DIRECT_VECTORS; v++) {
+      for (uint32_t v = 0; v < VECTORS; v++) {
         const uint32_t at = first + v * share.count;
         if (at < count) prim_store_vector(to + (size_t)at * 16, sums[v]);
       }
     }
   }
+}
+
+/* Among two ranks there are two sources. Not inlined: its registers would not be enough for both. */
+static __device__ __noinline__ void direct_add_two(const struct direct_phase *phase,
+                                                   struct direct_share_of share) {
+  direct_add_groups<2, 2 * DIRECT_VECTORS>(phase, share);
+}
+
+PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_share_of share) {
+  if (phase->links == 1) direct_add_two(phase, share);
+  else direct_add_groups<DIRECT_GROUP, DIRECT_VECTORS>(phase, share);
 }
 
 /* Spans of any type, operator and alignment. */
@@ -259,7 +271,8 @@ PRIM_FN void direct_run_phase(const struct direct_phase *phase, struct direct_sh
       if (phase->whole) direct_spread_vectors(phase, share);
       direct_spread_rest(phase);
       break;
-    default:
+    default: /* never, in a kernel that only copies */
+      if (!DIRECT_ADDS) break;
       if (phase->whole) direct_add_vectors(phase, share);
       direct_add_rest(phase);
       break;

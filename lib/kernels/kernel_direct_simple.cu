@@ -1,4 +1,5 @@
-/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives over Simple. */
+/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives over Simple that
+ * only move data. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"
@@ -10,6 +11,8 @@
 #define PRIM_VECTORS 2
 #define PRIM_SUM_VECTORS 2
 #define PRIM_COPY_VECTORS 4
+
+#define DIRECT_ADDS 0 /* sums would take registers from copies */
 
 #include "kernels/direct_simple.h"
 

@@ -12,20 +12,21 @@
 #include "steps.h"
 #include "watch.h"
 
-#define LAUNCHED(CALL)            \
-  CALL(ll, launch)                \
-  CALL(ll128, launch)             \
-  CALL(simple, launch)            \
-  CALL(mixed, launch)             \
-  CALL(ll_links, launch)          \
-  CALL(links, launch)             \
-  CALL(direct_ll, launch)         \
-  CALL(direct_links, launch)      \
-  CALL(direct_once, launch)       \
-  CALL(direct_once_lines, launch) \
-  CALL(direct_once_links, launch) \
-  CALL(bulk, launch)              \
-  CALL(direct_simple, launch_long)
+#define LAUNCHED(CALL)             \
+  CALL(ll, launch)                 \
+  CALL(ll128, launch)              \
+  CALL(simple, launch)             \
+  CALL(mixed, launch)              \
+  CALL(ll_links, launch)           \
+  CALL(links, launch)              \
+  CALL(direct_ll, launch)          \
+  CALL(direct_links, launch)       \
+  CALL(direct_once, launch)        \
+  CALL(direct_once_lines, launch)  \
+  CALL(direct_once_links, launch)  \
+  CALL(bulk, launch)               \
+  CALL(direct_simple, launch_long) \
+  CALL(direct_sums, launch_long)
 
 extern "C" {
 #define DECLARED(name, type) void tutti_kernel_##name(const struct type);

@@ -362,27 +362,34 @@ static uint32_t plan_direct_kernel(const struct plan *plan) {
  * makes it. */
 static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *plan) {
   const uint32_t proto = plan->works[0].proto;
-  bool alike = true, linked = false, direct = true;
+  bool alike = true, linked = false, direct = true, adds = false;
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const uint8_t family = algo_family(&plan->works[i]);
     alike = alike && plan->works[i].proto == proto;
     linked = linked || (family != FAMILY_RING && family != FAMILY_P2P);
+    adds = adds || work_adds(&plan->works[i]);
     direct = direct && family == FAMILY_DIRECT &&
              (plan->works[i].func != FUNC_REDUCE || direct_is_one_hop_reduce(&plan->works[i]) ||
               direct_is_apart(&plan->works[i]));
   }
   if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
-  if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted) return LAUNCH_KERNEL_DIRECT_SIMPLE;
+  if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted)
+    return adds ? LAUNCH_KERNEL_DIRECT_SUMS : LAUNCH_KERNEL_DIRECT_SIMPLE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
+}
+
+static bool kernel_takes_long_plan(uint32_t kernel) {
+  return kernel == LAUNCH_KERNEL_DIRECT_SIMPLE || kernel == LAUNCH_KERNEL_DIRECT_SUMS;
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
   switch (kernel) {
     case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
     case LAUNCH_KERNEL_DIRECT_LINKS: return LAUNCH_DIRECT_LINKS_WARPS;
-    case LAUNCH_KERNEL_DIRECT_SIMPLE: return LAUNCH_DIRECT_SIMPLE_WARPS;
+    case LAUNCH_KERNEL_DIRECT_SIMPLE:
+    case LAUNCH_KERNEL_DIRECT_SUMS: return LAUNCH_DIRECT_SIMPLE_WARPS;
     case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
     case LAUNCH_KERNEL_ONCE_LINES: return LAUNCH_ONCE_LINES_WARPS;
     case LAUNCH_KERNEL_ONCE_LINKS: return LAUNCH_ONCE_LINKS_WARPS;
@@ -427,7 +434,8 @@ static uint32_t kernel_cluster(const struct device_comm *comm, const struct cuda
     case LAUNCH_KERNEL_MIXED:
     case LAUNCH_KERNEL_LINKS:
     case LAUNCH_KERNEL_BULK:
-    case LAUNCH_KERNEL_DIRECT_SIMPLE: return cuda_budget_cluster(comm, kernel->block_count, captured);
+    case LAUNCH_KERNEL_DIRECT_SIMPLE:
+    case LAUNCH_KERNEL_DIRECT_SUMS: return cuda_budget_cluster(comm, kernel->block_count, captured);
     default: return 1;
   }
 }
@@ -743,7 +751,7 @@ static ncclResult_t launch_plan(struct device_comm *comm, const struct plan *pla
   kernel->cluster = kernel_cluster(comm, kernel, setup.capture.id != 0);
   kernel_fill_clusters(kernel, launch.arguments.first_batch);
   setup.plan_bytes =
-      kernel->kernel == LAUNCH_KERNEL_DIRECT_SIMPLE ? sizeof launch.longer.plan : sizeof launch.usual.plan;
+      kernel_takes_long_plan(kernel->kernel) ? sizeof launch.longer.plan : sizeof launch.usual.plan;
   if (launch_copies_aside(&setup, plan)) own_copy_find(plan, &setup.aside);
   if (setup.capture.id != 0) result = cuda_graph_use(comm, &setup.capture);
   if (result != ncclSuccess && plan->hook != NULL) plan->hook->drop(plan->hook->argument);

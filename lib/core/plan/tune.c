@@ -142,9 +142,27 @@ static double one_shot_copy_gbps(const struct query *q, double gbps) {
   return q->func == FUNC_ALL_TO_ALL ? least(gbps, tune_measured_messages.direct_gbps[q->proto]) : gbps;
 }
 
+/* NULL: not a sum of two ranks in one hop, or one that was measured with the others. */
+static const struct tune_measured_pair_sum *pair_sum_of(uint8_t func, uint8_t algo, uint32_t rank_count) {
+  if (rank_count != 2 || algo != ALGO_DIRECT) return NULL;
+  if (func == FUNC_REDUCE_SCATTER) return &tune_measured_pair.scatter_sum;
+  return func == FUNC_REDUCE ? &tune_measured_pair.root_sum : NULL;
+}
+
+static double pair_sum_us(const struct query *q, const struct tune_measured_pair_sum *sum) {
+  const struct graph_speed *ring = &q->graph->ring_speed;
+  double gbps = least(sum->all_gbps, sum->channel_gbps * q->channel_count);
+  if (!graph_is_measured(q->graph)) gbps = least(gbps, ring->channel_count * ring->intra_gbps);
+  const double moved = q->bytes * direct_share(q->func, q->algo, false, q->ranks);
+  return most(sum->least_us, sum->base_us + moved / (1000.0 * gbps));
+}
+
 /* If the links are slower than those measured, a hop costs more and the links limit the bandwidth. */
 static double direct_us(const struct query *q) {
+  const struct tune_measured_pair_sum *sum = pair_sum_of(q->func, q->algo, q->ranks);
   if (q->apart) return apart_us(q);
+  if (sum != NULL && q->proto == PROTO_SIMPLE && q->graph->ring_speed.intra_path <= GRAPH_NVL)
+    return pair_sum_us(q, sum);
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
@@ -544,9 +562,11 @@ void tune_model_text(const struct plan_request *request, char *out, size_t out_b
 /* ---- channels and chunks ---- */
 
 /* With more channels a GPU's plan no longer fits into its kernel's arguments, and half as many reach the same
- * bandwidth; beyond this many bytes per channel LL rings are faster, however few channels there are. */
+ * bandwidth, except for sums of two ranks; beyond this many bytes per channel LL rings are faster, however
+ * few channels there are. */
 #define DIRECT_CHANNELS 16u
 #define DIRECT_SIMPLE_CHANNELS 24u
+#define DIRECT_PAIR_SUM_CHANNELS 32u
 #define DIRECT_CHANNEL_BYTES 49152u
 
 /* Not if some ranks are behind a network: the fast kernels store into the peers' memory. */
@@ -564,7 +584,9 @@ bool tune_shows_inputs(const struct plan_request *request, uint8_t algo) {
 static uint32_t direct_channels(const struct plan_request *request, uint8_t func, uint8_t algo,
                                 uint8_t proto) {
   const bool apart = rules_root_apart(request, func, algo);
-  const uint32_t simple = apart ? tune_measured_apart.channels : DIRECT_SIMPLE_CHANNELS;
+  const uint32_t simple = apart                                          ? tune_measured_apart.channels
+                          : pair_sum_of(func, algo, request->rank_count) ? DIRECT_PAIR_SUM_CHANNELS
+                                                                         : DIRECT_SIMPLE_CHANNELS;
   const uint32_t most = proto == PROTO_SIMPLE ? simple : DIRECT_CHANNELS;
   return (uint32_t)size_min(request->settings.limits.channel_count, most);
 }
@@ -665,7 +687,7 @@ size_t tune_chunk_bytes(const struct plan_request *request, uint8_t func, uint8_
 
 /* Used only if nothing else is left: PAT with several ranks per node, and algorithms that the backend
  * supports only slowly. Two shots of a reduction to a root take half as long again as a chain on four GPUs,
- * and one hop over Simple was not measured. */
+ * and one hop over Simple was measured with two ranks alone. */
 static bool algo_is_last(const struct plan_request *request, uint8_t func, uint8_t algo, uint8_t proto,
                          size_t bytes) {
   const struct graph *graph = request->graph;
@@ -673,7 +695,7 @@ static bool algo_is_last(const struct plan_request *request, uint8_t func, uint8
   if (rules_root_apart(request, func, algo))
     return func == FUNC_REDUCE || !tune_is_quick(request, algo, proto);
   if (tune_is_quick(request, algo, proto) && proto == PROTO_SIMPLE)
-    return func == FUNC_REDUCE && algo == ALGO_DIRECT;
+    return func == FUNC_REDUCE && algo == ALGO_DIRECT && request->rank_count != 2;
   if (tune_is_quick(request, algo, proto))
     return bytes > (size_t)direct_channels(request, func, algo, proto) * DIRECT_CHANNEL_BYTES;
   return graph->node_count <= 1 && ((request->settings.limits.algos_last >> algo) & 1) != 0;

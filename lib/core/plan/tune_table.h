@@ -66,10 +66,17 @@ struct tune_measured_apart {
 };
 extern const struct tune_measured_apart tune_measured_apart;
 
+/* A sum of two ranks in one hop over Simple: time = base + bytes that come from the other rank / rate, and no
+ * less than `least`. */
+struct tune_measured_pair_sum {
+  double base_us, least_us, all_gbps, channel_gbps;
+};
+
 /* Two ranks, which share a single link. Limits of OneShot where it adds and of a reduce-scatter's ring;
  * OneShot over Simple where it copies; a chain, which has one hop: time = base + bytes / rate, and no less.
  */
 struct tune_measured_pair {
+  struct tune_measured_pair_sum scatter_sum, root_sum; /* reduce-scatter, reduce */
   double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
   double gather_gbps, broadcast_gbps, all_to_all_gbps;
   double broadcast_us; /* a direct broadcast over Simple takes no less, whatever its size */
