@@ -664,8 +664,8 @@ plant(CUDA + 'launch.c', 'single_pass_one_warp_too_long',
       'case LAUNCH_KERNEL_ONCE: return @(LAUNCH_ONCE_WARPS - 1) * WARP_LL_BYTES@;',
       'LAUNCH_ONCE_WARPS * WARP_LL_BYTES', 'wrong', scenario('Direct', 'LL', '2 1050 0 all_gather',
       'NCCL_LL_BUFFSIZE=131072'))
-plant(CUDA + 'launch.c', 'sums_by_the_kernel_that_copies', 'return @adds@ ? LAUNCH_KERNEL_DIRECT_SUMS', 'false',
-      'wrong', ONE_SIMPLE)
+plant(CUDA + 'launch.c', 'sums_by_the_kernel_that_copies', 'return @adds@ ? LAUNCH_KERNEL_DIRECT_SUMS',
+      'false', 'wrong', ONE_SIMPLE)
 plant(CUDA + 'launch.c', 'scalar_not_read', '@work.flags |= WORK_SCALAR;@', '', 'wrong|error',
       scenario('Ring', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2', program='scalar'))
 plant(CUDA + 'launch.c', 'last_batch_forgotten',
