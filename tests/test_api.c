@@ -21,6 +21,7 @@
 #include "core/bootstrap/bootstrap.h"
 #include "core/comm/comm.h"
 #include "core/plan/names.h"
+#include "nccl_device.h"
 #include "tutti.h"
 
 /* ---- The fake backend ---- */
@@ -303,13 +304,43 @@ static void test_backend_fill(void **state) {
   assert_int_equal(graph, 0);
 }
 
-int ncclTeamRankToWorld(void);
-ncclResult_t ncclDevCommCreate(void);
+int ncclLLA2ACalcSlots(void);
+ncclResult_t ncclGetMultimemDevicePointer(void);
 
 static void test_unsupported(void **state) {
   (void)state;
-  expect_error(ncclDevCommCreate(), ncclInvalidUsage, "ncclDevCommCreate", "not in this release");
-  expect_error(ncclTeamRankToWorld(), -1, "ncclTeamRankToWorld");
+  expect_error(ncclGetMultimemDevicePointer(), ncclInvalidUsage, "ncclGetMultimemDevicePointer",
+               "not in this release");
+  expect_error(ncclLLA2ACalcSlots(), 0, "ncclLLA2ACalcSlots");
+}
+
+/* The emulator runs no kernels of programs, and says so; what the host alone asks is answered. */
+static void test_device_api(void **state) {
+  (void)state;
+  ncclDevCommRequirements_t required = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  ncclDevComm_t made;
+  ncclWindow_t window = NULL;
+  void *memory = NULL, *pointer = NULL;
+  ncclComm_t comms[2];
+  expect_ok(ncclCommInitAll(comms, 2, NULL));
+  expect_error(ncclDevCommCreate(comms[0], &required, &made), ncclInvalidUsage, "ncclDevCommCreate: rank 0",
+               "the emulator runs no kernels of programs; use");
+  expect_ok(ncclCommQueryProperties(comms[1], &properties));
+  assert_true(!properties.deviceApiSupport && properties.rank == 1);
+  assert_int_equal(properties.nLsaTeams * ncclTeamLsa(comms[1]).nRanks, 2);
+  const ncclTeam_t all = ncclTeamWorld(comms[1]), none = ncclTeamLsa(NULL);
+  assert_true(all.nRanks == 2 && all.rank == 1 && all.stride == 1 && none.nRanks == 0);
+  assert_int_equal(ncclTeamRankToWorld(comms[1], all, 0), 0);
+  expect_ok(ncclMemAlloc(&memory, 64));
+  expect_ok(ncclCommWindowRegister(comms[0], memory, 64, &window, NCCL_WIN_COLL_SYMMETRIC));
+  expect_error(ncclGetLsaDevicePointer(window, 0, 0, &pointer), ncclInvalidUsage,
+               "is no window that kernels can use");
+  expect_ok(ncclCommWindowDeregister(comms[0], window));
+  expect_ok(ncclMemFree(memory));
+  expect_error(ncclDevCommDestroy(comms[0], &made), ncclInvalidUsage, "no such device communicator");
+  expect_error(ncclLsaBarrierCreateRequirement(all, 1, NULL, NULL), ncclInvalidArgument, "a result is NULL");
+  for (int i = 0; i < 2; i++) expect_ok(ncclCommDestroy(comms[i]));
 }
 
 /* ---- Making communicators ---- */
@@ -1287,6 +1318,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {TEST(test_library),
                                      TEST(test_backend_fill),
                                      TEST(test_unsupported),
+                                     TEST(test_device_api),
                                      TEST(test_config_of_older_headers),
                                      TEST(test_parameters),
                                      TEST(test_memory_statistics),

@@ -526,6 +526,7 @@ static ncclResult_t group_launch(struct ncclComm *comms) {
   TRY(group_unfollow(comms));
   for (struct ncclComm *comm = comms; comm; comm = comm->queue.next) TRY(comm_prepare(comm));
   bool begun = false;
+  TRY(group_enqueue(comms, lsa_settle, &begun));
   TRY(group_enqueue(comms, rma_launch_puts, &begun));
   TRY(group_enqueue(comms, comm_launch, &begun));
   TRY(group_enqueue(comms, rma_launch_copies, &begun));

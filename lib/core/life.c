@@ -136,6 +136,7 @@ void comm_discard(struct ncclComm *comm) {
   rendezvous_forget_parent(comm);
   match_leave(comm);
   windows_leave(comm);
+  lsa_free(comm);
   if (comm->shared) comm_shared_leave(comm->shared, comm->rank);
   else comm->ops->device->comm_close(comm->device_comm);
   comm_free(comm);

@@ -179,7 +179,7 @@ static ncclResult_t here_find(struct window_search *search) {
   return ncclSuccess;
 }
 
-static ncclResult_t window_find(const struct collective_call *call, uint32_t number, struct window *window) {
+ncclResult_t rma_find_window(const struct collective_call *call, uint32_t number, struct window *window) {
   const struct ncclComm *comm = call->comm;
   struct window_search search = {comm, (uint32_t)call->peer, number, WINDOW_LATER, {0}};
   char text[240];
@@ -217,7 +217,7 @@ static ncclResult_t window_place(struct rma_request *request, size_t bytes) {
     return rma_fail(call, ncclInvalidArgument,
                     "peerWin is NULL; pass what ncclCommWindowRegister has set on this rank");
   TRY(window_check(call->comm, call->name, request->window, &own));
-  TRY(window_find(call, own->number, &theirs));
+  TRY(rma_find_window(call, own->number, &theirs));
   if (window_has(&theirs, request->offset, bytes)) {
     call->out = (char *)theirs.begin + request->offset;
     return ncclSuccess;
@@ -335,7 +335,7 @@ ncclResult_t rma_queue_copy(const struct collective_call *call, uint32_t peer, c
   put.in = copy->in;
   put.out = copy->own_out;
   if (peer != call->comm->rank) {
-    TRY(window_find(&put, copy->number, &theirs));
+    TRY(rma_find_window(&put, copy->number, &theirs));
     if (!window_has(&theirs, copy->offset, copy->bytes))
       return rma_fail(
           &put, ncclInvalidUsage,

@@ -11,6 +11,9 @@ struct collective_call;
 ncclResult_t rma_launch_puts(struct ncclComm *comm);
 ncclResult_t rma_launch_waits(struct ncclComm *comm);
 
+/* The window of this number of call->peer, which it waits for. */
+ncclResult_t rma_find_window(const struct collective_call *call, uint32_t number, struct window *window);
+
 /* Collectives made of puts and waits, which are launched behind the kernel, in the order in which they are
  * queued. */
 struct rma_copy {

@@ -221,6 +221,11 @@ static ncclResult_t suspend_check(struct ncclComm *comm, const char *call, int f
                     "%s: rank %u of comm '%s' has operations that have not ended; wait for the streams that "
                     "they are on (cudaStreamSynchronize) before",
                     call, comm->rank, comm->name);
+  if (comm->lsa.resources)
+    return log_fail(ncclInvalidUsage,
+                    "%s: rank %u of comm '%s' has a device communicator, whose kernels keep the addresses of "
+                    "other ranks; call ncclDevCommDestroy before",
+                    call, comm->rank, comm->name);
   return comm->ops->device->comm_release_check(comm->device_comm);
 }
 

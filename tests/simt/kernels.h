@@ -18,6 +18,9 @@ struct simt_kernel {
  * block before its kernel. */
 void simt_kernels_offer(const struct simt_kernel *rows, size_t count, void (*begin_block)(void));
 
+/* Those of the program that is tested. */
+void simt_program_offer(const struct simt_kernel *rows, size_t count);
+
 /* Forgets what was set for kernels of a device, whose context ends. */
 void simt_kernels_unload(int device);
 

@@ -638,6 +638,14 @@ extern "C" void __tsan_write_range(void *address, size_t bytes) {
     order_access(address, (uint32_t)bytes, ORDER_WRITE, ORDER_SYSTEM, __builtin_return_address(0));
   if (watch_is_on) watch_access(address, (uint32_t)bytes, true, NULL);
 }
+/* Of the host code of programs that are watched as kernels are: it is no access of a kernel. */
+#define WORD(name, type) extern "C" int __tsan_atomic32_##name(volatile int *word, type value, int)
+WORD(fetch_add, int) { return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST); }
+WORD(fetch_sub, int) { return __atomic_fetch_sub(word, value, __ATOMIC_SEQ_CST); }
+WORD(store, int) { return __atomic_store_n(word, value, __ATOMIC_SEQ_CST), value; }
+extern "C" int __tsan_atomic32_load(const volatile int *word, int) {
+  return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
 extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit(void) {}
 extern "C" void __tsan_init(void) {}

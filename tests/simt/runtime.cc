@@ -13,28 +13,42 @@
 #include "reset.h"
 #include "watch.h"
 
-static const struct simt_kernel *kernel_rows;
-static size_t kernel_count;
+static const struct simt_kernel *kernel_rows, *program_rows;
+static size_t kernel_count, program_count;
 static void (*kernel_begin_block)(void);
 
 void simt_kernels_offer(const struct simt_kernel *rows, size_t count, void (*begin_block)(void)) {
-  if (count > SIMT_KERNELS_MOST) abort();
+  if (count > SIMT_KERNELS_MOST / 2) abort();
   kernel_rows = rows;
   kernel_count = count;
   kernel_begin_block = begin_block;
 }
 
+void simt_program_offer(const struct simt_kernel *rows, size_t count) {
+  if (count > SIMT_KERNELS_MOST / 2) abort();
+  program_rows = rows;
+  program_count = count;
+}
+
 static const struct simt_kernel *kernel_find(const void *entry) {
   for (size_t index = 0; index < kernel_count; index++)
     if (kernel_rows[index].entry == entry) return &kernel_rows[index];
+  for (size_t index = 0; index < program_count; index++)
+    if (program_rows[index].entry == entry) return &program_rows[index];
   return NULL;
+}
+
+/* Among all that can be launched: the program's are the last. */
+static size_t kernel_number(const struct simt_kernel *kernel) {
+  if (kernel >= kernel_rows && kernel < kernel_rows + kernel_count) return (size_t)(kernel - kernel_rows);
+  return SIMT_KERNELS_MOST - program_count + (size_t)(kernel - program_rows);
 }
 
 /* SIMT_KERNELS=FILE: appends the name of each kernel to FILE when it is launched with work for the first
  * time. The backend's first launches, which have none, have one warp. */
 static void kernel_note(const struct simt_kernel *kernel, uint32_t thread_count) {
   static uint64_t noted; /* by row */
-  const uint64_t bit = (uint64_t)1 << (kernel - kernel_rows);
+  const uint64_t bit = (uint64_t)1 << kernel_number(kernel);
   const char *path = getenv("SIMT_KERNELS");
   if (path == NULL || thread_count <= 32 || (__atomic_fetch_or(&noted, bit, __ATOMIC_RELAXED) & bit) != 0)
     return;
@@ -125,7 +139,7 @@ static size_t shared_allowed[SIMT_DEVICES][SIMT_KERNELS_MOST];
 static size_t *shared_allowance(const struct simt_kernel *kernel) {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device >= SIMT_DEVICES) abort();
-  return &shared_allowed[device][kernel - kernel_rows];
+  return &shared_allowed[device][kernel_number(kernel)];
 }
 
 static size_t shared_most(const struct simt_kernel *kernel) {

@@ -859,6 +859,16 @@ static enum stream_place cuda_stream_place(device_stream stream, uint32_t *devic
   return context_device_index(context, device_index) ? STREAM_ON : STREAM_DEFAULT;
 }
 
+static bool cuda_runs_programs(void) { return true; }
+
+static ncclResult_t cuda_ops_memory_write(uint32_t device_index, void *memory, const void *from,
+                                          size_t bytes) {
+  const struct cuda_scope scope = cuda_scope_enter(device_index);
+  const ncclResult_t result = cuda_memory_write(memory, from, bytes);
+  cuda_scope_leave(&scope);
+  return result;
+}
+
 static const struct device_ops device_table = {
     .size = sizeof(struct device_ops),
     .count = cuda_device_count,
@@ -898,12 +908,15 @@ static const struct device_ops device_table = {
     .path = cuda_device_path,
     .farthest_path = cuda_device_farthest_path,
     .records_look = cuda_records_look,
+    .runs_programs = cuda_runs_programs,
+    .comm_reaches = cuda_comm_reaches,
 };
 static const struct memory_ops memory_table = {
     .size = sizeof(struct memory_ops),
     .alloc = cuda_memory_alloc,
     .free = cuda_memory_free,
     .query = cuda_memory_query,
+    .write = cuda_ops_memory_write,
     .dmabuf = cuda_memory_dmabuf,
 };
 static const struct process_ops process_table = {

@@ -162,21 +162,25 @@ static bool puts_have(struct device_comm *comm) {
 
 /* ---- calls ---- */
 
-/* Memory of cuMemCreate is given access to, as for kernels. */
-static ncclResult_t reach_check(struct device_comm *comm, const struct device_put *put) {
-  struct device_comm *target = put->target;
+bool cuda_comm_reaches(struct device_comm *comm, struct device_comm *target, const void *memory,
+                       size_t bytes) {
   struct mapped_memory mapped;
   const uint32_t own = comm->config.device_index, theirs = target->config.device_index;
   cuda_lock();
   bool reaches = own == theirs || cuda_reach(own, theirs);
   cuda_unlock();
-  if (reaches && own != theirs && put->call.in_bytes > 0 &&
-      cuda_mapped_find((uint64_t)(uintptr_t)put->call.out, &mapped)) {
+  if (reaches && own != theirs && bytes > 0 && cuda_mapped_find((uint64_t)(uintptr_t)memory, &mapped)) {
     cuda_conns_lock(target);
-    reaches = cuda_access_reaches(target, put->call.out, put->call.out_bytes, own);
+    reaches = cuda_access_reaches(target, memory, bytes, own);
     cuda_conns_unlock(target);
   }
-  if (reaches) return ncclSuccess;
+  return reaches;
+}
+
+static ncclResult_t reach_check(struct device_comm *comm, const struct device_put *put) {
+  struct device_comm *target = put->target;
+  const uint32_t own = comm->config.device_index, theirs = target->config.device_index;
+  if (cuda_comm_reaches(comm, target, put->call.out, put->call.in_bytes)) return ncclSuccess;
   return log_fail(
       ncclInvalidUsage,
       "%s: rank %u of comm '%s' on device %u does not reach the window of rank %u on device %u: "

@@ -33,6 +33,8 @@ struct cuda_rma {
 };
 
 /* For struct device_ops. */
+bool cuda_comm_reaches(struct device_comm *comm, struct device_comm *target, const void *memory,
+                       size_t bytes);
 ncclResult_t cuda_put(struct device_comm *comm, const struct device_put *put, device_stream stream);
 ncclResult_t cuda_await(struct device_comm *comm, const struct plan_call *call,
                         const struct device_await *awaits, uint32_t await_count, device_stream stream);

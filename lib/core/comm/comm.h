@@ -9,6 +9,7 @@
 #include "core/comm/connect_table.h"
 #include "core/comm/match.h"
 #include "core/comm/one_sided.h"
+#include "core/comm/lsa.h"
 #include "core/plan/plan.h"
 #include "core/comm/redop.h"
 #include "core/comm/registrations.h"
@@ -116,6 +117,7 @@ struct ncclComm {
   struct redop_table redops;
   struct registration *registrations;
   struct one_sided one_sided;
+  struct lsa lsa;
   struct profiler *profiler; /* the rank's profiler plugin, or NULL */
   bool profiler_sought;
   char name[COMM_NAME_BYTES];     /* for messages */

@@ -18,13 +18,6 @@ bool copies_may_take(const struct collective_call *call) {
   }
 }
 
-/* `direct` is agreed on, and off where one rank does not reach another one. */
-static bool ranks_reach(const struct ncclComm *comm) {
-  const struct comm_shared *shared = comm->shared;
-  if (shared->graph.node_count != 1 || !comm->settings.plan.limits.direct) return false;
-  return !shared->remote || (comm->ops->process->puts_between() && param_int(PARAM_SHM_DISABLE) == 0);
-}
-
 /* Ranks that get nothing in a gather name the place too. */
 static size_t output_bytes(const struct collective_call *call) {
   const size_t block = call->count * kernel_type_bytes((uint8_t)call->dtype);
@@ -43,7 +36,7 @@ ncclResult_t copies_find(const struct collective_call *call, struct copies_place
   struct ncclComm *comm = call->comm;
   uint64_t graph = 0;
   *place = (struct copies_place){0, false, 0};
-  if (!copies_may_take(call) || !ranks_reach(comm)) return ncclSuccess;
+  if (!copies_may_take(call) || lsa_team_of(comm).size < comm->rank_count) return ncclSuccess;
   TRY(comm->ops->device->stream_capture(call->stream, &graph));
   if (graph == 0) place->number = windows_hold(comm, call->out, output_bytes(call), &place->offset);
   place->by_rank = place->number != 0 && is_by_rank(call, place->offset);

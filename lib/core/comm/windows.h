@@ -10,15 +10,21 @@
 
 struct ncclComm;
 struct registration;
+struct lsa_view;
 
-/* What ncclWindow_t points to. */
+/* What ncclWindow_t points to, or stands for: then it points to the view. */
 struct window {
   struct window *next;
+  struct ncclComm *comm;
   uint32_t number; /* from 1 */
   void *begin;
   size_t bytes;
   bool symmetric;                    /* collectives may use it so */
   struct registration *registration; /* NULL: memory of the host, which no rank puts into */
+  struct lsa_view *view;             /* for kernels of programs; NULL: none */
+  void **lsa;                        /* with a view: where the window of each rank of the team lies */
+  bool filled;                       /* ... all of which are known */
+  struct window *next_view;          /* of the process's windows with views */
 };
 
 /* A rank's; all under the backend's lock. */

@@ -41,12 +41,6 @@ static const struct rule_row rows[ALGO_COUNT] = {
 
 /* Blocks of all-gather and reduce-scatter are addressed by rank, so the ranks of a node must be contiguous.
  */
-static bool ranks_lie_by_node(const struct graph *graph) {
-  for (uint32_t rank = 0; rank < graph->rank_count; rank++)
-    if (graph->node[rank] * graph->node_ranks_max + graph->local[rank] != rank) return false;
-  return true;
-}
-
 /* What the switch algorithms need of nodes and ranks. */
 static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_t algo) {
   const bool in_node = algo == ALGO_NVLS || algo == ALGO_NVLS_TREE;
@@ -57,7 +51,7 @@ static const char *forbid_places(const struct graph *graph, uint8_t func, uint8_
   if (in_node && graph->node_ranks_max < 2)
     return "a switch inside the node needs at least two ranks on each node";
   if (algo != ALGO_COLLNET_CHAIN && !graph->nodes_even) return "it needs as many ranks on each node";
-  if (func != FUNC_ALL_REDUCE && !ranks_lie_by_node(graph))
+  if (func != FUNC_ALL_REDUCE && !graph_ranks_lie_by_node(graph))
     return "it needs the ranks of a node to be numbered one after the other";
   return NULL;
 }

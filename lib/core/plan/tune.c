@@ -73,6 +73,7 @@ static double measured_ring_gbps(const struct query *q) {
   if (q->proto == PROTO_LL && ll_is_proxied(q)) gbps = least(gbps, tune_proxied_ll_gbps);
   if (q->proto == PROTO_LL128)
     gbps = least(ring->ll128_share * all, ring->ll128_channel_gbps * q->channel_count);
+  if (q->ranks == 2) gbps = least(gbps, tune_measured_pair.ring_channel_gbps[q->proto] * q->channel_count);
   if (q->ranks != 2 || q->func != FUNC_REDUCE_SCATTER) return gbps;
   return least(gbps, tune_measured_pair.ring_gbps[q->proto]);
 }
@@ -109,12 +110,16 @@ static double direct_share(uint8_t func, uint8_t algo, bool apart, uint32_t rank
 #define ONCE_BYTES 4096.0
 #define ONCE_LINKS 3u
 #define ONCE_LINKS_BYTES 2048.0
+#define ONCE_ROOT_BYTES 8192.0 /* of a reduction of two ranks to one of them */
 
 static bool direct_goes_once(const struct query *q) {
   const bool blocks = q->algo == ALGO_TWO_SHOT || func_is_halves(q->func);
   const double block_bytes = q->bytes / q->channel_count / (blocks ? q->ranks : 1);
+  const bool to_root = q->func == FUNC_REDUCE && q->ranks == 2;
   return q->quick && q->proto == PROTO_LL &&
-         block_bytes <= (q->ranks - 1 <= ONCE_LINKS ? ONCE_BYTES : ONCE_LINKS_BYTES);
+         block_bytes <= (to_root                      ? ONCE_ROOT_BYTES
+                         : q->ranks - 1 <= ONCE_LINKS ? ONCE_BYTES
+                                                      : ONCE_LINKS_BYTES);
 }
 
 static const struct tune_measured_direct *direct_measured(const struct query *q) {
@@ -166,8 +171,10 @@ static double direct_us(const struct query *q) {
   const struct tune_measured_direct *direct = direct_measured(q);
   const struct graph_speed *ring = &q->graph->ring_speed;
   const double(*hops)[PROTO_COUNT] = tune_latency[ALGO_RING].hop_us;
-  double gbps = least(one_shot_copy_gbps(q, direct->all_gbps[q->proto]),
-                      direct->channel_gbps[q->proto] * q->channel_count);
+  const bool pair_shots = q->ranks == 2 && q->algo == ALGO_TWO_SHOT && q->proto == PROTO_SIMPLE;
+  const double channel_gbps =
+      pair_shots ? tune_measured_pair.two_shot_channel_gbps : direct->channel_gbps[q->proto];
+  double gbps = least(one_shot_copy_gbps(q, direct->all_gbps[q->proto]), channel_gbps * q->channel_count);
   if (func_reduces(q->func) && q->algo == ALGO_DIRECT && q->ranks == 2 && !direct_goes_once(q))
     gbps = least(gbps, tune_measured_pair.one_shot_gbps[q->proto]);
   double time_us = direct->base_us[q->proto] + direct->rounds * (q->ranks - 1) * direct->peer_us[q->proto];

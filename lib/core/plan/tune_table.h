@@ -77,6 +77,8 @@ struct tune_measured_pair_sum {
  */
 struct tune_measured_pair {
   struct tune_measured_pair_sum scatter_sum, root_sum; /* reduce-scatter, reduce */
+  double two_shot_channel_gbps; /* over Simple */
+  double ring_channel_gbps[PROTO_COUNT];
   double one_shot_gbps[PROTO_COUNT], ring_gbps[PROTO_COUNT];
   double gather_gbps, broadcast_gbps, all_to_all_gbps;
   double broadcast_us; /* a direct broadcast over Simple takes no less, whatever its size */

@@ -42,6 +42,12 @@ ncclResult_t graph_flat(uint32_t rank_count, struct graph *graph) {
   return ncclSuccess;
 }
 
+bool graph_ranks_lie_by_node(const struct graph *graph) {
+  for (uint32_t rank = 0; rank < graph->rank_count; rank++)
+    if (graph->node[rank] * graph->node_ranks_max + graph->local[rank] != rank) return false;
+  return true;
+}
+
 void graph_free(struct graph *graph) {
   os_free(graph->memory);
   memset(graph, 0, sizeof *graph);

@@ -81,6 +81,8 @@ struct graph {
  * in rank order. Free with graph_free(). ncclSystemError: out of memory. */
 ncclResult_t graph_flat(uint32_t rank_count, struct graph *graph);
 void graph_free(struct graph *graph);
+/* The ranks of a node are numbered one after the other, and nodes in their order. */
+bool graph_ranks_lie_by_node(const struct graph *graph);
 /* Hash of the numbers and rings; equal for equal graphs. */
 uint64_t graph_digest(const struct graph *graph);
 

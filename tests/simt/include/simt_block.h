@@ -14,6 +14,7 @@
 
 #define __global__
 #define __device__
+#define __host__
 #define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
@@ -113,6 +114,8 @@ enum { SIMT_WARP = 32 };
 
 static inline void __syncthreads(void) { simt_barrier(0, blockDim.x, true); }
 static inline void __syncwarp(unsigned mask = ~0u) { (void)mask, simt_sync(); }
+
+static inline void __barrier_sync_count(unsigned id, unsigned threads) { simt_barrier(id, threads, true); }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate) {
   const uint64_t *values = simt_meet(predicate != 0);
