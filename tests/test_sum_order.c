@@ -30,11 +30,11 @@
 
 /* ThreadSanitizer is slow, and looks for orders of accesses, which few worlds have all. */
 #if defined(__SANITIZE_THREAD__)
-enum { WORLDS = 40, WORLDS_ANY = 6, PARTS = 4, RESULTS = 10000, WRONG = 300 };
+enum { WORLDS = 40, WORLDS_ANY = 6, PARTS = 4, RESULTS = 10000, WRONG = 300, BYTES_COUNTS = 3 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { WORLDS = 40, WORLDS_ANY = 20, PARTS = 1, RESULTS = 100000, WRONG = 1000 };
+enum { WORLDS = 40, WORLDS_ANY = 20, PARTS = 1, RESULTS = 100000, WRONG = 1000, BYTES_COUNTS = 5 };
 #else
-enum { WORLDS = 300, WORLDS_ANY = 60, PARTS = 3, RESULTS = 100000, WRONG = 1000 };
+enum { WORLDS = 300, WORLDS_ANY = 20, PARTS = 3, RESULTS = 100000, WRONG = 1000, BYTES_COUNTS = 5 };
 #endif
 enum { RANKS_MAX = 64, RANKS_USUAL = 17, CALLS = 12, GUARD_BYTES = 64, GUARD = 0xb7, SHIFT_MAX = 5 };
 
@@ -344,7 +344,7 @@ static void test_bytes_of_all_to_all(void **state) {
   for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
     struct graph graph;
     assert_int_equal(machine_graph(NULL, shapes[shape][0], shapes[shape][1], &graph), ncclSuccess);
-    for (uint32_t i = 0; i < 3 * 2 * 5; i++)
+    for (uint32_t i = 0; i < 3 * 2 * BYTES_COUNTS; i++)
       bytes_check(&graph, funcs[i % 3], protos[i / 3 % 2], counts[i / 6]);
     graph_free(&graph);
   }
