@@ -2,7 +2,7 @@
  * give equal events, every operation works with the smallest settings, and every hang is reported to the
  * ranks concerned: a deadlock, a missing rank, ranks that disagree, an abort. */
 /* sanitizers: address thread */
-/* runner: tsan 47 s */
+/* runner: tsan 20 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

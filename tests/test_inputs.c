@@ -4,7 +4,7 @@
  * give; the next operation of a rank overwrites the input of the last one. Guarded mode runs one thread at a
  * time, so that with ThreadSanitizer only a sample of it runs. */
 /* sanitizers: address thread */
-/* runner: tsan 190 s */
+/* runner: tsan 30 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

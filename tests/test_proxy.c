@@ -3,7 +3,7 @@
  * gives exact results, with small buffers, late stores, free threads and replayed graphs; equal seeds make
  * equal events; each failure is reported once, with rank, peer and operation, and nothing leaks. */
 /* sanitizers: address thread */
-/* runner: tsan 60 s */
+/* runner: tsan 35 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 # bits; processes, hosts. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
 # QUICK=1 runs fewer sizes. Of the long lists (digests, slow warps, races, types of few elements) a
 # quarter runs, by the day (part.inc).
-# runner: 200 s
+# runner: 130 s
 . "$(dirname "$0")/script.inc"
 . "$here/part.inc"
 use_build

@@ -3,7 +3,7 @@
 # processes as ranks. Without PyTorch it is skipped; TORCH_PYTHON names a Python that has it. Prints one
 # `ok - ` or `not ok - ` line per check and fails if a check failed.
 # Compilers, installations and what else takes long in PyTorch run on one day in three (part.inc).
-# runner: 150 s, computes
+# runner: 130 s, computes
 . "$(dirname "$0")/script.inc"
 . "$here/part.inc"
 use_build
