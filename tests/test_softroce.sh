@@ -5,7 +5,7 @@
 # `skip: ` line per check and fails if a check failed. A single guest's clock counts its instructions, so
 # that a busy machine misses no deadline; two guests use the machine's clock, because they need the same
 # time. On one day two single guests run, on the next the pair (part.inc).
-# runner: 80 s, waits
+# runner: 110 s, waits
 . "$(dirname "$0")/script.inc"
 . "$here/part.inc"
 use_build
