@@ -17,6 +17,9 @@ With clang, each fuzz target (tests/fuzz) also runs 60,000 mutants of its corpus
 as many as its own comment says (`runner: 5000 mutants`). `test_fuzz --fuzz-seconds 60` runs new ones for a
 minute each.
 
+Long enumerations run a part, another one each day: part.inc for scripts, part.h for programs. The line of
+such a test says which, as `part 3/16`; TEST_PART=3/16 repeats it, TEST_PART=all runs all.
+
 A process that a test leaves behind is killed and makes the test fail."""
 import argparse
 import glob
@@ -139,6 +142,13 @@ class Pool:
             self.changed.notify_all()
 
 
+def day():
+    """The day of the last commit, or today."""
+    seconds = subprocess.run(['sh', '-c', 'git -C "$1" log -1 --format=%ct', 'sh', ROOT], check=False,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return int(seconds or time.time()) // 86400
+
+
 def environment(build, name='tmp'):
     """The caller's environment without the library's settings, with HOME and TMPDIR inside the build."""
     ours = ('NCCL_', 'TUTTI_', 'CMOCKA_')
@@ -146,6 +156,7 @@ def environment(build, name='tmp'):
     folder = os.path.join(build, name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
+    kept.setdefault('TEST_DAY', str(day()))
     kept.update(HOME=folder, TMPDIR=folder, BUILD=build, LC_ALL='C', PKG_CONFIG_PATH=build + '/lib/pkgconfig',
                 TUTTI_TRACE=folder + '/')
     return kept
@@ -305,14 +316,16 @@ def program_job(path, env, kind=''):
                seconds, waits, first=not kind and not seconds)
 
 
-def counts_text(passed, failed):
-    return '%d passed' % passed + (', %d failed' % len(failed) if failed else '')
+def counts_text(passed, failed, output):
+    part = re.search(r'^# (part \d+/\d+):', output, re.M)
+    return ('%d passed' % passed + (', %d failed' % len(failed) if failed else '') +
+            (', ' + part.group(1) if part else ''))
 
 
 def tell_program(report, name, done):
     passed, failed, skips = parse_cmocka(name, done.status, done.output)
     report.add(passed, failed, skips)
-    count = counts_text(passed, failed) + (', %d skipped' % len(skips) if skips else '')
+    count = counts_text(passed, failed, done.output) + (', %d skipped' % len(skips) if skips else '')
     report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, count, done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:
@@ -335,7 +348,8 @@ def tell_script(report, name, done):
     if done.status == 0 and not passed and not failed and not skips:
         failed.append('%s: ran no test' % name)
     report.add(passed, failed, skips)
-    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name, counts_text(passed, failed),
+    report.lines.append('%-8s %s: %s (%s)' % ('FAILED' if failed else 'ok', name,
+                                              counts_text(passed, failed, done.output),
                                               done.times))
     report.lines += ['         skipped ' + skip for skip in skips]
     if failed:

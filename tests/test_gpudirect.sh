@@ -3,7 +3,7 @@
 # fibres (tests/simt), hosts are processes with host ids of their own, and their NICs are emulated
 # (tests/simt/verbs.c): what a NIC writes to memory of a GPU is not visible before a flush. Prints one
 # `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 45 s
+# runner: 20 s
 . "$(dirname "$0")/script.inc"
 unset NCCL_TOPO_FILE NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ TUTTI_NET_DEVICE_SLOTS TUTTI_SYSFS NCCL_DEBUG_SUBSYS
 use_build

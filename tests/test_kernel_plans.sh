@@ -6,18 +6,15 @@
 # many distinct plans ran. Runs a part (1/40) of the settings, by the day of the last
 # commit; with --part N that one, from 0 on; with --all all of them, and then every option of the tuner and
 # every kernel must have run.
-# runner: 93 s
+# runner: 30 s
 . "$(dirname "$0")/script.inc"
 use_build
 unset SIMT_SEED SIMT_KERNELS
 simt=$build/simt
 [ -e "$simt/libtutti-cuda.so" ] || { echo "not ok - $build/simt is there"; exit 1; }
-parts=40
-part=$(($(git -C "$here" log -1 --format=%ct 2>/dev/null || date +%s) / 86400 % parts))
-case ${1:-} in
-  --all) part=all ;;
-  --part) part=$2 ;;
-esac
+[ "${1:-}" != --all ] || TEST_PART=all
+. "$here/part.inc"
+part_of 40
 row=0
 
 ${CC:-cc} -O1 -o "$work/plans" "$here/gpu/plans.c" -I"$root/lib" -I"$build/include" \
@@ -60,7 +57,7 @@ start() {
 # try SHAPE MOST SETTINGS CALLS...: one row. SETTINGS: NAME=VALUE words.
 try() {
   row=$((row + 1))
-  [ "$part" = all ] || [ $((row % parts)) -eq "$part" ] || return 0
+  in_part "$row" || return 0
   shape=$1 most=$2 settings=$3
   shift 3
   name=$(echo "$shape" | tr / _)
@@ -160,7 +157,7 @@ for shape in $(awk '!seen[$0]++' "$work/shapes"); do
   calls=$(awk '{ sum += $1 } END { print sum + 0 }' "$work/calls.$name" 2>/dev/null)
   [ "$count" -gt 0 ] && ! grep 'no plan is recorded' "$work/keys.$name" >"$work/log"
   check $? "$(title_of "$shape"): $count plans of $calls calls: every output element is its sum"
-  [ "$part" = all ] || continue
+  [ "$parts" -eq 1 ] || continue
   start "$shape" options 2>"$work/log" | sort -u >"$work/options"
   cut -d' ' -f1-3 "$work/keys.$name" | sort -u | comm -13 - "$work/options" >>"$work/log"
   [ -s "$work/options" ] && [ ! -s "$work/log" ]
@@ -172,7 +169,7 @@ for kernel in $(sed -n 's/^  CALL(\([a-z0-9_]*\), .*/\1/p' "$here/simt/kernels.c
   all=$((all + 1))
   if grep -qx "$kernel" "$work/kernels"; then ran=$((ran + 1)); else missing="$missing $kernel"; fi
 done
-if [ "$part" = all ]; then
+if [ "$parts" -eq 1 ]; then
   [ -z "$missing" ]
   check $? "each of $all kernels ran there$missing"
 else

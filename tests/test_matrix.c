@@ -4,7 +4,7 @@
  * lags, seeds and scheduling rules, and with free threads: each output must have the same bits. Every byte
  * outside of outputs must be unchanged. */
 /* sanitizers: address thread */
-/* runner: 26 s, tsan 46 s */
+/* runner: 15 s, tsan 10 s */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,15 @@
 #include "collective.h"
 #include "tutti.h"
 
-/* In a sanitizer build the four rank counts begin at different types and test every fourth type, or one. */
+/* In a sanitizer build the four rank counts begin at different types and test every fourth type, or one.
+ * Guarded mode has one thread at a time, which ThreadSanitizer learns little from: it has that of three
+ * ranks. */
 #if defined(__SANITIZE_THREAD__)
-enum { TYPE_STRIDE = ncclNumTypes };
+enum { TYPE_STRIDE = ncclNumTypes, GUARDED_RANKS = 3 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { TYPE_STRIDE = 4 };
+enum { TYPE_STRIDE = 4, GUARDED_RANKS = 0 };
 #else
-enum { TYPE_STRIDE = 1 };
+enum { TYPE_STRIDE = 1, GUARDED_RANKS = 0 };
 #endif
 
 enum {
@@ -367,7 +369,9 @@ static void ranks_test(uint32_t rank_count) {
   world.complaints = 0;
   for (uint32_t protocol = 0; protocol < PROTOCOLS; protocol++) {
     memset(results, 0, sizeof results);
-    for (uint32_t i = 0; i < SETTINGS; i++) setting_test(rank_count, protocol, &settings[i]);
+    for (uint32_t i = 0; i < SETTINGS; i++)
+      if (GUARDED_RANKS == 0 || rank_count == GUARDED_RANKS || settings[i].threads)
+        setting_test(rank_count, protocol, &settings[i]);
   }
   assert_int_equal(world.complaints, 0);
 }

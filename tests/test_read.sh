@@ -4,7 +4,7 @@
 # receiver; the slots are memory of the sender; ranks with different settings are told so; what `explain
 # plan`, logs and replays say of it. Prints one `ok - ` or `not ok - ` line per check and fails if a check
 # failed. QUICK=1 runs fewer settings.
-# runner: 75 s
+# runner: 20 s
 . "$(dirname "$0")/script.inc"
 use_build
 verb=

@@ -4,7 +4,7 @@
 # which transport each pair of processes uses, right results of all collectives, failures, and that nothing
 # stays registered. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed. QUICK=1 runs
 # fewer sizes.
-# runner: 60 s
+# runner: 30 s
 . "$(dirname "$0")/script.inc"
 use_build
 unset NCCL_MAX_CTAS NCCL_NET NCCL_NET_PLUGIN NCCL_COMM_ID NCCL_HOSTID NCCL_P2P_LEVEL NCCL_SHM_DISABLE \

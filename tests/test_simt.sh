@@ -2,9 +2,13 @@
 # test_simt.sh: the GPU backend, host half and kernels, on this machine's CPUs (tests/simt): right results
 # of every collective, with every algorithm and protocol of GPUs, of every type and operator; the emulator's
 # bits; processes, hosts. Prints one `ok - ` or `not ok - ` line per check and fails if a check failed.
-# QUICK=1 runs fewer sizes.
+# QUICK=1 runs fewer sizes. Of the long lists (digests, slow warps, races, types of few elements) a
+# quarter runs, by the day (part.inc).
+# runner: 130 s
 . "$(dirname "$0")/script.inc"
+. "$here/part.inc"
 use_build
+part_of 4
 unset NCCL_MAX_CTAS SIMT_SEED
 export NCCL_SOCKET_IFNAME=lo
 simt=$build/simt
@@ -76,7 +80,10 @@ done
 cc -O1 -o "$work/digest" "$here/digest.c" -I"$build/include" -I"$build/include/tutti-emu" -L"$build/lib" \
   -ltutti-cudart -lnccl || exit 3
 direct="allgather:Direct;reducescatter:Direct;broadcast:Direct;reduce:Direct"
+row=0
 for option in Ring:LL Ring:LL128 Ring:Simple Direct:LL Direct:Simple TwoShot:LL TwoShot:Simple; do
+  row=$((row + 1))
+  in_part $row || continue
   export NCCL_ALGO="${option%:*}" NCCL_PROTO=${option#*:} NCCL_MAX_NCHANNELS=2
   [ "$NCCL_ALGO" = Ring ] || NCCL_ALGO="allreduce:$NCCL_ALGO;$direct"
   LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
@@ -96,11 +103,16 @@ ctas=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" all 3 500 1 
   tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "all calls have the right bits on both sides of steps 2^31 and 2^32"
 # A warp of each block may be far behind the others, on all GPUs or on one: the issue warp, a warp that moves
-# data, or the commit warp.
+# data, or the commit warp. Each day has each warp, and in some days each option.
+row=0
 for warp in 0 1:2 -1 -1:1; do
   export SIMT_SLOW_WARP=$warp
-  slow=0
+  slow=0 options=
+  row=$((row + 1))
   for option in Ring:Simple:270000 Ring:LL128:500 Direct:Simple:500 Direct:LL:500 TwoShot:Simple:500; do
+    row=$((row + 1))
+    in_part $row || continue
+    options="$options $option"
     IFS=: read -r algo proto long <<EOF
 $option
 EOF
@@ -109,13 +121,16 @@ EOF
       on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" 3 "$long" 1 || slow=1
     [ $slow = 0 ] || break
   done
-  check $slow "all calls have the right bits while warp $warp is slow"
+  [ -z "$options" ] || check $slow "all calls have the right bits while warp $warp is slow:$options"
 done
 unset SIMT_SLOW_WARP
 # All accesses are ordered as PTX demands (simt/order.h), in the order of fibres and in another.
 # Small buffers make loops that use slots and descriptors again.
+row=0
 for option in Ring:LL128:500:1 Ring:Simple:3000:0 Tree:LL:500:0 Direct:LL:1500:0 TwoShot:LL:500:1 \
   TwoShot:Simple:3000:0; do
+  row=$((row + 1))
+  in_part $row || continue
   [ -z "${QUICK:-}" ] || case $option in *LL*) ;; *) continue ;; esac
   IFS=: read -r algo proto long seed <<EOF
 $option
@@ -154,6 +169,7 @@ unset NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE SIMT_KERNELS SIMT_CAPABILITY
 # Copy engines: rings, messages, and chains, which go by slots. Their copies are as late as the program
 # allows, or, with a seed, at any time before. Edges go by instructions.
 export NCCL_PROTO=Simple SIMT_KERNELS="$work/copies-kernels"
+row=0
 for seed in 0 1 2; do
   export SIMT_SEED=$seed
   for option in all_gather:3:3M sendrecv:3:1048580 alltoall:3:3M broadcast:2:4M; do
@@ -164,6 +180,8 @@ EOF
     ctas=1 bench "$collective" -g "$ranks" -b "$bytes" -e "$bytes" && grep -qx bulk "$work/copies-kernels"
     check $? "$collective by copy engines gives right results, seed $seed"
     case $collective$seed${QUICK:+quick} in broadcast[12]* | *2 | *quick) continue ;; esac
+    row=$((row + 1))
+    in_part $row || continue
     SIMT_RACES=1 ctas=1 bench "$collective" -g 2 -b "$bytes" -e "$bytes"
     check $? "no two accesses of $collective by copy engines race, seed $seed"
   done
@@ -180,14 +198,17 @@ check $? "each kernel ran there$missing"
 printf '#!/bin/sh\nNCCL_HOSTID=host$$ exec "$@"\n' >"$work/host"
 chmod +x "$work/host"
 
-# Sums in rank order have the emulator's bits, and one protocol's are the other's; over hosts too.
+# Sums in rank order have the emulator's bits, and one protocol's are the other's, every second day; over
+# hosts too.
 sums() { grep -E '^(all_reduce|reduce|reduce_scatter) ' "$1"; }
 for option in LL Simple; do
   export TUTTI_SUM_ORDER=rank NCCL_PROTO=$option NCCL_MAX_NCHANNELS=2
-  LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
-    "$work/digest" 4 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 4 777 &&
-    diff "$work/emulated" "$work/out" >"$work/log" && sums "$work/out" >"$work/sums.$option"
-  check $? "sums in rank order have the emulator's bits in $option"
+  if [ $((part % 2)) -eq 0 ]; then
+    LD_LIBRARY_PATH=$build/lib TUTTI_BACKEND=emu TUTTI_EMU=mode=threads,channels=2 timeout 60 \
+      "$work/digest" 4 777 >"$work/emulated" 2>"$work/log" && on_gpus "$work/digest" 4 777 &&
+      diff "$work/emulated" "$work/out" >"$work/log" && sums "$work/out" >"$work/sums.$option"
+    check $? "sums in rank order have the emulator's bits in $option"
+  fi
   starter="$tutti launch -n 3 $work/host"
   for collective in all_reduce reduce_scatter reduce; do
     bench $collective -b 128 -e 32K -f 16
@@ -195,8 +216,10 @@ for option in LL Simple; do
   done
   starter=
 done
-[ -s "$work/sums.LL" ] && cmp "$work/sums.LL" "$work/sums.Simple" >"$work/log" 2>&1
-check $? "... and the same bits in both"
+if [ $((part % 2)) -eq 0 ]; then
+  [ -s "$work/sums.LL" ] && cmp "$work/sums.LL" "$work/sums.Simple" >"$work/log" 2>&1
+  check $? "... and the same bits in both"
+fi
 unset TUTTI_SUM_ORDER NCCL_PROTO NCCL_MAX_NCHANNELS
 
 # A direct collective leaves its last slots to the operation that follows, here a ring that needs all of them.
@@ -235,16 +258,22 @@ done
 # memory, lost processes, memory that is given back.
 for program in few mismatch abort scalar streams leave lives crowd unload grow rma suspend processes; do
   [ "$program" != processes ] || [ -z "${QUICK:-}" ] || continue
-  memory=SIMT_MEMORY=
+  memory=SIMT_MEMORY= argument=
+  case $program in
+    few) [ "$parts" -eq 1 ] || argument=$((part % 4)) ;; # one of its types
+    scalar) argument=4 ;;                                # sums
+  esac
   [ "$program" != suspend ] || memory=SIMT_MEMORY=$work/memory:8192
   # Copies are seen, but not that streams wait for the numbers of signals.
   [ "$program" != rma ] || export TUTTI_RACE_CHECK=0
   cc -o "$work/$program" "$here/gpu/$program.c" -I"$build/include" -I"$build/include/tutti-emu" \
     -L"$build/lib" -ltutti-cudart -lnccl -lpthread && on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" \
-    "$memory" TUTTI_EMU=mode=threads,devices=2 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
-  check $? "gpu/$program succeeds"
+    "$memory" TUTTI_EMU=mode=threads,devices=2 "$work/$program" ${argument:+"$argument"} &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "gpu/$program succeeds${argument:+ ($argument)}"
   gpus=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$memory" \
-    NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 "$work/$program" && tail -n 1 "$work/out" | grep -q ': ok$'
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NEED_RANKS=3 "$work/$program" ${argument:+"$argument"} &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
   check $? "gpu/$program with three ranks on one GPU succeeds"
   unset TUTTI_RACE_CHECK
 done

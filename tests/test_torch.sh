@@ -2,9 +2,12 @@
 # test_torch.sh: the backend "tutti" of torch.distributed: tests/torch_ranks.py, with threads and with
 # processes as ranks. Without PyTorch it is skipped; TORCH_PYTHON names a Python that has it. Prints one
 # `ok - ` or `not ok - ` line per check and fails if a check failed.
-# runner: 310 s, computes
+# Compilers, installations and what else takes long in PyTorch run on one day in three (part.inc).
+# runner: 130 s, computes
 . "$(dirname "$0")/script.inc"
+. "$here/part.inc"
 use_build
+part_of 3
 python=${TORCH_PYTHON:-python3}
 export TUTTI_LIBRARY_PATH="$build/lib" PYTHONPATH="$root/python" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 export TUTTI_TRACE="$work/"
@@ -60,6 +63,10 @@ if "$python" -c 'import pytest' 2>"$work/log"; then
   [ $? -eq 4 ] && grep -q -- '--tutti-seeds 5-3: seeds are numbers from 1 on' "$work/log"
   check $? 'pytest: wrong seeds are an error of the command line'
 
+else
+  echo "skip: pytest: $python has none: pip install pytest"
+fi
+if in_part 2 && "$python" -c 'import pytest' 2>"$work/log"; then
   # The commands of the CI files, with the wheel in an environment of its own. pip finds PyTorch, NumPy and
   # pytest beside it, so nothing is downloaded.
   mkdir "$work/ci" && cp "$work/test_training.py" "$work/ci"
@@ -80,8 +87,6 @@ if "$python" -c 'import pytest' 2>"$work/log"; then
       [ "$(find "$work/ci/tutti-traces" -name '*.events' | wc -l)" -eq "$(grep -c '^FAILED' "$work/log")" ]
     check $? "the commands for $place: the wheel is installed, and the tutorial's test fails with its seeds"
   done
-else
-  echo "skip: pytest: $python has none: pip install pytest"
 fi
 
 # `splits` is last: some ranks make more groups there, so PyTorch would name the next group differently.
@@ -98,7 +103,9 @@ timeout 120 "$python" -m torch.distributed.run --nproc-per-node 2 --max-restarts
   "$here/torch_ranks.py" restarted >"$work/log" 2>&1 </dev/null
 [ $? -eq 0 ] && [ "$(grep -c 'right: restarted$' "$work/log")" -eq 2 ]
 check $? 'torchrun starts the ranks again when one has died'
-if c++ --version >"$work/log" 2>&1; then
+if ! in_part 1; then
+  : # another day
+elif c++ --version >"$work/log" 2>&1; then
   TORCHINDUCTOR_CACHE_DIR="$work/inductor" timeout 300 \
     "$python" "$here/torch_ranks.py" inductor >"$work/log" 2>&1
   check $? 'threads as ranks: torch.compile with inductor'
@@ -109,10 +116,25 @@ job timed_out
 [ $? -eq 9 ] &&
   grep -q 'said: all_reduce: no result within the timeout of 3 s: rank 1 .* has not called' "$work/log"
 check $? 'a time-out is an exception with the diagnosis'
-job for_pipelines
-check $? 'processes as ranks: messages in groups that are made for pipelines'
-job any_source_alone
-check $? 'processes as ranks: receives of any source end after all others have left'
+# Each of these runs in processes of its own, too, of which four import PyTorch.
+apart='for_pipelines any_source_alone detail rank_sum_order any_sum_order monitored second_job'
+! in_part 0 || apart="$apart context_parallelism"
+job "--each $apart"
+cp "$work/log" "$work/apart"
+# told CASE DESCRIPTION: it was right on all ranks.
+told() {
+  cp "$work/apart" "$work/log"
+  [ "$(grep -c "right: $1\$" "$work/log")" -eq 4 ]
+  check $? "$2"
+}
+told for_pipelines 'processes as ranks: messages in groups that are made for pipelines'
+told any_source_alone 'processes as ranks: receives of any source end after all others have left'
+told detail 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
+told rank_sum_order 'TUTTI_SUM_ORDER=rank: buckets of any size give the same bits'
+told any_sum_order '... and other bits without it'
+told monitored 'monitored_barrier() names the rank that does not come'
+told second_job 'a process has another rank in its second job'
+! in_part 0 || told context_parallelism 'context_parallel(), as far as PyTorch has it on CPUs'
 job late_pipeline
 [ $? -eq 9 ] &&
   grep -q 'said: .*made before torch.distributed.pipelining was imported.*import it before' "$work/log"
@@ -122,19 +144,6 @@ job group_timed_out
   grep -q 'said: new_group (group 1 of ranks 0, 1): rank 1 did not call it, within 3 s' "$work/log" &&
   grep -q 'called by rank 0 at torch_ranks.py:' "$work/log"
 check $? 'a group that a rank does not make is an exception that names the rank and the lines'
-job detail
-check $? 'TORCH_DISTRIBUTED_DEBUG=DETAIL'
-TUTTI_SUM_ORDER=rank job sum_order
-check $? 'TUTTI_SUM_ORDER=rank: buckets of any size give the same bits'
-job sum_order
-[ $? -ne 0 ] && grep -q 'add up in another order' "$work/log"
-check $? '... and other bits without it'
-job monitored
-check $? 'monitored_barrier() names the rank that does not come'
-job context_parallelism
-check $? 'context_parallel(), as far as PyTorch has it on CPUs'
-job second_job
-check $? 'a process has another rank in its second job'
 job lost -k
 [ $? -eq 9 ] && ! grep -q AssertionError "$work/log"
 check $? 'the loss of a rank is an exception on the others'

@@ -2,6 +2,7 @@
 
     torch_ranks.py CASE...  runs cases, on the ranks of torchrun or on threads; prints "right: CASE" for each
                             that is right, and exits with 0 if all are
+    torch_ranks.py --each CASE...  runs each case of processes in a child of its own
     torch_ranks.py --right  the cases that run on threads and are right
     torch_ranks.py --wrong  those that have to fail"""
 import collections
@@ -934,6 +935,21 @@ def sum_order():
         assert torch.equal(total, fold), 'buckets of %d add up in another order' % bucket
 
 
+def rank_sum_order():
+    os.environ['TUTTI_SUM_ORDER'] = 'rank'
+    sum_order()
+
+
+def any_sum_order():
+    """Without the setting the comparison fails."""
+    try:
+        sum_order()
+    except AssertionError as error:
+        assert 'add up in another order' in str(error), error
+    else:
+        raise AssertionError('the order is that of the ranks')
+
+
 def monitored():
     """Rank 1 does not come to the barrier: the others name it. A FileStore has errors of its own."""
     rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
@@ -1044,7 +1060,8 @@ ALONE['spawned'] = spawned
 ALONE['inductor'] = lambda: tutti.torch.run(compiled, 2, 'inductor')
 RANKED = {each.__name__: each for each in (missing_gpus, restarted, timed_out, for_pipelines, late_pipeline,
                                             any_source_alone, lost, group_timed_out, detail, monitored,
-                                            second_job, context_parallelism, sum_order)}
+                                            second_job, context_parallelism, rank_sum_order,
+                                            any_sum_order)}
 
 
 def fails(name):
@@ -1087,7 +1104,33 @@ def one(name):
         function()
 
 
+def each_apart(names):
+    """Runs each case in a child of this process, because PyTorch takes seconds to start. The first rank has
+    the store of all cases, each of which has a prefix of its own, as with torchrun."""
+    rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    place = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
+    store = dist.TCPStore(*place, is_master=True, wait_for_workers=False) if rank == 0 else None
+    os.environ['TORCHELASTIC_USE_AGENT_STORE'] = 'True'
+    wrong = 0
+    for number, name in enumerate(names):
+        os.environ['TORCHELASTIC_RESTART_COUNT'] = str(number)
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            status = main([name])
+            sys.stdout.flush()
+            os._exit(status)
+        wrong += os.waitpid(child, 0)[1] != 0
+    if store is None:
+        dist.TCPStore(*place, is_master=False).set('done/%d' % rank, '')
+    else:
+        store.wait(['done/%d' % other for other in range(1, size)])
+    return 1 if wrong else 0
+
+
 def main(names):
+    if names[:1] == ['--each']:
+        return each_apart(names[1:])
     if names in (['--right'], ['--wrong']):
         right = [each.__name__ for each in RIGHT] + ['seeded_sources', 'spawned']
         print('\n'.join(right if names == ['--right'] else FAILING))

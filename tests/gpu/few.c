@@ -1,7 +1,9 @@
 /* few.c: operations of few bytes, which GPUs run in a single pass in registers. Lengths just below and above
  * a line, a warp's lines and a block's; buffers aligned only to their elements; in place and not; three types
  * common in training and one that is not. Each function is called twice back to back; at last many lengths
- * are in one group, so that a block has several works. All values are checked. */
+ * are in one group, so that a block has several works. All values are checked.
+ *
+ *     few [KIND]     KIND: the number of one type, from 0 on */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -135,7 +137,8 @@ static void test_group(const struct kind *kind) {
     for (size_t i = 0; i < PARTS; i++) values_check(r, ALL_REDUCE, kind, 1 + i * 97, outs[r] + i * capacity);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  const int only = argc > 1 ? atoi(argv[1]) : -1;
   rank_count = need_ranks();
   need_comms(comms, rank_count);
   for (int r = 0; r < rank_count; r++) {
@@ -145,6 +148,7 @@ int main(void) {
     NEED(cudaMalloc((void **)&outs[r], BYTES));
   }
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    if (only >= 0 && k != (size_t)only) continue;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
       for (int option = 0; option < 4; option++)
         for (enum call call = ALL_REDUCE; call < CALLS; call++)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Plants one bug at a time into copies of the shared headers and proves that its scenario catches it.
 
-    python3 tests/mutants/run.py [--build DIR] [NAME...]
+    python3 tests/mutants/run.py [--build DIR] [--part N/M] [NAME...]
 
 First the unchanged library must pass every scenario, so that a later failure is due to the bug. Then each
 mutant of planted.py is compiled (only the sources that include the changed header and use the changed
 function), linked with the rest and run. Prints one `ok - ` or `not ok - ` line each; the exit status is 0 if
-all are ok. Everything is built in DIR/mutants; the folder of a mutant that was not caught is kept."""
+all are ok. --part runs every M-th mutant, from the N-th on. Everything is built in DIR/mutants; the folder of
+a mutant that was not caught is kept."""
 import argparse
 import concurrent.futures
 import glob
@@ -196,11 +197,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--build', default=os.path.join(ROOT, 'build'))
+    parser.add_argument('--part', default='0/1', help='N/M: every M-th mutant')
     parser.add_argument('names', nargs='*', metavar='NAME', help='mutants of planted.py')
     options = parser.parse_args()
+    part, parts = (int(text) for text in options.part.split('/'))
     top = os.path.join(os.path.abspath(options.build), 'mutants')
     shutil.rmtree(top, ignore_errors=True)
-    mutants = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    mutants = [mutant for number, mutant in enumerate(MUTANTS)
+               if (mutant.name in options.names if options.names else number % parts == part)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         bases = {tsan: Base(pool, top + ('/base_tsan' if tsan else '/base'), TSAN_FLAGS if tsan else [])
                  for tsan in sorted({mutant.shows == 'tsan' for mutant in mutants})}

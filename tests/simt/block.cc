@@ -3,6 +3,7 @@
  * lane by lane. */
 #include "simt_block.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 
 enum {
   STACK_BYTES = 128 << 10,
+  STACK_STRIDE = STACK_BYTES + 9 * 64, /* so that their ends are in different sets of the caches */
   THREADS_MOST = 1024,
   BARRIERS = 16,
   FETCHES_MOST = 16,
@@ -46,11 +48,11 @@ struct fibre {
   uint64_t phase;          /* of the gate, when the wait began */
   bool ended;
   uint32_t fetches; /* copies that were begun */
+  void *stack_top;  /* address of its saved registers */
   struct {
     uint64_t *place;
     const void *from;
   } fetched[FETCHES_MOST];
-  void *stack_top; /* address of its saved registers */
 };
 
 struct block {
@@ -66,6 +68,7 @@ struct block {
   void (*body)(void *);
   void *argument;
   struct order_block *order;
+  struct block *next; /* of those that no kernel uses */
 };
 
 thread_local simt_index threadIdx, blockIdx, blockDim;
@@ -369,15 +372,42 @@ static bool block_sweep(struct block *block) {
 
 /* Bytes of a block: its threads' stacks, then the struct. */
 static size_t block_bytes(uint32_t thread_count) {
-  return (size_t)thread_count * STACK_BYTES + sizeof(struct block);
+  return (size_t)thread_count * STACK_STRIDE + sizeof(struct block);
+}
+
+/* Blocks are kept for later kernels, because the pages of so many stacks take longer than a short kernel. */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *kept;
+
+static void block_keep(struct block *block) {
+  pthread_mutex_lock(&kept_lock);
+  block->next = kept;
+  kept = block;
+  pthread_mutex_unlock(&kept_lock);
+}
+
+/* A kept block of so many threads, or NULL. */
+static struct block *block_kept(uint32_t thread_count) {
+  pthread_mutex_lock(&kept_lock);
+  struct block **place = &kept;
+  while (*place != NULL && (*place)->thread_count != thread_count) place = &(*place)->next;
+  struct block *block = *place;
+  if (block != NULL) *place = block->next;
+  pthread_mutex_unlock(&kept_lock);
+  return block;
 }
 
 static struct block *block_make(uint32_t thread_count) {
-  void *stacks = mmap(NULL, block_bytes(thread_count), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stacks == MAP_FAILED) give_up("no memory for a block");
-  struct block *block = (struct block *)((uint8_t *)stacks + (size_t)thread_count * STACK_BYTES);
-  block->stacks = (uint8_t *)stacks;
+  struct block *block = block_kept(thread_count);
+  uint8_t *stacks = block == NULL ? NULL : block->stacks;
+  if (block == NULL) {
+    stacks = (uint8_t *)mmap(NULL, block_bytes(thread_count), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) give_up("no memory for a block");
+    block = (struct block *)(stacks + (size_t)thread_count * STACK_STRIDE);
+  }
+  memset(block, 0, sizeof *block);
+  block->stacks = stacks;
   block->thread_count = thread_count;
   return block;
 }
@@ -403,7 +433,7 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
   blockDim.x = thread_count;
   here = block;
   for (uint32_t thread = 0; thread < thread_count; thread++)
-    fibre_prepare(&block->fibres[thread], block->stacks + (size_t)thread * STACK_BYTES, fibre_main);
+    fibre_prepare(&block->fibres[thread], block->stacks + (size_t)thread * STACK_STRIDE, fibre_main);
   block->order = order_block_begin(launch, thread_count, block->stacks, block_bytes(thread_count));
   for (const simt_index *each : {&threadIdx, &blockIdx, &blockDim}) watch_ignore(each, sizeof *each);
   watch_ignore(block->stacks, block_bytes(thread_count));
@@ -422,5 +452,5 @@ void simt_block_run(struct order_launch *launch, uint32_t index, uint32_t thread
   watch_block_end();
   order_block_end(block->order);
   here = NULL;
-  munmap(block->stacks, block_bytes(thread_count));
+  block_keep(block);
 }
