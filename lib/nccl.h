@@ -352,10 +352,11 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 
-/* Registers a buffer as a window; all ranks of the communicator call it, and no rank waits for another, unless
- * it has a device communicator (nccl_device.h), for whose kernels the window is then: with several ranks in
- * one thread, in a group. Host memory is ignored: the call returns ncclSuccess with *win = NULL, so test the
- * window, not the code. ncclInvalidArgument: buff is NULL, size is 0, or winFlags has unknown bits. */
+/* Registers a buffer as a window; all ranks of the communicator call it, and no rank waits for another,
+ * unless it has a device communicator (nccl_device.h), for whose kernels the window is then: with several
+ * ranks in one thread, in a group. Host memory is ignored: the call returns ncclSuccess with *win = NULL, so
+ * test the window, not the code. ncclInvalidArgument: buff is NULL, size is 0, or winFlags has unknown bits.
+ */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
