@@ -7,10 +7,10 @@
  * as many ranks each, and a node's ranks are numbered one after the other; else the rank alone.
  *
  * Device code is compiled by nvcc as C++17, or, with NCCL_DEVICE_CODE defined, by a compiler for which
- * <cuda_runtime.h> and <cuda/atomic> have CUDA's names. This release has no multicast (multimem), no network
- * operations of kernels (ncclGin), no barriers over networks and no LL all-to-all (ncclLLA2A):
- * ncclDevCommCreate refuses requirements of them. Layouts are this library's own: programs are compiled with
- * this header, not with NVIDIA's. */
+ * <cuda_runtime.h> and <cuda/atomic> have CUDA's names. ncclGin works where the LSA team has all ranks: its
+ * puts are stores, which are complete when the call returns. This release has no multicast (multimem), no
+ * ncclGin between nodes and no LL all-to-all (ncclLLA2A): ncclDevCommCreate refuses requirements of them.
+ * Layouts are this library's own: programs are compiled with this header, not with NVIDIA's. */
 #ifndef NCCL_DEVICE_H_
 #define NCCL_DEVICE_H_
 
@@ -110,13 +110,18 @@ typedef struct ncclLsaBarrierHandle {
   int nBarriers;
 } ncclLsaBarrierHandle_t;
 
+typedef struct ncclGinBarrierHandle {
+  ncclDevResourceHandle_t bufHandle;
+  int nBarriers;
+} ncclGinBarrierHandle_t;
+
 /* Memory that each rank shall have in its device communicator; a list. */
 typedef struct ncclDevResourceRequirements {
   struct ncclDevResourceRequirements *next;
   size_t bufferSize;                        /* bytes */
   size_t bufferAlign;                       /* bytes, a power of two; 0: 128 */
   ncclDevResourceHandle_t *outBufferHandle; /* NULL, or set by ncclDevCommCreate */
-  int ginSignalCount, ginCounterCount;      /* 0 in this release */
+  int ginSignalCount, ginCounterCount;      /* besides those of ncclDevCommRequirements */
   ncclGinSignal_t *outGinSignalStart;
   ncclGinCounter_t *outGinCounterStart;
 } ncclDevResourceRequirements_t;
@@ -141,14 +146,14 @@ typedef struct ncclDevCommRequirements {
   unsigned int magic, version;
   ncclDevResourceRequirements_t *resourceRequirementsList;
   ncclTeamRequirements_t *teamRequirementsList;
-  bool lsaMultimem;        /* false in this release */
-  int barrierCount;        /* 0 in this release */
-  int lsaBarrierCount;     /* barriers of the LSA team: one for each block that uses one at a time */
-  int railGinBarrierCount; /* this, and the others from here on: 0 in this release, but for hints */
-  int lsaLLA2ABlockCount, lsaLLA2ASlotCount;
+  bool lsaMultimem;    /* false in this release */
+  int barrierCount;    /* barriers of all ranks (ncclBarrierSession) */
+  int lsaBarrierCount; /* barriers of the LSA team: one for each block that uses one at a time */
+  int railGinBarrierCount;
+  int lsaLLA2ABlockCount, lsaLLA2ASlotCount; /* 0 in this release */
   bool ginForceEnable;
-  int ginContextCount; /* a hint */
-  int ginSignalCount, ginCounterCount;
+  int ginContextCount;                 /* a hint: there is one */
+  int ginSignalCount, ginCounterCount; /* from number 0 on */
   ncclGinConnectionType_t ginConnectionType;
   bool ginExclusiveContexts;
   int ginQueueDepth; /* a hint */
@@ -171,7 +176,7 @@ typedef struct ncclCommProperties {
   int cudaDev, nvmlDev;  /* nvmlDev: -1, unknown */
   bool deviceApiSupport; /* ncclDevCommCreate works */
   bool multimemSupport;  /* false */
-  ncclGinType_t ginType; /* NCCL_GIN_TYPE_NONE */
+  ncclGinType_t ginType; /* NCCL_GIN_TYPE_PROXY: ncclGin works; NCCL_GIN_TYPE_NONE: it does not */
   int nLsaTeams;         /* 1: every rank reaches the memory of every other */
   bool hostRmaSupport;   /* ncclPutSignal works between all ranks */
   ncclGinType_t railedGinType;
@@ -187,9 +192,12 @@ typedef struct ncclCommProperties {
 typedef struct ncclDevComm {
   int rank, nRanks;        /* in the communicator */
   int lsaRank, lsaSize;    /* in the LSA team */
-  uint8_t ginContextCount; /* 0 */
+  uint8_t ginContextCount; /* 1, or 0 where ncclGin does not work */
   ncclWindow_t resourceWindow;
-  ncclLsaBarrierHandle_t lsaBarrier;
+  ncclLsaBarrierHandle_t lsaBarrier, allBarrier;    /* allBarrier: of ncclBarrierSession */
+  ncclLsaBarrierHandle_t worldBarrier, railBarrier; /* of ncclGinBarrierSession */
+  ncclDevResourceHandle_t ginSignals, ginCounters;  /* words of 64 bits; behind the signals their shadows */
+  uint32_t ginSignalCount;
 } ncclDevComm_t;
 
 /* Sets *props. ncclInvalidArgument if it was not initialized. */
@@ -216,6 +224,14 @@ ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
                                              ncclDevResourceRequirements_t *outReq);
 ncclResult_t pncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
                                               ncclLsaBarrierHandle_t *outHandle,
+                                              ncclDevResourceRequirements_t *outReq);
+
+/* The same for ncclGinBarrierSession. */
+ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
+                                             ncclGinBarrierHandle_t *outHandle,
+                                             ncclDevResourceRequirements_t *outReq);
+ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
+                                              ncclGinBarrierHandle_t *outHandle,
                                               ncclDevResourceRequirements_t *outReq);
 
 /* Where the memory at this offset of a window lies for the calling rank's device: of rank lsaRank of the LSA
@@ -443,6 +459,261 @@ struct ncclLsaBarrierSession {
   NCCL_DEVICE_MEMBER cuda::atomic_ref<uint32_t, cuda::thread_scope_system> word(int at, int index) const {
     char *barrier = (char *)ncclGetPeerPointer(window, place, team, at);
     return cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(((uint32_t *)barrier)[index]);
+  }
+};
+
+/* ---- ncclGin: puts, signals and counters ---- */
+
+struct ncclGin_None {};
+/* What a put does at the peer when its data is there, or a signal alone: adds to a signal, or to a word of
+ * 64 bits in a window. As a put is complete when the call returns, weak ones are as strong ones. */
+struct ncclGin_SignalInc {
+  ncclGinSignal_t signal;
+};
+struct ncclGin_SignalAdd {
+  ncclGinSignal_t signal;
+  uint64_t value;
+};
+struct ncclGin_VASignalInc {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+};
+struct ncclGin_VASignalAdd {
+  ncclWindow_t signalWindow;
+  size_t signalOffset;
+  uint64_t value;
+};
+typedef ncclGin_SignalInc ncclGin_StrongSignalInc, ncclGin_WeakSignalInc;
+typedef ncclGin_SignalAdd ncclGin_StrongSignalAdd, ncclGin_WeakSignalAdd;
+typedef ncclGin_VASignalInc ncclGin_StrongVASignalInc, ncclGin_WeakVASignalInc;
+typedef ncclGin_VASignalAdd ncclGin_StrongVASignalAdd, ncclGin_WeakVASignalAdd;
+/* What it does here when its source has been read. */
+struct ncclGin_CounterInc {
+  ncclGinCounter_t counter;
+};
+typedef ncclGin_CounterInc ncclGin_WeakCounterInc;
+
+enum ncclGinResourceSharingMode { NCCL_GIN_RESOURCE_SHARING_GPU, NCCL_GIN_RESOURCE_SHARING_CTA };
+
+/* Of a device communicator; contextIndex is 0. Where no group of threads is passed, the calling thread is
+ * the group; all threads of a group call with the same arguments. */
+struct ncclGin {
+  ncclDevComm const &comm;
+
+  NCCL_DEVICE_MEMBER ncclGin(ncclDevComm const &made, int contextIndex,
+                             ncclGinResourceSharingMode = NCCL_GIN_RESOURCE_SHARING_GPU)
+      : comm(made) {
+    (void)contextIndex;
+  }
+
+  /* Copies bytes from here to rank `peer` of the team. */
+  template <typename Remote = ncclGin_None, typename Local = ncclGin_None, typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void put(ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset,
+                              ncclWindow_t srcWnd, size_t srcOffset, size_t bytes, Remote remote = {},
+                              Local local = {}, Coop coop = {}) const {
+    coop.sync();
+    copy(coop, (char *)ncclGetPeerPointer(dstWnd, dstOffset, team, peer),
+         (const char *)ncclGetLocalPointer(srcWnd, srcOffset), bytes);
+    coop.sync();
+    if (coop.thread_rank() != 0) return;
+    act(remote, team, peer);
+    act(local);
+  }
+  template <typename T, typename Remote = ncclGin_None, typename Local = ncclGin_None,
+            typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void put(ncclTeam team, int peer, ncclSymPtr<T> dst, ncclSymPtr<T> src, size_t count,
+                              Remote remote = {}, Local local = {}, Coop coop = {}) const {
+    put(team, peer, dst.window, dst.offset, src.window, src.offset, count * sizeof(T), remote, local, coop);
+  }
+  /* A value of 1, 2, 4 or 8 bytes. */
+  template <typename T, typename Remote = ncclGin_None, typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void putValue(ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset, T value,
+                                   Remote remote = {}, Coop coop = {}) const {
+    coop.sync();
+    if (coop.thread_rank() != 0) return;
+    *(T *)ncclGetPeerPointer(dstWnd, dstOffset, team, peer) = value;
+    act(remote, team, peer);
+  }
+  template <typename T, typename Remote = ncclGin_None, typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void putValue(ncclTeam team, int peer, ncclSymPtr<T> dst, T value, Remote remote = {},
+                                   Coop coop = {}) const {
+    putValue(team, peer, dst.window, dst.offset, value, remote, coop);
+  }
+  /* From there to here. */
+  template <typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void get(ncclTeam team, int peer, ncclWindow_t remoteWnd, size_t remoteOffset,
+                              ncclWindow_t localWnd, size_t localOffset, size_t bytes, Coop coop = {}) const {
+    copy(coop, (char *)ncclGetLocalPointer(localWnd, localOffset),
+         (const char *)ncclGetPeerPointer(remoteWnd, remoteOffset, team, peer), bytes);
+    coop.sync();
+  }
+  template <typename Remote, typename Coop = ncclCoopThread>
+  NCCL_DEVICE_MEMBER void signal(ncclTeam team, int peer, Remote remote, Coop coop = {}) const {
+    coop.sync();
+    if (coop.thread_rank() == 0) act(remote, team, peer);
+  }
+  /* The group's sources may be written. */
+  template <typename Coop>
+  NCCL_DEVICE_MEMBER void flush(Coop coop, cuda::memory_order = cuda::memory_order_acquire) const {
+    coop.sync();
+  }
+
+  /* The lowest `bits` of a signal, or counter; a wait compares modulo 2^bits. */
+  NCCL_DEVICE_MEMBER uint64_t readSignal(ncclGinSignal_t signal, int bits = 64,
+                                         cuda::memory_order order = cuda::memory_order_acquire) const {
+    return word(comm.ginSignals, signal).load(order) & mask(bits);
+  }
+  NCCL_DEVICE_MEMBER uint64_t readSignal(ncclWindow_t window, size_t offset, int bits = 64,
+                                         cuda::memory_order order = cuda::memory_order_acquire) const {
+    return ref(ncclGetLocalPointer(window, offset)).load(order) & mask(bits);
+  }
+  NCCL_DEVICE_MEMBER uint64_t readCounter(ncclGinCounter_t counter, int bits = 56,
+                                          cuda::memory_order order = cuda::memory_order_acquire) const {
+    return word(comm.ginCounters, counter).load(order) & mask(bits);
+  }
+  template <typename Coop>
+  NCCL_DEVICE_MEMBER void waitSignal(Coop coop, ncclGinSignal_t signal, uint64_t least, int bits = 64,
+                                     cuda::memory_order order = cuda::memory_order_acquire) const {
+    await(coop, word(comm.ginSignals, signal), least, bits, order);
+  }
+  template <typename Coop>
+  NCCL_DEVICE_MEMBER void waitSignal(Coop coop, ncclWindow_t window, size_t offset, uint64_t least,
+                                     int bits = 64,
+                                     cuda::memory_order order = cuda::memory_order_acquire) const {
+    await(coop, ref(ncclGetLocalPointer(window, offset)), least, bits, order);
+  }
+  template <typename Coop>
+  NCCL_DEVICE_MEMBER void waitCounter(Coop coop, ncclGinCounter_t counter, uint64_t least, int bits = 56,
+                                      cuda::memory_order order = cuda::memory_order_acquire) const {
+    await(coop, word(comm.ginCounters, counter), least, bits, order);
+  }
+  /* A word beside each signal that the program may use as it likes. */
+  NCCL_DEVICE_MEMBER uint64_t *getSignalShadowPtr(ncclGinSignal_t signal) const {
+    return place(comm.ginSignals, comm.ginSignalCount + signal);
+  }
+  NCCL_DEVICE_MEMBER void increaseSignalShadow(ncclGinSignal_t signal, uint64_t delta) const {
+    *getSignalShadowPtr(signal) += delta;
+  }
+  template <typename Coop>
+  NCCL_DEVICE_MEMBER void waitSignalMeetShadow(Coop coop, ncclGinSignal_t signal, int bits = 64,
+                                               cuda::memory_order order = cuda::memory_order_acquire) const {
+    waitSignal(coop, signal, *getSignalShadowPtr(signal), bits, order);
+  }
+  /* While nobody adds to them. */
+  NCCL_DEVICE_MEMBER void resetSignal(ncclGinSignal_t signal) const {
+    word(comm.ginSignals, signal).store(0, cuda::memory_order_relaxed);
+    *getSignalShadowPtr(signal) = 0;
+  }
+  NCCL_DEVICE_MEMBER void resetSignal(ncclWindow_t window, size_t offset) const {
+    ref(ncclGetLocalPointer(window, offset)).store(0, cuda::memory_order_relaxed);
+  }
+  NCCL_DEVICE_MEMBER void resetCounter(ncclGinCounter_t counter) const {
+    word(comm.ginCounters, counter).store(0, cuda::memory_order_relaxed);
+  }
+
+ private:
+  typedef cuda::atomic_ref<uint64_t, cuda::thread_scope_system> Ref;
+
+  static NCCL_DEVICE_MEMBER Ref ref(void *memory) { return Ref(*(uint64_t *)memory); }
+  static NCCL_DEVICE_MEMBER uint64_t mask(int bits) { return ~(uint64_t)0 >> (64 - bits); }
+  NCCL_DEVICE_MEMBER uint64_t *place(ncclDevResourceHandle words, uint32_t number) const {
+    return (uint64_t *)ncclGetResourceBufferLocalPointer(comm, words) + number;
+  }
+  NCCL_DEVICE_MEMBER Ref word(ncclDevResourceHandle words, uint32_t number) const {
+    return ref(place(words, number));
+  }
+
+  template <typename Coop>
+  static NCCL_DEVICE_MEMBER void await(Coop coop, Ref at, uint64_t least, int bits,
+                                       cuda::memory_order order) {
+    if (coop.thread_rank() == 0)
+      while (((at.load(order) - least) & mask(bits)) > mask(bits) >> 1) {}
+    coop.sync();
+  }
+
+  template <typename T, typename Coop>
+  static NCCL_DEVICE_MEMBER void copy_as(Coop coop, char *to, const char *from, size_t bytes) {
+    for (size_t i = (size_t)coop.thread_rank(); i < bytes / sizeof(T); i += (size_t)coop.size())
+      ((T *)to)[i] = ((const T *)from)[i];
+  }
+  template <typename Coop>
+  static NCCL_DEVICE_MEMBER void copy(Coop coop, char *to, const char *from, size_t bytes) {
+    const uintptr_t ends = (uintptr_t)to | (uintptr_t)from | bytes;
+    if (ends % 16 == 0) copy_as<uint4>(coop, to, from, bytes);
+    else if (ends % 4 == 0) copy_as<uint32_t>(coop, to, from, bytes);
+    else copy_as<char>(coop, to, from, bytes);
+  }
+
+  /* Behind what the thread, and those it has met, have written. */
+  NCCL_DEVICE_MEMBER void add(ncclTeam team, int peer, ncclWindow_t window, size_t offset,
+                              uint64_t value) const {
+    ref(ncclGetPeerPointer(window, offset, team, peer)).fetch_add(value, cuda::memory_order_release);
+  }
+  NCCL_DEVICE_MEMBER size_t offset_of(ncclGinSignal_t signal) const {
+    return ncclGetResourceBufferOffset(comm.ginSignals) + signal * sizeof(uint64_t);
+  }
+  NCCL_DEVICE_MEMBER void act(ncclGin_None, ncclTeam, int) const {}
+  NCCL_DEVICE_MEMBER void act(ncclGin_SignalInc it, ncclTeam team, int peer) const {
+    add(team, peer, comm.resourceWindow, offset_of(it.signal), 1);
+  }
+  NCCL_DEVICE_MEMBER void act(ncclGin_SignalAdd it, ncclTeam team, int peer) const {
+    add(team, peer, comm.resourceWindow, offset_of(it.signal), it.value);
+  }
+  NCCL_DEVICE_MEMBER void act(ncclGin_VASignalInc it, ncclTeam team, int peer) const {
+    add(team, peer, it.signalWindow, it.signalOffset, 1);
+  }
+  NCCL_DEVICE_MEMBER void act(ncclGin_VASignalAdd it, ncclTeam team, int peer) const {
+    add(team, peer, it.signalWindow, it.signalOffset, it.value);
+  }
+  NCCL_DEVICE_MEMBER void act(ncclGin_None) const {}
+  NCCL_DEVICE_MEMBER void act(ncclGin_CounterInc it) const {
+    word(comm.ginCounters, it.counter).fetch_add(1, cuda::memory_order_release);
+  }
+};
+
+struct ncclGinAllContexts {
+  ncclDevComm const &comm;
+  NCCL_DEVICE_MEMBER ncclGinAllContexts(ncclDevComm const &made) : comm(made) {}
+};
+
+/* What a barrier waits for besides: nothing, as puts and gets are complete when they return. */
+enum ncclGinFenceLevel : uint32_t { None = 0, Put = 1, Get = 2, Relaxed = 0 };
+NCCL_DEVICE_INLINE ncclGinFenceLevel operator|(ncclGinFenceLevel a, ncclGinFenceLevel b) {
+  return (ncclGinFenceLevel)((uint32_t)a | (uint32_t)b);
+}
+
+/* Barriers of all ranks, or of the ranks with the same number in their LSA teams. */
+template <typename Coop>
+struct ncclGinBarrierSession : ncclLsaBarrierSession<Coop> {
+  typedef ncclLsaBarrierSession<Coop> Base;
+  NCCL_DEVICE_MEMBER ncclGinBarrierSession(Coop coop, ncclGin gin, ncclTeam team,
+                                           ncclGinBarrierHandle barriers, uint32_t index)
+      : Base(coop, gin.comm, team, ncclLsaBarrierHandle{barriers.bufHandle, barriers.nBarriers}, index) {}
+  NCCL_DEVICE_MEMBER ncclGinBarrierSession(Coop coop, ncclGin gin, ncclTeamTagWorld, uint32_t index)
+      : Base(coop, gin.comm, ncclTeamWorld(gin.comm), gin.comm.worldBarrier, index) {}
+  NCCL_DEVICE_MEMBER ncclGinBarrierSession(Coop coop, ncclGin gin, ncclTeamTagRail, uint32_t index)
+      : Base(coop, gin.comm, ncclTeamRail(gin.comm), gin.comm.railBarrier, index) {}
+  NCCL_DEVICE_MEMBER ncclGinBarrierSession(Coop coop, ncclGinAllContexts all, ncclTeamTagWorld,
+                                           uint32_t index)
+      : Base(coop, all.comm, ncclTeamWorld(all.comm), all.comm.worldBarrier, index) {}
+  NCCL_DEVICE_MEMBER void sync(Coop coop, cuda::memory_order order,
+                               ncclGinFenceLevel = ncclGinFenceLevel::Put | ncclGinFenceLevel::Get) {
+    Base::sync(coop, order);
+  }
+};
+
+template <typename Coop>
+struct ncclBarrierSession : ncclLsaBarrierSession<Coop> {
+  typedef ncclLsaBarrierSession<Coop> Base;
+  NCCL_DEVICE_MEMBER ncclBarrierSession(Coop coop, ncclTeamTagWorld, ncclGin gin, uint32_t index,
+                                        bool multimem = false)
+      : Base(coop, gin.comm, ncclTeamWorld(gin.comm), gin.comm.allBarrier, index, multimem) {}
+  NCCL_DEVICE_MEMBER ncclBarrierSession(Coop coop, ncclTeamTagLsa, ncclDevComm const &comm, uint32_t index,
+                                        bool multimem = false)
+      : Base(coop, comm, ncclTeamLsa(comm), comm.allBarrier, index, multimem) {}
+  NCCL_DEVICE_MEMBER void sync(Coop coop, cuda::memory_order order,
+                               ncclGinFenceLevel = ncclGinFenceLevel::Put | ncclGinFenceLevel::Get) {
+    Base::sync(coop, order);
   }
 };
 

@@ -183,15 +183,11 @@ static void test_nothing(void **state) {
 
 typedef ncclResult_t (*hidden)(const void *, const void *, const void *, const void *, const void *,
                                const void *);
-#define HIDDEN(X)                                                                 \
-  X(DevCommCreate)                                                                \
-  X(DevCommDestroy)                                                               \
-  X(CommQueryProperties)                                                          \
-  X(GinBarrierCreateRequirement)                                                  \
-  X(GinInboxA2ACreateRequirement)                                                 \
-  X(GinOutboxCreateRequirement)                                                   \
-  X(LLA2ACreateRequirement) X(LsaBarrierCreateRequirement) X(GetLsaDevicePointer) \
-      X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer) X(GetPeerDevicePointer)
+#define HIDDEN(X)                 \
+  X(GinInboxA2ACreateRequirement) \
+  X(GinOutboxCreateRequirement)   \
+  X(LLA2ACreateRequirement)       \
+  X(GetLsaMultimemDevicePointer) X(GetMultimemDevicePointer)
 #define DECLARE(name) ncclResult_t nccl##name(void);
 HIDDEN(DECLARE)
 

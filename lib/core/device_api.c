@@ -84,7 +84,8 @@ ncclResult_t pncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *pro
   props->nvmlDev = -1;
   props->deviceApiSupport = comm->ops->device->runs_programs();
   props->multimemSupport = false;
-  props->ginType = props->railedGinType = NCCL_GIN_TYPE_NONE;
+  const bool gin = props->deviceApiSupport && team.size == comm->rank_count;
+  props->ginType = props->railedGinType = gin ? NCCL_GIN_TYPE_PROXY : NCCL_GIN_TYPE_NONE;
   props->nLsaTeams = (int)(comm->rank_count / team.size);
   props->hostRmaSupport = team.size == comm->rank_count;
   return ncclSuccess;
@@ -98,43 +99,90 @@ static ncclResult_t refuse(const struct ncclComm *comm, const char *what, const 
                   what, instead);
 }
 
-static ncclResult_t check_requirements(const struct ncclComm *comm, const ncclDevCommRequirements_t *reqs) {
-  const ncclDevResourceRequirements_t *row = reqs->resourceRequirementsList;
-  bool networks = reqs->ginForceEnable || reqs->ginSignalCount > 0 || reqs->ginCounterCount > 0 ||
-                  reqs->ginConnectionType != NCCL_GIN_CONNECTION_NONE || reqs->railGinBarrierCount > 0 ||
-                  reqs->worldGinBarrierCount > 0 || reqs->barrierCount > 0;
-  bool multicast = reqs->lsaMultimem;
-  for (; row; row = row->next) networks = networks || row->ginSignalCount > 0 || row->ginCounterCount > 0;
+/* What asks for ncclGin, which is there where the LSA team has all ranks. */
+static bool asks_for_gin(const ncclDevCommRequirements_t *reqs) {
+  bool asks = reqs->ginForceEnable || reqs->ginSignalCount > 0 || reqs->ginCounterCount > 0 ||
+              reqs->ginConnectionType != NCCL_GIN_CONNECTION_NONE || reqs->railGinBarrierCount > 0 ||
+              reqs->worldGinBarrierCount > 0 || reqs->barrierCount > 0;
+  for (const ncclDevResourceRequirements_t *row = reqs->resourceRequirementsList; row; row = row->next)
+    asks = asks || row->ginSignalCount > 0 || row->ginCounterCount > 0;
+  return asks;
+}
+
+static bool asks_for_multicast(const ncclDevCommRequirements_t *reqs) {
+  bool asks = reqs->lsaMultimem;
   for (const ncclTeamRequirements_t *each = reqs->teamRequirementsList; each; each = each->next)
-    multicast = multicast || each->multimem;
+    asks = asks || each->multimem;
+  return asks;
+}
+
+static bool counts_are_good(const ncclDevCommRequirements_t *reqs) {
+  bool good = reqs->lsaBarrierCount >= 0 && reqs->barrierCount >= 0 && reqs->worldGinBarrierCount >= 0 &&
+              reqs->railGinBarrierCount >= 0 && reqs->ginSignalCount >= 0 && reqs->ginCounterCount >= 0;
+  for (const ncclDevResourceRequirements_t *row = reqs->resourceRequirementsList; row; row = row->next)
+    good = good && row->ginSignalCount >= 0 && row->ginCounterCount >= 0;
+  return good;
+}
+
+static ncclResult_t check_requirements(const struct ncclComm *comm, const ncclDevCommRequirements_t *reqs) {
   if (!comm->ops->device->runs_programs())
     return refuse(comm, "the emulator runs no kernels of programs",
                   "use the host's calls, such as ncclPutSignal");
-  if (networks)
-    return refuse(comm, "kernels have no networks (ncclGin) in this release",
+  if (asks_for_gin(reqs) && lsa_team_of(comm).size < comm->rank_count)
+    return refuse(comm, "kernels have no networks (ncclGin) in this release, and some ranks are out of reach",
                   "set these requirements to 0, and use lsaBarrierCount for barriers within a node");
-  if (multicast) return refuse(comm, "kernels have no multicast (multimem) in this release", "ask for none");
+  if (asks_for_multicast(reqs))
+    return refuse(comm, "kernels have no multicast (multimem) in this release", "ask for none");
   if (reqs->lsaLLA2ABlockCount > 0 || reqs->lsaLLA2ASlotCount > 0)
     return refuse(comm, "kernels have no LL all-to-all (ncclLLA2A) in this release",
                   "set lsaLLA2ABlockCount and lsaLLA2ASlotCount to 0");
-  if (reqs->lsaBarrierCount >= 0) return ncclSuccess;
-  return refuse(comm, "lsaBarrierCount is negative", "pass how many barriers kernels use at once");
+  return counts_are_good(reqs) ? ncclSuccess
+                               : refuse(comm, "a count is negative", "pass how many kernels use at once");
 }
 
-/* Where each requirement's memory begins; *bytes: of all. */
+static ncclDevResourceHandle_t part_take(size_t *end, size_t align, size_t bytes) {
+  const size_t begin = size_round_up(*end, align);
+  *end = begin + bytes;
+  return (ncclDevResourceHandle_t)(begin / RESOURCE_ALIGN);
+}
+
+static ncclLsaBarrierHandle_t barriers_take(size_t *end, uint32_t rank_count, int count) {
+  const size_t bytes = ncclLsaBarrierBytes((int)rank_count) * (size_t)count;
+  return (ncclLsaBarrierHandle_t){part_take(end, RESOURCE_ALIGN, bytes), count};
+}
+
+/* Signals and counters: those of all first, then those of each row. */
+static void words_lay_out(const ncclDevCommRequirements_t *reqs, ncclDevComm_t *made, size_t *end) {
+  size_t signals = (size_t)reqs->ginSignalCount, counters = (size_t)reqs->ginCounterCount;
+  for (const ncclDevResourceRequirements_t *row = reqs->resourceRequirementsList; row; row = row->next) {
+    if (row->outGinSignalStart) *row->outGinSignalStart = (ncclGinSignal_t)signals;
+    if (row->outGinCounterStart) *row->outGinCounterStart = (ncclGinCounter_t)counters;
+    signals += (size_t)row->ginSignalCount;
+    counters += (size_t)row->ginCounterCount;
+  }
+  made->ginSignalCount = (uint32_t)signals;
+  made->ginSignals = part_take(end, RESOURCE_ALIGN, 2 * signals * sizeof(uint64_t));
+  made->ginCounters = part_take(end, RESOURCE_ALIGN, counters * sizeof(uint64_t));
+}
+
+/* Where everything begins; *bytes: of all. */
 static ncclResult_t lay_out(const struct ncclComm *comm, const ncclDevCommRequirements_t *reqs,
-                            size_t *bytes) {
-  const size_t barrier_bytes = ncclLsaBarrierBytes((int)lsa_team_of(comm).size);
-  size_t end = barrier_bytes * (size_t)reqs->lsaBarrierCount;
+                            ncclDevComm_t *made, size_t *bytes) {
+  const struct lsa_team team = lsa_team_of(comm);
+  size_t end = 0;
+  made->lsaBarrier = barriers_take(&end, team.size, reqs->lsaBarrierCount);
+  made->allBarrier = barriers_take(&end, team.size, reqs->barrierCount);
+  made->worldBarrier = barriers_take(&end, comm->rank_count, reqs->worldGinBarrierCount);
+  made->railBarrier = barriers_take(&end, comm->rank_count / team.size, reqs->railGinBarrierCount);
+  words_lay_out(reqs, made, &end);
   for (const ncclDevResourceRequirements_t *row = reqs->resourceRequirementsList; row; row = row->next) {
     const size_t align = row->bufferAlign > RESOURCE_ALIGN ? row->bufferAlign : RESOURCE_ALIGN;
     if ((align & (align - 1)) != 0)
       return refuse(comm, "a bufferAlign is no power of two", "pass a power of two, or 0");
-    end = size_round_up(end, align);
-    if (row->outBufferHandle) *row->outBufferHandle = (ncclDevResourceHandle_t)(end / RESOURCE_ALIGN);
-    if (row->bufferSize > ((size_t)UINT32_MAX * RESOURCE_ALIGN - end))
+    if (row->bufferSize > (size_t)UINT32_MAX * RESOURCE_ALIGN - end)
       return refuse(comm, "its memory has more bytes than handles name", "ask for less than 512 GiB");
-    end += row->bufferSize;
+    const ncclDevResourceHandle_t begin = part_take(&end, align, row->bufferSize);
+    if (row->outBufferHandle) *row->outBufferHandle = begin;
   }
   *bytes = size_round_up(end > 0 ? end : 1, RESOURCE_ALIGN);
   return ncclSuccess;
@@ -175,7 +223,8 @@ static ncclResult_t dev_comm_note(const struct collective_call *call, void *argu
   const struct lsa_team team = lsa_team_of(comm);
   size_t bytes = 0;
   TRY(check_requirements(comm, reqs));
-  TRY(lay_out(comm, reqs, &bytes));
+  memset(made, 0, sizeof *made);
+  TRY(lay_out(comm, reqs, made, &bytes));
   struct lsa_resource *row = (struct lsa_resource *)os_alloc(sizeof *row);
   if (!row) return log_no_memory("ncclDevCommCreate: rank %u of comm '%s'", comm->rank, comm->name);
   const ncclResult_t result = resource_make(comm, bytes, call->caller, row);
@@ -186,13 +235,12 @@ static ncclResult_t dev_comm_note(const struct collective_call *call, void *argu
   row->next = comm->lsa.resources;
   comm->lsa.resources = row;
   comm->lsa.used = true;
-  memset(made, 0, sizeof *made);
   made->rank = (int)comm->rank;
   made->nRanks = (int)comm->rank_count;
   made->lsaRank = (int)(comm->rank - team.first);
   made->lsaSize = (int)team.size;
   made->resourceWindow = (ncclWindow_t)row->window->view->memory;
-  made->lsaBarrier = (ncclLsaBarrierHandle_t){0, reqs->lsaBarrierCount};
+  made->ginContextCount = team.size == comm->rank_count;
   return ncclSuccess;
 }
 
@@ -248,6 +296,18 @@ ncclResult_t pncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
   return ncclSuccess;
 }
 API_EXPORT(LsaBarrierCreateRequirement);
+
+ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
+                                              ncclGinBarrierHandle_t *outHandle,
+                                              ncclDevResourceRequirements_t *outReq) {
+  ncclLsaBarrierHandle_t handle;
+  TRY(comm_check_ready(comm, "ncclGinBarrierCreateRequirement"));
+  TRY(pncclLsaBarrierCreateRequirement(team, nBarriers, outHandle ? &handle : NULL, outReq));
+  *outHandle = (ncclGinBarrierHandle_t){0, nBarriers};
+  outReq->outBufferHandle = &outHandle->bufHandle;
+  return ncclSuccess;
+}
+API_EXPORT(GinBarrierCreateRequirement);
 
 /* ---- windows ---- */
 

@@ -1,5 +1,5 @@
 /* unsupported.c: symbols of NCCL 2.30.7 that this release exports but does not implement: what the device API
- * has of multicast, networks and LL all-to-all, which no header declares. A program linked against them
+ * has of multicast, mailboxes and LL all-to-all, which no header declares. A program linked against them
  * loads, and a call returns an error that says what is missing. They take no arguments because they use none:
  * on every supported ABI the caller cleans up its arguments. */
 #include "base/log.h"
@@ -19,7 +19,6 @@ static ncclResult_t unsupported(const char *name) {
 
 UNSUPPORTED(GetLsaMultimemDevicePointer);
 UNSUPPORTED(GetMultimemDevicePointer);
-UNSUPPORTED(GinBarrierCreateRequirement);
 UNSUPPORTED(GinInboxA2ACreateRequirement);
 UNSUPPORTED(GinOutboxCreateRequirement);
 UNSUPPORTED(LLA2ACreateRequirement);

@@ -23,6 +23,7 @@
 #define DIRECT_VECTORS 2
 #define DIRECT_SPREAD_VECTORS 2
 #endif
+#define DIRECT_PAIR_VECTORS (2 * DIRECT_VECTORS)
 #define DIRECT_PHASES 4u /* by which the issue warp may be ahead of the slowest compute warp */
 
 enum direct_phase_kind { DIRECT_SCATTER, DIRECT_SPREAD, DIRECT_ADD, DIRECT_COLLECT };
@@ -126,53 +127,72 @@ PRIM_FN ulonglong2 direct_add_vector(const struct work *work, ulonglong2 sum, ul
   return sum;
 }
 
-/* GROUP sources at a time: all their loads, VECTORS of each a thread, are issued before the first sum. */
-template <uint32_t GROUP, uint32_t VECTORS>
-PRIM_FN void direct_add_groups(const struct direct_phase *phase, struct direct_share_of share) {
-  const struct work *work = direct_of();
+PRIM_FN void direct_store_sums(const struct direct_phase *phase, uint32_t first, uint32_t stride,
+                               const ulonglong2 *sums, uint32_t vectors) {
   const uint32_t count = phase->own_bytes / 16, targets = phase->targets + (phase->out != 0 ? 1 : 0);
 #pragma unroll 1
-  for (uint32_t first = share.index; first < count; first += VECTORS * share.count) {
-    ulonglong2 sums[VECTORS];
+  for (uint32_t link = 0; link < targets; link++) {
+    uint8_t *to = link < phase->targets ? direct_vector(&phase->to[link], 0) : phase->out;
+#pragma unroll
+    for (uint32_t v = 0; v < vectors; v++) {
+      const uint32_t at = first + v * stride;
+      if (at < count) prim_store_vector(to + (size_t)at * 16, sums[v]);
+    }
+  }
+}
+
+/* Four sources at a time: all their loads are issued before the first sum. */
+PRIM_FN void direct_add_many(const struct direct_phase *phase, struct direct_share_of share) {
+  const struct work *work = direct_of();
+  const uint32_t count = phase->own_bytes / 16;
 #pragma unroll 1
-    for (uint32_t source = 0; source <= phase->links; source += GROUP) {
-      ulonglong2 vectors[GROUP][VECTORS];
+  for (uint32_t first = share.index; first < count; first += DIRECT_VECTORS * share.count) {
+    ulonglong2 sums[DIRECT_VECTORS];
+#pragma unroll 1
+    for (uint32_t source = 0; source <= phase->links; source += DIRECT_GROUP) {
+      ulonglong2 vectors[DIRECT_GROUP][DIRECT_VECTORS];
 #pragma unroll
-      for (uint32_t k = 0; k < GROUP; k++)
+      for (uint32_t k = 0; k < DIRECT_GROUP; k++)
 #pragma unroll
-        for (uint32_t v = 0; v < VECTORS; v++) {
+        for (uint32_t v = 0; v < DIRECT_VECTORS; v++) {
           const uint32_t at = first + v * share.count;
           if (source + k <= phase->links && at < count)
             vectors[k][v] = prim_load_pair(direct_vector(&phase->from[source + k], at));
         }
 #pragma unroll
-      for (uint32_t k = 0; k < GROUP; k++)
+      for (uint32_t k = 0; k < DIRECT_GROUP; k++)
 #pragma unroll
-        for (uint32_t v = 0; v < VECTORS; v++)
+        for (uint32_t v = 0; v < DIRECT_VECTORS; v++)
           if (source + k == 0) sums[v] = vectors[k][v];
           else if (source + k <= phase->links) sums[v] = direct_add_vector(work, sums[v], vectors[k][v]);
     }
-#pragma unroll 1
-    for (uint32_t link = 0; link < targets; link++) {
-      uint8_t *to = link < phase->targets ? direct_vector(&phase->to[link], 0) : phase->out;
-#pragma unroll
-      for (uint32_t v = 0; v < VECTORS; v++) {
-        const uint32_t at = first + v * share.count;
-        if (at < count) prim_store_vector(to + (size_t)at * 16, sums[v]);
-      }
-    }
+    direct_store_sums(phase, first, share.count, sums, DIRECT_VECTORS);
   }
 }
 
-/* Among two ranks there are two sources. Not inlined: its registers would not be enough for both. */
+/* The two sources of two ranks, with registers for more vectors of each, which it would not have inlined. */
 static __device__ __noinline__ void direct_add_two(const struct direct_phase *phase,
                                                    struct direct_share_of share) {
-  direct_add_groups<2, 2 * DIRECT_VECTORS>(phase, share);
+  const struct work *work = direct_of();
+  const uint32_t count = phase->own_bytes / 16;
+#pragma unroll 1
+  for (uint32_t first = share.index; first < count; first += DIRECT_PAIR_VECTORS * share.count) {
+    ulonglong2 sums[DIRECT_PAIR_VECTORS], others[DIRECT_PAIR_VECTORS];
+#pragma unroll
+    for (uint32_t v = 0; v < DIRECT_PAIR_VECTORS; v++) {
+      const uint32_t at = first + v * share.count;
+      if (at < count) sums[v] = prim_load_pair(direct_vector(&phase->from[0], at));
+      if (at < count) others[v] = prim_load_pair(direct_vector(&phase->from[1], at));
+    }
+#pragma unroll
+    for (uint32_t v = 0; v < DIRECT_PAIR_VECTORS; v++) sums[v] = direct_add_vector(work, sums[v], others[v]);
+    direct_store_sums(phase, first, share.count, sums, DIRECT_PAIR_VECTORS);
+  }
 }
 
 PRIM_FN void direct_add_vectors(const struct direct_phase *phase, struct direct_share_of share) {
-  if (phase->links == 1) direct_add_two(phase, share);
-  else direct_add_groups<DIRECT_GROUP, DIRECT_VECTORS>(phase, share);
+  if (DIRECT_PAIR) direct_add_two(phase, share);
+  else direct_add_many(phase, share);
 }
 
 /* Spans of any type, operator and alignment. */
@@ -271,8 +291,7 @@ PRIM_FN void direct_run_phase(const struct direct_phase *phase, struct direct_sh
       if (phase->whole) direct_spread_vectors(phase, share);
       direct_spread_rest(phase);
       break;
-    default: /* never, in a kernel that only copies */
-      if (!DIRECT_ADDS) break;
+    default:
       if (phase->whole) direct_add_vectors(phase, share);
       direct_add_rest(phase);
       break;

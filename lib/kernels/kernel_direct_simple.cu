@@ -1,5 +1,4 @@
-/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives over Simple that
- * only move data. */
+/* kernel_direct_simple.cu: the kernel of launches whose works are all direct collectives over Simple. */
 #include <cuda_runtime.h>
 
 #include "kernels/link_count.h"
@@ -12,7 +11,7 @@
 #define PRIM_SUM_VECTORS 2
 #define PRIM_COPY_VECTORS 4
 
-#define DIRECT_ADDS 0 /* sums would take registers from copies */
+#define DIRECT_PAIR 0
 
 #include "kernels/direct_simple.h"
 

@@ -35,7 +35,7 @@ __global__ void tutti_kernel_direct_once_lines(const __grid_constant__ struct la
 __global__ void tutti_kernel_direct_once_links(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_bulk(const __grid_constant__ struct launch launch);
 __global__ void tutti_kernel_direct_simple(const __grid_constant__ struct launch_long launch);
-__global__ void tutti_kernel_direct_sums(const __grid_constant__ struct launch_long launch);
+__global__ void tutti_kernel_direct_pair(const __grid_constant__ struct launch_long launch);
 }
 
 /* Indexed by enum work_proto, then by the numbers in launch.h. */
@@ -53,7 +53,7 @@ static const void *const kernels[LAUNCH_KERNELS] = {
     (const void *)tutti_kernel_direct_once_links,
     (const void *)tutti_kernel_direct_simple,
     (const void *)tutti_kernel_direct_links,
-    (const void *)tutti_kernel_direct_sums,
+    (const void *)tutti_kernel_direct_pair,
 };
 
 /* Shared memory that a launch requests besides what its kernel declares, for the stages of bulk copies: the

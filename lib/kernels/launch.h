@@ -108,9 +108,9 @@ static_assert(offsetof(struct rank_control, abort) == 0 && offsetof(struct rank_
 #define LAUNCH_KERNEL_ONCE (PROTO_COUNT + 5)
 #define LAUNCH_KERNEL_ONCE_LINES (PROTO_COUNT + 6)
 #define LAUNCH_KERNEL_ONCE_LINKS (PROTO_COUNT + 7)
-/* Two for direct collectives only, over Simple: those that only move data, and those that add. */
+/* Two for direct collectives only, over Simple; the second one for two ranks, some of whose works add. */
 #define LAUNCH_KERNEL_DIRECT_SIMPLE (PROTO_COUNT + 8)
-#define LAUNCH_KERNEL_DIRECT_SUMS (PROTO_COUNT + 10)
+#define LAUNCH_KERNEL_DIRECT_PAIR (PROTO_COUNT + 10)
 #define LAUNCH_KERNELS (PROTO_COUNT + 11)
 
 /* Most warps of a block: two per work of a batch, or an issue warp, a commit warp and 14 compute warps for

@@ -15,6 +15,7 @@
 
 #define CANNOT_RUN 77
 enum { COUNT = 5000, BLOCKS = 3, THREADS = 64, ROUNDS = 3, OWN_BARRIERS = 2 };
+enum { GIN_COUNT = 403, GIN_SIGNALS = 3, GIN_COUNTERS = 1 };
 
 /* What kernels take. */
 struct memory {
@@ -57,11 +58,57 @@ extern "C" __global__ void lsa_hello(const __grid_constant__ struct memory memor
     ((int *)ncclGetLocalPointer(memory.out, 0))[1 + peer] = words[peer];
 }
 
+/* All-to-all by puts: a block's threads put the block for each rank together, with a signal behind it; then
+ * single threads put values, add to words of windows, and get. `out` begins with those words. */
+extern "C" __global__ void lsa_gin(const __grid_constant__ struct memory memory) {
+  const ncclDevComm &comm = memory.comm;
+  const ncclCoopCta block;
+  const ncclTeam world = ncclTeamWorld(comm);
+  const ncclGin gin{comm, 0};
+  const int n = comm.nRanks;
+  const size_t bytes = GIN_COUNT * sizeof(int), words = 2 * sizeof(uint64_t);
+  uint64_t before = 0;
+  {
+    ncclGinBarrierSession<ncclCoopCta> barrier{block, gin, ncclTeamTagWorld(), 0};
+    before = gin.readSignal(1);
+    barrier.sync(block, cuda::memory_order_acquire, ncclGinFenceLevel::None);
+  }
+  for (int peer = 0; peer < n; peer++)
+    gin.put(world, peer, memory.out, words + (size_t)comm.rank * bytes, memory.in, (size_t)peer * bytes,
+            bytes, ncclGin_WeakSignalInc{1}, ncclGin_WeakCounterInc{0}, block);
+  gin.waitSignal(block, 1, before + (uint64_t)n);
+  const int *blocks = (const int *)ncclGetLocalPointer(memory.out, words);
+  int bits = 0;
+  for (int i = (int)threadIdx.x; i < n * GIN_COUNT; i += THREADS) bits |= blocks[i];
+  if (bits == -1) gin.resetSignal(0); /* never: the values are positive */
+  gin.flush(block);
+  gin.waitCounter(block, 0, (uint64_t)n);
+  const int next = (comm.rank + 1) % n;
+  const size_t end = words + (size_t)n * bytes;
+  if (block.thread_rank() == 0) {
+    gin.putValue(world, next, memory.out, end, comm.rank + 70, ncclGin_VASignalAdd{memory.out, 0, 5});
+    gin.signal(world, next, ncclGin_SignalAdd{2, 3});
+  }
+  gin.waitSignal(block, memory.out, 0, 5);
+  gin.waitSignal(block, 2, 3);
+  ncclBarrierSession<ncclCoopCta> barrier{block, ncclTeamTagWorld(), gin, 1};
+  barrier.sync(block, cuda::memory_order_acq_rel);
+  gin.get(world, next, memory.in, (size_t)comm.rank * bytes, memory.out, end + sizeof(int), bytes, block);
+  barrier.sync(block, cuda::memory_order_acq_rel);
+  if (block.thread_rank() == 0) {
+    gin.resetSignal(memory.out, 0);
+    gin.resetSignal(2);
+    gin.resetCounter(0);
+  }
+}
+
 #ifdef NCCL_DEVICE_CODE
+static void call_gin(void **parameters) { lsa_gin(*(const struct memory *)parameters[0]); }
 static void call_sum(void **parameters) { lsa_sum(*(const struct memory *)parameters[0]); }
 static void call_hello(void **parameters) { lsa_hello(*(const struct memory *)parameters[0]); }
 static const struct simt_kernel rows[] = {
     {"lsa_sum", (const void *)lsa_sum, call_sum, {sizeof(struct memory)}},
+    {"lsa_gin", (const void *)lsa_gin, call_gin, {sizeof(struct memory)}},
     {"lsa_hello", (const void *)lsa_hello, call_hello, {sizeof(struct memory)}}};
 static void kernels_offer(void) { simt_program_offer(rows, sizeof rows / sizeof *rows); }
 #else
@@ -127,6 +174,11 @@ static void memory_open(void) {
     words[i].bufferSize = (size_t)run.size * sizeof(int);
     words[i].outBufferHandle = &self->memory.words;
     required.lsaBarrierCount = BLOCKS;
+    required.worldGinBarrierCount = 1;
+    required.barrierCount = 2;
+    required.ginSignalCount = GIN_SIGNALS;
+    required.ginCounterCount = GIN_COUNTERS;
+    required.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
     required.resourceRequirementsList = &words[i];
     need_device(self->rank);
     NEED(ncclDevCommCreate(self->comm, &required, &self->memory.comm));
@@ -197,6 +249,33 @@ static void hello_run(void) {
   }
 }
 
+/* Behind two words of 64 bits come the blocks of all ranks, the value of the rank before, and what the next
+ * rank has for this one. */
+static void gin_check(struct rank *self) {
+  const int before = (self->rank + run.size - 1) % run.size, next = (self->rank + 1) % run.size;
+  const int *blocks = self->seen + 4, *behind = blocks + run.size * GIN_COUNT;
+  for (int rank = 0; rank < run.size; rank++)
+    for (int i = 0; i < GIN_COUNT; i++)
+      NEED(blocks[rank * GIN_COUNT + i] != value_of(ROUNDS - 1, rank, self->rank * GIN_COUNT + i));
+  NEED(self->seen[0] != 0 || behind[0] != before + 70);
+  for (int i = 0; i < GIN_COUNT; i++)
+    NEED(behind[1 + i] != value_of(ROUNDS - 1, next, self->rank * GIN_COUNT + i));
+}
+
+static void gin_run(void) {
+  EACH_RANK(self) {
+    need_device(self->rank);
+    NEED(cudaMemsetAsync(self->out, 0, (COUNT + 1) * sizeof(int), self->stream));
+    NEED(cudaStreamSynchronize(self->stream));
+  }
+  rendezvous_barrier(run.size / run.count);
+  EACH_RANK(self) launch(self, (const void *)lsa_gin, 1, THREADS);
+  EACH_RANK(self) {
+    output_read(self);
+    gin_check(self);
+  }
+}
+
 /* The host sees the same memory. */
 static void pointers_check(void) {
   EACH_RANK(self) {
@@ -230,7 +309,7 @@ static void teams_check(void) {
     NEED(ncclCommQueryProperties(self->comm, &properties));
     NEED(properties.rank != self->rank || properties.nRanks != run.size || properties.nLsaTeams != 1);
     NEED(!properties.deviceApiSupport || properties.multimemSupport ||
-         properties.ginType != NCCL_GIN_TYPE_NONE);
+         properties.ginType != NCCL_GIN_TYPE_PROXY);
   }
   const ncclTeam_t twelve = {12, 7, 1}, inner = ncclTeamInnerFactor(twelve, 4);
   const ncclTeam_t outer = ncclTeamOuterFactor(twelve, 4);
@@ -257,7 +336,7 @@ static void wrong_check(void) {
   NEED(ncclDevCommCreate(self->comm, NULL, &made) != ncclInvalidArgument);
   NEED(ncclDevCommCreate(self->comm, &required, NULL) != ncclInvalidArgument);
   NEED(ncclCommQueryProperties(self->comm, &properties) != ncclInvalidArgument);
-  required.ginSignalCount = 1;
+  required.ginSignalCount = -1;
   NEED(ncclDevCommCreate(self->comm, &required, &made) != ncclInvalidUsage);
   required.ginSignalCount = 0;
   required.lsaMultimem = true;
@@ -277,6 +356,7 @@ static void data(void) {
     sums_run(round);
     hello_run();
   }
+  for (int round = 0; round < 2; round++) gin_run();
   pointers_check();
   wrong_check();
   memory_close();

@@ -656,7 +656,7 @@ plant('lib/core/window.c', 'end_of_the_window_not_compared',
       'return offset <= window->bytes && bytes <= window->bytes - offset;', 'return offset <= window->bytes;',
       'test_rma', 'test_wrong_arguments')
 plant('lib/core/copies_note.c', 'copies_before_the_output_may_be_written',
-      'TRY(await_queue(call, false));', '', 'test_rma', 'test_copies')
+      'TRY(await_queue(call, false, false));', '', 'test_rma', 'test_copies')
 plant(RMA, 'collectives_take_signals_of_the_program',
       'row->put.set = copies ? SIGNALS_COLLECTIVE : SIGNALS_PROGRAM;', 'row->put.set = SIGNALS_PROGRAM;',
       'test_rma', 'test_copies')

@@ -19,7 +19,7 @@ Fault = namedtuple('Fault', 'name file find replace shows says run')
 
 # Kernels that are compiled with the faults; launches of other kernels have none.
 KERNELS = ('ll', 'll128', 'simple', 'll_links', 'links', 'direct_ll', 'direct_once', 'direct_once_lines',
-           'direct_simple', 'direct_sums', 'bulk', 'mixed')
+           'direct_simple', 'direct_pair', 'bulk', 'mixed')
 
 # Changes without a fault: spans of two types, which compile in a fifth of the time. Programs use no other.
 ALWAYS = [('lib/kernels/compute_warp.h', 'switch (span.dtype) { TYPE_TABLE(SPAN_TYPE) }',
@@ -664,8 +664,8 @@ plant(CUDA + 'launch.c', 'single_pass_one_warp_too_long',
       'case LAUNCH_KERNEL_ONCE: return @(LAUNCH_ONCE_WARPS - 1) * WARP_LL_BYTES@;',
       'LAUNCH_ONCE_WARPS * WARP_LL_BYTES', 'wrong', scenario('Direct', 'LL', '2 1050 0 all_gather',
       'NCCL_LL_BUFFSIZE=131072'))
-plant(CUDA + 'launch.c', 'sums_by_the_kernel_that_copies', 'return @adds@ ? LAUNCH_KERNEL_DIRECT_SUMS',
-      'false', 'wrong', ONE_SIMPLE)
+plant(CUDA + 'launch.c', 'kernel_of_two_ranks_for_more', 'return @adds && comm->config.rank_count == 2@ ?',
+      'adds', 'wrong', ONE_SIMPLE)
 plant(CUDA + 'launch.c', 'scalar_not_read', '@work.flags |= WORK_SCALAR;@', '', 'wrong|error',
       scenario('Ring', 'LL', '', 'TUTTI_EMU=mode=threads,devices=2', program='scalar'))
 plant(CUDA + 'launch.c', 'last_batch_forgotten',

@@ -293,11 +293,18 @@ ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind) {
   return pair;
 }
 
-uint64_t simt_add(uint64_t *address, uint64_t value) {
+static uint64_t add_in(uint64_t *address, uint64_t value, enum order_scope scope, void *place) {
   if (order_is_on)
-    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS | ORDER_POST, ORDER_DEVICE,
-                 __builtin_return_address(0));
+    order_access(address, 8, ORDER_WRITE | ORDER_STRONG | ORDER_ADDS | ORDER_POST, scope, place);
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
+}
+
+uint64_t simt_add(uint64_t *address, uint64_t value) {
+  return add_in(address, value, ORDER_DEVICE, __builtin_return_address(0));
+}
+
+uint64_t simt_add_system(uint64_t *address, uint64_t value) {
+  return add_in(address, value, ORDER_SYSTEM, __builtin_return_address(0));
 }
 
 void simt_fetch(uint64_t *place, const void *from) {

@@ -26,7 +26,7 @@
   CALL(direct_once_links, launch)  \
   CALL(bulk, launch)               \
   CALL(direct_simple, launch_long) \
-  CALL(direct_sums, launch_long)
+  CALL(direct_pair, launch_long)
 
 extern "C" {
 #define DECLARED(name, type) void tutti_kernel_##name(const struct type);

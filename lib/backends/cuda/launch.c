@@ -374,14 +374,14 @@ static uint32_t plan_kernel(const struct device_comm *comm, const struct plan *p
   }
   if (direct && alike && proto == PROTO_LL) return plan_direct_kernel(plan);
   if (direct && alike && proto == PROTO_SIMPLE && !comm->hosted)
-    return adds ? LAUNCH_KERNEL_DIRECT_SUMS : LAUNCH_KERNEL_DIRECT_SIMPLE;
+    return adds && comm->config.rank_count == 2 ? LAUNCH_KERNEL_DIRECT_PAIR : LAUNCH_KERNEL_DIRECT_SIMPLE;
   if (linked) return alike && proto == PROTO_LL ? LAUNCH_KERNEL_LL_LINKS : LAUNCH_KERNEL_LINKS;
   if (alike && proto == PROTO_SIMPLE && plan_is_bulk(comm, plan)) return LAUNCH_KERNEL_BULK;
   return alike ? proto : LAUNCH_KERNEL_MIXED;
 }
 
 static bool kernel_takes_long_plan(uint32_t kernel) {
-  return kernel == LAUNCH_KERNEL_DIRECT_SIMPLE || kernel == LAUNCH_KERNEL_DIRECT_SUMS;
+  return kernel == LAUNCH_KERNEL_DIRECT_SIMPLE || kernel == LAUNCH_KERNEL_DIRECT_PAIR;
 }
 
 static uint32_t kernel_warps_most(uint32_t kernel) {
@@ -389,7 +389,7 @@ static uint32_t kernel_warps_most(uint32_t kernel) {
     case LAUNCH_KERNEL_DIRECT: return LAUNCH_DIRECT_WARPS;
     case LAUNCH_KERNEL_DIRECT_LINKS: return LAUNCH_DIRECT_LINKS_WARPS;
     case LAUNCH_KERNEL_DIRECT_SIMPLE:
-    case LAUNCH_KERNEL_DIRECT_SUMS: return LAUNCH_DIRECT_SIMPLE_WARPS;
+    case LAUNCH_KERNEL_DIRECT_PAIR: return LAUNCH_DIRECT_SIMPLE_WARPS;
     case LAUNCH_KERNEL_ONCE: return LAUNCH_ONCE_WARPS;
     case LAUNCH_KERNEL_ONCE_LINES: return LAUNCH_ONCE_LINES_WARPS;
     case LAUNCH_KERNEL_ONCE_LINKS: return LAUNCH_ONCE_LINKS_WARPS;
@@ -435,7 +435,7 @@ static uint32_t kernel_cluster(const struct device_comm *comm, const struct cuda
     case LAUNCH_KERNEL_LINKS:
     case LAUNCH_KERNEL_BULK:
     case LAUNCH_KERNEL_DIRECT_SIMPLE:
-    case LAUNCH_KERNEL_DIRECT_SUMS: return cuda_budget_cluster(comm, kernel->block_count, captured);
+    case LAUNCH_KERNEL_DIRECT_PAIR: return cuda_budget_cluster(comm, kernel->block_count, captured);
     default: return 1;
   }
 }

@@ -75,6 +75,7 @@ uint64_t simt_load_together(const void *address, uint32_t bytes, enum simt_kind 
 ulonglong2 simt_load_pair_together(const void *address, enum simt_kind kind);
 /* Relaxed, in the device's scope. */
 uint64_t simt_add(uint64_t *address, uint64_t value);
+uint64_t simt_add_system(uint64_t *address, uint64_t value); /* other devices add, too */
 /* Copies eight bytes to shared memory at the thread's next simt_fetch_end(); until then garbage is there. */
 void simt_fetch(uint64_t *place, const void *from);
 void simt_fetch_end(void);
