@@ -102,6 +102,13 @@ export NCCL_LL_BUFFSIZE=32768 NCCL_LL128_BUFFSIZE=61440 SIMT_KERNELS="$work/kern
 ctas=1 on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" all 3 500 1 &&
   tail -n 1 "$work/out" | grep -q ': ok$'
 check $? "all calls have the right bits on both sides of steps 2^31 and 2^32"
+# Sums of two ranks over Simple have a kernel of their own.
+for algo in Direct TwoShot; do
+  NCCL_ALGO="allreduce:$algo;$direct" NCCL_PROTO=Simple ctas=1 \
+    on_gpus env LD_PRELOAD="$simt/libtutti-simt.so" "$work/wrap" 2 500 1 &&
+    tail -n 1 "$work/out" | grep -q ': ok$'
+  check $? "... and so have two ranks, all-reduces by $algo"
+done
 # A warp of each block may be far behind the others, on all GPUs or on one: the issue warp, a warp that moves
 # data, or the commit warp. Each day has each warp, and in some days each option.
 row=0
