@@ -1,8 +1,8 @@
 #!/bin/sh
 # test_device_api.sh: kernels of a program that use nccl_device.h (gpu/lsa.cu), compiled by g++ and run on the
 # GPU backend without a GPU (tests/simt): right results of ranks in processes and in one process, whatever the
-# order of threads, without races; wrong calls, and a rank that registers no window, which get a sentence; and
-# the emulator, which has no such kernels. Prints one `ok - ` or `not ok - ` line per check and fails if a
+# order of threads, without races; wrong calls, a rank that registers no window, and ranks out of reach, which
+# get a sentence. Prints one `ok - ` or `not ok - ` line per check and fails if a
 # check failed.
 # runner: 40 s
 . "$(dirname "$0")/script.inc"
@@ -29,7 +29,7 @@ check $? "a program with device code is compiled by g++"
 
 # lsa MODE RANKS [PROGRAM]
 lsa() {
-  LD_LIBRARY_PATH=$simt TUTTI_BACKEND=${on:-cuda} NCCL_MAX_CTAS=1 TUTTI_EMU=mode=threads,devices=${gpus:-8} \
+  LD_LIBRARY_PATH=$simt TUTTI_BACKEND=cuda NCCL_MAX_CTAS=1 TUTTI_EMU=mode=threads,devices=${gpus:-8} \
     timeout 100 "$work/${3:-lsa}" "$1" "$2" >"$work/log" 2>&1 </dev/null
   noted $? "the program succeeds" || return 1
   tail -n 1 "$work/log" | grep -q ' ranks: ok$'

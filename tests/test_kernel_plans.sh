@@ -3,9 +3,8 @@
 # on this machine's CPUs (tests/simt), and proves that each element of each output is exactly the sum, or the
 # element, that it must be, and that nothing else is written (gpu/plans.c); and that the kernels' reads,
 # writes and posts are the schedule's (simt/steps.h). Prints a line for each number of ranks and hosts: how
-# many distinct plans ran. Runs a part (1/40) of the settings, by the day of the last
-# commit; with --part N that one, from 0 on; with --all all of them, and then every option of the tuner and
-# every kernel must have run.
+# many distinct plans ran. Runs a part (1/40) of the settings, by the day (part.inc); with --all
+# all of them, and then every option of the tuner and every kernel must have run.
 # runner: 30 s
 . "$(dirname "$0")/script.inc"
 use_build

@@ -23,8 +23,8 @@ struct lsa_team lsa_team_of(const struct ncclComm *comm) {
   const bool between = !shared->remote || graph->node_count == comm->rank_count ||
                        (comm->ops->process->puts_between() && param_int(PARAM_SHM_DISABLE) == 0);
   struct lsa_team team = {comm->rank, 1};
-  if (!comm->settings.plan.limits.direct || !between || !graph->nodes_even || !graph_ranks_lie_by_node(graph))
-    return team;
+  const bool lie_so = graph->node_count == 1 || (graph->nodes_even && graph_ranks_lie_by_node(graph));
+  if (!comm->settings.plan.limits.direct || !between || !lie_so) return team;
   team.size = graph->node_ranks_max;
   team.first = comm->rank - graph->local[comm->rank];
   return team;

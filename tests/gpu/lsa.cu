@@ -2,9 +2,8 @@
  *
  *   lsa [MODE [RANKS]]
  *
- * Ranks are processes, or with mode `together` all in one. Without a mode: `data` and `together`. Modes
- * `late` (a rank registers a window that the others never do) and `hang` (a rank's kernel never arrives) need
- * a name. */
+ * Ranks are processes, or with mode `together` all in one. Without a mode: `data` and `together`. In mode
+ * `late` one rank alone makes a device communicator. */
 #include <nccl_device.h>
 
 #include "rendezvous.h"
